@@ -1,0 +1,69 @@
+"""Every exception that Brimful raises on purpose.
+
+::
+
+    BrimfulError
+    ├── InputError (also a ValueError)   what the user gave cannot be used; exit code 2
+    │   ├── UnknownNameError             a name that no table holds; says the nearest ones
+    │   ├── ModelConfigError             a config.json that does not describe a model we know
+    │   ├── FileFormatError              a plan, checkpoint or calibration that cannot be read
+    │   └── DataError                    training data that cannot be read
+    ├── UnsupportedError                 the tool knows what was asked and cannot do it; exit code 2
+    └── RunError                         a run that had started could not go on; exit code 2
+
+A job that does not fit is an answer, not an exception (exit code 1). A message is one sentence
+that says what was wrong, both numbers where there are two, and what to change.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class BrimfulError(Exception):
+    """The root: anything raised on purpose, with a message fit to be shown as it is."""
+
+
+class InputError(BrimfulError, ValueError):
+    """What the user gave cannot be used."""
+
+
+class UnknownNameError(InputError):
+    """A name that no table holds."""
+
+
+class ModelConfigError(InputError):
+    """A model configuration that is broken or of an unknown architecture."""
+
+
+class FileFormatError(InputError):
+    """A file of ours that cannot be read as what it should be."""
+
+
+class DataError(InputError):
+    """Training data that cannot be read."""
+
+
+class UnsupportedError(BrimfulError):
+    """The request is understood and this version cannot do it."""
+
+
+class RunError(BrimfulError, RuntimeError):
+    """A run that had started could not go on (full disk, lost worker)."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownNameError:
+    """Build the error for a misspelt name, with the nearest known ones.
+
+    Args:
+        kind: What the name should have named, e.g. ``"model"``.
+        name: What was given.
+        known: Every name that would have been understood.
+        more: A closing hint, e.g. which command lists the names.
+
+    Returns:
+        The error, to be raised by the caller.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:12])}"
+    return UnknownNameError(f"unknown {kind} {name!r}; {hint}{more and ' ' + more}")

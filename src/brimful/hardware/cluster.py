@@ -1,0 +1,64 @@
+"""What a job runs on, as values. Reading them from files and from the machine is done elsewhere."""
+
+from typing import Literal
+
+import msgspec
+
+from brimful.job import Precision
+
+
+class MatrixRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dense matrix-multiply rates in FLOP/s (a multiply and an add are two); 0 is unknown."""
+
+    fp32: float
+    bf16: float
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One accelerator, or the CPU of this machine standing in for one.
+
+    Attributes:
+        name: Its key, e.g. ``h100-80gb`` or ``local``.
+        description: What it is, as its maker calls it.
+        kernels: Whose kernels run on it: ``cuda`` or ``cpu``.
+        usable_bytes: What a program can allocate, or the limit that the user set.
+        capability: CUDA compute capability, e.g. 9.0; 0 for a CPU.
+        matrix_flops_per_s: Dense rates: of the datasheet, or measured where ``calibrated``.
+        memory_bytes_per_s: Memory bandwidth: of the datasheet, or measured where ``calibrated``.
+        op_overhead_s: Host time to launch one operation; measured where ``calibrated``.
+        calibrated: Whether rates were measured on this machine.
+        source: The datasheet, or when and how the rates were measured.
+    """
+
+    name: str
+    description: str
+    kernels: Literal["cuda", "cpu"]
+    usable_bytes: int
+    capability: float
+    matrix_flops_per_s: MatrixRates
+    memory_bytes_per_s: float
+    op_overhead_s: float
+    calibrated: bool
+    source: str
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The machine a job runs on: so far one device and its host.
+
+    Attributes:
+        name: How the user asked for it: ``local`` or ``h100-80gb``.
+        device: The device.
+        num_devices: How many of them (1 in this version).
+        host_ram_bytes: Memory of the host; 0 where unknown.
+    """
+
+    name: str
+    device: Device
+    num_devices: int
+    host_ram_bytes: int
+
+
+def matrix_rate(device: Device, precision: Precision) -> float:
+    """Return the rate in FLOP/s at which this recipe's matrix products run; 0 is unknown."""
+    rates = device.matrix_flops_per_s
+    return rates.fp32 if precision == "fp32" else rates.bf16

@@ -1,0 +1,1 @@
+"""What is trained: specifications, configurations and parameter counts, without torch."""

@@ -1,0 +1,51 @@
+"""GPT-2 type decoders: LayerNorm, learned positions, GELU, multi-head attention with one fused qkv.
+
+Source: ``transformers.models.gpt2``; Radford et al. 2019.
+"""
+
+from typing import Any
+
+from brimful.models.spec import ModelSpec, ParameterCount
+
+MODEL_TYPE = "gpt2"
+REQUIRED = ()
+_ALIASES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+}
+_DEFAULTS = {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+
+
+def read(name: str, config: dict[str, Any]) -> ModelSpec:
+    """Take the dimensions out of a configuration, with the defaults of ``GPT2Config``."""
+    config = {**config, **{k: config[v] for k, v in _ALIASES.items() if v in config}}
+    config = {k: v for k, v in config.items() if k not in _ALIASES.values()}
+    sizes = {**_DEFAULTS, **config}
+    return ModelSpec(
+        name=name,
+        model_type=MODEL_TYPE,
+        hidden_size=sizes["n_embd"],
+        intermediate_size=sizes.get("n_inner") or 4 * sizes["n_embd"],
+        num_layers=sizes["n_layer"],
+        num_heads=sizes["n_head"],
+        num_kv_heads=sizes["n_head"],
+        head_dim=sizes["n_embd"] // sizes["n_head"],
+        vocab_size=sizes["vocab_size"],
+        max_seq_len=sizes["n_positions"],
+        tied_embeddings=config.get("tie_word_embeddings", True),
+        hf_config=config,
+    )
+
+
+def parameter_count(spec: ModelSpec) -> ParameterCount:
+    """Count parameters: attention is 4 h^2 + 4 h, the MLP 2 h f + f + h, each LayerNorm 2 h."""
+    h, f = spec.hidden_size, spec.intermediate_size
+    return ParameterCount(
+        embedding=(spec.vocab_size + spec.max_seq_len) * h,
+        block=4 * h * h + 4 * h + 2 * h * f + f + h + 4 * h,
+        num_blocks=spec.num_layers,
+        final=2 * h,
+        head=0 if spec.tied_embeddings else spec.vocab_size * h,
+    )

@@ -1,0 +1,177 @@
+"""The Plan and everything it is made of, with its versioned YAML that round-trips.
+
+``Job + Cluster + Strategy -> Estimate -> Plan``. A Plan names every value in full, so that it can
+be run on another day, on another machine, and checked against what happened.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from brimful.errors import FileFormatError
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job, check_job
+from brimful.strategy import Strategy, check_strategy
+
+PLAN_SCHEMA = "brimful.plan/1"
+
+
+class Band(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An estimate that is not exact: the truth is expected between the two."""
+
+    low: float
+    high: float
+
+
+class MemoryItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Named bytes that are alive at one instant.
+
+    Attributes:
+        name: What they are: parameters, gradients, saved activations, ...
+        phase: The phase whose peak they belong to: ``step 1``, ``step 2+``.
+        num_bytes: How many.
+        where: ``device`` or ``host``.
+        why: The formula or the place they come from, in words.
+    """
+
+    name: str
+    phase: str
+    num_bytes: int
+    where: str
+    why: str
+
+
+class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The largest number of live bytes in one phase, and what was running then."""
+
+    phase: str
+    num_bytes: int
+    where: str
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the seconds of one optimizer step go; the total is their sum."""
+
+    matrix_s: float
+    memory_s: float
+    launch_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of one optimizer step."""
+        return self.matrix_s + self.memory_s + self.launch_s
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first rung: what arithmetic says.
+
+    Attributes:
+        items: What is alive at the highest peak, largest first; their sum is that peak.
+        phases: The peak of every phase.
+        predicted_peak_allocated_bytes: The largest of the phase peaks.
+        predicted_peak_reserved_bytes: Band for the caching allocator; None on a CPU, which has none.
+        predicted_process_bytes: Band for the whole process as the driver or the OS shows it.
+        predicted_step_s: Seconds per optimizer step; None where the device's rates are unknown.
+        predicted_step_band_s: Band for the same.
+        predicted_step_time: Its parts.
+        step_flops: Floating-point operations of the matrix products of one step, recomputation too.
+        usable_bytes: What the device offers.
+        fits: Whether the peak stays within that.
+        assumptions: Every assumed value that the numbers above rest on, as ``name = value (why)``.
+    """
+
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    predicted_peak_allocated_bytes: int
+    predicted_peak_reserved_bytes: Band | None
+    predicted_process_bytes: Band | None
+    predicted_step_s: float | None
+    predicted_step_band_s: Band | None
+    predicted_step_time: StepTime | None
+    step_flops: float
+    usable_bytes: int
+    fits: bool
+    assumptions: tuple[str, ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything needed to run, and what is expected to happen."""
+
+    schema: str
+    job: Job
+    cluster: Cluster
+    strategy: Strategy
+    estimate: Estimate
+
+
+Value = TypeVar("Value")
+
+
+def write_yaml(value: msgspec.Struct, path: Path) -> None:
+    """Write a value as YAML, atomically: the old file stays whole until the new one is."""
+    from brimful.files import write_text
+
+    write_text(path, to_yaml(value))
+
+
+def to_yaml(value: msgspec.Struct) -> str:
+    """Spell a value as YAML, fields in the order of its class."""
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, width=100)
+
+
+def read_yaml(path: Path, kind: type[Value]) -> Value:
+    """Read a value from YAML.
+
+    Args:
+        path: The file.
+        kind: The class it must be.
+
+    Returns:
+        The value, its fields checked for type and name.
+
+    Raises:
+        FileFormatError: It cannot be read, is not YAML, or has an unknown or missing field.
+    """
+    import yaml
+
+    try:
+        raw = yaml.safe_load(path.read_text("utf-8"))
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" (line {where.line + 1})" if where else ""
+        raise FileFormatError(f"{path} is not YAML{line}; mend it or plan again") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); check the path") from error
+    return convert(raw, kind, source=str(path))
+
+
+def convert(raw: Any, kind: type[Value], *, source: str) -> Value:
+    """Turn plain dicts and lists into a value, or say which field is wrong.
+
+    Raises:
+        FileFormatError: A field is unknown, missing or of the wrong type.
+    """
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise FileFormatError(f"{source}: {str(error).replace('Object', 'it')}; mend it") from error
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan and check it as if it had been typed in today.
+
+    Raises:
+        FileFormatError: It is not a plan of this schema.
+        InputError: Its job or strategy was edited into something that cannot run.
+    """
+    plan = read_yaml(path, Plan)
+    if plan.schema != PLAN_SCHEMA:
+        raise FileFormatError(
+            f"{path} has schema {plan.schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
+        )
+    check_job(plan.job)
+    check_strategy(plan.job, plan.strategy)
+    return plan

@@ -1,0 +1,84 @@
+"""How a Job is run: switches that change memory and speed and leave the mathematics alone."""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from brimful.errors import InputError
+from brimful.job import Job
+
+Attention = Literal["eager", "sdpa"]
+_FULL_K = re.compile(r"full:(\d+)")
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The switches of a run on one device.
+
+    Attributes:
+        micro_batch: Sequences per forward pass.
+        activation_checkpointing: ``none``, ``full`` or ``full:K`` (the first K blocks).
+        loss_chunks: Pieces in which the logits and the loss are computed; 1 keeps them whole.
+        attention: ``sdpa`` picks the fused kernel of the device; ``eager`` writes it out.
+    """
+
+    micro_batch: int
+    activation_checkpointing: str
+    loss_chunks: int
+    attention: Attention
+
+
+def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
+    """Count the blocks whose activations are recomputed, from the first block on.
+
+    Raises:
+        InputError: The value is not ``none``, ``full`` or ``full:K`` with K at most ``num_layers``.
+    """
+    text = strategy.activation_checkpointing
+    if text == "none":
+        return 0
+    if text == "full":
+        return num_layers
+    match = _FULL_K.fullmatch(text)
+    if match is None:
+        raise InputError(f"activation_checkpointing={text!r}; use none, full or full:K")
+    if int(match[1]) > num_layers:
+        raise InputError(
+            f"activation_checkpointing={text} asks for {match[1]} blocks and the model has "
+            f"{num_layers}; use full:{num_layers} or less"
+        )
+    return int(match[1])
+
+
+def spell_checkpointing(num_blocks: int, *, num_layers: int) -> str:
+    """Write a count of checkpointed blocks the way people type it."""
+    if num_blocks == 0:
+        return "none"
+    return "full" if num_blocks == num_layers else f"full:{num_blocks}"
+
+
+def num_micro_batches(job: Job, strategy: Strategy) -> int:
+    """Count the micro-batches that one optimizer step accumulates."""
+    return job.global_batch // strategy.micro_batch
+
+
+def check_strategy(job: Job, strategy: Strategy) -> Strategy:
+    """Return the strategy as it is, or say why it cannot run this job.
+
+    Raises:
+        InputError: A count is out of range or does not divide what it must divide.
+    """
+    if strategy.micro_batch < 1 or job.global_batch % strategy.micro_batch:
+        divisors = [n for n in range(1, min(job.global_batch, 4096) + 1) if not job.global_batch % n]
+        raise InputError(
+            f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}; "
+            f"use {', '.join(map(str, divisors[:12]))}"
+        )
+    tokens = strategy.micro_batch * job.seq_len
+    if not 1 <= strategy.loss_chunks <= tokens:
+        raise InputError(
+            f"loss_chunks={strategy.loss_chunks} cannot cut the {tokens} tokens of a micro-batch; "
+            f"use 1 to {tokens}"
+        )
+    num_checkpointed(strategy, num_layers=job.model.num_layers)
+    return strategy

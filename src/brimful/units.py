@@ -1,0 +1,109 @@
+"""Bytes, seconds and counts: parsing what people type and printing what they read.
+
+Inside the program a number is in bytes, seconds or plain counts, and its name says which.
+GiB and ms exist only where text is read or printed: here.
+"""
+
+import re
+
+from brimful.errors import InputError
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+TIB = 1024**4
+
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+}
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise InputError(f"{text!r} is not {what}; write it like {example}")
+    return round(float(match[1]) * units[match[2].lower()])
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``1.5GiB`` or ``80GB``.
+
+    Args:
+        text: A number with an optional unit (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB).
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        InputError: The text is not a size.
+    """
+    return _parse(text, _BYTE_UNITS, "a size", "1.5GiB or 80GB")
+
+
+def parse_count(text: str) -> int:
+    """Read a count such as ``300k`` or ``1B`` (K, M, B, T are powers of 1000).
+
+    Args:
+        text: A number with an optional unit.
+
+    Returns:
+        The count.
+
+    Raises:
+        InputError: The text is not a count.
+    """
+    return _parse(text, _COUNT_UNITS, "a count", "300k or 1B")
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Print bytes with the binary unit that leaves one to four digits before the point."""
+    sign, size = ("-" if num_bytes < 0 else ""), abs(num_bytes)
+    for unit, name in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{sign}{size / unit:.2f} {name}"
+    return f"{sign}{size:.0f} B"
+
+
+def format_seconds(time_s: float) -> str:
+    """Print a time as ms, s, min or h, whichever reads best."""
+    if time_s < 1:
+        return f"{time_s * 1e3:.3g} ms"
+    if time_s < 120:  # noqa: PLR2004 - two minutes still read well in seconds
+        return f"{time_s:.2f} s"
+    if time_s < 7200:  # noqa: PLR2004 - two hours still read well in minutes
+        return f"{time_s / 60:.1f} min"
+    return f"{time_s / 3600:.1f} h"
+
+
+def format_count(count: float) -> str:
+    """Print a count with K, M, B or T (powers of 1000) and three digits."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(count) >= unit:
+            return f"{count / unit:.3g}{name}"
+    return f"{count:.0f}"
+
+
+def format_rate(rate_per_s: float, unit: str) -> str:
+    """Print a rate such as ``1.69 TFLOP/s`` or ``33.5 GB/s`` (powers of 1000)."""
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if rate_per_s >= scale:
+            return f"{rate_per_s / scale:.3g} {prefix}{unit}/s"
+    return f"{rate_per_s:.3g} {unit}/s"
+
+
+def format_signed_percent(value: float, reference: float) -> str:
+    """Print the signed relative error of ``value`` against ``reference`` in percent."""
+    if reference == 0:
+        return "0.00 %" if value == 0 else "-"
+    return f"{100 * (value - reference) / reference:+.2f} %"
