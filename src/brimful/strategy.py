@@ -69,7 +69,9 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
         InputError: A count is out of range or does not divide what it must divide.
     """
     if strategy.micro_batch < 1 or job.global_batch % strategy.micro_batch:
-        divisors = [n for n in range(1, min(job.global_batch, 4096) + 1) if not job.global_batch % n]
+        divisors = [
+            n for n in range(1, min(job.global_batch, 4096) + 1) if not job.global_batch % n
+        ]
         raise InputError(
             f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}; "
             f"use {', '.join(map(str, divisors[:12]))}"

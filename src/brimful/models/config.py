@@ -72,9 +72,7 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
     model_type = config.get("model_type")
     if model_type not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelConfigError(
-            f"{name} has model_type {model_type!r}; this version knows {known}"
-        )
+        raise ModelConfigError(f"{name} has model_type {model_type!r}; this version knows {known}")
     module = ARCHITECTURES[model_type]
     missing = [field for field in module.REQUIRED if field not in config]
     if missing:

@@ -1,0 +1,128 @@
+"""The second and third rung as values: what a simulation and a measurement say.
+
+Both are JSON files in a run's folder. They share item and phase names with ``plan.Estimate``, and
+never a field: a simulated number is called simulated, a measured one measured.
+"""
+
+import msgspec
+
+from brimful.plan import MemoryItem, PhasePeak
+
+SIMULATION_SCHEMA = "brimful.simulation/1"
+MEASUREMENT_SCHEMA = "brimful.measurement/1"
+
+PARAMETERS = "parameters"
+BUFFERS = "buffers"
+GRADIENTS = "gradients"
+OPTIMIZER_STATE = "optimizer state"
+AUTOCAST_CACHE = "autocast cache"
+SAVED_ACTIVATIONS = "saved activations"
+LOGITS = "logits and loss"
+TRANSIENTS = "transients"
+INPUTS = "inputs"
+ITEM_NAMES = (
+    PARAMETERS,
+    BUFFERS,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    AUTOCAST_CACHE,
+    SAVED_ACTIVATIONS,
+    LOGITS,
+    TRANSIENTS,
+    INPUTS,
+)
+"""Every class of device bytes, in the order in which people ask for them."""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Live bytes over a run's first steps, thinned so that every local maximum of note stays.
+
+    Attributes:
+        event: Position of each sample in the sequence of allocations and frees.
+        live_bytes: Bytes alive after that event.
+        phase_starts: Event at which each phase begins.
+        phases: Name of each phase, e.g. ``step 1 forward``.
+    """
+
+    event: tuple[int, ...]
+    live_bytes: tuple[int, ...]
+    phase_starts: tuple[int, ...]
+    phases: tuple[str, ...]
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One allocation that is alive at the peak.
+
+    Attributes:
+        num_bytes: Its size.
+        item: Which item it counts in.
+        module: Path of the module that allocated it, e.g. ``model.layers.3.mlp``.
+        op: The operation that made it, e.g. ``aten.mm.default``.
+        shape: Its shape as text.
+        dtype: Its element type.
+    """
+
+    num_bytes: int
+    item: str
+    module: str
+    op: str
+    shape: str
+    dtype: str
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The second rung: the code that trains, run on the pretend GPU.
+
+    Attributes:
+        schema: ``SIMULATION_SCHEMA``.
+        versions: Versions of python, torch, transformers and brimful, as ``name version``.
+        kernels: Whose kernels were assumed: ``cuda`` or ``cpu``.
+        items: What is alive at the peak, by class; their sum is the peak.
+        phases: Peak of every phase.
+        simulated_peak_allocated_bytes: The largest live total.
+        owners: The largest allocations at the peak, largest first.
+        num_events: Allocations and frees recorded.
+        simulate_s: Wall time of the simulation without imports, in seconds.
+        timeline: Live bytes over time.
+        unknown_ops: Operations whose kernel workspace no table knows.
+    """
+
+    schema: str
+    versions: tuple[str, ...]
+    kernels: str
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    simulated_peak_allocated_bytes: int
+    owners: tuple[Owner, ...]
+    num_events: int
+    simulate_s: float
+    timeline: Timeline
+    unknown_ops: tuple[str, ...]
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The third rung: what the real run did.
+
+    Attributes:
+        schema: ``MEASUREMENT_SCHEMA``.
+        versions: As in ``Simulation``.
+        method: The instrument, in words.
+        items: What was alive at the peak, by class.
+        phases: Peak of every phase.
+        measured_peak_allocated_bytes: The largest live total.
+        measured_peak_reserved_bytes: The caching allocator's largest total; None on a CPU.
+        measured_process_bytes: Largest resident memory of the process (CPU) or NVML's figure.
+        measured_step_s: Median seconds per optimizer step, outside the metered first two.
+        timeline: Live bytes over the metered steps; None where the instrument has no events.
+    """
+
+    schema: str
+    versions: tuple[str, ...]
+    method: str
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    measured_peak_allocated_bytes: int
+    measured_peak_reserved_bytes: int | None
+    measured_process_bytes: int
+    measured_step_s: float | None
+    timeline: Timeline | None

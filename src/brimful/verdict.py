@@ -1,0 +1,135 @@
+"""Predicted, simulated and measured, side by side, item by item."""
+
+from typing import Literal
+
+import msgspec
+
+from brimful.plan import MemoryItem, Plan
+from brimful.rungs import (
+    ITEM_NAMES,
+    LOGITS,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+    Measurement,
+    Simulation,
+)
+
+VERDICT_SCHEMA = "brimful.verdict/1"
+ACTIVATIONS = "activations and transients"
+_ACTIVATION_ITEMS = frozenset({SAVED_ACTIVATIONS, LOGITS, TRANSIENTS})
+
+
+class VerdictRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One quantity on every rung that was climbed; None where it was not."""
+
+    name: str
+    unit: Literal["bytes", "s"]
+    predicted: float | None
+    simulated: float | None
+    measured: float | None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The three rungs compared.
+
+    Attributes:
+        schema: ``VERDICT_SCHEMA``.
+        rows: One row per item at the peak, per phase, then peak allocated and step time.
+        usable_bytes: The limit that the plan was made for.
+        measured_by: The instrument of the third rung; empty where it was not climbed.
+    """
+
+    schema: str
+    rows: tuple[VerdictRow, ...]
+    usable_bytes: int
+    measured_by: str
+
+
+def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | None) -> Verdict:
+    """Lay the rungs that were climbed beside the plan.
+
+    Args:
+        plan: The first rung.
+        simulation: The second, or None.
+        measurement: The third, or None.
+
+    Returns:
+        Rows whose names agree on every rung. The instruments of the third rung cannot tell saved
+        activations from transients by module, so those three items are one row here.
+    """
+    estimate = plan.estimate
+    simulated_items = simulation.items if simulation else ()
+    measured_items = measurement.items if measurement else ()
+    rows = [
+        _row(
+            name,
+            "bytes",
+            _total(estimate.items, name),
+            _optional(simulation, simulated_items, name),
+            _optional(measurement, measured_items, name),
+        )
+        for name in _row_names(estimate.items, simulated_items, measured_items)
+    ]
+    for phase in estimate.phases:
+        rows.append(
+            _row(
+                f"peak of {phase.phase}",
+                "bytes",
+                phase.num_bytes,
+                _phase_peak(simulation, phase.phase),
+                _phase_peak(measurement, phase.phase),
+            )
+        )
+    rows.append(
+        _row(
+            "peak allocated",
+            "bytes",
+            estimate.predicted_peak_allocated_bytes,
+            simulation.simulated_peak_allocated_bytes if simulation else None,
+            measurement.measured_peak_allocated_bytes if measurement else None,
+        )
+    )
+    step_s = measurement.measured_step_s if measurement else None
+    rows.append(_row("step time", "s", estimate.predicted_step_s, None, step_s))
+    return Verdict(
+        schema=VERDICT_SCHEMA,
+        rows=tuple(rows),
+        usable_bytes=estimate.usable_bytes,
+        measured_by=measurement.method if measurement else "",
+    )
+
+
+def _row(
+    name: str,
+    unit: Literal["bytes", "s"],
+    predicted: float | None,
+    simulated: float | None,
+    measured: float | None,
+) -> VerdictRow:
+    return VerdictRow(
+        name=name, unit=unit, predicted=predicted, simulated=simulated, measured=measured
+    )
+
+
+def _coarse(name: str) -> str:
+    return ACTIVATIONS if name in _ACTIVATION_ITEMS else name
+
+
+def _row_names(*items: tuple[MemoryItem, ...]) -> list[str]:
+    present = {_coarse(item.name) for rung in items for item in rung}
+    ordered = dict.fromkeys(_coarse(name) for name in ITEM_NAMES)
+    return [name for name in ordered if name in present]
+
+
+def _total(items: tuple[MemoryItem, ...], name: str) -> int:
+    return sum(item.num_bytes for item in items if _coarse(item.name) == name)
+
+
+def _optional(rung: object | None, items: tuple[MemoryItem, ...], name: str) -> int | None:
+    return None if rung is None else _total(items, name)
+
+
+def _phase_peak(rung: Simulation | Measurement | None, phase: str) -> int | None:
+    if rung is None:
+        return None
+    return next((p.num_bytes for p in rung.phases if p.phase == phase), None)
