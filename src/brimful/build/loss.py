@@ -1,0 +1,60 @@
+"""The loss: summed over unmasked tokens, divided by the token count of the whole step.
+
+Divided by the *global* count, never a mean of means: so that micro-batch and accumulation change
+nothing but floating-point order (DESIGN, "Exact, and when").
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+IGNORE_INDEX = -100
+"""Labels with this value are masked: no loss, not counted."""
+
+
+class TokenLoss(nn.Module):
+    """Logits and cross-entropy of the hidden states, whole or in chunks.
+
+    With more than one chunk each chunk's logits are computed, reduced, dropped, and computed once
+    more in the backward pass: logits never exist whole, for one more product with the head.
+    """
+
+    def __init__(self, head: nn.Module, *, num_chunks: int) -> None:
+        """Keep the output layer and the number of chunks.
+
+        Args:
+            head: Maps [tokens, hidden] to [tokens, vocab].
+            num_chunks: Pieces along the token dimension; 1 keeps the logits whole.
+        """
+        super().__init__()
+        self.head = head
+        self.num_chunks = num_chunks
+
+    def forward(
+        self, hidden_ND: torch.Tensor, labels_N: torch.Tensor, num_tokens: int  # noqa: N803
+    ) -> torch.Tensor:
+        """Return the sum of the unmasked tokens' losses divided by ``num_tokens``.
+
+        Args:
+            hidden_ND: [tokens, hidden].
+            labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
+            num_tokens: Unmasked tokens of the whole optimizer step.
+        """
+        if self.num_chunks == 1:
+            return self._sum(hidden_ND, labels_N) / num_tokens
+        total = hidden_ND.new_zeros((), dtype=torch.float32)
+        pairs = zip(
+            hidden_ND.chunk(self.num_chunks), labels_N.chunk(self.num_chunks), strict=True
+        )
+        for hidden, labels in pairs:
+            total = total + checkpoint(
+                self._sum, hidden, labels, use_reentrant=False, preserve_rng_state=False
+            )
+        return total / num_tokens
+
+    def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        logits_NV = self.head(hidden_ND).float()  # noqa: N806 - bf16 logits lose the small ones
+        return functional.cross_entropy(
+            logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
+        )

@@ -1,0 +1,49 @@
+"""The model: built on no device, moved to one, then initialised, in the same way real or fake."""
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from brimful.build.precision import PARAMETER_DTYPE
+from brimful.job import Job
+from brimful.strategy import Strategy
+
+_DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+
+def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
+    """Build the model on the ``meta`` device: shapes and code, no bytes.
+
+    Dropout is off, whatever the configuration says: exactness across micro-batches needs it.
+    """
+    fields = {k: 0.0 if k in _DROPOUTS else v for k, v in job.model.hf_config.items()}
+    off = {k: 0.0 for k in _DROPOUTS}
+    config = AutoConfig.for_model(job.model.model_type, **fields)
+    for name in off:
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    config.use_cache = False
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config,
+            dtype=PARAMETER_DTYPE[job.precision],
+            attn_implementation=strategy.attention,
+        )
+
+
+def materialize(skeleton: nn.Module, *, device: torch.device, seed: int) -> nn.Module:
+    """Give the skeleton memory on ``device`` and random weights, in place.
+
+    Args:
+        skeleton: From ``build_skeleton``.
+        device: Where it shall live; under a fake mode its bytes are pretend.
+        seed: Seed of the weights.
+
+    Returns:
+        The same module.
+    """
+    torch.manual_seed(seed)
+    skeleton.to_empty(device=device)
+    skeleton.tie_weights()
+    skeleton.initialize_weights()
+    return skeleton.train()

@@ -1,0 +1,152 @@
+"""Autocast on the pretend GPU: which ops run in low precision, which in fp32, and the weight cache.
+
+A device that PyTorch does not know has no autocast kernels at all. These follow
+``aten/src/ATen/autocast_mode.{h,cpp}``: the lists of CUDA, or of the CPU where its kernels are
+imitated. Ops outside the lists run in the type of their inputs, as there.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from brimful.pretend import kernels
+
+LOWER = (
+    "_convolution", "conv1d", "conv2d", "conv3d", "addmm", "addbmm", "baddbmm", "bmm", "mm",
+    "matmul", "linear", "prelu", "scaled_dot_product_attention",
+)  # fmt: skip
+"""Run in the autocast type on CUDA and on CPU."""
+LOWER_CUDA = ("addmv", "addr", "mv", "einsum")
+FP32_CUDA = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
+    "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
+    "softplus", "layer_norm", "rms_norm", "group_norm", "logsumexp", "renorm",
+)  # fmt: skip
+"""Run in fp32 on CUDA, in the type of their inputs on CPU."""
+FP32 = ("nll_loss", "nll_loss2d", "mse_loss", "binary_cross_entropy_with_logits")
+"""Run in fp32 on CUDA and on CPU."""
+FP32_OUTPUT_CUDA = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "prod")
+"""On CUDA: read low precision and write fp32 without a copy of the input."""
+
+_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # noqa: SLF001
+_cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+on_weight_cast: list[Callable[[torch.Tensor], None]] = []
+"""Called with every low-precision copy of a weight that enters the cache."""
+
+
+def register() -> None:
+    """Install the kernels and the clearing of the weight cache, once per process."""
+    from brimful.pretend.device import library
+
+    own = library("AutocastPrivateUse1")
+    for name in (*LOWER, *LOWER_CUDA):
+        own.impl(name, _lowering(_overload(name), cuda_only=name in LOWER_CUDA))
+    for name in (*FP32, *FP32_CUDA):
+        own.impl(name, _widening(_overload(name), cuda_only=name in FP32_CUDA))
+    for name in FP32_OUTPUT_CUDA:
+        own.impl(name, _wide_output(_overload(name)))
+    _clear_with_pytorch()
+
+
+def _clear_with_pytorch() -> None:
+    original = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        _cache.clear()
+        original()
+
+    torch.clear_autocast_cache = clear_autocast_cache
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _without_autocast(op: Any, args: Any, kwargs: Any) -> Any:
+    keys = torch._C.DispatchKeySet(_KEY)  # noqa: SLF001
+    with torch._C._ExcludeDispatchKeyGuard(keys):  # noqa: SLF001
+        return op(*args, **kwargs)
+
+
+def _lowering(op: Any, *, cuda_only: bool) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if not cuda_only or kernels.current() == "cuda":
+            dtype = torch.get_autocast_dtype("gpu")
+            args, kwargs = _cast_all(args, kwargs, dtype)
+        return _without_autocast(op, args, kwargs)
+
+    return kernel
+
+
+def _widening(op: Any, *, cuda_only: bool) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if not cuda_only or kernels.current() == "cuda":
+            args, kwargs = _cast_all(args, kwargs, torch.float32)
+        return _without_autocast(op, args, kwargs)
+
+    return kernel
+
+
+def _wide_output(op: Any) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        low = _eligible(args[0]) and args[0].dtype != torch.float32
+        if low and kwargs.get("dtype") is None and kernels.current() == "cuda":
+            args, kwargs = _with_fp32_dtype(op, args, kwargs)
+        return _without_autocast(op, args, kwargs)
+
+    return kernel
+
+
+def _with_fp32_dtype(op: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    names = [a.name for a in op._schema.arguments]  # noqa: SLF001
+    if "dtype" in names[: len(args)]:
+        place = names.index("dtype")
+        if args[place] is not None:
+            return args, kwargs
+        return (*args[:place], torch.float32, *args[place + 1 :]), kwargs
+    return args, {**kwargs, "dtype": torch.float32}
+
+
+def _eligible(x: Any) -> bool:
+    return (
+        isinstance(x, torch.Tensor)
+        and x.device.type == "gpu"
+        and x.is_floating_point()
+        and x.dtype != torch.float64
+    )
+
+
+def _cast_all(args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    return (
+        tuple(_cast(x, dtype) for x in args),
+        {name: _cast(x, dtype) for name, x in kwargs.items()},
+    )
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
+    if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor):
+        return type(x)(_cast(y, dtype) for y in x)
+    if not _eligible(x) or x.dtype == dtype:
+        return x
+    if not _cacheable(x, dtype):
+        return x.to(dtype)
+    if id(x) not in _cache:
+        low = x.to(dtype)
+        _cache[id(x)] = (x, low)
+        for hook in on_weight_cast:
+            hook(low)
+    return _cache[id(x)][1]
+
+
+def _cacheable(x: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Apex's heuristic, as in ``cached_cast``: fp32 leaves that train are weights."""
+    return (
+        dtype != torch.float32
+        and x.dtype == torch.float32
+        and x.requires_grad
+        and x.is_leaf
+        and not x._is_view()  # noqa: SLF001
+        and torch.is_autocast_cache_enabled()
+    )

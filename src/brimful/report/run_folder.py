@@ -1,0 +1,235 @@
+"""Reading a run's folder back as one value. Owns the names of its files; computes nothing."""
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from brimful.errors import FileFormatError
+from brimful.files import write_text
+from brimful.plan import Plan, read_plan
+from brimful.rungs import MEASUREMENT_SCHEMA, SIMULATION_SCHEMA, Measurement, Simulation
+from brimful.search.record import SEARCH_SCHEMA, SearchRecord
+from brimful.verdict import VERDICT_SCHEMA, Verdict
+
+DATA_SCHEMA = "brimful.data/1"
+PLAN_FILE = "plan.yaml"
+SIMULATION_FILE = "simulation.json"
+MEASUREMENT_FILE = "measurement.json"
+VERDICT_FILE = "verdict.json"
+SEARCH_FILE = "search.json"
+METRICS_FILE = "metrics.jsonl"
+DATA_FILE = "data.json"
+COMMANDS_FILE = "commands.txt"
+
+
+class DataRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the run was trained on.
+
+    Attributes:
+        schema: ``DATA_SCHEMA``.
+        unigram_entropy: Nats per token of the best model that ignores context; a floor for
+            learning nothing but frequencies.
+        num_train_tokens: Tokens to train on.
+        num_heldout_tokens: Tokens held out.
+        source: Where the text came from.
+    """
+
+    schema: str
+    unigram_entropy: float
+    num_train_tokens: int
+    num_heldout_tokens: int
+    source: str
+
+
+class TrainRow(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="train"):
+    """One optimizer step. The log may carry more keys than the report shows.
+
+    Attributes:
+        step: Counted from 1.
+        loss: Nats per token; None where it was not finite.
+        learning_rate: As applied.
+        grad_norm: Before clipping; None where it was not finite.
+        tokens_per_s: Training speed of this step.
+        step_s: Wall time of this step.
+    """
+
+    step: int
+    loss: float | None
+    learning_rate: float
+    grad_norm: float | None
+    tokens_per_s: float
+    step_s: float
+
+
+class EvalRow(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="eval"):
+    """One pass over the held-out tokens, in nats per token; None where it was not finite."""
+
+    step: int
+    heldout_loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """Everything that a run left behind; a part that is not there yet is None or empty.
+
+    Attributes:
+        run_dir: The folder.
+        plan: What was to be run.
+        simulation: The second rung.
+        measurement: The third rung.
+        verdict: The rungs compared.
+        search: The strategies considered.
+        train_rows: One per optimizer step, by step; of a step run twice, the last.
+        eval_rows: One per evaluation, likewise.
+        data: What was trained on.
+        commands: The command lines that made this folder, as they were typed.
+    """
+
+    run_dir: Path
+    plan: Plan
+    simulation: Simulation | None
+    measurement: Measurement | None
+    verdict: Verdict | None
+    search: SearchRecord | None
+    train_rows: tuple[TrainRow, ...]
+    eval_rows: tuple[EvalRow, ...]
+    data: DataRecord | None
+    commands: tuple[str, ...]
+
+
+class _Versioned(Protocol):
+    @property
+    def schema(self) -> str: ...
+
+
+_Value = TypeVar("_Value", bound=_Versioned)
+_Row = TypeVar("_Row", TrainRow, EvalRow)
+
+
+def read_run_folder(run_dir: Path) -> RunFolder:
+    """Read every part of a run that is there.
+
+    Args:
+        run_dir: The folder that ``brimful train`` (or ``simulate``) wrote.
+
+    Returns:
+        Its parts; those that are not there are None or empty.
+
+    Raises:
+        FileFormatError: There is no such folder, it holds no plan, or a part of it is broken.
+        InputError: The plan was edited into something that cannot run.
+    """
+    if not run_dir.is_dir():
+        raise FileFormatError(f"no run folder at {run_dir}; give the --out folder of brimful train")
+    if not (run_dir / PLAN_FILE).is_file():
+        raise FileFormatError(
+            f"{run_dir} holds no {PLAN_FILE}, so it is not a run folder; "
+            "give the --out folder of brimful train"
+        )
+    rows = _read_metrics(run_dir / METRICS_FILE)
+    return RunFolder(
+        run_dir=run_dir,
+        plan=read_plan(run_dir / PLAN_FILE),
+        simulation=_read_part(run_dir / SIMULATION_FILE, Simulation, SIMULATION_SCHEMA, "simulate"),
+        measurement=_read_part(
+            run_dir / MEASUREMENT_FILE, Measurement, MEASUREMENT_SCHEMA, "train"
+        ),
+        verdict=_read_part(run_dir / VERDICT_FILE, Verdict, VERDICT_SCHEMA, "train"),
+        search=_read_part(run_dir / SEARCH_FILE, SearchRecord, SEARCH_SCHEMA, "plan"),
+        train_rows=_last_of_each_step([row for row in rows if isinstance(row, TrainRow)]),
+        eval_rows=_last_of_each_step([row for row in rows if isinstance(row, EvalRow)]),
+        data=_read_part(run_dir / DATA_FILE, DataRecord, DATA_SCHEMA, "train"),
+        commands=_read_commands(run_dir / COMMANDS_FILE),
+    )
+
+
+def record_command(run_dir: Path, argv: Sequence[str]) -> None:
+    """Add a command line to those that made this folder, quoted so that a shell takes it back.
+
+    Args:
+        run_dir: The run's folder.
+        argv: The program's name and its arguments.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+    path = run_dir / COMMANDS_FILE
+    line = shlex.join(argument.replace("\n", " ") for argument in argv)
+    write_text(path, "".join(f"{known}\n" for known in (*_read_commands(path), line)))
+
+
+def _read_commands(path: Path) -> tuple[str, ...]:
+    if not path.is_file():
+        return ()
+    return tuple(line for line in _read_text(path, "train").splitlines() if line.strip())
+
+
+def _read_text(path: Path, verb: str) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(
+            f"{path} cannot be read ({error}); delete it or run brimful {verb} again"
+        ) from error
+
+
+def _read_part(path: Path, kind: type[_Value], schema: str, verb: str) -> _Value | None:
+    if not path.is_file():
+        return None
+    fix = f"delete it or run brimful {verb} again"
+    try:
+        value = msgspec.json.decode(_read_text(path, verb), type=kind)
+    except msgspec.ValidationError as error:
+        raise FileFormatError(f"{path}: {str(error).replace('Object', 'it')}; {fix}") from error
+    except msgspec.DecodeError as error:
+        raise FileFormatError(f"{path} is not JSON ({error}); {fix}") from error
+    if value.schema != schema:
+        raise FileFormatError(
+            f"{path} has schema {value.schema!r} and this version reads {schema!r}; {fix}"
+        )
+    return value
+
+
+def _read_metrics(path: Path) -> list[TrainRow | EvalRow]:
+    if not path.is_file():
+        return []
+    lines = _read_text(path, "train").split("\n")
+    # A run that is still going, or was killed, leaves half a last line: that one is not broken.
+    whole = lines[:-1]
+    return [
+        _read_row(line, source=f"{path} line {number}")
+        for number, line in enumerate(whole, start=1)
+        if line.strip()
+    ]
+
+
+def _read_row(line: str, *, source: str) -> TrainRow | EvalRow:
+    fix = "delete that line or train again"
+    try:
+        # json and not msgspec: a loss that blew up is written as NaN.
+        raw = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise FileFormatError(f"{source} is not JSON ({error.msg}); {fix}") from error
+    if isinstance(raw, dict):
+        raw = {key: _finite_or_none(value) for key, value in raw.items()}
+    try:
+        row: TrainRow | EvalRow = msgspec.convert(raw, TrainRow | EvalRow)  # type: ignore[arg-type]
+    except msgspec.ValidationError as error:
+        raise FileFormatError(f"{source}: {str(error).replace('Object', 'it')}; {fix}") from error
+    return row
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _last_of_each_step(rows: list[_Row]) -> tuple[_Row, ...]:
+    # A resumed run repeats the steps since its checkpoint; what counts is what it went on from.
+    by_step = {row.step: row for row in rows}
+    return tuple(by_step[step] for step in sorted(by_step))

@@ -1,0 +1,186 @@
+"""The sentences that the terminal and the page share: the plan in words, and the verdict."""
+
+from brimful.errors import BrimfulError
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.models.config import parameter_count
+from brimful.plan import Band, Estimate, Plan
+from brimful.rungs import Measurement, Simulation
+from brimful.strategy import Strategy, num_checkpointed, num_micro_batches
+from brimful.units import (
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    format_signed_percent,
+)
+
+UNKNOWN = "unknown"
+
+
+def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
+    """Say whether a peak stays within the limit, with both numbers."""
+    if peak_bytes <= usable_bytes:
+        return f"fits: {format_bytes(peak_bytes)} of {format_bytes(usable_bytes)}"
+    short_bytes = peak_bytes - usable_bytes
+    return f"does not fit: {format_bytes(peak_bytes)}, short by {format_bytes(short_bytes)}"
+
+
+def model_words(job: Job) -> str:
+    """Name the model with its size: ``llama-3-8b (8.03B parameters, 32 blocks, width 4096)``."""
+    model = job.model
+    return (
+        f"{model.name} ({num_parameters_words(job)}, {model.num_layers} blocks, "
+        f"width {model.hidden_size})"
+    )
+
+
+def num_parameters_words(job: Job) -> str:
+    """Print the number of parameters; of an architecture with no closed form it is unknown."""
+    try:
+        return f"{format_count(parameter_count(job.model).total)} parameters"
+    except (BrimfulError, KeyError):
+        return f"{UNKNOWN} number of parameters"
+
+
+def job_inputs(job: Job) -> list[tuple[str, str]]:
+    """List every field of the job by the name under which it can be set."""
+    return [
+        ("model", model_words(job)),
+        ("task", job.task),
+        ("method", job.method),
+        ("precision", job.precision),
+        ("optimizer", job.optimizer),
+        ("seq_len", str(job.seq_len)),
+        ("global_batch", str(job.global_batch)),
+        ("num_steps", str(job.num_steps)),
+        ("learning_rate", f"{job.learning_rate:g}"),
+        ("warmup_steps", str(job.warmup_steps)),
+        ("weight_decay", f"{job.weight_decay:g}"),
+        ("clip", f"{job.clip:g}"),
+        ("seed", str(job.seed)),
+    ]
+
+
+def strategy_inputs(strategy: Strategy) -> list[tuple[str, str]]:
+    """List every field of the strategy by the name under which it can be set."""
+    return [
+        ("micro_batch", str(strategy.micro_batch)),
+        ("activation_checkpointing", strategy.activation_checkpointing),
+        ("loss_chunks", str(strategy.loss_chunks)),
+        ("attention", strategy.attention),
+    ]
+
+
+def cluster_inputs(cluster: Cluster) -> list[tuple[str, str]]:
+    """List what is known of the machine; a rate of 0 is unknown."""
+    device, rates = cluster.device, cluster.device.matrix_flops_per_s
+    return [
+        ("gpus", f"{cluster.num_devices} x {cluster.name}"),
+        ("device", device.description),
+        ("kernels", device.kernels),
+        ("usable_memory", format_bytes(device.usable_bytes)),
+        ("fp32_rate", _rate(rates.fp32, "FLOP")),
+        ("bf16_rate", _rate(rates.bf16, "FLOP")),
+        ("memory_rate", _rate(device.memory_bytes_per_s, "B")),
+        ("op_overhead", format_seconds(device.op_overhead_s)),
+        ("calibrated", "yes" if device.calibrated else "no"),
+        ("host_memory", format_bytes(cluster.host_ram_bytes) if cluster.host_ram_bytes else UNKNOWN),
+        ("source", device.source),
+    ]
+
+
+def _rate(rate_per_s: float, unit: str) -> str:
+    return format_rate(rate_per_s, unit) if rate_per_s else UNKNOWN
+
+
+def machine_words(cluster: Cluster) -> str:
+    """Name the machine: its key, what it is, and what it offers."""
+    device = cluster.device
+    count = f"{cluster.num_devices} x " if cluster.num_devices > 1 else ""
+    described = device.description if device.description != cluster.name else ""
+    return f"{count}{cluster.name}{described and ', ' + described}"
+
+
+def plan_words(plan: Plan) -> str:
+    """Say in one sentence what is run and how."""
+    job, strategy = plan.job, plan.strategy
+    return (
+        f"Train all parameters of a {job.task} in {job.precision} with {job.optimizer}: "
+        f"{job.num_steps} steps of {job.global_batch} sequences of {job.seq_len} tokens, "
+        f"{_micro_batch_words(job, strategy)}; {_checkpointing_words(job, strategy)}, "
+        f"{_loss_words(strategy)}, {strategy.attention} attention."
+    )
+
+
+def _micro_batch_words(job: Job, strategy: Strategy) -> str:
+    count = num_micro_batches(job, strategy)
+    if count == 1:
+        return "in one micro-batch"
+    return f"in {count} micro-batches of {strategy.micro_batch}"
+
+
+def _checkpointing_words(job: Job, strategy: Strategy) -> str:
+    num_layers = job.model.num_layers
+    count = num_checkpointed(strategy, num_layers=num_layers)
+    if count == 0:
+        return "no activation checkpointing"
+    if count == num_layers:
+        return "every block checkpointed"
+    return f"{count} of {num_layers} blocks checkpointed"
+
+
+def _loss_words(strategy: Strategy) -> str:
+    return "whole logits" if strategy.loss_chunks == 1 else f"loss in {strategy.loss_chunks} chunks"
+
+
+def verdict_sentence(
+    estimate: Estimate, simulation: Simulation | None, measurement: Measurement | None
+) -> str:
+    """Say whether it fits on the highest rung climbed, and how far the rungs lie apart."""
+    predicted = estimate.predicted_peak_allocated_bytes
+    simulated = simulation.simulated_peak_allocated_bytes if simulation else None
+    if measurement is not None:
+        measured = measurement.measured_peak_allocated_bytes
+        below = f"simulated {_signed(simulated, measured)}, " if simulated is not None else ""
+        below += f"predicted {_signed(predicted, measured)}"
+        return f"{_claim('Measured', measured, estimate.usable_bytes)} ({below} of that)."
+    if simulated is not None:
+        claim = _claim("Simulated", simulated, estimate.usable_bytes)
+        return f"{claim} (predicted {_signed(predicted, simulated)} of that). Not measured yet."
+    claim = _claim("Predicted", predicted, estimate.usable_bytes)
+    return f"{claim}. Not simulated and not measured yet."
+
+
+def _signed(value: int | None, reference: int) -> str:
+    return "-" if value is None else format_signed_percent(value, reference)
+
+
+def _claim(rung: str, peak_bytes: int, usable_bytes: int) -> str:
+    sentence = fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
+    return f"{rung} peak {sentence}"
+
+
+def format_band(band: Band | None, *, unit: str) -> str:
+    """Print a band in bytes (``unit="bytes"``) or seconds; an absent one is unknown."""
+    if band is None:
+        return UNKNOWN
+    spell = format_bytes if unit == "bytes" else format_seconds
+    return f"{spell(band.low)} to {spell(band.high)}"
+
+
+def step_time_words(estimate: Estimate) -> str:
+    """Print the predicted step time with its band and its parts."""
+    if estimate.predicted_step_s is None:
+        return f"{UNKNOWN} (the device's rates are unknown)"
+    text = format_seconds(estimate.predicted_step_s)
+    if estimate.predicted_step_band_s is not None:
+        text += f" ({format_band(estimate.predicted_step_band_s, unit='s')})"
+    parts = estimate.predicted_step_time
+    if parts is None:
+        return text
+    return (
+        f"{text}: matrix products {format_seconds(parts.matrix_s)}, "
+        f"memory traffic {format_seconds(parts.memory_s)}, "
+        f"launches {format_seconds(parts.launch_s)}"
+    )

@@ -1,0 +1,1 @@
+"""Finding the fastest strategy that fits, and saying why the others lost."""

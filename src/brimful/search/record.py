@@ -1,0 +1,41 @@
+"""What a search found, as a value and as ``search.json`` in a run's folder."""
+
+import msgspec
+
+from brimful.strategy import Strategy
+
+SEARCH_SCHEMA = "brimful.search/1"
+
+
+class Considered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One strategy that the search looked at.
+
+    Attributes:
+        strategy: The strategy.
+        peak_bytes: Its predicted peak of allocated bytes.
+        step_s: Its predicted seconds per optimizer step; None where the rates are unknown.
+        fits: Whether that peak stays within the usable bytes.
+        note: Why it won, lost or was rejected, in words; may be empty.
+    """
+
+    strategy: Strategy
+    peak_bytes: int
+    step_s: float | None
+    fits: bool
+    note: str
+
+
+class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The strategies worth showing, and how many there were.
+
+    Attributes:
+        schema: ``SEARCH_SCHEMA``.
+        rows: The winner first, then runners-up, then the nearest of the rejected.
+        num_considered: Strategies whose memory was computed.
+        num_fitting: Those of them that fit.
+    """
+
+    schema: str
+    rows: tuple[Considered, ...]
+    num_considered: int
+    num_fitting: int
