@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from brimful.build.attention import IMPLEMENTATION
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.job import Job
 from brimful.strategy import Strategy
@@ -16,10 +17,8 @@ def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
 
     Dropout is off, whatever the configuration says: exactness across micro-batches needs it.
     """
-    fields = {k: 0.0 if k in _DROPOUTS else v for k, v in job.model.hf_config.items()}
-    off = {k: 0.0 for k in _DROPOUTS}
-    config = AutoConfig.for_model(job.model.model_type, **fields)
-    for name in off:
+    config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
+    for name in _DROPOUTS:
         if hasattr(config, name):
             setattr(config, name, 0.0)
     config.use_cache = False
@@ -27,7 +26,7 @@ def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
         return AutoModelForCausalLM.from_config(
             config,
             dtype=PARAMETER_DTYPE[job.precision],
-            attn_implementation=strategy.attention,
+            attn_implementation=IMPLEMENTATION[strategy.attention],
         )
 
 

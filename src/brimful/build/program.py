@@ -7,12 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from brimful.build.attention import causal_mask
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.loss import IGNORE_INDEX, TokenLoss
 from brimful.build.model import build_skeleton, materialize
 from brimful.build.optimizer import build_optimizer, clip_gradients
 from brimful.build.phases import phase
-from brimful.build.precision import forward_context
+from brimful.build.precision import PARAMETER_DTYPE, forward_context
 from brimful.job import Job
 from brimful.strategy import Strategy, num_checkpointed
 
@@ -107,12 +108,23 @@ def micro_step(program: Program, batch: Batch, *, num_tokens: int) -> torch.Tens
         input_ids = batch.input_ids.to(program.device)
         labels = batch.labels.to(program.device)
         with forward_context(program.job.precision, program.device):
-            hidden = program.model.base_model(input_ids=input_ids, use_cache=False)[0]
+            hidden = _hidden_states(program, input_ids)
             loss = program.loss(hidden.flatten(0, 1), labels.flatten(), num_tokens)
         del hidden
     with phase("backward"):
         loss.backward()
     return loss.detach()
+
+
+def _hidden_states(program: Program, input_ids: torch.Tensor) -> torch.Tensor:
+    mask = causal_mask(
+        program.strategy.attention,
+        seq_len=input_ids.shape[1],
+        dtype=PARAMETER_DTYPE[program.job.precision],
+        device=program.device,
+    )
+    out = program.model.base_model(input_ids=input_ids, attention_mask=mask, use_cache=False)
+    return out[0]  # type: ignore[no-any-return]
 
 
 def update(program: Program, *, learning_rate: float) -> torch.Tensor:
@@ -152,7 +164,7 @@ def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     for batch in batches:
         with phase("eval"), forward_context(program.job.precision, program.device):
             input_ids = batch.input_ids.to(program.device)
-            hidden = program.model.base_model(input_ids=input_ids, use_cache=False)[0]
+            hidden = _hidden_states(program, input_ids)
             labels = batch.labels.to(program.device).flatten()
             total += float(program.loss(hidden.flatten(0, 1), labels, num_tokens))
     program.model.train()

@@ -39,6 +39,7 @@ def register() -> None:
     """Install the kernels and the clearing of the weight cache, once per process."""
     from brimful.pretend.device import library
 
+    library("AutocastPrivateUse1", "_").fallback(torch.library.fallthrough_kernel)
     own = library("AutocastPrivateUse1")
     for name in (*LOWER, *LOWER_CUDA):
         own.impl(name, _lowering(_overload(name), cuda_only=name in LOWER_CUDA))

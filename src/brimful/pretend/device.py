@@ -74,9 +74,9 @@ def register() -> None:
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def library(dispatch_key: str) -> torch.library.Library:
+def library(dispatch_key: str, namespace: str = "aten") -> torch.library.Library:
     """Open an implementation library that lives as long as the process."""
-    _LIBRARIES.append(torch.library.Library("aten", "IMPL", dispatch_key))
+    _LIBRARIES.append(torch.library.Library(namespace, "IMPL", dispatch_key))
     return _LIBRARIES[-1]
 
 

@@ -219,7 +219,7 @@ def _read_row(line: str, *, source: str) -> TrainRow | EvalRow:
     if isinstance(raw, dict):
         raw = {key: _finite_or_none(value) for key, value in raw.items()}
     try:
-        row: TrainRow | EvalRow = msgspec.convert(raw, TrainRow | EvalRow)  # type: ignore[arg-type]
+        row: TrainRow | EvalRow = msgspec.convert(raw, TrainRow | EvalRow)
     except msgspec.ValidationError as error:
         raise FileFormatError(f"{source}: {str(error).replace('Object', 'it')}; {fix}") from error
     return row

@@ -6,6 +6,7 @@ from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Band, Estimate, Plan
 from brimful.rungs import Measurement, Simulation
+from brimful.search.record import Considered
 from brimful.strategy import Strategy, num_checkpointed, num_micro_batches
 from brimful.units import (
     format_bytes,
@@ -14,8 +15,10 @@ from brimful.units import (
     format_seconds,
     format_signed_percent,
 )
+from brimful.verdict import VerdictRow
 
 UNKNOWN = "unknown"
+ABSENT = "-"
 
 
 def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
@@ -24,6 +27,11 @@ def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
         return f"fits: {format_bytes(peak_bytes)} of {format_bytes(usable_bytes)}"
     short_bytes = peak_bytes - usable_bytes
     return f"does not fit: {format_bytes(peak_bytes)}, short by {format_bytes(short_bytes)}"
+
+
+def share_words(num_bytes: float, total_bytes: float) -> str:
+    """Print a share of a total in percent; of an empty total there is none."""
+    return f"{100 * num_bytes / total_bytes:.1f} %" if total_bytes else ABSENT
 
 
 def model_words(job: Job) -> str:
@@ -85,7 +93,10 @@ def cluster_inputs(cluster: Cluster) -> list[tuple[str, str]]:
         ("memory_rate", _rate(device.memory_bytes_per_s, "B")),
         ("op_overhead", format_seconds(device.op_overhead_s)),
         ("calibrated", "yes" if device.calibrated else "no"),
-        ("host_memory", format_bytes(cluster.host_ram_bytes) if cluster.host_ram_bytes else UNKNOWN),
+        (
+            "host_memory",
+            format_bytes(cluster.host_ram_bytes) if cluster.host_ram_bytes else UNKNOWN,
+        ),
         ("source", device.source),
     ]
 
@@ -137,28 +148,72 @@ def _loss_words(strategy: Strategy) -> str:
 def verdict_sentence(
     estimate: Estimate, simulation: Simulation | None, measurement: Measurement | None
 ) -> str:
-    """Say whether it fits on the highest rung climbed, and how far the rungs lie apart."""
+    """Say whether it fits on the highest rung climbed, and how far that lies from the others."""
     predicted = estimate.predicted_peak_allocated_bytes
     simulated = simulation.simulated_peak_allocated_bytes if simulation else None
     if measurement is not None:
-        measured = measurement.measured_peak_allocated_bytes
-        below = f"simulated {_signed(simulated, measured)}, " if simulated is not None else ""
-        below += f"predicted {_signed(predicted, measured)}"
-        return f"{_claim('Measured', measured, estimate.usable_bytes)} ({below} of that)."
-    if simulated is not None:
-        claim = _claim("Simulated", simulated, estimate.usable_bytes)
-        return f"{claim} (predicted {_signed(predicted, simulated)} of that). Not measured yet."
-    claim = _claim("Predicted", predicted, estimate.usable_bytes)
-    return f"{claim}. Not simulated and not measured yet."
-
-
-def _signed(value: int | None, reference: int) -> str:
-    return "-" if value is None else format_signed_percent(value, reference)
+        peak, rung, missing = measurement.measured_peak_allocated_bytes, "measured", ""
+    elif simulated is not None:
+        peak, rung, missing = simulated, "simulated", " Not measured yet."
+    else:
+        peak, rung, missing = predicted, "predicted", " Not simulated or measured yet."
+    below = {"simulated": simulated, "predicted": predicted}
+    against = " and ".join(
+        f"{format_signed_percent(peak, reference)} against {name}"
+        for name, reference in below.items()
+        if name != rung and reference is not None
+    )
+    claim = _claim(rung, peak, estimate.usable_bytes)
+    return f"{claim}{against and ', ' + against}.{missing}"
 
 
 def _claim(rung: str, peak_bytes: int, usable_bytes: int) -> str:
-    sentence = fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
-    return f"{rung} peak {sentence}"
+    peak, usable = format_bytes(peak_bytes), format_bytes(usable_bytes)
+    if peak_bytes <= usable_bytes:
+        return f"Fits: {rung} peak {peak} of {usable}"
+    short = format_bytes(peak_bytes - usable_bytes)
+    return f"Does not fit: {rung} peak {peak}, short by {short} of {usable}"
+
+
+def verdict_cells(row: VerdictRow) -> tuple[str, str, str, str, str, str]:
+    """Spell one row of a verdict: its name, the three rungs, and the two signed errors.
+
+    Where the second rung was not climbed the measurement is compared with the prediction, and
+    the cell says so.
+    """
+    reference, suffix = row.simulated, ""
+    if reference is None:
+        reference, suffix = row.predicted, " vs pred"
+    last = error_words(row.measured, reference)
+    return (
+        row.name,
+        format_value(row.predicted, unit=row.unit),
+        format_value(row.simulated, unit=row.unit),
+        format_value(row.measured, unit=row.unit),
+        error_words(row.simulated, row.predicted),
+        last if last == ABSENT else last + suffix,
+    )
+
+
+def format_value(value: float | None, *, unit: str) -> str:
+    """Print bytes (``unit="bytes"``) or seconds; "-" where there is no value."""
+    if value is None:
+        return ABSENT
+    return format_bytes(value) if unit == "bytes" else format_seconds(value)
+
+
+def error_words(value: float | None, reference: float | None) -> str:
+    """Print the signed error of a rung against the one before it; "-" where one is absent."""
+    if value is None or reference is None:
+        return ABSENT
+    return format_signed_percent(value, reference)
+
+
+def considered_fit(row: Considered, *, usable_bytes: int) -> str:
+    """Say whether a strategy fits, and by how much it does not."""
+    if row.fits:
+        return "fits"
+    return f"short by {format_bytes(max(row.peak_bytes - usable_bytes, 0))}"
 
 
 def format_band(band: Band | None, *, unit: str) -> str:

@@ -1,0 +1,88 @@
+"""Escaped HTML and the few shapes that the page is made of. Knows nothing of runs."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import NewType
+
+Html = NewType("Html", str)
+"""Markup that is safe to put into a page; plain ``str`` is text that has not been escaped yet."""
+
+
+def text(value: str) -> Html:
+    """Escape text for use between tags and in quoted attributes."""
+    return Html(escape(value, quote=True))
+
+
+def join(parts: Iterable[Html], separator: str = "") -> Html:
+    """Put pieces of markup one after the other."""
+    return Html(separator.join(parts))
+
+
+def code(value: str) -> Html:
+    """Set a name in code type and let it break after dots, slashes and underscores."""
+    soft = escape(value, quote=True)
+    for mark in (".", "/", "_"):
+        soft = soft.replace(mark, f"{mark}<wbr>")
+    return Html(f"<code>{soft}</code>")
+
+
+def paragraph(content: Html, *, style: str = "") -> Html:
+    """Set a paragraph; ``style`` is a class of the page's style sheet."""
+    attribute = f' class="{style}"' if style else ""
+    return Html(f"<p{attribute}>{content}</p>")
+
+
+def section(key: str, title: str, content: Html) -> Html:
+    """Set a section with its heading; ``key`` is the anchor."""
+    return Html(
+        f'<section id="{key}" aria-labelledby="{key}-title">'
+        f'<h2 id="{key}-title">{text(title)}</h2>{content}</section>'
+    )
+
+
+def pairs(items: Sequence[tuple[str, str]]) -> Html:
+    """Set a list of names and values, names in code type."""
+    rows = (f"<div><dt>{code(name)}</dt><dd>{text(value)}</dd></div>" for name, value in items)
+    return Html(f'<dl class="pairs">{"".join(rows)}</dl>')
+
+
+def bullets(items: Iterable[str]) -> Html:
+    """Set a plain list."""
+    return Html(f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>")
+
+
+def row(cells: Sequence[Html], *, right: frozenset[int], style: str = "") -> Html:
+    """Set a table row whose first cell is its header; columns in ``right`` hold numbers."""
+    spelled = []
+    for column, cell in enumerate(cells):
+        number = ' class="n"' if column in right else ""
+        spelled.append(
+            f'<th scope="row"{number}>{cell}</th>' if column == 0 else f"<td{number}>{cell}</td>"
+        )
+    attribute = f' class="{style}"' if style else ""
+    return Html(f"<tr{attribute}>{''.join(spelled)}</tr>")
+
+
+def table(
+    caption: Html, headings: Sequence[str], bodies: Sequence[Html], *, right: frozenset[int]
+) -> Html:
+    """Set a table in a box of its own, which scrolls when the page is narrower than the table.
+
+    Args:
+        caption: What the table says.
+        headings: One per column.
+        bodies: The rows of each ``tbody``.
+        right: Columns that hold numbers.
+
+    Returns:
+        The table in its scrolling box, which the keyboard can reach.
+    """
+    head = "".join(
+        f'<th scope="col"{" class=n" if column in right else ""}>{text(heading)}</th>'
+        for column, heading in enumerate(headings)
+    )
+    rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
+    return Html(
+        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+        f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>{rows}</table></div>"
+    )

@@ -1,0 +1,241 @@
+"""Values as tables for the terminal: at most 100 columns wide, and plain when piped."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.plan import Estimate
+from brimful.report.words import (
+    UNKNOWN,
+    cluster_inputs,
+    considered_fit,
+    fit_sentence,
+    format_band,
+    format_value,
+    job_inputs,
+    share_words,
+    step_time_words,
+    strategy_inputs,
+    verdict_cells,
+)
+from brimful.search.record import SearchRecord
+from brimful.strategy import Strategy
+from brimful.units import format_bytes
+from brimful.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+
+WIDTH = 100
+"""Columns that every table fits into."""
+
+
+def plain_lines(renderable: "RenderableType", *, width: int = WIDTH) -> list[str]:
+    """Print a renderable as lines without colour, as a pipe or a log file gets it.
+
+    Args:
+        renderable: Anything that rich can print.
+        width: Columns to fit into.
+
+    Returns:
+        The lines, without trailing spaces.
+    """
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate) -> "Group":
+    """Lay out what arithmetic says, and everything that it was asked.
+
+    Args:
+        job: What is trained.
+        cluster: What it runs on.
+        strategy: How it is run.
+        estimate: The first rung.
+
+    Returns:
+        Inputs with every default, items at the peak, phases, totals, assumptions, and a last line
+        that says whether it fits.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    peak_bytes = estimate.predicted_peak_allocated_bytes
+    verdict = fit_sentence(peak_bytes=peak_bytes, usable_bytes=estimate.usable_bytes)
+    blank = Text("")
+    return Group(
+        _inputs(job, cluster, strategy),
+        blank,
+        _items(estimate),
+        blank,
+        _phases(estimate),
+        blank,
+        _totals(estimate),
+        blank,
+        _assumptions(estimate.assumptions),
+        blank,
+        Text(verdict, style="bold green" if estimate.fits else "bold red"),
+    )
+
+
+def verdict_table(verdict: Verdict) -> "Table":
+    """Lay the three rungs side by side with their signed errors.
+
+    Args:
+        verdict: The rungs compared.
+
+    Returns:
+        One row per quantity; "-" stands where a rung was not climbed.
+    """
+    instrument = f"measured by {verdict.measured_by}" if verdict.measured_by else "not measured yet"
+    table = _table(f"Three rungs, item by item ({instrument})")
+    table.add_column("item", max_width=27)
+    for heading in ("predicted", "simulated", "measured", "sim vs pred", "meas vs sim"):
+        table.add_column(heading, justify="right")
+    for row in verdict.rows:
+        style = "bold" if row.name == "peak allocated" else ""
+        _add_row(table, verdict_cells(row), style=style)
+    return table
+
+
+def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes: int) -> "Table":
+    """Lay out the strategies that a search considered.
+
+    Args:
+        record: The rows worth showing, and how many there were.
+        winner: The strategy that was chosen, marked with ``>``; None where nothing fits.
+        usable_bytes: The limit, for the shortfalls.
+
+    Returns:
+        One row per strategy, in the order of the record.
+    """
+    table = _table(f"Strategies: {record.num_considered} considered, {record.num_fitting} fit")
+    table.add_column("")
+    for heading in ("micro_batch", "checkpointing", "loss_chunks"):
+        table.add_column(heading, justify="right")
+    table.add_column("attention")
+    for heading in ("peak", "step"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    table.add_column("note", ratio=1)
+    for row in record.rows:
+        won = winner is not None and row.strategy == winner
+        cells = (
+            ">" if won else "",
+            str(row.strategy.micro_batch),
+            row.strategy.activation_checkpointing,
+            str(row.strategy.loss_chunks),
+            row.strategy.attention,
+            format_bytes(row.peak_bytes),
+            format_value(row.step_s, unit="s"),
+            considered_fit(row, usable_bytes=usable_bytes),
+            row.note,
+        )
+        _add_row(table, cells, style="bold" if won else "")
+    return table
+
+
+def _table(title: str) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    # No lines at all: the same text reads well on a terminal, in a pipe and pasted into an issue.
+    return Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+
+
+def _add_row(table: "Table", cells: Iterable[str], *, style: str = "") -> None:
+    from rich.text import Text
+
+    # Text and not str: names come from users, and rich would read [brackets] as markup.
+    table.add_row(*(Text(cell) for cell in cells), style=style)
+
+
+def _pairs(pairs: Sequence[tuple[str, str]], *, title: str = "") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        show_header=False,
+    )
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(ratio=1)
+    for name, value in pairs:
+        grid.add_row(Text(name), Text(value))
+    return grid
+
+
+def _inputs(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
+    blocks = (
+        ("job", job_inputs(job)),
+        ("strategy", strategy_inputs(strategy)),
+        ("machine", cluster_inputs(cluster)),
+    )
+    flows = [(name, "  ".join(f"{k}={v}" for k, v in pairs)) for name, pairs in blocks]
+    return _pairs(flows, title="Inputs, with every default")
+
+
+def _items(estimate: Estimate) -> "Table":
+    table = _table("Alive at the highest peak (predicted)")
+    table.add_column("item", max_width=27)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("why", ratio=1)
+    total = sum(item.num_bytes for item in estimate.items)
+    for item in estimate.items:
+        share = share_words(item.num_bytes, total)
+        _add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
+    _add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
+    return table
+
+
+def _phases(estimate: Estimate) -> "Table":
+    table = _table("Peak of every phase (predicted)")
+    table.add_column("phase")
+    table.add_column("peak", justify="right")
+    table.add_column("while", ratio=1)
+    for phase in estimate.phases:
+        _add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
+    return table
+
+
+def _totals(estimate: Estimate) -> "Table":
+    reserved = estimate.predicted_peak_reserved_bytes
+    pairs = [
+        ("peak allocated", format_bytes(estimate.predicted_peak_allocated_bytes)),
+        ("peak reserved", "none" if reserved is None else format_band(reserved, unit="bytes")),
+        ("process", format_band(estimate.predicted_process_bytes, unit="bytes")),
+        ("step time", step_time_words(estimate)),
+        (
+            "step work",
+            f"{estimate.step_flops / 1e12:.4g} TFLOP" if estimate.step_flops else UNKNOWN,
+        ),
+    ]
+    return _pairs(pairs, title="Totals (predicted)")
+
+
+def _assumptions(assumptions: Sequence[str]) -> "Group":
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    lines = assumptions or ("none",)
+    rows = [Padding(Text(line), (0, 0, 0, 2)) for line in lines]
+    return Group(Text("Assumptions", style="bold"), *rows)

@@ -1,0 +1,270 @@
+"""Charts as values: thinned, laid on one axis, and ready to be drawn by the page's script."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from brimful.report.run_folder import DataRecord, EvalRow, TrainRow
+from brimful.rungs import Timeline
+
+MAX_POINTS = 4000
+"""A line is thinned to about this many points; no screen shows more, and the page stays small."""
+LIMIT_IN_VIEW = 2.5
+"""The limit is drawn when it is at most this many times the peak; else it would flatten the rest."""
+STEP_TIME_HEADROOM = 1.6
+"""The step-time axis ends at this many times the median, so that a slow first step does not rule."""
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One line, set of points or horizontal rule; None where it has no value."""
+
+    label: str
+    role: Literal["line", "steps", "points", "rule"]
+    tone: str
+    values: tuple[float | None, ...]
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of the horizontal axis with its name and the largest value in it."""
+
+    start: float
+    name: str
+    peak: float
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A chart: one horizontal axis, several series, perhaps phases.
+
+    Attributes:
+        x: Positions, increasing.
+        x_label: What they count.
+        unit: Unit of the vertical axis.
+        y_label: What it shows.
+        y_max: Where it ends; None lets the values decide.
+        from_zero: Whether it starts at zero.
+        series: What is drawn.
+        phases: Named stretches; may be empty.
+    """
+
+    x: tuple[float, ...]
+    x_label: str
+    unit: Literal["bytes", "s", "nats"]
+    y_label: str
+    y_max: float | None
+    from_zero: bool
+    series: tuple[Series, ...]
+    phases: tuple[Phase, ...]
+
+
+Points = tuple[Sequence[float], Sequence[float]]
+"""Positions and values."""
+
+
+def thin(points: Points, *, max_points: int = MAX_POINTS) -> Points:
+    """Leave out points between which nothing of note happens.
+
+    Args:
+        points: Positions, increasing, and values.
+        max_points: About how many to keep.
+
+    Returns:
+        Of every stretch of the axis its first, lowest, highest and last point: no extreme is lost.
+    """
+    x, y = points
+    if len(x) <= max_points:
+        return points
+    stride = -(-4 * len(x) // max_points)
+    kept: list[int] = []
+    for start in range(0, len(x), stride):
+        bucket = range(start, min(start + stride, len(x)))
+        lowest, highest = min(bucket, key=y.__getitem__), max(bucket, key=y.__getitem__)
+        kept.extend(sorted({bucket[0], lowest, highest, bucket[-1]}))
+    return [x[i] for i in kept], [y[i] for i in kept]
+
+
+def same_phases(simulated: Timeline, measured: Timeline) -> bool:
+    """Whether both timelines went through the same phases, so that these can be laid in line."""
+    return bool(simulated.phases) and simulated.phases == measured.phases
+
+
+def align(measured: Timeline, simulated: Timeline) -> list[float]:
+    """Place measured events on the simulated axis, phase by phase.
+
+    Real kernels allocate more often than pretended ones, so equal events have unequal positions.
+    Within a phase positions are stretched evenly; phase boundaries fall on each other.
+
+    Args:
+        measured: The timeline to place.
+        simulated: The timeline whose axis is used.
+
+    Returns:
+        One position per measured sample.
+    """
+    if not same_phases(simulated, measured):
+        return [float(event) for event in measured.event]
+    old = [*measured.phase_starts, max(measured.event[-1], measured.phase_starts[-1]) + 1]
+    new = [*simulated.phase_starts, max(simulated.event[-1], simulated.phase_starts[-1]) + 1]
+    placed = []
+    for event in measured.event:
+        phase = min(max(bisect_right(old, event) - 1, 0), len(old) - 2)
+        width = max(old[phase + 1] - old[phase], 1)
+        part = (event - old[phase]) / width
+        placed.append(round(new[phase] + part * (new[phase + 1] - new[phase]), 2))
+    return placed
+
+
+def memory_chart(
+    simulated: Timeline | None, measured: Timeline | None, *, usable_bytes: int
+) -> Chart | None:
+    """Draw live bytes against the event index.
+
+    Args:
+        simulated: The second rung's timeline, or None.
+        measured: The third rung's, or None.
+        usable_bytes: The limit, drawn as a rule where it is near enough to be seen.
+
+    Returns:
+        The chart, or None where there is no timeline.
+    """
+    lines: list[tuple[str, str, Points]] = []
+    if simulated is not None and simulated.event:
+        lines.append(("simulated", "simulated", thin((simulated.event, simulated.live_bytes))))
+    if measured is not None and measured.event:
+        axis = simulated if simulated is not None and simulated.event else measured
+        lines.append(("measured", "measured", thin((align(measured, axis), measured.live_bytes))))
+    if not lines:
+        return None
+    x = _union([points for _, _, points in lines])
+    series = [
+        Series(label=label, role="steps", tone=tone, values=_on_axis(points, x))
+        for label, tone, points in lines
+    ]
+    if limit_in_view(usable_bytes, max(max(points[1]) for _, _, points in lines)):
+        series.append(_rule("limit", "limit", usable_bytes, x))
+    shown = simulated if simulated is not None and simulated.event else measured
+    assert shown is not None
+    return Chart(
+        x=x,
+        x_label="event (allocation or free)",
+        unit="bytes",
+        y_label="live bytes",
+        y_max=None,
+        from_zero=True,
+        series=tuple(series),
+        phases=phase_peaks(shown),
+    )
+
+
+def limit_in_view(usable_bytes: float, peak_bytes: float) -> bool:
+    """Whether the limit is near enough to the peak to share a scale with it."""
+    return usable_bytes <= LIMIT_IN_VIEW * peak_bytes
+
+
+def phase_peaks(timeline: Timeline) -> tuple[Phase, ...]:
+    """Find the largest number of live bytes in each phase of a timeline."""
+    ends = [*timeline.phase_starts[1:], float("inf")]
+    phases = []
+    for start, end, name in zip(timeline.phase_starts, ends, timeline.phases, strict=True):
+        first, last = bisect_left(timeline.event, start), bisect_left(timeline.event, end)
+        peak = max(timeline.live_bytes[first:last], default=0)
+        phases.append(Phase(start=start, name=name, peak=peak))
+    return tuple(phases)
+
+
+def loss_chart(
+    train_rows: Sequence[TrainRow], eval_rows: Sequence[EvalRow], data: DataRecord | None
+) -> Chart | None:
+    """Draw the training loss, the held-out loss and the entropy of the unigrams.
+
+    Args:
+        train_rows: One per step.
+        eval_rows: One per evaluation.
+        data: Holds the entropy, or None.
+
+    Returns:
+        The chart, or None where nothing was logged.
+    """
+    train = thin(_points([(row.step, row.loss) for row in train_rows]))
+    heldout = _points([(row.step, row.heldout_loss) for row in eval_rows])
+    x = _union([train, heldout])
+    if not x:
+        return None
+    series = [
+        Series(label="train", role="line", tone="measured", values=_exactly(train, x)),
+        Series(label="held out", role="points", tone="simulated", values=_exactly(heldout, x)),
+    ]
+    if data is not None:
+        series.append(_rule("unigram entropy", "limit", data.unigram_entropy, x))
+    return Chart(
+        x=x,
+        x_label="step",
+        unit="nats",
+        y_label="loss, nats per token",
+        y_max=None,
+        from_zero=False,
+        series=tuple(line for line in series if any(v is not None for v in line.values)),
+        phases=(),
+    )
+
+
+def step_time_chart(
+    train_rows: Sequence[TrainRow], *, predicted: Sequence[tuple[str, float]]
+) -> Chart | None:
+    """Draw the seconds of every step with the prediction as rules.
+
+    Args:
+        train_rows: One per step.
+        predicted: Label and seconds of each rule.
+
+    Returns:
+        The chart, or None where no step was logged.
+    """
+    if not train_rows:
+        return None
+    points = thin(([row.step for row in train_rows], [row.step_s for row in train_rows]))
+    x = tuple(points[0])
+    median = sorted(row.step_s for row in train_rows)[len(train_rows) // 2]
+    tones = {"predicted": "simulated"}
+    rules = [_rule(label, tones.get(label, "limit"), value, x) for label, value in predicted]
+    line = Series(label="measured", role="line", tone="measured", values=tuple(points[1]))
+    return Chart(
+        x=x,
+        x_label="step",
+        unit="s",
+        y_label="step time",
+        y_max=max([STEP_TIME_HEADROOM * median, *(1.05 * value for _, value in predicted)]),
+        from_zero=True,
+        series=(line, *rules),
+        phases=(),
+    )
+
+
+def _points(pairs: Sequence[tuple[int, float | None]]) -> Points:
+    known = [(step, value) for step, value in pairs if value is not None]
+    return [step for step, _ in known], [value for _, value in known]
+
+
+def _union(lines: Sequence[Points]) -> tuple[float, ...]:
+    return tuple(sorted({position for x, _ in lines for position in x}))
+
+
+def _rule(label: str, tone: str, value: float, x: Sequence[float]) -> Series:
+    return Series(label=label, role="rule", tone=tone, values=(value,) * len(x))
+
+
+def _exactly(points: Points, x: Sequence[float]) -> tuple[float | None, ...]:
+    known = dict(zip(*points, strict=True))
+    return tuple(known.get(position) for position in x)
+
+
+def _on_axis(points: Points, x: Sequence[float]) -> tuple[float | None, ...]:
+    # Live bytes stay what they were until the next event: the last value holds.
+    positions, values = points
+    filled: list[float | None] = []
+    for position in x:
+        at = bisect_right(positions, position) - 1
+        inside = at >= 0 and position <= positions[-1]
+        filled.append(values[at] if inside else None)
+    return tuple(filled)

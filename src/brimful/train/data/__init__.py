@@ -1,0 +1,1 @@
+"""From text on disk to batches of tokens at an exact, storable position."""

@@ -1,0 +1,171 @@
+"""Which sequences an optimizer step sees: a pure function of the seed and the position.
+
+Shapes: B sequences of a micro-batch, G of a step, S tokens of a sequence.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from brimful.errors import DataError
+from brimful.job import Job
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from brimful.build.program import Batch
+
+_MASK = (1 << 64) - 1
+_ROUNDS = 4
+"""Luby and Rackoff 1988: four Feistel rounds of a random function look random from both sides."""
+
+
+class DataPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where training stands in its data: ``index`` sequences into pass ``epoch``."""
+
+    epoch: int
+    index: int
+
+
+START = DataPosition(epoch=0, index=0)
+
+
+class TokenBatches(msgspec.Struct, frozen=True, kw_only=True):
+    """Windows of a token file in a shuffled order, without replacement within an epoch.
+
+    Attributes:
+        tokens: The token file, mapped.
+        seq_len: Inputs per sequence; a window holds one token more.
+        global_batch: Sequences per optimizer step.
+        micro_batch: Sequences per forward pass; changes neither which sequences a step sees nor
+            their order.
+        seed: Seed of the order.
+    """
+
+    tokens: Any
+    seq_len: int
+    global_batch: int
+    micro_batch: int
+    seed: int
+
+    @property
+    def num_windows(self) -> int:
+        """Sequences per epoch. Neighbours share one token: last label here, first input there."""
+        return (len(self.tokens) - 1) // self.seq_len
+
+    def windows_at(self, position: DataPosition) -> tuple["npt.NDArray[np.int64]", DataPosition]:
+        """Read one step's windows, [G, S + 1], and say where the next step begins."""
+        import numpy as np
+
+        windows_GS = np.empty((self.global_batch, self.seq_len + 1), np.int64)  # noqa: N806
+        epoch, index = position.epoch, position.index
+        for row in windows_GS:
+            start = self.seq_len * shuffled(
+                index, num_items=self.num_windows, seed=self.seed, epoch=epoch
+            )
+            row[:] = self.tokens[start : start + self.seq_len + 1]
+            epoch, index = (epoch, index + 1) if index + 1 < self.num_windows else (epoch + 1, 0)
+        return windows_GS, DataPosition(epoch=epoch, index=index)
+
+    def step_at(self, position: DataPosition) -> tuple[list["Batch"], DataPosition]:
+        """Make one step's micro-batches on the host, and say where the next step begins."""
+        windows_GS, following = self.windows_at(position)  # noqa: N806
+        return _to_batches(windows_GS, self.micro_batch), following
+
+
+def open_batches(tokens: Any, job: Job, *, micro_batch: int) -> TokenBatches:
+    """Check that the data is enough for one step, and make batches of it.
+
+    Raises:
+        DataError: It is not.
+    """
+    batches = TokenBatches(
+        tokens=tokens,
+        seq_len=job.seq_len,
+        global_batch=job.global_batch,
+        micro_batch=micro_batch,
+        seed=job.seed,
+    )
+    needed = job.tokens_per_step + 1
+    if batches.num_windows < job.global_batch:
+        raise DataError(
+            f"the training text has {len(tokens)} tokens and one step of global_batch="
+            f"{job.global_batch} needs {needed}; give more text or lower global_batch or seq_len"
+        )
+    return batches
+
+
+def heldout_batches(tokens: Any, job: Job, *, micro_batch: int, num_tokens: int) -> list["Batch"]:
+    """Pick a fixed sample of the held-out text, spread evenly over it.
+
+    Args:
+        tokens: The held-out token file, mapped.
+        job: Says how long a sequence is.
+        micro_batch: Sequences per batch.
+        num_tokens: About how many tokens to take; at least one whole micro-batch is taken where the
+            text has as much.
+
+    Raises:
+        DataError: The held-out text is shorter than one sequence.
+    """
+    import numpy as np
+
+    num_windows = (len(tokens) - 1) // job.seq_len
+    if num_windows < 1:
+        raise DataError(
+            f"the held-out text has {len(tokens)} tokens and one sequence needs "
+            f"{job.seq_len + 1}; give more text or lower seq_len"
+        )
+    num_picked = min(num_windows, max(micro_batch, num_tokens // job.seq_len))
+    rows = [pick * num_windows // num_picked * job.seq_len for pick in range(num_picked)]
+    windows_NS = np.stack([tokens[row : row + job.seq_len + 1] for row in rows])  # noqa: N806
+    return _to_batches(windows_NS.astype(np.int64), micro_batch)
+
+
+def shuffled(index: int, *, num_items: int, seed: int, epoch: int) -> int:
+    """Return the item at a place of a pseudo-random order, without making the order.
+
+    A Feistel network permutes the numbers of an even count of bits; walking its cycle until it
+    comes back below ``num_items`` permutes those (Black and Rogaway 2002, "Ciphers with arbitrary
+    finite domains"). Fewer than four
+    walks per item on average, and constant memory.
+
+    Args:
+        index: The place, from 0 to ``num_items`` - 1.
+        num_items: How many there are.
+        seed: Seed of the order.
+        epoch: Every epoch has an order of its own.
+    """
+    half_bits = max(1, ((num_items - 1).bit_length() + 1) // 2)
+    half_mask = (1 << half_bits) - 1
+    key = _mix(_mix(seed & _MASK) ^ epoch)
+    item = index
+    while True:
+        left, right = item >> half_bits, item & half_mask
+        for round_number in range(_ROUNDS):
+            left, right = right, left ^ (_mix(key + (round_number << 48) + right) & half_mask)
+        item = left << half_bits | right
+        if item < num_items:
+            return item
+
+
+def _mix(value: int) -> int:
+    """Scatter 64 bits: the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+def _to_batches(windows_NS: "npt.NDArray[np.int64]", micro_batch: int) -> list["Batch"]:  # noqa: N803
+    import torch
+
+    from brimful.build.program import Batch
+
+    inputs = torch.from_numpy(windows_NS[:, :-1].copy())
+    labels = torch.from_numpy(windows_NS[:, 1:].copy())
+    return [
+        Batch(inputs[row : row + micro_batch], labels[row : row + micro_batch])
+        for row in range(0, len(windows_NS), micro_batch)
+    ]
