@@ -36,3 +36,12 @@ def disk_error(path: Path, error: OSError) -> RunError:
     if error.errno == errno.ENOSPC:
         return RunError(f"no space left on the disk of {path}; free some or choose another --out")
     return RunError(f"{path} cannot be written ({error.strerror or error}); choose another --out")
+
+
+def cache_dir() -> Path:
+    """Return the user's cache folder: ``$BRIMFUL_CACHE``, ``$XDG_CACHE_HOME/brimful``, or ours."""
+    if own := os.environ.get("BRIMFUL_CACHE"):
+        return Path(own)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "brimful"
+    return Path.home() / ".cache" / "brimful"

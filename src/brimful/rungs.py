@@ -19,7 +19,6 @@ AUTOCAST_CACHE = "autocast cache"
 SAVED_ACTIVATIONS = "saved activations"
 LOGITS = "logits and loss"
 TRANSIENTS = "transients"
-INPUTS = "inputs"
 ITEM_NAMES = (
     PARAMETERS,
     BUFFERS,
@@ -29,7 +28,6 @@ ITEM_NAMES = (
     SAVED_ACTIVATIONS,
     LOGITS,
     TRANSIENTS,
-    INPUTS,
 )
 """Every class of device bytes, in the order in which people ask for them."""
 
@@ -84,7 +82,6 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         num_events: Allocations and frees recorded.
         simulate_s: Wall time of the simulation without imports, in seconds.
         timeline: Live bytes over time.
-        unknown_ops: Operations whose kernel workspace no table knows.
     """
 
     schema: str
@@ -97,7 +94,6 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_events: int
     simulate_s: float
     timeline: Timeline
-    unknown_ops: tuple[str, ...]
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from brimful.plan import MemoryItem, Plan
 from brimful.rungs import (
+    AUTOCAST_CACHE,
     ITEM_NAMES,
     LOGITS,
     SAVED_ACTIVATIONS,
@@ -16,7 +17,7 @@ from brimful.rungs import (
 
 VERDICT_SCHEMA = "brimful.verdict/1"
 ACTIVATIONS = "activations and transients"
-_ACTIVATION_ITEMS = frozenset({SAVED_ACTIVATIONS, LOGITS, TRANSIENTS})
+_ACTIVATION_ITEMS = frozenset({AUTOCAST_CACHE, SAVED_ACTIVATIONS, LOGITS, TRANSIENTS})
 
 
 class VerdictRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,8 +55,9 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
         measurement: The third, or None.
 
     Returns:
-        Rows whose names agree on every rung. The instruments of the third rung cannot tell saved
-        activations from transients by module, so those three items are one row here.
+        Rows whose names agree on every rung. The instruments of the third rung know parameters,
+        gradients and optimizer state by address and the rest only as bytes, so saved activations,
+        logits, weight casts and transients are one row here.
     """
     estimate = plan.estimate
     simulated_items = simulation.items if simulation else ()

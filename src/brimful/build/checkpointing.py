@@ -1,7 +1,9 @@
 """Activation checkpointing of the first K decoder blocks, by the model class's own switch."""
 
-import torch
+from functools import partial
+
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
@@ -15,17 +17,13 @@ def checkpoint_blocks(model: nn.Module, num_blocks: int) -> None:
         model: A ``transformers`` model.
         num_blocks: How many; 0 checkpoints none.
     """
-    if num_blocks == 0:
-        return
-    model.gradient_checkpointing_enable(
-        gradient_checkpointing_kwargs={"use_reentrant": False, "preserve_rng_state": False}
-    )
-    blocks = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    for block in blocks[num_blocks:]:
-        block.gradient_checkpointing = False
-    model.config.use_cache = False
+    for block in decoder_blocks(model)[:num_blocks]:
+        block.gradient_checkpointing = True
+        block._gradient_checkpointing_func = partial(  # noqa: SLF001 - the class's own switch
+            checkpoint, use_reentrant=False, preserve_rng_state=False
+        )
 
 
-def decoder_blocks(model: torch.nn.Module) -> list[nn.Module]:
+def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     """List the decoder blocks in the order in which they run."""
     return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]

@@ -9,6 +9,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from brimful.build.phases import phase
+
+CHUNK = "loss chunk"
+"""The phase that one chunk of the loss announces, in the forward pass and when recomputed."""
 IGNORE_INDEX = -100
 """Labels with this value are masked: no loss, not counted."""
 
@@ -32,7 +36,10 @@ class TokenLoss(nn.Module):
         self.num_chunks = num_chunks
 
     def forward(
-        self, hidden_ND: torch.Tensor, labels_N: torch.Tensor, num_tokens: int  # noqa: N803
+        self,
+        hidden_ND: torch.Tensor,
+        labels_N: torch.Tensor,
+        num_tokens: int,  # noqa: N803
     ) -> torch.Tensor:
         """Return the sum of the unmasked tokens' losses divided by ``num_tokens``.
 
@@ -44,9 +51,7 @@ class TokenLoss(nn.Module):
         if self.num_chunks == 1:
             return self._sum(hidden_ND, labels_N) / num_tokens
         total = hidden_ND.new_zeros((), dtype=torch.float32)
-        pairs = zip(
-            hidden_ND.chunk(self.num_chunks), labels_N.chunk(self.num_chunks), strict=True
-        )
+        pairs = zip(hidden_ND.chunk(self.num_chunks), labels_N.chunk(self.num_chunks), strict=True)
         for hidden, labels in pairs:
             total = total + checkpoint(
                 self._sum, hidden, labels, use_reentrant=False, preserve_rng_state=False
@@ -54,7 +59,8 @@ class TokenLoss(nn.Module):
         return total / num_tokens
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
-        logits_NV = self.head(hidden_ND).float()  # noqa: N806 - bf16 logits lose the small ones
-        return functional.cross_entropy(
-            logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
-        )
+        with phase(CHUNK):
+            logits_NV = self.head(hidden_ND).float()  # noqa: N806 - bf16 logits are too coarse
+            return functional.cross_entropy(
+                logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
+            )

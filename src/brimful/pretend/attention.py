@@ -81,7 +81,14 @@ def _repeat_kv(x: torch.Tensor, query: torch.Tensor, enable_gqa: bool) -> torch.
 
 
 def _cpu_flash(  # noqa: PLR0913
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any, gqa: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: Any,
+    is_causal: Any,
+    scale: Any,
+    gqa: Any,
 ) -> torch.Tensor:
     del gqa  # the CPU kernel indexes grouped heads itself
     out = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
@@ -105,7 +112,14 @@ def _flash(
 
 
 def _efficient(  # noqa: PLR0913
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any, gqa: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: Any,
+    is_causal: Any,
+    scale: Any,
+    gqa: Any,
 ) -> torch.Tensor:
     key, value = _repeat_kv(key, query, gqa), _repeat_kv(value, query, gqa)
     out = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
@@ -115,7 +129,14 @@ def _efficient(  # noqa: PLR0913
 
 
 def _math(  # noqa: PLR0913
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any, gqa: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: Any,
+    is_causal: Any,
+    scale: Any,
+    gqa: Any,
 ) -> torch.Tensor:
     out = torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=gqa

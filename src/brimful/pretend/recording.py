@@ -1,7 +1,7 @@
 """A finished tape, in columns: allocations with their attributes, and the order of events."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +10,24 @@ from numpy.typing import NDArray
 AUTOCAST_CACHE = "autocast cache"
 UNTAGGED = ""
 NEVER = -1
+
+
+class OpCost(NamedTuple):
+    """The work of one operation.
+
+    Attributes:
+        event: Events recorded before it ran.
+        op: Its name.
+        matrix_flops: Of its matrix products, multiply and add counted apart.
+        attention_flops: Of a fused attention kernel.
+        moved_bytes: Size of each tensor read or written by an operation that is neither.
+    """
+
+    event: int
+    op: str
+    matrix_flops: int
+    attention_flops: int
+    moved_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +45,8 @@ class Recording:
         item: Index into ``items``: the class it was tagged with, ``UNTAGGED`` if none.
         shape_dtype: Index into ``shapes``, ``(shape, dtype)`` as text.
         phase_starts: Event at which each phase began.
+        marks: Events at which the program marked a place of its own (``Tape.mark``).
+        costs: What each operation did, in order, if the tape was asked to record it.
     """
 
     events: NDArray[np.int64]
@@ -39,6 +59,8 @@ class Recording:
     item: NDArray[np.int32]
     shape_dtype: NDArray[np.int32]
     phase_starts: NDArray[np.int64]
+    marks: NDArray[np.int64]
+    costs: tuple[OpCost, ...]
     owners: tuple[str, ...]
     ops: tuple[str, ...]
     phases: tuple[str, ...]
@@ -86,6 +108,20 @@ class RecordingBuilder:
         self._items(UNTAGGED)
         self._phases: list[str] = ["load"]
         self._phase_starts: list[int] = [0]
+        self._marks: list[int] = []
+        self._costs: list[OpCost] = []
+
+    def mark(self) -> None:
+        """Remember this place in the sequence of events."""
+        self._marks.append(len(self._events))
+
+    def cost(
+        self, op: Any, matrix_flops: int, attention_flops: int, moved_bytes: tuple[int, ...]
+    ) -> None:
+        """Record the work of an operation."""
+        self._costs.append(
+            OpCost(len(self._events), str(op), matrix_flops, attention_flops, moved_bytes)
+        )
 
     def begin_phase(self, name: str) -> None:
         """Attribute later allocations to the phase ``name``."""
@@ -129,6 +165,8 @@ class RecordingBuilder:
             item=np.array(self._item, dtype=np.int32),
             shape_dtype=shape.astype(np.int32),
             phase_starts=np.array(self._phase_starts, dtype=np.int64),
+            marks=np.array(self._marks, dtype=np.int64),
+            costs=tuple(self._costs),
             owners=self._owners.values(),
             ops=tuple(str(op) for op in self._ops.values()),
             phases=tuple(self._phases),

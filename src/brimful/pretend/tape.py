@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as hooks
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend import autocast
+from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
 from brimful.pretend.recording import AUTOCAST_CACHE, Recording, RecordingBuilder
 
@@ -31,8 +33,14 @@ class Tape(TorchDispatchMode):
     For that the backward pass must run on the calling thread; the tape sees to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, count_costs: bool = False) -> None:
+        """Make an empty tape.
+
+        Args:
+            count_costs: Whether to record each operation's FLOPs and bytes moved as well.
+        """
         super().__init__()
+        self._count_costs = count_costs
         self._record = RecordingBuilder()
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._paths: dict[int, str] = {}
@@ -56,6 +64,10 @@ class Tape(TorchDispatchMode):
         """Attribute everything from here on to the phase ``name``."""
         self._record.begin_phase(name)
         self._stack_floor = len(self._module_stack)
+
+    def mark(self) -> None:
+        """Remember this place: a boundary that is no module's and no phase's."""
+        self._record.mark()
 
     def tag(self, tensors: Any, item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good."""
@@ -91,11 +103,11 @@ class Tape(TorchDispatchMode):
         for handle in self._handles:
             handle.remove()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
         out = func(*args, **(kwargs or {}))
+        if self._count_costs:
+            self._cost(func, args, kwargs or {}, out)
         if isinstance(out, torch.Tensor):
             self._see(out, func)
         elif isinstance(out, (tuple, list)):
@@ -103,6 +115,15 @@ class Tape(TorchDispatchMode):
                 if isinstance(x, torch.Tensor):
                     self._see(x, func)
         return out
+
+    def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+        is_view = not func._schema.is_mutable and any(  # noqa: SLF001
+            x.untyped_storage()._cdata in self._alive
+            for x in outputs  # noqa: SLF001
+        )
+        if not is_view and any(x.device.type == NAME for x in outputs):
+            self._record.cost(func, *work(func, args, kwargs, outputs))
 
     def _see(self, tensor: torch.Tensor, op: Any) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)

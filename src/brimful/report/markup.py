@@ -1,6 +1,6 @@
 """Escaped HTML and the few shapes that the page is made of. Knows nothing of runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NewType
 
@@ -40,9 +40,9 @@ def section(key: str, title: str, content: Html) -> Html:
     )
 
 
-def pairs(items: Sequence[tuple[str, str]]) -> Html:
-    """Set a list of names and values, names in code type."""
-    rows = (f"<div><dt>{code(name)}</dt><dd>{text(value)}</dd></div>" for name, value in items)
+def pairs(items: Sequence[tuple[str, str]], *, spell: Callable[[str], Html] = text) -> Html:
+    """Set a list of names and values; ``spell=code`` sets the names in code type."""
+    rows = (f"<div><dt>{spell(name)}</dt><dd>{text(value)}</dd></div>" for name, value in items)
     return Html(f'<dl class="pairs">{"".join(rows)}</dl>')
 
 
@@ -84,5 +84,5 @@ def table(
     rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
     return Html(
         '<div class="scroll" tabindex="0" role="region" aria-label="table">'
-        f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>{rows}</table></div>"
+        f"<table><caption><span>{caption}</span></caption><thead><tr>{head}</tr></thead>{rows}</table></div>"
     )

@@ -119,12 +119,12 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
     """
     table = _table(f"Strategies: {record.num_considered} considered, {record.num_fitting} fit")
     table.add_column("")
-    for heading in ("micro_batch", "checkpointing", "loss_chunks"):
+    for heading in ("micro-\nbatch", "check-\npointing", "loss\nchunks"):
         table.add_column(heading, justify="right")
     table.add_column("attention")
     for heading in ("peak", "step"):
         table.add_column(heading, justify="right")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column("note", ratio=1)
     for row in record.rows:
         won = winner is not None and row.strategy == winner

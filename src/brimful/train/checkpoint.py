@@ -1,64 +1,41 @@
 """Saving and loading a run so that nothing half-written is ever taken for a checkpoint.
 
-A checkpoint is a folder ``step-00000020`` with what ``torch.distributed.checkpoint`` (DCP) wrote,
-tensors only, and a ``checkpoint.json`` with everything else. It is made under another name, synced,
-and renamed: a folder with that name is whole, however the process or the machine ended.
-
-What is read back: ``checkpoint.json`` is JSON. DCP's own ``.metadata`` is a pickle; it is first read
-by an unpickler that knows only DCP's metadata classes and refuses all else, so that DCP's second
-reading of the same bytes can run nothing. Tensors are read with ``torch.load(weights_only=True)``.
-Entries that DCP would unpickle freely (anything but tensors) are refused.
+A checkpoint is a folder ``step-00000020`` with the tensors (``tensor_files``) and a
+``checkpoint.json`` with everything else. It is made under another name, synced, and renamed: a
+folder with that name is whole, however the process or the machine ended. Random states are torch's
+own (host and device); nothing in a run draws from Python's or NumPy's.
 """
 
 import os
-import pickle
 import re
 import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import Any
+import zlib
+from pathlib import Path
 
 import msgspec
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from brimful.build.program import Program
-from brimful.errors import FileFormatError, RunError
+from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.plan import Plan
 from brimful.train.data.batches import DataPosition
+from brimful.train.tensor_files import TensorShape, load_tensors, read_shapes, save_tensors
+from brimful.units import MIB
 
 CHECKPOINT_SCHEMA = "brimful.checkpoint/1"
 NUM_KEPT = 2
 _MANIFEST = "checkpoint.json"
-_METADATA = ".metadata"
 _NAME = re.compile(r"step-(\d{8,})")
 _LEFTOVER = re.compile(r"\.step-\d{8,}\.tmp")
-_METADATA_CLASSES = {
-    "torch.distributed.checkpoint.metadata": {
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size"},
-}
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of a checkpoint and its length, by which a cut-off copy is noticed."""
+    """A file of a checkpoint, its length and its checksum: torch notices no flipped bit itself."""
 
     name: str
     num_bytes: int
+    crc32: int
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +45,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         schema: ``CHECKPOINT_SCHEMA``.
         step: Optimizer steps done.
         position: Where the next step's data begins.
-        data_fingerprint: Which data it was trained on.
+        tokens_hash: Which tokens it was trained on.
         plan: The plan it was trained by.
         torch_version: Which torch wrote the tensors.
         files: Every other file of the folder.
@@ -77,7 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     schema: str
     step: int
     position: DataPosition
-    data_fingerprint: str
+    tokens_hash: str
     plan: Plan
     torch_version: str
     files: tuple[SavedFile, ...]
@@ -89,7 +66,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     step: int
     position: DataPosition
-    data_fingerprint: str
+    tokens_hash: str
 
 
 def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
@@ -113,7 +90,7 @@ def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        _save_tensors(temporary, _tensors(program))
+        save_tensors(temporary, _tensors(program))
         _write_manifest(temporary, progress)
         _sync_folder(temporary)
         shutil.rmtree(final, ignore_errors=True)
@@ -137,13 +114,13 @@ def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
         FileFormatError: It is not a checkpoint of ours, is damaged, or is of another model.
     """
     checkpoint = read_checkpoint(folder)
-    metadata = _read_metadata(folder)
+    _check_content(folder, checkpoint)
+    saved = read_shapes(folder)
     model, rng = _model_tensors(program), _rng_tensors(program)
-    optimizer = _empty_optimizer_state(metadata, program)
+    optimizer = _empty_optimizer_state(saved, program)
     targets = {**model, **rng, **{name: tensor for name, (_, _, tensor) in optimizer.items()}}
-    _check_names(folder, set(metadata.state_dict_metadata), set(targets))
-    with _one_process(), _load_errors(folder, checkpoint):
-        dcp.load(targets, storage_reader=dcp.FileSystemReader(folder))
+    _check_names(folder, set(saved), set(targets))
+    load_tensors(folder, targets, torch_version=checkpoint.torch_version)
     for parameter, key, tensor in optimizer.values():
         program.optimizer.state[parameter][key] = tensor
     _restore_rng(rng, program.device)
@@ -220,15 +197,33 @@ def _write_manifest(folder: Path, progress: Progress) -> None:
         schema=CHECKPOINT_SCHEMA,
         step=progress.step,
         position=progress.position,
-        data_fingerprint=progress.data_fingerprint,
+        tokens_hash=progress.tokens_hash,
         plan=progress.plan,
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
         files=tuple(
-            SavedFile(name=path.name, num_bytes=path.stat().st_size)
+            SavedFile(name=path.name, num_bytes=path.stat().st_size, crc32=_crc32(path))
             for path in sorted(folder.iterdir())
         ),
     )
     write_bytes(folder / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+
+
+def _check_content(folder: Path, checkpoint: Checkpoint) -> None:
+    for file in checkpoint.files:
+        crc32 = _crc32(folder / file.name)
+        if crc32 != file.crc32:
+            raise FileFormatError(
+                f"{folder / file.name} has checksum {crc32:08x} and was saved with "
+                f"{file.crc32:08x}; delete {folder} and resume"
+            )
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(MIB):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
 
 
 def _sync_folder(folder: Path) -> None:
@@ -278,7 +273,7 @@ def _optimizer_name(parameter_name: str, key: str) -> str:
 
 
 def _empty_optimizer_state(
-    metadata: Metadata, program: Program
+    saved: dict[str, TensorShape], program: Program
 ) -> dict[str, tuple[torch.nn.Parameter, str, torch.Tensor]]:
     """Make room for the saved state: a fresh optimizer has none before its first step."""
     on_device = {
@@ -291,58 +286,14 @@ def _empty_optimizer_state(
         if parameter not in on_device:
             continue
         for key in ("step", "exp_avg", "exp_avg_sq"):
-            saved = metadata.state_dict_metadata.get(_optimizer_name(name, key))
-            if saved is None:
+            entry = saved.get(_optimizer_name(name, key))
+            if entry is None:
                 continue
             # Step counts live on the host unless the kernel reads them on the device.
-            device = parameter.device if saved.size or on_device[parameter] else "cpu"
-            tensor = torch.empty(saved.size, dtype=saved.properties.dtype, device=device)
+            device = parameter.device if entry.size or on_device[parameter] else "cpu"
+            tensor = torch.empty(entry.size, dtype=entry.dtype, device=device)
             room[_optimizer_name(name, key)] = (parameter, key, tensor)
     return room
-
-
-# DCP, in one process.
-
-
-def _save_tensors(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    try:
-        with _one_process():
-            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder))
-    except CheckpointException as error:
-        raise _unwrap(folder, error) from error
-
-
-@contextmanager
-def _one_process() -> Iterator[None]:
-    """Silence DCP's remark that it runs in one process: here it always does."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
-
-
-def _unwrap(folder: Path, error: CheckpointException) -> BaseException:
-    """Find the cause that DCP wrapped: a full disk is an OSError below a RuntimeError of torch."""
-    cause: BaseException | None = error.failures[min(error.failures)][0]
-    first = cause
-    while cause is not None:
-        if isinstance(cause, (OSError, KeyboardInterrupt)):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return RunError(f"{folder} cannot be written ({first}); choose another --out")
-
-
-@contextmanager
-def _load_errors(folder: Path, checkpoint: Checkpoint) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointException as error:
-        cause = error.failures[min(error.failures)][0]
-        if isinstance(cause, KeyboardInterrupt):
-            raise cause from None
-        raise FileFormatError(
-            f"{folder}, saved by torch {checkpoint.torch_version}, cannot be read by torch "
-            f"{torch.__version__} ({str(cause).splitlines()[0]}); delete it and resume"
-        ) from error
 
 
 def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
@@ -353,30 +304,3 @@ def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
             f"{folder} is of another model: {odd} is in {whose} only; "
             f"resume with the plan that started the run"
         )
-
-
-class _MetadataUnpickler(pickle.Unpickler):  # noqa: S301 - refuses every class but DCP's metadata
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _METADATA_CLASSES.get(module, ()):
-            return super().find_class(module, name)
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if module in ("pathlib", "pathlib._local") and name in ("PosixPath", "WindowsPath"):
-            return PurePosixPath
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, which no checkpoint needs")
-
-
-def _read_metadata(folder: Path) -> Metadata:
-    try:
-        with (folder / _METADATA).open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
-    except Exception as error:  # a broken pickle raises anything
-        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
-    if not isinstance(metadata, Metadata):
-        raise FileFormatError(f"{folder} is not a checkpoint; name another")
-    for name, entry in metadata.state_dict_metadata.items():
-        if not isinstance(entry, TensorStorageMetadata):
-            raise FileFormatError(
-                f"{folder} is not a checkpoint: {name} is no tensor; name another"
-            )
-    return metadata

@@ -11,7 +11,7 @@ import torch
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
-"""Source: Linux, Documentation/filesystems/proc.rst, clear_refs: 5 resets the peak resident size."""
+"""Source: Linux, Documentation/filesystems/proc.rst: 5 resets the peak resident size."""
 
 
 def used_bytes(device: torch.device) -> int:

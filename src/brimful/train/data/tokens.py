@@ -1,6 +1,7 @@
 """Token files: text encoded once, kept on disk, mapped into memory. Knows no torch."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -39,6 +40,7 @@ class TokenSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         schema: ``TOKENS_SCHEMA``.
         fingerprint: Hash of the text, the split and the vocabulary.
+        tokens_hash: Hash of the training tokens themselves: what a resumed run must find again.
         source: Where the text comes from, in words.
         vocab_size: Largest vocabulary that was allowed; decides the element type of the files.
         num_train_tokens: Tokens to train on.
@@ -48,6 +50,7 @@ class TokenSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     schema: str
     fingerprint: str
+    tokens_hash: str
     source: str
     vocab_size: int
     num_train_tokens: int
@@ -130,12 +133,17 @@ def _encode(corpus: Corpus, *, vocab_size: int, key: str, folder: Path) -> None:
         read_texts(corpus.train), vocab_size=vocab_size, num_chars=num_chars
     )
     write_tokenizer(tokenizer, folder / TOKENIZER_FILE)
-    num_train = _write_tokens(tokenizer, corpus.train, folder / _TRAIN, vocab_size=vocab_size)
-    num_heldout = _write_tokens(tokenizer, corpus.heldout, folder / _HELDOUT, vocab_size=vocab_size)
+    num_train, tokens_hash = _write_tokens(
+        tokenizer, corpus.train, folder / _TRAIN, vocab_size=vocab_size
+    )
+    num_heldout, _ = _write_tokens(
+        tokenizer, corpus.heldout, folder / _HELDOUT, vocab_size=vocab_size
+    )
     heldout = map_tokens(folder / _HELDOUT, vocab_size=vocab_size)
     manifest = TokenSet(
         schema=TOKENS_SCHEMA,
         fingerprint=key,
+        tokens_hash=tokens_hash,
         source=corpus.source,
         vocab_size=vocab_size,
         num_train_tokens=num_train,
@@ -147,17 +155,20 @@ def _encode(corpus: Corpus, *, vocab_size: int, key: str, folder: Path) -> None:
 
 def _write_tokens(
     tokenizer: Any, documents: Iterable[Document], path: Path, *, vocab_size: int
-) -> int:
+) -> tuple[int, str]:
     import numpy as np
 
     num_tokens = 0
+    digest = hashlib.blake2b(digest_size=16)
     with path.open("wb") as file:
         for ids in encode_documents(tokenizer, read_texts(documents)):
-            file.write(np.asarray(ids, dtype=_dtype(vocab_size)).tobytes())
+            content = np.asarray(ids, dtype=_dtype(vocab_size)).tobytes()
+            file.write(content)
+            digest.update(content)
             num_tokens += len(ids)
         file.flush()
         os.fsync(file.fileno())
-    return num_tokens
+    return num_tokens, digest.hexdigest()
 
 
 def _dtype(vocab_size: int) -> "np.dtype[Any]":

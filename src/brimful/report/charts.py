@@ -10,18 +10,18 @@ from brimful.report.run_folder import DataRecord, EvalRow, TrainRow
 from brimful.rungs import Timeline
 
 MAX_POINTS = 4000
-"""A line is thinned to about this many points; no screen shows more, and the page stays small."""
+"""A logged line is thinned to about this many points; no screen shows more."""
 LIMIT_IN_VIEW = 2.5
-"""The limit is drawn when it is at most this many times the peak; else it would flatten the rest."""
+"""The limit is drawn up to this many times the peak; beyond, it would flatten everything else."""
 STEP_TIME_HEADROOM = 1.6
-"""The step-time axis ends at this many times the median, so that a slow first step does not rule."""
+"""The step-time axis ends at this many medians, so that a slow first step does not set it."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """One line, set of points or horizontal rule; None where it has no value."""
 
     label: str
-    role: Literal["line", "steps", "points", "rule"]
+    role: Literal["line", "steps", "area", "points", "rule"]
     tone: str
     values: tuple[float | None, ...]
 
@@ -84,12 +84,34 @@ def thin(points: Points, *, max_points: int = MAX_POINTS) -> Points:
     return [x[i] for i in kept], [y[i] for i in kept]
 
 
-def same_phases(simulated: Timeline, measured: Timeline) -> bool:
-    """Whether both timelines went through the same phases, so that these can be laid in line."""
-    return bool(simulated.phases) and simulated.phases == measured.phases
+def matching_phases(simulated: Timeline, measured: Timeline) -> list[int] | None:
+    """Find the measured phase that each simulated phase stands for.
+
+    A simulation runs only the first micro-batches of a step, since the others repeat them. Of a
+    phase that the real run repeats more often, the first ones and the last one are taken.
+
+    Args:
+        simulated: The shorter timeline.
+        measured: The timeline of the real run.
+
+    Returns:
+        An index into the measured phases for each simulated one, in order; None where a simulated
+        phase was not measured.
+    """
+    chosen: dict[str, list[int]] = {}
+    for name in simulated.phases:
+        if name in chosen:
+            continue
+        found = [i for i, other in enumerate(measured.phases) if other == name]
+        num_wanted = simulated.phases.count(name)
+        if len(found) < num_wanted:
+            return None
+        chosen[name] = [*found[: num_wanted - 1], found[-1]]
+    indices = [chosen[name].pop(0) for name in simulated.phases]
+    return indices if indices and indices == sorted(indices) else None
 
 
-def align(measured: Timeline, simulated: Timeline) -> list[float]:
+def align(measured: Timeline, simulated: Timeline) -> Points:
     """Place measured events on the simulated axis, phase by phase.
 
     Real kernels allocate more often than pretended ones, so equal events have unequal positions.
@@ -100,19 +122,28 @@ def align(measured: Timeline, simulated: Timeline) -> list[float]:
         simulated: The timeline whose axis is used.
 
     Returns:
-        One position per measured sample.
+        Positions and live bytes of the measured samples; as they are where the phases differ.
     """
-    if not same_phases(simulated, measured):
-        return [float(event) for event in measured.event]
-    old = [*measured.phase_starts, max(measured.event[-1], measured.phase_starts[-1]) + 1]
-    new = [*simulated.phase_starts, max(simulated.event[-1], simulated.phase_starts[-1]) + 1]
-    placed = []
-    for event in measured.event:
-        phase = min(max(bisect_right(old, event) - 1, 0), len(old) - 2)
-        width = max(old[phase + 1] - old[phase], 1)
-        part = (event - old[phase]) / width
-        placed.append(round(new[phase] + part * (new[phase + 1] - new[phase]), 2))
-    return placed
+    indices = matching_phases(simulated, measured)
+    if indices is None:
+        return measured.event, measured.live_bytes
+    old, new = _phase_spans(measured), _phase_spans(simulated)
+    x: list[float] = []
+    y: list[float] = []
+    for (start, end), index in zip(new, indices, strict=True):
+        first, last = (bisect_left(measured.event, edge) for edge in old[index])
+        stretch = (end - start) / max(old[index][1] - old[index][0], 1)
+        x += [start + stretch * (event - old[index][0]) for event in measured.event[first:last]]
+        y += measured.live_bytes[first:last]
+    return [round(position, 2) for position in x], y
+
+
+def _phase_spans(timeline: Timeline) -> list[tuple[int, int]]:
+    last = max(timeline.event[-1], timeline.phase_starts[-1]) + 1
+    return list(zip(timeline.phase_starts, [*timeline.phase_starts[1:], last], strict=True))
+
+
+_MEMORY_ROLES: dict[str, Literal["steps", "area"]] = {"simulated": "steps", "measured": "area"}
 
 
 def memory_chart(
@@ -128,23 +159,22 @@ def memory_chart(
     Returns:
         The chart, or None where there is no timeline.
     """
-    lines: list[tuple[str, str, Points]] = []
-    if simulated is not None and simulated.event:
-        lines.append(("simulated", "simulated", thin((simulated.event, simulated.live_bytes))))
-    if measured is not None and measured.event:
-        axis = simulated if simulated is not None and simulated.event else measured
-        lines.append(("measured", "measured", thin((align(measured, axis), measured.live_bytes))))
-    if not lines:
+    timelines = [timeline for timeline in (simulated, measured) if timeline and timeline.event]
+    if not timelines:
         return None
-    x = _union([points for _, _, points in lines])
+    lines: list[tuple[str, Points]] = []
+    # The measurement is an area, so that a simulation that agrees with it is still seen on it.
+    if measured is not None and measured.event:
+        lines.append(("measured", align(measured, timelines[0])))
+    if simulated is not None and simulated.event:
+        lines.append(("simulated", (simulated.event, simulated.live_bytes)))
+    x = _union([points for _, points in lines])
     series = [
-        Series(label=label, role="steps", tone=tone, values=_on_axis(points, x))
-        for label, tone, points in lines
+        Series(label=label, role=_MEMORY_ROLES[label], tone=label, values=_on_axis(points, x))
+        for label, points in lines
     ]
-    if limit_in_view(usable_bytes, max(max(points[1]) for _, _, points in lines)):
+    if limit_in_view(usable_bytes, max(max(points[1]) for _, points in lines)):
         series.append(_rule("limit", "limit", usable_bytes, x))
-    shown = simulated if simulated is not None and simulated.event else measured
-    assert shown is not None
     return Chart(
         x=x,
         x_label="event (allocation or free)",
@@ -153,7 +183,7 @@ def memory_chart(
         y_max=None,
         from_zero=True,
         series=tuple(series),
-        phases=phase_peaks(shown),
+        phases=phase_peaks(timelines[0]),
     )
 
 
@@ -196,7 +226,7 @@ def loss_chart(
         Series(label="held out", role="points", tone="simulated", values=_exactly(heldout, x)),
     ]
     if data is not None:
-        series.append(_rule("unigram entropy", "limit", data.unigram_entropy, x))
+        series.append(_rule("unigram entropy", "mark", data.unigram_entropy, x))
     return Chart(
         x=x,
         x_label="step",
@@ -227,7 +257,7 @@ def step_time_chart(
     x = tuple(points[0])
     median = sorted(row.step_s for row in train_rows)[len(train_rows) // 2]
     tones = {"predicted": "simulated"}
-    rules = [_rule(label, tones.get(label, "limit"), value, x) for label, value in predicted]
+    rules = [_rule(label, tones.get(label, "mark"), value, x) for label, value in predicted]
     line = Series(label="measured", role="line", tone="measured", values=tuple(points[1]))
     return Chart(
         x=x,

@@ -1,0 +1,1 @@
+"""The first rung: memory and time by arithmetic. Knows no torch."""

@@ -1,0 +1,67 @@
+"""Every assumed value that a prediction rests on, in one place, printed in every report."""
+
+import msgspec
+
+from brimful.hardware.cluster import Device
+
+
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Assumed values; none was measured on the user's machine.
+
+    Attributes:
+        matrix_efficiency: Share of a datasheet's dense rate that matrix products reach.
+        memory_efficiency: Share of a datasheet's bandwidth that elementwise kernels reach.
+        time_band: Relative half-width of the band around a predicted step time.
+        reserved_low: Reserved over allocated bytes, at best.
+        reserved_high: The same at worst without a capacity in the way.
+        context_low_bytes: CUDA context and driver, at least.
+        context_high_bytes: The same at most.
+    """
+
+    matrix_efficiency: float
+    memory_efficiency: float
+    time_band: float
+    reserved_low: float
+    reserved_high: float
+    context_low_bytes: int
+    context_high_bytes: int
+
+
+DATASHEET = Assumptions(
+    matrix_efficiency=0.6,
+    memory_efficiency=0.8,
+    time_band=0.4,
+    reserved_low=1.0,
+    reserved_high=1.37,
+    context_low_bytes=int(0.7e9),
+    context_high_bytes=int(1.8e9),
+)
+CALIBRATED = msgspec.structs.replace(
+    DATASHEET, matrix_efficiency=1.0, memory_efficiency=1.0, time_band=0.25
+)
+
+
+def assumptions_for(device: Device) -> Assumptions:
+    """Return the assumptions that hold for a device, calibrated or from its datasheet."""
+    return CALIBRATED if device.calibrated else DATASHEET
+
+
+def describe(device: Device) -> tuple[str, ...]:
+    """Say each assumption in a line, those that do not concern this device left out."""
+    assumed = assumptions_for(device)
+    lines = ["dropout off, every sequence full length, labels unmasked"]
+    rates = "measured on this machine" if device.calibrated else "datasheet"
+    lines.append(
+        f"rates: {rates}, of which matrix products reach {assumed.matrix_efficiency:.0%} and "
+        f"elementwise kernels {assumed.memory_efficiency:.0%}; step time +-{assumed.time_band:.0%}"
+    )
+    if device.kernels == "cuda":
+        lines.append(
+            f"reserved = {assumed.reserved_low} to {assumed.reserved_high} x allocated (published "
+            "FSDP and Megatron runs); kernel workspaces (cuBLAS, flash backward) not counted"
+        )
+        lines.append(
+            f"CUDA context {assumed.context_low_bytes / 1e9:.1f} to "
+            f"{assumed.context_high_bytes / 1e9:.1f} GB outside the allocator (published runs)"
+        )
+    return tuple(lines)

@@ -1,0 +1,203 @@
+"""Peak memory of a job and a strategy, by item and phase.
+
+Parameters and optimizer state are closed form; what a forward and a backward add comes from the
+profile. Peak = the largest of: after loading; inside a step's forward or backward; inside its
+update.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.profiles import (
+    Body,
+    Profile,
+    Run,
+    Variant,
+    dimensions,
+    load_profile,
+    profile_key,
+    variant_key,
+)
+from brimful.cost.recipes import RECIPES
+from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes, middles
+from brimful.hardware.cluster import Device
+from brimful.job import Job
+from brimful.models.config import parameter_count
+from brimful.plan import MemoryItem, PhasePeak
+from brimful.rungs import GRADIENTS, ITEM_NAMES, OPTIMIZER_STATE, PARAMETERS
+from brimful.strategy import Attention, Strategy, num_checkpointed
+
+STEP_1, STEP_2 = "step 1", "step 2+"
+
+
+class States(NamedTuple):
+    """Bytes that live across phases.
+
+    Attributes:
+        parameters: Parameters x bytes of the recipe.
+        gradients: The same, while they exist.
+        optimizer_state: Two moments of every parameter, and AdamW's 4-byte step count per tensor.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_state: int
+
+
+class StepMemory(NamedTuple):
+    """What one strategy's step looks like.
+
+    Attributes:
+        states: Bytes that live across phases.
+        items: [items], bytes above parameters and state at the peak of forward and backward.
+        run: The run in which that peak lies, in words.
+    """
+
+    states: States
+    items: NDArray[np.int64]
+    run: str
+
+
+def states(job: Job) -> States:
+    """Compute the bytes of parameters, gradients and optimizer state.
+
+    Ignores AdamW's step counts, 4 bytes per tensor.
+    """
+    recipe, total = RECIPES[job.precision], parameter_count(job.model).total
+    return States(total * recipe.parameter, total * recipe.gradient, total * recipe.optimizer_state)
+
+
+def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
+    """Load the profile that holds for a job on a device."""
+    return load_profile(profile_key(job.model, job.precision, attention, device.kernels))
+
+
+def body_of(num_blocks: int, num_layers: int) -> Body:
+    """Name the body of a model with ``num_blocks`` of its ``num_layers`` checkpointed."""
+    if num_blocks == 0:
+        return "plain"
+    return "checkpointed" if num_blocks == num_layers else "mixed"
+
+
+def follow_strategies(
+    job: Job,
+    profile: Profile,
+    *,
+    micro_batch: int,
+    loss_chunks: int,
+    body: Body,
+    num_blocks: Any,
+    by_item: bool,
+) -> tuple[Peak, tuple[Run, ...]]:
+    """Follow one step for strategies that differ in checkpointed blocks only.
+
+    Args:
+        job: What is trained.
+        profile: Its profile.
+        micro_batch: Sequences per forward pass.
+        loss_chunks: Pieces of the loss.
+        body: Which blocks are checkpointed, in kind.
+        num_blocks: How many, a number or an array.
+        by_item: Whether to keep a row per item rather than the total.
+
+    Returns:
+        The peak above parameters and state, and the runs its index refers to.
+    """
+    chunk_tokens = -(-micro_batch * job.seq_len // loss_chunks)
+    dims = dimensions(
+        job.model, micro_batch=micro_batch, seq_len=job.seq_len, chunk_tokens=chunk_tokens
+    )
+    sizes = kind_bytes(profile, dims)
+    rows = _one_row_per_item(profile, sizes) if by_item else sizes[None]
+    blocks = np.atleast_1d(np.asarray(num_blocks))
+    counts = {
+        "checkpointed": blocks,
+        "plain": job.model.num_layers - blocks,
+        "chunk": np.full_like(blocks, loss_chunks),
+    }
+    return follow_step(
+        profile,
+        variant_of(profile, body, loss_chunks),
+        rows,
+        middles(counts),  # type: ignore[arg-type]
+        accumulates=job.global_batch > micro_batch,
+    )
+
+
+def variant_of(profile: Profile, body: Body, loss_chunks: int) -> Variant:
+    """Pick the variant of a profile."""
+    return profile.variants[variant_key(body, chunked=loss_chunks > 1)]
+
+
+def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
+    item = np.array([kind.item for kind in profile.kinds])
+    return np.where(item == np.arange(len(ITEM_NAMES))[:, None], sizes, 0.0)
+
+
+def step_memory(job: Job, strategy: Strategy, profile: Profile) -> StepMemory:
+    """Find the peak of one strategy's forward and backward, by item."""
+    num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    peak, runs = follow_strategies(
+        job,
+        profile,
+        micro_batch=strategy.micro_batch,
+        loss_chunks=strategy.loss_chunks,
+        body=body_of(num_blocks, job.model.num_layers),
+        num_blocks=num_blocks,
+        by_item=True,
+    )
+    run = runs[int(peak.run[0])]
+    words = {"": "outside the blocks", "chunk": "a chunk of the loss"}
+    where = words.get(run.group, f"{run.role} {run.group} block")
+    return StepMemory(
+        states(job), np.rint(peak.level[:, 0]).astype(np.int64), f"{run.phase}: {where}"
+    )
+
+
+def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
+    """Return the peak of every phase.
+
+    Optimizer state is made by the first update, beside parameters and gradients; from then on it
+    is there in every forward and backward.
+    """
+    held, inside = memory.states, int(memory.items.sum())
+    update = sum(held)
+    first = max((held.parameters + inside, memory.run), (update, "optimizer"))
+    later = max(
+        (held.parameters + held.optimizer_state + inside, memory.run), (update, "optimizer")
+    )
+    return (
+        PhasePeak(phase="load", num_bytes=held.parameters, where="parameters"),
+        PhasePeak(phase=STEP_1, num_bytes=first[0], where=first[1]),
+        PhasePeak(phase=STEP_2, num_bytes=later[0], where=later[1]),
+    )
+
+
+_WHY = {
+    PARAMETERS: "parameters x bytes of the recipe",
+    GRADIENTS: "parameters x bytes of the recipe, as far as backward has come",
+    OPTIMIZER_STATE: "AdamW: two moments per parameter",
+}
+
+
+def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
+    """List what is alive at the highest peak, which is always in a step 2+."""
+    held, at_peak = memory.states, memory.items.copy()
+    if int(at_peak.sum()) < held.gradients:
+        at_peak[:] = 0
+        at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
+    at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
+    at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
+    return tuple(
+        MemoryItem(
+            name=name,
+            phase=STEP_2,
+            num_bytes=int(num_bytes),
+            where="device",
+            why=_WHY.get(name, f"profile: {memory.run}"),
+        )
+        for name, num_bytes in zip(ITEM_NAMES, at_peak, strict=True)
+        if num_bytes
+    )

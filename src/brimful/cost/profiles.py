@@ -1,0 +1,192 @@
+"""Block profiles: what a block allocates, frees and computes, as formulas in the dimensions.
+
+A profile is *traced*, not written by hand: ``brimful profile`` runs a small model on the pretend
+GPU at several shapes and finds, for every allocation, the product of dimensions that its size is.
+Here are the value, the dimensions it speaks of, and the loader.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from brimful.errors import UnsupportedError
+from brimful.job import Precision
+from brimful.models.spec import ModelSpec
+from brimful.strategy import Attention
+
+PROFILE_SCHEMA = "brimful.profile/1"
+IMPLEMENTATION = "hf"
+"""Whose code was traced: ``transformers`` modules under ``build/``."""
+
+Role = Literal["other", "first", "middle", "last"]
+Group = Literal["", "checkpointed", "plain", "chunk"]
+Body = Literal["plain", "checkpointed", "mixed"]
+
+
+class Dimensions(NamedTuple):
+    """The sizes that a profile's formulas are products of.
+
+    Attributes:
+        B: Sequences per micro-batch.
+        S: Tokens per sequence.
+        H: Width of the residual stream.
+        F: Width of the MLP.
+        A: Query heads.
+        K: Key and value heads.
+        D: Width of a head.
+        V: Vocabulary.
+        P: Learned positions.
+        C: Tokens in one chunk of the loss.
+    """
+
+    B: int
+    S: int
+    H: int
+    F: int
+    A: int
+    K: int
+    D: int
+    V: int
+    P: int
+    C: int
+
+
+class Term(msgspec.Struct, frozen=True, array_like=True):
+    """``coefficient`` times the product of the dimensions named in ``factors``, e.g. ``BSH``."""
+
+    factors: str
+    coefficient: float
+
+
+class EventKind(msgspec.Struct, frozen=True, array_like=True):
+    """A change of live bytes that events share.
+
+    Attributes:
+        terms: Its size; negative coefficients free.
+        item: Index of its class in ``rungs.ITEM_NAMES``.
+        origin: The group of blocks or chunks whose middle members each cause one such event
+            though the event itself lies elsewhere; empty where it happens once.
+    """
+
+    terms: tuple[Term, ...]
+    item: int
+    origin: Group
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    """What a run allocates, frees and computes.
+
+    Attributes:
+        events: Indices into the profile's kinds, in order.
+        matrix_flops: Of matrix products.
+        attention_flops: Of fused attention, counted as if nothing were masked.
+        moved_bytes: Read and written by all other operations.
+        num_ops: Operations launched.
+    """
+
+    events: tuple[int, ...]
+    matrix_flops: tuple[Term, ...]
+    attention_flops: tuple[Term, ...]
+    moved_bytes: tuple[Term, ...]
+    num_ops: int
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive events that belong to one block, one chunk of the loss, or to neither.
+
+    Attributes:
+        phase: ``forward`` or ``backward``.
+        group: What kind of part it belongs to; empty for neither.
+        role: Which of its kind: the first, every one in the middle, the last.
+        work: Index into the profile's works.
+    """
+
+    phase: str
+    group: Group
+    role: Role
+    work: int
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one micro-batch's forward and backward.
+
+    Attributes:
+        first: Of the first micro-batch, which makes the gradients.
+        later: Of every other, which adds to them.
+    """
+
+    first: tuple[Run, ...]
+    later: tuple[Run, ...]
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything traced for one key.
+
+    Attributes:
+        schema: ``PROFILE_SCHEMA``.
+        key: See ``profile_key``.
+        versions: Of what was traced.
+        source_hash: Of the sources that decide what a trace looks like.
+        kinds: The distinct changes of live bytes.
+        works: The distinct works.
+        variants: By body and whether the loss is chunked: ``plain``, ``plain+chunks``, ...
+    """
+
+    schema: str
+    key: str
+    versions: tuple[str, ...]
+    source_hash: str
+    kinds: tuple[EventKind, ...]
+    works: tuple[Work, ...]
+    variants: dict[str, Variant]
+
+
+def architecture_key(spec: ModelSpec, attention: Attention) -> str:
+    """Name the code path that a model takes: tied heads and ungrouped attention differ."""
+    tied = "-tied" if spec.tied_embeddings else ""
+    grouped = spec.num_kv_heads < spec.num_heads
+    ungrouped = (
+        "-mha" if attention == "eager" and spec.model_type == "llama" and not grouped else ""
+    )
+    return f"{spec.model_type}{tied}{ungrouped}"
+
+
+def profile_key(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> str:
+    """Return the name of the profile that holds for this model and these settings."""
+    return f"{architecture_key(spec, attention)}.{IMPLEMENTATION}.{precision}.{attention}.{kernels}"
+
+
+def variant_key(body: Body, *, chunked: bool) -> str:
+    """Return the name of a variant inside a profile."""
+    return f"{body}+chunks" if chunked else body
+
+
+def dimensions(spec: ModelSpec, *, micro_batch: int, seq_len: int, chunk_tokens: int) -> Dimensions:
+    """Collect the sizes that a profile's formulas need."""
+    return Dimensions(
+        B=micro_batch,
+        S=seq_len,
+        H=spec.hidden_size,
+        F=spec.intermediate_size,
+        A=spec.num_heads,
+        K=spec.num_kv_heads,
+        D=spec.head_dim,
+        V=spec.vocab_size,
+        P=spec.max_seq_len,
+        C=chunk_tokens,
+    )
+
+
+@cache
+def load_profile(key: str) -> Profile:
+    """Load a shipped profile.
+
+    Raises:
+        UnsupportedError: None was shipped for this key.
+    """
+    file = resources.files("brimful").joinpath(f"data/profiles/{key}.json")
+    if not file.is_file():
+        raise UnsupportedError(f"no profile for {key}; make one with: brimful profile {key}")
+    return msgspec.json.decode(file.read_bytes(), type=Profile)

@@ -1,0 +1,129 @@
+"""Following live bytes through a step, by the formulas of a profile.
+
+A run's events are a column of changes; their running sum is the level within the run. Identical
+runs repeat, so the level at the start of the n-th is linear in n and only the ends need a look.
+Everything works on arrays over strategies at once: counts of blocks and chunks may be arrays.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term, Variant
+
+Array = NDArray[np.float64]
+BOUNDARY_MEMBERS = 2
+"""The first and the last of a group; what a group has beyond them is ``middle``."""
+
+
+class Peak(NamedTuple):
+    """The highest level of one micro-batch.
+
+    Attributes:
+        level: [rows, strategies], bytes above the level at its start, at the peak.
+        end: [rows, strategies], bytes above the level at its start, at its end.
+        run: [strategies], index of the run in which the peak lies.
+    """
+
+    level: Array
+    end: Array
+    run: NDArray[np.int64]
+
+
+def evaluate_terms(terms: tuple[Term, ...], dims: Dimensions) -> float:
+    """Compute a formula: the sum of coefficient times product of the named dimensions."""
+    return sum(t.coefficient * prod(getattr(dims, name) for name in t.factors) for t in terms)
+
+
+def kind_bytes(profile: Profile, dims: Dimensions) -> Array:
+    """Compute the change of live bytes of every kind of event: [kinds]."""
+    return np.array([evaluate_terms(kind.terms, dims) for kind in profile.kinds])
+
+
+def middles(counts: Mapping[Group, Any]) -> dict[Group, Array]:
+    """Turn counts of blocks and chunks into counts of middle ones.
+
+    One block alone is a first and a last less one middle: levels are sums of runs, so that the
+    count -1 gives its level too.
+    """
+    return {g: np.atleast_1d(np.asarray(n, float)) - BOUNDARY_MEMBERS for g, n in counts.items()}
+
+
+def follow(
+    profile: Profile, runs: tuple[Run, ...], sizes: Array, middle: Mapping[Group, Array]
+) -> Peak:
+    """Follow one micro-batch.
+
+    Args:
+        profile: Where the runs' works and kinds are.
+        runs: In order.
+        sizes: [rows, kinds]: bytes of each kind; one row for the total, or one per item.
+        middle: Number of middle members of each group, [strategies] each.
+
+    Returns:
+        The peak of the rows' sum, with every row's part of it.
+    """
+    num = max((len(n) for n in middle.values()), default=1)
+    level = np.zeros((sizes.shape[0], num))
+    best = Peak(np.zeros_like(level), level, np.zeros(num, dtype=np.int64))
+    for index, run in enumerate(runs):
+        inside = _inside(profile, run, sizes, middle, num)
+        repeat = middle[run.group] if run.role == "middle" else np.ones(num)
+        best = _higher(best, level, inside, repeat, index)
+        level = level + repeat * inside[:, -1]
+    return best._replace(end=level)
+
+
+def _inside(
+    profile: Profile, run: Run, sizes: Array, middle: Mapping[Group, Array], num: int
+) -> Array:
+    """Return the level within one repetition of a run: [rows, events, strategies]."""
+    events = np.array(profile.works[run.work].events, dtype=np.int64)
+    times = np.ones((len(profile.kinds), num))
+    for group, count in middle.items():
+        caused = [i for i in set(events.tolist()) if profile.kinds[i].origin == group]
+        times[caused] = count
+    return np.cumsum(sizes[:, events, None] * times[events], axis=1)
+
+
+def _higher(best: Peak, level: Array, inside: Array, repeat: Array, index: int) -> Peak:
+    """Compare the best peak so far with the first and the last repetition of a run."""
+    for repetition in (np.zeros_like(repeat), repeat - 1):
+        start = level + repetition * inside[:, -1]
+        totals = start.sum(0) + inside.sum(0)
+        event = totals.argmax(0)
+        columns = np.arange(len(event))
+        higher = (totals[event, columns] > best.level.sum(0)) & (repeat > 0)
+        here = start + inside[:, event, columns]
+        best = Peak(np.where(higher, here, best.level), best.end, np.where(higher, index, best.run))
+    return best
+
+
+def follow_step(
+    profile: Profile,
+    variant: Variant,
+    sizes: Array,
+    middle: Mapping[Group, Array],
+    *,
+    accumulates: bool,
+) -> tuple[Peak, tuple[Run, ...]]:
+    """Follow all micro-batches of a step; the second stands for every later one.
+
+    Returns:
+        The peak above the level at the step's start, and the runs its index refers to.
+    """
+    first = follow(profile, variant.first, sizes, middle)
+    if not accumulates:
+        return first, variant.first
+    later = follow(profile, variant.later, sizes, middle)
+    raised = later.level + first.end
+    higher = raised.sum(0) > first.level.sum(0)
+    peak = Peak(
+        level=np.where(higher, raised, first.level),
+        end=first.end + later.end,
+        run=np.where(higher, later.run + len(variant.first), first.run),
+    )
+    return peak, variant.first + variant.later

@@ -1,0 +1,109 @@
+"""A stored calibration of one machine: the value, its file, and when it may be believed.
+
+Measuring is done elsewhere (``measure/calibrate.py``): this must not know torch.
+"""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from brimful.errors import FileFormatError
+from brimful.files import cache_dir, write_text
+from brimful.hardware.cluster import Device, MatrixRates
+
+CALIBRATION_SCHEMA = "brimful.calibration/1"
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was measured on one machine.
+
+    Attributes:
+        schema: ``CALIBRATION_SCHEMA``.
+        versions: Versions of python, torch, transformers and brimful, as ``name version``.
+        date: Day of the measurement, ISO 8601.
+        machine: ``Device.description`` of what was measured.
+        num_threads: Threads that torch used.
+        matrix_flops_per_s: Products and attention of a small block, forward and backward, FLOP/s.
+        memory_bytes_per_s: Bytes moved by all other operations of a step per second.
+        op_overhead_s: Seconds per tiny operation.
+        spread: Half the interquartile range of a round's time over its median, the worst of all.
+    """
+
+    schema: str
+    versions: tuple[str, ...]
+    date: str
+    machine: str
+    num_threads: int
+    matrix_flops_per_s: MatrixRates
+    memory_bytes_per_s: float
+    op_overhead_s: float
+    spread: float
+
+
+def calibration_path(machine: str) -> Path:
+    """Return where the calibration of a machine is stored; homes are shared between machines."""
+    slug = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    return cache_dir() / f"calibration-{slug}.json"
+
+
+def save_calibration(calibration: Calibration) -> Path:
+    """Store a calibration atomically and return its path.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+    path = calibration_path(calibration.machine)
+    write_text(path, msgspec.json.format(msgspec.json.encode(calibration), indent=1).decode())
+    return path
+
+
+def load_calibration(machine: str) -> Calibration | None:
+    """Read the stored calibration of a machine.
+
+    Args:
+        machine: ``Device.description``.
+
+    Returns:
+        The calibration; None where none was stored.
+
+    Raises:
+        FileFormatError: The file is broken, of another schema, or holds an impossible rate.
+    """
+    path = calibration_path(machine)
+    try:
+        calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(
+            f"{path} is not a calibration ({error}); run brimful calibrate again"
+        ) from error
+    if calibration.schema != CALIBRATION_SCHEMA:
+        raise FileFormatError(
+            f"{path} has schema {calibration.schema!r} and this version reads "
+            f"{CALIBRATION_SCHEMA!r}; run brimful calibrate again"
+        )
+    if not _plausible(calibration):
+        raise FileFormatError(f"{path} holds a rate of 0 or less; run brimful calibrate again")
+    return calibration
+
+
+def _plausible(calibration: Calibration) -> bool:
+    rates = calibration.matrix_flops_per_s
+    positive = (rates.fp32, calibration.memory_bytes_per_s, calibration.op_overhead_s)
+    return min(positive) > 0 and rates.bf16 >= 0
+
+
+def calibrated(device: Device, calibration: Calibration) -> Device:
+    """Return the device with the measured rates in place of the datasheet's."""
+    torch_version = next(v for v in calibration.versions if v.startswith("torch "))
+    return msgspec.structs.replace(
+        device,
+        matrix_flops_per_s=calibration.matrix_flops_per_s,
+        memory_bytes_per_s=calibration.memory_bytes_per_s,
+        op_overhead_s=calibration.op_overhead_s,
+        calibrated=True,
+        source=f"measured on this machine on {calibration.date} with {torch_version}, "
+        f"{calibration.num_threads} threads, spread {100 * calibration.spread:.0f} %",
+    )

@@ -1,0 +1,172 @@
+"""What this machine is, without importing torch: its GPU if torch can use one, else its CPU."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from brimful.errors import FileFormatError
+from brimful.hardware.calibration import calibrated, load_calibration
+from brimful.hardware.cluster import Device, MatrixRates
+from brimful.hardware.datasheets import reported_as
+from brimful.units import MIB
+
+LOCAL = "local"
+_QUERY_TIMEOUT_S = 10
+_UNKNOWN_RATES = MatrixRates(fp32=0, bf16=0)
+
+
+def probe_local() -> Device:
+    """Describe this machine as a device, with its stored calibration where there is one.
+
+    Returns:
+        The first GPU if there is one and the installed torch can use it, else the CPU. Rates are
+        measured (``calibrated``), of the datasheet of a known GPU, or 0: unknown. A calibration
+        of another torch version, or one that cannot be read, counts as none; ``source`` says so.
+    """
+    device = _probe_gpu() or _probe_cpu()
+    try:
+        calibration = load_calibration(device.description)
+    except FileFormatError as error:
+        return _noted(device, str(error))
+    if calibration is None:
+        return device
+    if (torch := f"torch {_torch_version()}") not in calibration.versions:
+        return _noted(device, f"calibrated with another version than {torch}; calibrate again")
+    return calibrated(device, calibration)
+
+
+def host_ram_bytes() -> int:
+    """Return the bytes of RAM that this process may use: the machine's, or its cgroup's limit."""
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    try:
+        membership = Path("/proc/self/cgroup").read_text("utf-8")
+    except OSError:
+        return total  # macOS has no cgroups
+    return min(total, *cgroup_limits_bytes(membership, Path("/sys/fs/cgroup")), total)
+
+
+def cgroup_limits_bytes(membership: str, mount: Path) -> Iterator[int]:
+    """Yield every memory limit that binds a process, of its own cgroup and of those above it.
+
+    Args:
+        membership: The text of ``/proc/self/cgroup``, versions 1 and 2 alike.
+        mount: Where cgroups are mounted.
+    """
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, file = mount, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, file = mount / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        own = PurePosixPath(path.lstrip("/"))
+        for folder in (own, *own.parents):
+            try:
+                limit = (root / folder / file).read_text("utf-8").strip()
+            except OSError:
+                continue  # a container sees its own cgroup as the root
+            if limit.isdecimal():
+                yield int(limit)
+
+
+def _torch_version() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _noted(device: Device, note: str) -> Device:
+    return msgspec.structs.replace(device, source=f"{device.source}; {note}")
+
+
+def _probe_cpu() -> Device:
+    import psutil
+
+    num_cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    return Device(
+        name=LOCAL,
+        description=f"{_cpu_name()}, {num_cores} core{'s' if num_cores > 1 else ''}",
+        kernels="cpu",
+        usable_bytes=host_ram_bytes(),
+        capability=0,
+        matrix_flops_per_s=_UNKNOWN_RATES,
+        memory_bytes_per_s=0,
+        op_overhead_s=0,
+        calibrated=False,
+        source="usable bytes: RAM or cgroup limit; rates unknown until brimful calibrate has run",
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        text = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine() or "CPU"
+
+
+def _probe_gpu() -> Device | None:
+    """Ask ``nvidia-smi`` for the first visible GPU; None where torch could not use one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible in {"", "-1"} or _torch_version().endswith("+cpu"):
+        return None
+    first = (visible or "0").split(",")[0].strip()
+    # Drivers before 495 do not know memory.reserved and then answer nothing at all.
+    for fields in ("name,compute_cap,memory.total,memory.reserved", "name,compute_cap,memory.total"):
+        line = _query(fields, first)
+        if line:
+            return gpu_from_line(line)
+    return None
+
+
+def _query(fields: str, gpu: str) -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    command = [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits", f"--id={gpu}"]
+    try:
+        answer = subprocess.run(  # noqa: S603 - a fixed command; the id is the user's own setting
+            command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter(answer.stdout.splitlines()), "")
+
+
+def gpu_from_line(line: str) -> Device | None:
+    """Read one line of ``nvidia-smi``: name, capability, total MiB and, if known, reserved MiB.
+
+    Returns:
+        The device, with the datasheet's rates where its name is in the table; None where the line
+        does not say how much memory there is (a GPU that shares the host's).
+    """
+    name, capability, *sizes_mib = (field.strip() for field in line.split(","))
+    if not sizes_mib or not sizes_mib[0].isdecimal():
+        return None
+    reserved = sizes_mib[1] if len(sizes_mib) > 1 and sizes_mib[1].isdecimal() else "0"
+    known = reported_as(name)
+    return Device(
+        name=LOCAL,
+        description=name,
+        kernels="cuda",
+        usable_bytes=(int(sizes_mib[0]) - int(reserved)) * MIB,
+        capability=float(capability) if re.fullmatch(r"\d+\.\d+", capability) else 0,
+        matrix_flops_per_s=known.matrix_flops_per_s if known else _UNKNOWN_RATES,
+        memory_bytes_per_s=known.memory_bytes_per_s if known else 0,
+        op_overhead_s=known.op_overhead_s if known else 0,
+        calibrated=False,
+        source="usable bytes: nvidia-smi, total less reserved; rates: "
+        + (f"datasheet of {known.name}" if known else "unknown until brimful calibrate has run"),
+    )

@@ -1,0 +1,55 @@
+"""What an operation costs: FLOPs of matrix products and attention, bytes moved by the rest.
+
+Source of the FLOP formulas: ``torch.utils.flop_counter``. Attention is counted whole, as if no
+query were masked; a causal kernel does about half of it.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+
+def work(
+    func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]
+) -> tuple[int, int, tuple[int, ...]]:
+    """Return matrix FLOPs, attention FLOPs and the bytes of each tensor moved.
+
+    Only one of the three is given: which one depends on the operation.
+
+    Args:
+        func: The operator overload.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        outputs: The tensors it returned.
+    """
+    name = func.overloadpacket.__name__
+    if "attention" in name:
+        return 0, _attention_flops(name, args), ()
+    if func.overloadpacket in flop_registry:
+        flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=outputs[0])
+        return int(flops), 0, ()
+    inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    return 0, 0, tuple(_bytes(x) for x in (*inputs, *outputs))
+
+
+def _attention_flops(name: str, args: Any) -> int:
+    backward = "backward" in name
+    query, key, value = (x.shape for x in args[backward : backward + 3])
+    key, value = _ungrouped(key, query), _ungrouped(value, query)
+    if backward:
+        return int(sdpa_backward_flop_count(args[0].shape, query, key, value))
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _ungrouped(shape: torch.Size, query: torch.Size) -> torch.Size:
+    return torch.Size((shape[0], query[1], *shape[2:]))
+
+
+def _bytes(x: torch.Tensor) -> int:
+    """Bytes that an elementwise kernel touches: broadcast (stride 0) dimensions count once."""
+    touched = 1
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        touched *= size if stride else 1
+    return touched * x.element_size()

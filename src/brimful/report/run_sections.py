@@ -1,0 +1,226 @@
+"""The parts of the page about the run: strategies considered, loss, step time, and provenance."""
+
+import shlex
+from statistics import median
+
+from brimful.plan import Estimate
+from brimful.report import markup
+from brimful.report.charts import loss_chart, step_time_chart
+from brimful.report.figures import chart_figure
+from brimful.report.markup import Html
+from brimful.report.run_folder import DataRecord, RunFolder
+from brimful.report.words import (
+    UNKNOWN,
+    cluster_inputs,
+    considered_fit,
+    error_words,
+    format_band,
+    format_value,
+    job_inputs,
+    step_time_words,
+    strategy_inputs,
+)
+from brimful.search.record import Considered
+from brimful.units import format_bytes, format_count, format_seconds
+
+
+def search_section(folder: RunFolder) -> Html | None:
+    """List the strategies considered: the chosen one, those that fit too, and the rejected."""
+    record = folder.search
+    if record is None or not record.rows:
+        return None
+    chosen = folder.plan.strategy
+    groups = {
+        "Chosen": [row for row in record.rows if row.strategy == chosen],
+        "Runners-up": [row for row in record.rows if row.fits and row.strategy != chosen],
+        "Rejected": [row for row in record.rows if not row.fits and row.strategy != chosen],
+    }
+    usable_bytes = folder.plan.estimate.usable_bytes
+    bodies = [
+        markup.join([_group_heading(name), *(_considered(row, usable_bytes) for row in rows)])
+        for name, rows in groups.items()
+        if rows
+    ]
+    caption = (
+        f"{record.num_considered} strategies considered, {record.num_fitting} fit into "
+        f"{format_bytes(usable_bytes)}. Peaks and step times are predicted."
+    )
+    return markup.table(
+        markup.text(caption),
+        ("Micro-batch", "Checkpointing", "Loss chunks", "Attention", "Peak", "Step", "", "Note"),
+        bodies,
+        right=_NUMBERS,
+    )
+
+
+_NUMBERS = frozenset({2, 4, 5})
+
+
+def _group_heading(name: str) -> Html:
+    return Html(f'<tr class="group"><th scope="rowgroup" colspan="8">{markup.text(name)}</th></tr>')
+
+
+def _considered(row: Considered, usable_bytes: int) -> Html:
+    strategy = row.strategy
+    cells = (
+        str(strategy.micro_batch),
+        strategy.activation_checkpointing,
+        str(strategy.loss_chunks),
+        strategy.attention,
+        format_bytes(row.peak_bytes),
+        format_value(row.step_s, unit="s"),
+        considered_fit(row, usable_bytes=usable_bytes),
+        row.note,
+    )
+    return markup.row([markup.text(cell) for cell in cells], right=_NUMBERS)
+
+
+def loss_section(folder: RunFolder) -> Html | None:
+    """Draw the losses, with the entropy of the unigrams as the mark to pass."""
+    chart = loss_chart(folder.train_rows, folder.eval_rows, folder.data)
+    if chart is None:
+        return None
+    caption = []
+    heldout = [row for row in folder.eval_rows if row.heldout_loss is not None]
+    if heldout:
+        last = heldout[-1]
+        caption.append(f"Held-out loss {last.heldout_loss:.3f} at step {last.step}.")
+    if folder.data is not None:
+        caption.append(
+            f"A model that knows only how often each token occurs scores "
+            f"{folder.data.unigram_entropy:.3f}, the unigram entropy: below it the model has "
+            f"learned from context. {_data_words(folder.data)}"
+        )
+    blown = sum(row.loss is None for row in folder.train_rows)
+    if blown:
+        caption.append(f"The loss was not finite in {blown} steps, which are left out.")
+    words = f"Line chart of the loss over {len(folder.train_rows)} steps. {' '.join(caption)}"
+    return chart_figure("loss", chart, words, " ".join(caption))
+
+
+def _data_words(data: DataRecord) -> str:
+    return (
+        f"Data: {data.source}; {format_count(data.num_train_tokens)} tokens to train on, "
+        f"{format_count(data.num_heldout_tokens)} held out."
+    )
+
+
+def step_time_section(folder: RunFolder) -> Html | None:
+    """Compare the predicted step time with the measured steps."""
+    estimate = folder.plan.estimate
+    measured_s = folder.measurement.measured_step_s if folder.measurement else None
+    rows = [
+        ("predicted", step_time_words(estimate)),
+        ("measured", format_value(measured_s, unit="s")),
+        ("measured vs predicted", error_words(measured_s, estimate.predicted_step_s)),
+    ]
+    if folder.train_rows:
+        speed = median(row.tokens_per_s for row in folder.train_rows)
+        rows.append(("median speed", f"{format_count(speed)} tokens/s"))
+    facts = markup.pairs(rows)
+    chart = step_time_chart(folder.train_rows, predicted=_predicted_rules(estimate))
+    if chart is None:
+        return facts
+    slowest = max(folder.train_rows, key=lambda row: row.step_s)
+    caption = "Seconds of every optimizer step against the prediction."
+    if chart.y_max is not None and slowest.step_s > chart.y_max:
+        caption += (
+            f" Slower steps run off the top; the slowest, step {slowest.step}, "
+            f"took {format_seconds(slowest.step_s)}."
+        )
+    words = f"Line chart of step time over {len(folder.train_rows)} steps."
+    return markup.join([facts, chart_figure("step-time", chart, words, caption)])
+
+
+def _predicted_rules(estimate: Estimate) -> list[tuple[str, float]]:
+    rules = []
+    if estimate.predicted_step_s is not None:
+        rules.append(("predicted", estimate.predicted_step_s))
+    if estimate.predicted_step_band_s is not None:
+        rules.append(("band low", estimate.predicted_step_band_s.low))
+        rules.append(("band high", estimate.predicted_step_band_s.high))
+    return rules
+
+
+def bands_section(folder: RunFolder) -> Html:
+    """Compare the totals that arithmetic can only bound with what was measured."""
+    estimate, measurement = folder.plan.estimate, folder.measurement
+    reserved = estimate.predicted_peak_reserved_bytes
+    measured_reserved = measurement.measured_peak_reserved_bytes if measurement else None
+    measured_process = measurement.measured_process_bytes if measurement else None
+    rows = [
+        (
+            "peak reserved",
+            "none: no caching allocator"
+            if reserved is None
+            else format_band(reserved, unit="bytes"),
+            format_value(measured_reserved, unit="bytes"),
+        ),
+        (
+            "process",
+            format_band(estimate.predicted_process_bytes, unit="bytes"),
+            format_value(measured_process, unit="bytes"),
+        ),
+    ]
+    right = frozenset({1, 2})
+    body = markup.join(markup.row([markup.text(c) for c in cells], right=right) for cells in rows)
+    return markup.table(
+        markup.text("Totals outside the live bytes: a predicted band, and what was measured."),
+        ("Total", "Predicted", "Measured"),
+        [body],
+        right=right,
+    )
+
+
+def inputs_section(folder: RunFolder) -> Html:
+    """List every input with its value, defaults too."""
+    plan = folder.plan
+    job = _input_list("Job", job_inputs(plan.job))
+    strategy = _input_list("Strategy", strategy_inputs(plan.strategy))
+    machine = _input_list("Machine", cluster_inputs(plan.cluster))
+    return Html(f'<div class="columns"><div>{job}</div><div>{strategy}{machine}</div></div>')
+
+
+def _input_list(title: str, values: list[tuple[str, str]]) -> Html:
+    return Html(f"<h3>{markup.text(title)}</h3>{markup.pairs(values, spell=markup.code)}")
+
+
+def provenance_section(folder: RunFolder) -> Html:
+    """Say what the numbers rest on: assumptions, versions, and the commands."""
+    parts = [
+        Html("<h3>Assumptions</h3>"),
+        markup.bullets(folder.plan.estimate.assumptions or ("none",)),
+        Html("<h3>Versions</h3>"),
+        _versions(folder),
+        Html(f"<h3>{'Commands' if folder.commands else 'Commands that repeat it'}</h3>"),
+        _commands(folder),
+    ]
+    return markup.join(parts)
+
+
+def _versions(folder: RunFolder) -> Html:
+    rungs = {
+        "simulated": folder.simulation.versions if folder.simulation else None,
+        "measured": folder.measurement.versions if folder.measurement else None,
+    }
+    rows = [
+        (rung, ", ".join(versions) or UNKNOWN)
+        for rung, versions in rungs.items()
+        if versions is not None
+    ]
+    return markup.pairs(rows or [("versions", "not simulated or measured yet")])
+
+
+def _commands(folder: RunFolder) -> Html:
+    lines = folder.commands or _repeating_commands(folder)
+    return Html(f'<pre tabindex="0">{markup.text(chr(10).join(lines))}</pre>')
+
+
+def _repeating_commands(folder: RunFolder) -> tuple[str, ...]:
+    # The plan holds every value in full, so these repeat the run whatever flags made it.
+    plan, run_dir = str(folder.run_dir / "plan.yaml"), str(folder.run_dir)
+    return (
+        shlex.join(["brimful", "simulate", plan]),
+        f"{shlex.join(['brimful', 'train', plan])} --data PATH --out DIR",
+        shlex.join(["brimful", "report", run_dir]),
+    )

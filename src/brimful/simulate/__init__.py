@@ -1,0 +1,1 @@
+"""The second rung: the program that trains, run on the pretend GPU."""

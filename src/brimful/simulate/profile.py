@@ -1,0 +1,178 @@
+"""Tracing a profile: small models on the pretend GPU, cut into runs, fitted into formulas.
+
+Six blocks are enough to see every role: the first checkpointed block, one between, the last, and
+the same for plain ones. The same program at several shapes gives the same sequence of events with
+other sizes; event by event the sizes are fitted (``fit.py``).
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib import resources
+
+import msgspec
+
+from brimful.cost.profiles import (
+    PROFILE_SCHEMA,
+    Body,
+    Profile,
+    Variant,
+    dimensions,
+    variant_key,
+)
+from brimful.errors import InputError, UnsupportedError
+from brimful.job import Job, Precision
+from brimful.models.config import read_config
+from brimful.models.spec import ModelSpec
+from brimful.pretend.kernels import Kernels
+from brimful.simulate.run import trace
+from brimful.simulate.runs import GROUP_SIZE, RunFitter, Tables
+from brimful.strategy import Attention, Strategy
+from brimful.versions import versions
+
+ARCHITECTURES = ("llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied")
+_SHAPES = (
+    # B, S, kv heads, query heads per kv head, head_dim, hidden, intermediate, vocab, positions
+    (3, 192, 2, 3, 40, 264, 328, 1096, 384),
+    (5, 288, 4, 2, 56, 408, 712, 1544, 672),
+    (7, 96, 3, 5, 24, 504, 904, 2312, 480),
+    (2, 480, 5, 3, 88, 232, 1208, 3336, 544),
+)
+"""Sequences are multiples of 3 (chunks) and of 32 (padding of attention statistics), widths of 8."""
+
+
+def source_hash() -> str:
+    """Hash the sources that decide what a trace looks like."""
+    digest = hashlib.sha256()
+    for package in ("build", "pretend", "simulate"):
+        folder = resources.files("brimful").joinpath(package)
+        for file in sorted(folder.iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".py"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def split_key(key: str) -> tuple[str, Precision, Attention, Kernels]:
+    """Take a profile's key apart into architecture, precision, attention and kernels.
+
+    Raises:
+        InputError: It is not a key.
+    """
+    parts = key.split(".")
+    if len(parts) != 5 or parts[0] not in ARCHITECTURES or parts[1] != "hf":  # noqa: PLR2004
+        raise InputError(
+            f"{key!r} is not a profile key; write ARCHITECTURE.hf.PRECISION.ATTENTION.KERNELS with "
+            f"an architecture of {', '.join(ARCHITECTURES)}"
+        )
+    return (parts[0], *msgspec.convert(parts[2:], tuple[Precision, Attention, Kernels]))
+
+
+def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
+    """Trace and fit every variant of a key.
+
+    Args:
+        key: See ``cost.profiles.profile_key``.
+        on_progress: Called with the share that is done.
+
+    Returns:
+        The profile.
+
+    Raises:
+        UnsupportedError: The traces at two shapes are not the same program, or a size is no
+            product of dimensions.
+    """
+    tables = Tables()
+    variants: dict[str, Variant] = {}
+    bodies: tuple[Body, ...] = ("plain", "checkpointed", "mixed")
+    for body in bodies:
+        for chunked in (False, True):
+            variants[variant_key(body, chunked=chunked)] = _make_variant(
+                key, body, chunked=chunked, tables=tables
+            )
+            on_progress(len(variants) / (2 * len(bodies)))
+    return Profile(
+        schema=PROFILE_SCHEMA,
+        key=key,
+        versions=versions(),
+        source_hash=source_hash(),
+        kinds=tuple(tables.kinds),
+        works=tuple(tables.works),
+        variants=variants,
+    )
+
+
+def _make_variant(key: str, body: Body, *, chunked: bool, tables: Tables) -> Variant:
+    architecture, precision, attention, kernels = split_key(key)
+    recordings, shapes = [], []
+    num_checkpointed = 0 if body == "plain" else GROUP_SIZE
+    for sizes in _SHAPES:
+        spec = _small_model(architecture, sizes, num_layers=(1 + (body == "mixed")) * GROUP_SIZE)
+        job = _job(spec, precision, micro_batch=sizes[0], seq_len=sizes[1])
+        strategy = Strategy(
+            micro_batch=sizes[0],
+            activation_checkpointing=f"full:{num_checkpointed}" if num_checkpointed else "none",
+            loss_chunks=GROUP_SIZE if chunked else 1,
+            attention=attention,
+        )
+        recordings.append(trace(job, strategy, imitate=kernels, count_costs=True).recording)
+        chunk_tokens = sizes[0] * sizes[1] // (GROUP_SIZE if chunked else 1)
+        shapes.append(
+            dimensions(spec, micro_batch=sizes[0], seq_len=sizes[1], chunk_tokens=chunk_tokens)
+        )
+    try:
+        fitter = RunFitter(recordings, tuple(shapes), tables, num_checkpointed)
+        return Variant(first=fitter.runs(micro_batch=0), later=fitter.runs(micro_batch=1))
+    except ValueError as error:
+        raise UnsupportedError(f"{key} ({body}) cannot be profiled: {error}") from error
+
+
+def _job(spec: ModelSpec, precision: Precision, *, micro_batch: int, seq_len: int) -> Job:
+    return Job(
+        model=spec,
+        task="causal-lm",
+        method="full",
+        precision=precision,
+        optimizer="adamw",
+        seq_len=seq_len,
+        global_batch=2 * micro_batch,
+        num_steps=2,
+        learning_rate=1e-3,
+        warmup_steps=0,
+        weight_decay=0.1,
+        clip=1.0,
+        seed=0,
+    )
+
+
+def _small_model(architecture: str, sizes: Sequence[int], *, num_layers: int) -> ModelSpec:
+    _, _, kv_heads, per_kv, head_dim, hidden, intermediate, vocab, positions = sizes
+    model_type, *flags = architecture.split("-")
+    if model_type == "gpt2":
+        heads = kv_heads * per_kv
+        return read_config(
+            architecture,
+            {
+                "model_type": "gpt2",
+                "n_embd": heads * head_dim,
+                "n_head": heads,
+                "n_inner": intermediate,
+                "n_layer": num_layers,
+                "vocab_size": vocab,
+                "n_positions": positions,
+            },
+        )
+    heads = kv_heads if "mha" in flags else kv_heads * per_kv
+    return read_config(
+        architecture,
+        {
+            "model_type": model_type,
+            "hidden_size": hidden // heads * heads,
+            "intermediate_size": intermediate,
+            "num_hidden_layers": num_layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": head_dim,
+            "vocab_size": vocab,
+            "max_position_embeddings": positions,
+            "tie_word_embeddings": "tied" in flags,
+        },
+    )

@@ -1,0 +1,118 @@
+"""Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brimful.build import phases
+from brimful.build.loss import CHUNK
+from brimful.build.model import build_skeleton
+from brimful.build.program import Batch, Program, finish_program, train_step
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.pretend import device, kernels
+from brimful.pretend.recording import Recording
+from brimful.pretend.tape import Tape
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
+from brimful.simulate.items import read_simulation
+from brimful.strategy import Strategy, num_micro_batches
+
+NUM_STEPS = 2
+"""Step 1 has no optimizer state before its update; every later step is like step 2."""
+MAX_MICRO_BATCHES = 2
+"""The first micro-batch makes the gradients, every later one adds to them like the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A recording and how long it took to make, in seconds, imports apart."""
+
+    recording: Recording
+    simulate_s: float
+
+
+def simulate(job: Job, cluster: Cluster, strategy: Strategy) -> Simulation:
+    """Run a plan's own program on the pretend GPU.
+
+    Args:
+        job: What is trained.
+        cluster: Its device says whose kernels are imitated.
+        strategy: How it is run.
+
+    Returns:
+        Peak live bytes, by item and phase. Exact for the tensors of eager PyTorch; the workspaces
+        that CUDA kernels allocate for themselves are not in it.
+    """
+    traced = trace(job, strategy, imitate=cluster.device.kernels)
+    return read_simulation(
+        traced.recording, kernels=cluster.device.kernels, simulate_s=traced.simulate_s
+    )
+
+
+def trace(
+    job: Job, strategy: Strategy, *, imitate: kernels.Kernels, count_costs: bool = False
+) -> Traced:
+    """Record ``NUM_STEPS`` optimizer steps, each with at most ``MAX_MICRO_BATCHES``.
+
+    Args:
+        job: What is trained.
+        strategy: How it is run.
+        imitate: Whose kernels the pretend GPU imitates.
+        count_costs: Whether to record each operation's FLOPs and bytes as well.
+    """
+    device.register()
+    start = time.perf_counter()
+    skeleton = build_skeleton(job, strategy)
+    tape = Tape(count_costs=count_costs)
+    with kernels.imitate(imitate), FakeTensorMode(allow_non_fake_inputs=True), tape:
+        program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
+        _name(tape, program)
+        _take_steps(tape, program)
+    return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
+
+
+def _name(tape: Tape, program: Program) -> None:
+    tape.name_modules(program.model)
+    tape.name_modules(program.loss, "loss")
+    tape.tag(program.model.parameters(), PARAMETERS)
+    tape.tag(program.model.buffers(), "buffers")
+
+
+def _take_steps(tape: Tape, program: Program) -> None:
+    job, strategy = program.job, program.strategy
+    ids = torch.zeros((strategy.micro_batch, job.seq_len), dtype=torch.int64, device="cpu")
+    num_batches = min(num_micro_batches(job, strategy), MAX_MICRO_BATCHES)
+    batches = [Batch(ids, ids)] * num_batches
+    for step in range(1, NUM_STEPS + 1):
+        with phases.listening(_listener(tape, program, step)):
+            train_step(
+                program, batches, num_tokens=job.tokens_per_step, learning_rate=job.learning_rate
+            )
+
+
+def _listener(tape: Tape, program: Program, step: int) -> Callable[[str, bool], None]:
+    """Tell the tape where phases begin, and at their ends what has become what."""
+    parameters = list(program.model.parameters())
+
+    def listen(name: str, begins: bool) -> None:  # noqa: FBT001
+        if name == CHUNK:
+            if begins:
+                tape.mark()
+            return
+        if begins:
+            tape.begin_phase(f"step {step} {name}")
+            return
+        if name == "backward":
+            tape.tag((p.grad for p in parameters if p.grad is not None), GRADIENTS)
+        if name == "optimizer":
+            tape.tag(_state_tensors(program), OPTIMIZER_STATE)
+
+    return listen
+
+
+def _state_tensors(program: Program) -> list[torch.Tensor]:
+    states = program.optimizer.state.values()
+    return [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]

@@ -1,0 +1,208 @@
+"""Cutting recordings into runs and turning each run's events and costs into formulas."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.profiles import Dimensions, EventKind, Group, Role, Run, Term, Work
+from brimful.pretend.recording import OpCost, Recording
+from brimful.simulate.fit import add_terms, fit_size
+from brimful.simulate.items import LOSS_OWNER, classify
+from brimful.simulate.run import NUM_STEPS
+
+GROUP_SIZE = 3
+"""Blocks (or chunks) of a kind in a traced model: a first, one in the middle, a last."""
+_ROLES: tuple[Role, ...] = ("first", "middle", "last")
+_BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
+Label = tuple[Group, int]
+OTHER: Label = ("", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run before fitting: events ``start`` to ``stop`` of a recording, and whose they are."""
+
+    phase: str
+    label: Label
+    role: Role
+    start: int
+    stop: int
+
+
+def cut(recording: Recording, *, micro_batch: int, num_checkpointed: int) -> list[Piece]:
+    """Cut the last step's forward and backward of one micro-batch into pieces.
+
+    An event belongs to the block or chunk that made the latest allocation.
+
+    Raises:
+        ValueError: A block runs in more than one piece, or a group is not of ``GROUP_SIZE``.
+    """
+    pieces: list[Piece] = []
+    for phase in ("forward", "backward"):
+        start, stop = _bounds(recording, f"step {NUM_STEPS} {phase}", micro_batch)
+        labels = _labels(recording, start, stop, num_checkpointed)
+        pieces += _group(phase, labels, start)
+    return pieces
+
+
+def _bounds(recording: Recording, phase: str, which: int) -> tuple[int, int]:
+    index = [i for i, name in enumerate(recording.phases) if name == phase][which]
+    starts = [*recording.phase_starts.tolist(), len(recording.events)]
+    return starts[index], starts[index + 1]
+
+
+def _labels(recording: Recording, start: int, stop: int, num_checkpointed: int) -> list[Label]:
+    marks = [m for m in recording.marks.tolist() if start <= m < stop]
+    chunk_of = {m: i for i, m in enumerate(marks)} if len(marks) > 1 else {}
+    labels, now = [], OTHER
+    for event in range(start, stop):
+        row = int(recording.events[event])
+        if event in chunk_of:
+            now = ("chunk", chunk_of[event])
+        elif row >= 0:
+            owner = recording.owners[recording.owner[row]]
+            now = _label(owner, now, num_checkpointed)
+        labels.append(now)
+    return labels
+
+
+def _label(owner: str, now: Label, num_checkpointed: int) -> Label:
+    block = _BLOCK.search(owner)
+    if block:
+        index = int(block[1])
+        return ("checkpointed" if index < num_checkpointed else "plain", index)
+    return now if now[0] == "chunk" and owner.startswith(LOSS_OWNER) else OTHER
+
+
+def _group(phase: str, labels: list[Label], start: int) -> list[Piece]:
+    changes = [i for i in range(len(labels)) if i == 0 or labels[i] != labels[i - 1]]
+    spans = list(zip(changes, [*changes[1:], len(labels)], strict=True))
+    order: dict[Group, list[Label]] = {}
+    for begin, _ in spans:
+        order.setdefault(labels[begin][0], []).append(labels[begin])
+    for group, members in order.items():
+        if group and len(members) != GROUP_SIZE:
+            raise ValueError(f"{len(members)} pieces of {group} in {phase}, not {GROUP_SIZE}")
+    return [
+        Piece(
+            phase=phase,
+            label=labels[begin],
+            role=_role(labels[begin], order),
+            start=start + begin,
+            stop=start + end,
+        )
+        for begin, end in spans
+    ]
+
+
+def _role(label: Label, order: dict[Group, list[Label]]) -> Role:
+    return _ROLES[order[label[0]].index(label)] if label[0] else "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The distinct kinds and works of a profile, numbered in order of appearance."""
+
+    kinds: dict[EventKind, int] = field(default_factory=dict)
+    works: dict[Work, int] = field(default_factory=dict)
+
+    def kind(self, kind: EventKind) -> int:
+        """Return the number of a kind."""
+        return self.kinds.setdefault(kind, len(self.kinds))
+
+    def work(self, work: Work) -> int:
+        """Return the number of a work."""
+        return self.works.setdefault(work, len(self.works))
+
+
+class RunFitter:
+    """Fits the runs of several recordings of one program at several shapes."""
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        shapes: tuple[Dimensions, ...],
+        tables: Tables,
+        num_checkpointed: int,
+    ) -> None:
+        """Keep what is compared.
+
+        Args:
+            recordings: One per shape.
+            shapes: Their dimensions.
+            tables: The profile's distinct kinds and works so far; new ones are added.
+            num_checkpointed: Blocks that are checkpointed, from the first on.
+        """
+        self._recordings = recordings
+        self._shapes = shapes
+        self._tables = tables
+        self._num_checkpointed = num_checkpointed
+        self._items: NDArray[np.int64] = classify(recordings[0])
+
+    def runs(self, *, micro_batch: int) -> tuple[Run, ...]:
+        """Return the runs of one micro-batch.
+
+        Raises:
+            ValueError: The recordings are not the same program, or a size has no formula.
+        """
+        cuts = [
+            cut(recording, micro_batch=micro_batch, num_checkpointed=self._num_checkpointed)
+            for recording in self._recordings
+        ]
+        outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
+        if any(outline != outlines[0] for outline in outlines):
+            raise ValueError("the program differs between shapes")
+        born_in = {event: piece for piece in cuts[0] for event in range(piece.start, piece.stop)}
+        return tuple(self._run(pieces, born_in) for pieces in zip(*cuts, strict=True))
+
+    def _run(self, pieces: tuple[Piece, ...], born_in: dict[int, Piece]) -> Run:
+        piece = pieces[0]
+        offsets = range(piece.stop - piece.start)
+        costs = [_costs(r, p) for r, p in zip(self._recordings, pieces, strict=True)]
+        aligned = list(zip(*costs, strict=True))
+        work = Work(
+            events=tuple(self._event(pieces, offset, born_in) for offset in offsets),
+            matrix_flops=self._sum([[c.matrix_flops for c in ops] for ops in aligned]),
+            attention_flops=self._sum([[c.attention_flops for c in ops] for ops in aligned]),
+            moved_bytes=self._sum(
+                [
+                    list(sizes)
+                    for ops in aligned
+                    for sizes in zip(*(c.moved_bytes for c in ops), strict=True)
+                ]
+            ),
+            num_ops=len(aligned),
+        )
+        return Run(piece.phase, piece.label[0], piece.role, self._tables.work(work))
+
+    def _event(self, pieces: tuple[Piece, ...], offset: int, born_in: dict[int, Piece]) -> int:
+        signed = [
+            int(r.events[p.start + offset]) for r, p in zip(self._recordings, pieces, strict=True)
+        ]
+        rows = [row if row >= 0 else ~row for row in signed]
+        sizes = tuple(int(r.num_bytes[row]) for r, row in zip(self._recordings, rows, strict=True))
+        sign = 1 if signed[0] >= 0 else -1
+        terms = tuple(Term(t.factors, sign * t.coefficient) for t in self._fit(sizes))
+        born = born_in.get(int(self._recordings[0].born[rows[0]]))
+        kind = EventKind(terms, int(self._items[rows[0]]), _origin(born, pieces[0]))
+        return self._tables.kind(kind)
+
+    def _fit(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
+        return fit_size(sizes, self._shapes)
+
+    def _sum(self, quantities: list[list[int]]) -> tuple[Term, ...]:
+        return add_terms([self._fit(tuple(sizes)) for sizes in quantities])
+
+
+def _origin(born: Piece | None, now: Piece) -> Group:
+    """Name the group whose every middle member causes this event, though it lies elsewhere."""
+    if born is None or born.role != "middle" or born.label[0] == now.label[0]:
+        return ""
+    return born.label[0]
+
+
+def _costs(recording: Recording, piece: Piece) -> list[OpCost]:
+    return [c for c in recording.costs if piece.start <= c.event < piece.stop]

@@ -1,0 +1,37 @@
+"""Thinning a long series of live bytes to what a chart can show."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.rungs import Timeline
+
+NUM_BUCKETS = 600
+"""Twice as many points as this are kept: the lowest and the highest of every bucket."""
+
+
+def thin(
+    live_bytes: NDArray[Any], *, phase_starts: Sequence[int], phases: Sequence[str]
+) -> Timeline:
+    """Keep the lowest and highest sample of every bucket of events, so that every peak stays.
+
+    Args:
+        live_bytes: Bytes alive after each event.
+        phase_starts: Event at which each phase begins.
+        phases: Its name.
+    """
+    num_events = len(live_bytes)
+    edges = np.linspace(0, num_events, min(NUM_BUCKETS, num_events) + 1).astype(int)
+    kept: set[int] = set()
+    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        bucket = live_bytes[start:stop]
+        kept.update((int(start + bucket.argmin()), int(start + bucket.argmax())))
+    events = sorted(kept)
+    return Timeline(
+        event=tuple(events),
+        live_bytes=tuple(int(live_bytes[e]) for e in events),
+        phase_starts=tuple(int(e) for e in phase_starts),
+        phases=tuple(phases),
+    )

@@ -1,0 +1,121 @@
+"""The folder of a run: what may be in it at the start, and what is resumed from it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brimful.errors import InputError, RunError
+from brimful.files import disk_error
+from brimful.plan import Plan, write_yaml
+from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+
+PLAN_FILE = "plan.yaml"
+METRICS_FILE = "metrics.jsonl"
+DATA_FILE = "data.json"
+CHECKPOINTS = "checkpoints"
+MODEL = "model"
+BEFORE_TRAINING = frozenset({PLAN_FILE, "simulation.json"})
+"""What the command writes before it trains; anything else means that the folder is in use."""
+
+_RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint to go on from."""
+
+    path: Path
+    checkpoint: Checkpoint
+
+
+def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
+    """Make a run's folder ready, and find where to go on.
+
+    Args:
+        plan: What will be run; written to ``plan.yaml``.
+        out: The folder.
+        resume: Go on from the newest checkpoint; from the beginning where the run was ended before
+            its first one.
+
+    Returns:
+        The checkpoint to go on from; None to begin.
+
+    Raises:
+        InputError: The folder is in use, or its checkpoint is of another plan.
+        FileFormatError: Its checkpoints are damaged.
+        RunError: It cannot be written.
+    """
+    try:
+        present = {path.name for path in out.iterdir()} if out.exists() else set()
+    except OSError as error:
+        raise disk_error(out, error) from error
+    if not resume and present - BEFORE_TRAINING:
+        raise InputError(
+            f"--out {out} is not empty ({min(present - BEFORE_TRAINING)}); "
+            f"choose another folder, or go on with --resume"
+        )
+    if resume and not present & _RUN_FILES:
+        raise InputError(f"--out {out} holds no run to go on with; leave --resume out")
+    found = newest_checkpoint(out / CHECKPOINTS) if resume else None
+    resumed = None
+    if found is not None:
+        resumed = Resumed(path=found, checkpoint=read_checkpoint(found))
+        check_same_plan(resumed.checkpoint.plan, plan)
+    write_yaml(plan, out / PLAN_FILE)
+    return resumed
+
+
+def check_same_plan(saved: Plan, given: Plan) -> None:
+    """Refuse to go on with another job or strategy than a run was started with.
+
+    The cluster and the estimate may differ: they say what is expected, not what is computed.
+
+    Raises:
+        InputError: Names the first field that differs, and both values.
+    """
+    for part in ("job", "strategy"):
+        field = _first_difference(
+            msgspec.to_builtins(getattr(saved, part)), msgspec.to_builtins(getattr(given, part))
+        )
+        if field is not None:
+            name, before, now = field
+            raise InputError(
+                f"the run was started with {part}{name}={before!r} and the plan now says {now!r}; "
+                f"resume with the plan that started it, or choose another --out"
+            )
+
+
+def check_same_data(resumed: Resumed, tokens_hash: str) -> None:
+    """Refuse to go on with other data than a run was started with.
+
+    Raises:
+        InputError: It is other data.
+    """
+    if resumed.checkpoint.tokens_hash != tokens_hash:
+        raise InputError(
+            f"the run was started with data {resumed.checkpoint.tokens_hash} and this is "
+            f"{tokens_hash}; give the --data that started it, or choose another --out"
+        )
+
+
+def require_device(kernels: str) -> str:
+    """Return torch's name of the device that a plan is for.
+
+    Raises:
+        RunError: This machine has none.
+    """
+    import torch
+
+    if kernels == "cuda" and not torch.cuda.is_available():
+        raise RunError("the plan is for a CUDA GPU and this machine has none; plan --gpus local")
+    return kernels
+
+
+def _first_difference(saved: Any, given: Any) -> tuple[str, Any, Any] | None:
+    if isinstance(saved, dict) and isinstance(given, dict):
+        for key in {**saved, **given}:
+            found = _first_difference(saved.get(key), given.get(key))
+            if found is not None:
+                return f".{key}{found[0]}", found[1], found[2]
+        return None
+    return None if saved == given else ("", saved, given)

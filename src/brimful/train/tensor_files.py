@@ -1,0 +1,137 @@
+"""Tensors in a folder, by ``torch.distributed.checkpoint`` (DCP) in one process.
+
+What DCP reads back: its ``.metadata`` is a pickle, which is first read by an unpickler that knows
+only DCP's metadata classes and refuses all else, so that DCP's own reading of the same bytes can
+run nothing. Tensors it reads with ``torch.load(weights_only=True)``. Entries that are no tensors it
+would unpickle freely; a folder that has any is refused.
+"""
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from brimful.errors import FileFormatError, RunError
+
+_METADATA = ".metadata"
+_METADATA_CLASSES = {
+    "torch.distributed.checkpoint.metadata": {
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+}
+
+
+class TensorShape(NamedTuple):
+    """Size and element type of a saved tensor."""
+
+    size: torch.Size
+    dtype: torch.dtype
+
+
+def save_tensors(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write tensors, streamed and synced; no second copy of them is made in memory.
+
+    Raises:
+        OSError: The disk is full or cannot be written.
+        RunError: DCP failed for another reason.
+    """
+    try:
+        with _one_process():
+            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder))
+    except CheckpointException as error:
+        raise _unwrap(folder, error) from error
+
+
+def read_shapes(folder: Path) -> dict[str, TensorShape]:
+    """List the tensors of a folder.
+
+    Raises:
+        FileFormatError: It was not written by ``save_tensors``.
+    """
+    entries = _read_metadata(folder).state_dict_metadata
+    for name, entry in entries.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            raise FileFormatError(f"{folder} is not a checkpoint: {name} is no tensor")
+    return {
+        name: TensorShape(entry.size, entry.properties.dtype) for name, entry in entries.items()
+    }
+
+
+def load_tensors(folder: Path, targets: dict[str, torch.Tensor], *, torch_version: str) -> None:
+    """Fill tensors in place; call ``read_shapes`` first, which refuses what must not be read.
+
+    Raises:
+        FileFormatError: The files are damaged, or the sizes are others.
+    """
+    try:
+        with _one_process():
+            dcp.load(targets, storage_reader=dcp.FileSystemReader(folder))
+    except CheckpointException as error:
+        cause = _first_failure(error)
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
+        raise FileFormatError(
+            f"{folder}, saved by torch {torch_version}, cannot be read by torch "
+            f"{torch.__version__} ({str(cause).splitlines()[0]}); delete it and resume"
+        ) from error
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Silence DCP's remark that it runs in one process: here it always does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _first_failure(error: CheckpointException) -> BaseException:
+    failure: BaseException = error.failures[min(error.failures)][0]
+    return failure
+
+
+def _unwrap(folder: Path, error: CheckpointException) -> BaseException:
+    """Find the cause that DCP wrapped: a full disk is an OSError below a RuntimeError of torch."""
+    cause: BaseException | None = _first_failure(error)
+    while cause is not None:
+        if isinstance(cause, OSError | KeyboardInterrupt):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return RunError(f"{folder} cannot be written ({_first_failure(error)}); choose another --out")
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _METADATA_CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if module in ("pathlib", "pathlib._local") and name in ("PosixPath", "WindowsPath"):
+            return PurePosixPath
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which no checkpoint needs")
+
+
+def _read_metadata(folder: Path) -> Metadata:
+    try:
+        with (folder / _METADATA).open("rb") as file:
+            metadata = _MetadataUnpickler(file).load()
+    except Exception as error:  # a broken pickle raises anything
+        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
+    if not isinstance(metadata, Metadata):
+        raise FileFormatError(f"{folder} is not a checkpoint; name another")
+    return metadata

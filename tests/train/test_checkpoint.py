@@ -1,0 +1,300 @@
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import FileFormatError, RunError
+
+pytestmark = pytest.mark.torch
+
+# Torch is imported where a test runs, so that collecting the tests stays fast.
+
+
+def build(plan):
+    import torch
+
+    from brimful.build.program import build_program
+
+    return build_program(plan.job, plan.strategy, torch.device("cpu"))
+
+
+def step(program, seed):
+    import torch
+
+    from brimful.build.program import Batch, count_tokens, train_step
+
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, 300, (2, 33), generator=generator)
+    batches = [Batch(tokens[:, :-1], tokens[:, 1:])]
+    num_tokens = count_tokens(batches)
+    return float(train_step(program, batches, num_tokens=num_tokens, learning_rate=0.01).loss)
+
+
+def progress(plan, number):
+    from brimful.train.checkpoint import Progress
+    from brimful.train.data.batches import DataPosition
+
+    position = DataPosition(epoch=1, index=number)
+    return Progress(plan=plan, step=number, position=position, tokens_hash="abc")
+
+
+@pytest.fixture
+def trained(plan_with):
+    plan = plan_with()
+    program = build(plan)
+    step(program, 1)
+    return plan, program
+
+
+@pytest.fixture
+def saved(trained, tmp_path):
+    from brimful.train.checkpoint import save_checkpoint
+
+    plan, program = trained
+    return plan, program, save_checkpoint(tmp_path / "checkpoints", program, progress(plan, 20))
+
+
+def test_everything_comes_back_and_training_goes_on_bit_for_bit(saved):
+    import torch
+
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, program, path = saved
+    expected_noise = torch.rand(3)
+    expected = [step(program, seed) for seed in (2, 3, 4)]
+    fresh = build(plan)
+    checkpoint = load_checkpoint(path, fresh)
+    assert torch.equal(torch.rand(3), expected_noise)
+    assert [step(fresh, seed) for seed in (2, 3, 4)] == expected
+    assert path.name == "step-00000020"
+    assert (checkpoint.step, checkpoint.plan) == (20, plan)
+    assert (checkpoint.position.epoch, checkpoint.position.index) == (1, 20)
+    assert checkpoint.tokens_hash == "abc"
+    for before, after in zip(program.model.parameters(), fresh.model.parameters(), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_a_tied_weight_is_saved_once_and_stays_tied(saved):
+    from brimful.train.checkpoint import load_checkpoint
+    from brimful.train.tensor_files import read_shapes
+
+    plan, program, path = saved
+    num_parameters = len(list(program.model.parameters()))
+    names = read_shapes(path)
+    assert sum(name.startswith("model.") for name in names) == num_parameters
+    assert sum(name.startswith("optimizer.") for name in names) == 3 * num_parameters
+    fresh = build(plan)
+    load_checkpoint(path, fresh)
+    embeddings = fresh.model.get_input_embeddings().weight
+    assert fresh.model.get_output_embeddings().weight is embeddings
+
+
+def test_only_the_last_two_are_kept_and_leftovers_go(trained, tmp_path):
+    from brimful.train.checkpoint import newest_checkpoint, save_checkpoint
+
+    plan, program = trained
+    (tmp_path / ".step-00000004.tmp").mkdir()
+    (tmp_path / ".step-00000004.tmp" / "__0_0.distcp").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("the user's own")
+    for number in (5, 10, 100, 100_000_000):
+        save_checkpoint(tmp_path, program, progress(plan, number))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["notes.txt", "step-00000100", "step-100000000"]
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-100000000"
+
+
+def test_an_incomplete_one_is_passed_over_for_an_older_one(trained, tmp_path):
+    from brimful.train.checkpoint import newest_checkpoint, save_checkpoint
+
+    plan, program = trained
+    old = save_checkpoint(tmp_path, program, progress(plan, 5))
+    new = save_checkpoint(tmp_path, program, progress(plan, 10))
+    (new / "__0_0.distcp").unlink()
+    assert newest_checkpoint(tmp_path) == old
+    shutil.rmtree(old)
+    with pytest.raises(FileFormatError, match=r"__0_0\.distcp has 0 of \d+ bytes"):
+        newest_checkpoint(tmp_path)
+
+
+def test_no_checkpoints_are_no_checkpoint(tmp_path):
+    from brimful.train.checkpoint import newest_checkpoint
+
+    assert newest_checkpoint(tmp_path / "nowhere") is None
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_a_saved_step_is_not_saved_again(saved):
+    from brimful.train.checkpoint import save_checkpoint
+
+    plan, program, path = saved
+    before = path.stat().st_ino
+    assert save_checkpoint(path.parent, program, progress(plan, 20)) == path
+    assert path.stat().st_ino == before
+
+
+def test_a_damaged_one_is_saved_again(saved):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    plan, program, path = saved
+    os.truncate(path / "__0_0.distcp", 100)
+    save_checkpoint(path.parent, program, progress(plan, 20))
+    assert load_checkpoint(path, build(plan)).step == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("checkpoint.json", b"{}"),
+        ("checkpoint.json", b"\xff"),
+        ("checkpoint.json", b'{"schema": "other/1"}'),
+        (".metadata", b"not a pickle"),
+        ("__0_0.distcp", b"not tensors"),
+    ],
+)
+def test_what_is_not_ours_is_refused(saved, name, content):
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, _, path = saved
+    (path / name).write_bytes(content)
+    with pytest.raises(FileFormatError):
+        load_checkpoint(path, build(plan))
+
+
+def forge(path, name, content):
+    """Put other bytes into a checkpoint and make its manifest agree, as an attacker would."""
+    import msgspec
+
+    (path / name).write_bytes(content)
+    manifest = msgspec.json.decode((path / "checkpoint.json").read_bytes())
+    for file in manifest["files"]:
+        if file["name"] == name:
+            file |= {"num_bytes": len(content), "crc32": zlib.crc32(content)}
+    (path / "checkpoint.json").write_bytes(msgspec.json.encode(manifest))
+
+
+class Exploit:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return (Path.touch, (Path(self.target),))
+
+
+def test_a_forged_pickle_runs_nothing(saved, tmp_path):
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, _, path = saved
+    content = pickle.dumps(Exploit(tmp_path / "exploited"))
+    forge(path, ".metadata", content)
+    with pytest.raises(FileFormatError, match="which no checkpoint needs"):
+        load_checkpoint(path, build(plan))
+    assert not (tmp_path / "exploited").exists()
+    # The same bytes do harm where they are trusted: the test can fail.
+    pickle.loads(content)  # noqa: S301
+    assert (tmp_path / "exploited").exists()
+
+
+def test_entries_that_would_be_unpickled_are_refused(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    from brimful.train.tensor_files import _one_process, read_shapes
+
+    with _one_process():
+        dcp.save({"model.x": Exploit(tmp_path / "x")}, checkpoint_id=str(tmp_path / "other"))
+    with pytest.raises(FileFormatError, match=r"BytesStorageMetadata|model\.x is no tensor"):
+        read_shapes(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_one_flipped_bit_is_noticed(saved, name):
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, _, path = saved
+    content = bytearray((path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / name).write_bytes(content)
+    with pytest.raises(FileFormatError, match=r"has checksum .* was saved with"):
+        load_checkpoint(path, build(plan))
+
+
+def test_what_torch_cannot_read_is_one_sentence(saved):
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, _, path = saved
+    forge(path, "__0_0.distcp", bytes((path / "__0_0.distcp").stat().st_size))
+    with pytest.raises(FileFormatError, match=r"saved by torch .* cannot be read by torch"):
+        load_checkpoint(path, build(plan))
+
+
+def test_another_model_is_refused_by_name(saved, plan_with):
+    from brimful.models.config import read_config
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, _, path = saved
+    config = {**plan.job.model.hf_config, "model_type": "llama", "num_hidden_layers": 3}
+    other = plan_with(model=read_config("three", config))
+    with pytest.raises(FileFormatError, match=r"another model: model\.model\.layers\.2\."):
+        load_checkpoint(path, build(other))
+
+
+def test_another_size_is_refused(saved, plan_with):
+    from brimful.models.config import read_config
+    from brimful.train.checkpoint import load_checkpoint
+
+    plan, _, path = saved
+    config = {**plan.job.model.hf_config, "model_type": "llama", "intermediate_size": 96}
+    other = plan_with(model=read_config("wide", config))
+    with pytest.raises(FileFormatError):
+        load_checkpoint(path, build(other))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=700k", "none", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"mounting a small disk needs root: {error}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def check_first_step_is_whole(root, plan):
+    from brimful.train.checkpoint import load_checkpoint, newest_checkpoint
+
+    assert [path.name for path in root.iterdir()] == ["step-00000001"]
+    assert load_checkpoint(newest_checkpoint(root), build(plan)).step == 1
+
+
+def test_a_full_disk_leaves_earlier_checkpoints_alone(trained, small_disk):
+    from brimful.train.checkpoint import save_checkpoint
+
+    plan, program = trained
+    root = small_disk / "run"
+    save_checkpoint(root, program, progress(plan, 1))
+    with pytest.raises(RunError, match=r"no space left on the disk of .*step-00000002; .*--out"):
+        save_checkpoint(root, program, progress(plan, 2))
+    check_first_step_is_whole(root, plan)
+
+
+def test_a_file_size_limit_leaves_earlier_checkpoints_alone(trained, tmp_path):
+    from brimful.train.checkpoint import save_checkpoint
+
+    plan, program = trained
+    root = tmp_path / "run"
+    save_checkpoint(root, program, progress(plan, 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(RunError, match=r"cannot be written \(File too large\)"):
+            save_checkpoint(root, program, progress(plan, 2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    check_first_step_is_whole(root, plan)

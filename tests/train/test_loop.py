@@ -1,0 +1,361 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import msgspec
+import pytest
+
+from brimful.errors import DataError, InputError, RunError
+from brimful.plan import write_yaml
+
+pytestmark = pytest.mark.torch
+
+EXACT = ("kind", "step", "loss", "learning_rate", "grad_norm", "heldout_loss")
+
+
+class Recorder:
+    """Remembers what it is told; can act on a step."""
+
+    def __init__(self, *, at_step=None, act=None):
+        self.reports, self.evals, self.checkpoints, self.messages = [], [], [], []
+        self.num_closed = 0
+        self._at_step, self._act = at_step, act
+
+    def on_step(self, report):
+        self.reports.append(report)
+        if report.step == self._at_step:
+            self._act()
+
+    def on_eval(self, step, heldout_loss):
+        self.evals.append((step, heldout_loss))
+
+    def on_checkpoint(self, step, path):
+        self.checkpoints.append((step, path))
+
+    def on_message(self, text):
+        self.messages.append(text)
+
+    def close(self):
+        self.num_closed += 1
+
+
+class RecordingMeter:
+    """Remembers at which step of the metrics it was started and stopped."""
+
+    def __init__(self, metrics):
+        self._metrics = metrics
+        self.calls = []
+
+    def start(self):
+        self.calls.append(("start", self._metrics.exists()))
+
+    def stop(self, program):
+        self.calls.append(("stop", len(self._metrics.read_text().splitlines())))
+        assert program.optimizer.state
+
+
+@pytest.fixture(scope="module")
+def run(text_folder, tmp_path_factory):
+    from brimful.train.loop import NullMeter, RunSettings, train
+
+    cache = tmp_path_factory.mktemp("cache")
+
+    def start(plan, out, *, observer=None, meter=None, **changes):
+        settings = RunSettings(
+            out=out,
+            data=text_folder,
+            cache=cache,
+            resume=False,
+            checkpoint_every_steps=5,
+            eval_every_steps=4,
+            num_eval_tokens=256,
+        )
+        settings = msgspec.structs.replace(settings, **changes)
+        return train(plan, settings, observer=observer or Recorder(), meter=meter or NullMeter())
+
+    return start
+
+
+def curve(out):
+    """Every number of the curve that a resumed run must repeat, as text: bit for bit."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [json.dumps({key: row[key] for key in EXACT if key in row}) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole_curve(run, plan_with, tmp_path_factory):
+    """The curve of an undisturbed run of the standard plan."""
+    out = tmp_path_factory.mktemp("whole")
+    run(plan_with(), out)
+    return curve(out)
+
+
+def test_a_run_learns_and_leaves_its_files(run, plan_with, tmp_path):
+    observer = Recorder()
+    result = run(plan_with(num_steps=30), tmp_path / "out", observer=observer)
+    assert result.num_steps == 30
+    assert not result.interrupted
+    assert result.heldout_loss < observer.evals[0][1] - 0.2
+    assert result.final_loss < observer.reports[0].loss - 0.5
+    assert [step for step, _ in observer.evals] == [4, 8, 12, 16, 20, 24, 28, 30]
+    assert [step for step, _ in observer.checkpoints] == [5, 10, 15, 20, 25, 30]
+    assert observer.num_closed == 1
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"plan.yaml", "metrics.jsonl", "data.json", "checkpoints", "model"}
+    kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert kept == ["step-00000025", "step-00000030"]
+    summary = json.loads((tmp_path / "out" / "data.json").read_text())
+    assert summary["unigram_entropy"] == result.unigram_entropy > 0
+
+
+def test_the_result_agrees_with_the_curve(run, plan_with, tmp_path):
+    result = run(plan_with(), tmp_path / "out")
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    steps = [row for row in rows if row["kind"] == "train"]
+    steady = sorted(row["step_s"] for row in steps[2:])
+    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert result.final_loss == steps[-1]["loss"]
+    assert result.heldout_loss == rows[-1]["heldout_loss"]
+    assert result.median_step_s == (steady[4] + steady[5]) / 2
+    assert steps[0]["tokens_per_s"] == 128 / steps[0]["step_s"]
+
+
+def test_reports_say_memory_and_progress(run, plan_with, tmp_path):
+    observer = Recorder()
+    run(plan_with(), tmp_path / "out", observer=observer)
+    assert [report.step for report in observer.reports] == list(range(1, 13))
+    assert all(report.num_steps == 12 for report in observer.reports)
+    assert all(0 < report.used_bytes <= report.peak_bytes * 1.01 for report in observer.reports)
+    assert observer.reports[0].limit_bytes == 2**31
+    assert observer.reports[0].remaining_s > 0
+    assert observer.reports[-1].remaining_s == 0
+
+
+def test_micro_batch_changes_only_the_last_bits(run, plan_with, tmp_path):
+    losses = {}
+    for micro_batch in (1, 2, 4):
+        observer = Recorder()
+        out = tmp_path / str(micro_batch)
+        run(plan_with(micro_batch=micro_batch, num_steps=5), out, observer=observer)
+        losses[micro_batch] = [report.loss for report in observer.reports]
+    assert losses[1] == pytest.approx(losses[4], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[4], rel=1e-4)
+
+
+def test_the_model_can_be_loaded_and_is_the_trained_one(run, plan_with, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from brimful.build.program import build_program
+    from brimful.train.checkpoint import load_checkpoint, newest_checkpoint
+
+    plan = plan_with()
+    result = run(plan, tmp_path / "out")
+    model = AutoModelForCausalLM.from_pretrained(result.model)
+    tokenizer = AutoTokenizer.from_pretrained(result.model)
+    program = build_program(plan.job, plan.strategy, torch.device("cpu"))
+    load_checkpoint(newest_checkpoint(tmp_path / "out" / "checkpoints"), program)
+    weights = dict(program.model.named_parameters())
+    assert all(torch.equal(weights[name], p) for name, p in model.named_parameters())
+    assert len(tokenizer) == model.config.vocab_size == 300
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    text = "def train(plan):\n    return 1\n"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_the_meter_sees_building_and_two_steps(run, plan_with, tmp_path):
+    meter = RecordingMeter(tmp_path / "out" / "metrics.jsonl")
+    run(plan_with(), tmp_path / "out", meter=meter)
+    assert meter.calls == [("start", False), ("stop", 2)]
+
+
+def test_the_meter_sees_a_run_of_one_step(run, plan_with, tmp_path):
+    meter = RecordingMeter(tmp_path / "out" / "metrics.jsonl")
+    result = run(plan_with(num_steps=1), tmp_path / "out", meter=meter)
+    assert meter.calls == [("start", False), ("stop", 1)]
+    assert result.median_step_s is None
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curve):
+    out = tmp_path / "out"
+    observer = Recorder(at_step=7, act=lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = run(plan_with(), out, observer=observer)
+    assert (result.interrupted, result.num_steps, result.model) == (True, 7, None)
+    assert observer.checkpoints[-1][0] == 7
+    assert observer.messages[-1].startswith("stopped after step 7, which is saved; go on with: ")
+    assert f"--out {out} --resume" in observer.messages[-1]
+    assert not (out / "model").exists()
+    meter = RecordingMeter(out / "metrics.jsonl")
+    result = run(plan_with(), out, resume=True, meter=meter)
+    assert (result.interrupted, result.num_steps, result.resumed_from) == (False, 12, 7)
+    assert curve(out) == whole_curve
+    assert meter.calls == []
+
+
+def test_a_second_ctrl_c_ends_at_once_and_the_run_can_go_on(run, plan_with, tmp_path, whole_curve):
+    def interrupt_twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    observer = Recorder(at_step=7, act=interrupt_twice)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan_with(), tmp_path / "out", observer=observer)
+    assert observer.num_closed == 1
+    assert run(plan_with(), tmp_path / "out", resume=True).resumed_from == 5
+    assert curve(tmp_path / "out") == whole_curve
+
+
+def test_a_finished_run_resumes_to_the_same_result(run, plan_with, tmp_path):
+    first = run(plan_with(), tmp_path / "out")
+    before = (tmp_path / "out" / "metrics.jsonl").read_bytes()
+    again = run(plan_with(), tmp_path / "out", resume=True)
+    assert (again.final_loss, again.heldout_loss) == (first.final_loss, first.heldout_loss)
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_names_the_step(run, plan_with, tmp_path):
+    observer = Recorder()
+    with pytest.raises(RunError, match=r"became (nan|inf) in step [23] of 12 with learning_rate="):
+        run(plan_with(learning_rate=1e30), tmp_path / "out", observer=observer)
+    assert observer.num_closed == 1
+    assert len(observer.reports) < 3
+    # What was written can be read: no row holds a number that JSON has no word for.
+    assert len(curve(tmp_path / "out")) == len(observer.reports)
+
+
+def test_a_used_folder_is_refused(run, plan_with, tmp_path):
+    run(plan_with(num_steps=1), tmp_path / "out")
+    with pytest.raises(InputError, match="is not empty"):
+        run(plan_with(num_steps=1), tmp_path / "out")
+
+
+def test_another_plan_is_refused(run, plan_with, tmp_path):
+    run(plan_with(), tmp_path / "out")
+    with pytest.raises(InputError, match=r"job\.learning_rate=0\.01 and the plan now says 0\.5"):
+        run(plan_with(learning_rate=0.5), tmp_path / "out", resume=True)
+
+
+def test_other_data_is_refused(run, plan_with, tmp_path, text_folder):
+    run(plan_with(), tmp_path / "out")
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(path.read_text() for path in sorted(text_folder.iterdir())))
+    with pytest.raises(InputError, match=r"started with data \w+ and this is \w+; give the --data"):
+        run(plan_with(), tmp_path / "out", resume=True, data=other)
+
+
+def test_data_that_is_too_short_leaves_the_folder_usable(run, plan_with, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("a few words\n")
+    with pytest.raises(DataError, match="one step of global_batch=4 needs 129"):
+        run(plan_with(), tmp_path / "out", data=short)
+    assert run(plan_with(num_steps=1), tmp_path / "out").num_steps == 1
+
+
+def test_a_full_disk_ends_the_run_with_one_sentence(run, plan_with, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=700k", "none", str(disk)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"mounting a small disk needs root: {error}")
+    try:
+        with pytest.raises(RunError, match="no space left on the disk"):
+            run(plan_with(), disk / "out")
+        kept = [path.name for path in (disk / "out" / "checkpoints").iterdir()]
+        assert kept == ["step-00000005"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_run_in_another_thread_works(run, plan_with, tmp_path):
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(run(plan_with(num_steps=2), tmp_path / "out"))
+    )
+    thread.start()
+    thread.join()
+    assert results[0].num_steps == 2
+
+
+# Killed for good: each of these processes dies by SIGKILL at another place.
+
+DRIVER = """
+import os, signal, sys
+
+plan_path, data, out, cache, where = sys.argv[1:]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def audit(event, arguments):
+    path = str(arguments[0]) if event in ("open", "os.rename") else ""
+    if where == "tensors" and path.endswith(".step-00000005.tmp/.metadata.tmp"):
+        die()
+    if where == "rename" and event == "os.rename" and path.endswith(".step-00000010.tmp"):
+        die()
+
+sys.addaudithook(audit)
+
+from brimful.plan import read_plan
+from brimful.train.loop import NullMeter, RunSettings, train
+from brimful.train.observers import PlainObserver
+
+class Killer(PlainObserver):
+    def on_step(self, report):
+        if where == f"step {report.step}":
+            die()
+
+settings = RunSettings(out=Path(out), data=Path(data), cache=Path(cache), resume=True,
+    checkpoint_every_steps=5, eval_every_steps=4, num_eval_tokens=256)
+Path(out, "metrics.jsonl").touch()
+train(read_plan(Path(plan_path)), settings, observer=Killer(), meter=NullMeter())
+"""
+
+
+@pytest.fixture
+def drive(text_folder, tmp_path, plan_with):
+    write_yaml(plan_with(), tmp_path / "plan.yaml")
+    (tmp_path / "out").mkdir()
+
+    def start(where):
+        arguments = [tmp_path / "plan.yaml", text_folder, tmp_path / "out", tmp_path / "cache"]
+        return subprocess.run(
+            [sys.executable, "-c", DRIVER, *map(str, arguments), where],
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return start
+
+
+def test_a_run_killed_anywhere_repeats_the_same_curve(drive, tmp_path, whole_curve):
+    checkpoints = tmp_path / "out" / "checkpoints"
+
+    def names():
+        return sorted(path.name for path in checkpoints.iterdir())
+
+    died = drive("tensors")
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert names() == [".step-00000005.tmp"]
+    died = drive("step 8")
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert names() == ["step-00000005"]
+    died = drive("rename")
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert names() == [".step-00000010.tmp", "step-00000005"]
+    finished = drive("nowhere")
+    assert finished.returncode == 0, finished.stderr
+    assert names() == ["step-00000010", "step-00000012"]
+    assert curve(tmp_path / "out") == whole_curve
+
+
+def test_the_whole_curve_is_the_expected_one(whole_curve):
+    assert len(whole_curve) == 12 + 3
+    assert len(set(whole_curve)) == 15
