@@ -59,9 +59,14 @@ class RecordingMeter:
 
 @pytest.fixture(scope="module")
 def run(text_folder, tmp_path_factory):
+    import torch
+
     from brimful.train.loop import NullMeter, RunSettings, train
 
     cache = tmp_path_factory.mktemp("cache")
+    num_threads = torch.get_num_threads()
+    # Tiny tensors gain nothing from threads, and threads that wait for busy cores are slow.
+    torch.set_num_threads(1)
 
     def start(plan, out, *, observer=None, meter=None, **changes):
         settings = RunSettings(
@@ -76,7 +81,8 @@ def run(text_folder, tmp_path_factory):
         settings = msgspec.structs.replace(settings, **changes)
         return train(plan, settings, observer=observer or Recorder(), meter=meter or NullMeter())
 
-    return start
+    yield start
+    torch.set_num_threads(num_threads)
 
 
 def curve(out):
@@ -286,6 +292,7 @@ def test_a_run_in_another_thread_works(run, plan_with, tmp_path):
 
 DRIVER = """
 import os, signal, sys
+from pathlib import Path
 
 plan_path, data, out, cache, where = sys.argv[1:]
 
@@ -326,7 +333,7 @@ def drive(text_folder, tmp_path, plan_with):
         arguments = [tmp_path / "plan.yaml", text_folder, tmp_path / "out", tmp_path / "cache"]
         return subprocess.run(
             [sys.executable, "-c", DRIVER, *map(str, arguments), where],
-            env={**os.environ, "PYTHONWARNINGS": "error"},
+            env={**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=False,

@@ -25,6 +25,24 @@ def test_a_folder_in_use_is_refused(tmp_path, plan_with):
     assert open_run_folder(plan_with(), tmp_path, resume=True) is None
 
 
+def test_token_files_go_to_the_users_cache(tmp_path, monkeypatch):
+    from brimful.train.run_folder import token_cache
+
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
+    assert token_cache(tmp_path / "out") == tmp_path / "cache" / "tokens"
+
+
+def test_token_files_go_to_the_run_where_the_cache_is_closed(tmp_path, monkeypatch, plan_with):
+    from brimful.train.run_folder import open_run_folder, token_cache
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "file" / "cache"))
+    cache = token_cache(tmp_path / "out")
+    assert cache == tmp_path / "out" / "tokens"
+    cache.mkdir(parents=True)
+    assert open_run_folder(plan_with(), tmp_path / "out", resume=False) is None
+
+
 @pytest.mark.parametrize("names", [(), ("holiday.jpg",)])
 def test_there_is_nothing_to_resume_in_a_foreign_folder(tmp_path, plan_with, names):
     from brimful.train.run_folder import open_run_folder

@@ -4,6 +4,9 @@ Divided by the *global* count, never a mean of means: so that micro-batch and ac
 nothing but floating-point order (DESIGN, "Exact, and when").
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -52,10 +55,11 @@ class TokenLoss(nn.Module):
             return self._sum(hidden_ND, labels_N) / num_tokens
         total = hidden_ND.new_zeros((), dtype=torch.float32)
         pairs = zip(hidden_ND.chunk(self.num_chunks), labels_N.chunk(self.num_chunks), strict=True)
-        for hidden, labels in pairs:
-            total = total + checkpoint(
-                self._sum, hidden, labels, use_reentrant=False, preserve_rng_state=False
-            )
+        with _no_weight_cache():
+            for hidden, labels in pairs:
+                total = total + checkpoint(
+                    self._sum, hidden, labels, use_reentrant=False, preserve_rng_state=False
+                )
         return total / num_tokens
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
@@ -64,3 +68,18 @@ class TokenLoss(nn.Module):
             return functional.cross_entropy(
                 logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
             )
+
+
+@contextlib.contextmanager
+def _no_weight_cache() -> Iterator[None]:
+    """Let autocast copy the head's weight anew for every chunk.
+
+    One cached copy would gather the chunks' gradients in its own low precision; without it each is
+    widened first and they add up in the type of the weight.
+    """
+    enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)

@@ -42,7 +42,28 @@ def materialize(skeleton: nn.Module, *, device: torch.device, seed: int) -> nn.M
         The same module.
     """
     torch.manual_seed(seed)
-    skeleton.to_empty(device=device)
-    skeleton.tie_weights()
+    _allocate(skeleton, device)
     skeleton.initialize_weights()
     return skeleton.train()
+
+
+def _allocate(skeleton: nn.Module, device: torch.device) -> None:
+    """Replace every meta tensor by an empty one on ``device``, a shared one by one.
+
+    ``Module.to_empty`` would allocate tied weights twice.
+    """
+    made: dict[int, torch.Tensor] = {}
+    for module in skeleton.modules():
+        for tensors in (module._parameters, module._buffers):  # noqa: SLF001
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    if id(tensor) not in made:
+                        made[id(tensor)] = _empty_like(tensor, device)
+                    tensors[name] = made[id(tensor)]
+
+
+def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device=device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty

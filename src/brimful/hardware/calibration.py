@@ -13,6 +13,8 @@ from brimful.files import cache_dir, write_text
 from brimful.hardware.cluster import Device, MatrixRates
 
 CALIBRATION_SCHEMA = "brimful.calibration/1"
+_QUIET_LOAD = 0.15
+"""Beyond this share of the CPU, other programs have visibly slowed the measurement."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,6 +30,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         memory_bytes_per_s: Bytes moved by all other operations of a step per second.
         op_overhead_s: Seconds per tiny operation.
         spread: Half the interquartile range of a round's time over its median, the worst of all.
+        others_load: Share of the CPU that other programs used meanwhile, 0 to 1.
     """
 
     schema: str
@@ -39,6 +42,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     memory_bytes_per_s: float
     op_overhead_s: float
     spread: float
+    others_load: float
 
 
 def calibration_path(machine: str) -> Path:
@@ -105,5 +109,15 @@ def calibrated(device: Device, calibration: Calibration) -> Device:
         op_overhead_s=calibration.op_overhead_s,
         calibrated=True,
         source=f"measured on this machine on {calibration.date} with {torch_version}, "
-        f"{calibration.num_threads} threads, spread {100 * calibration.spread:.0f} %",
+        f"{calibration.num_threads} threads, spread {100 * calibration.spread:.0f} %"
+        + _disturbance(calibration),
+    )
+
+
+def _disturbance(calibration: Calibration) -> str:
+    if calibration.others_load <= _QUIET_LOAD:
+        return ""
+    return (
+        f"; disturbed: other programs used {100 * calibration.others_load:.0f} % of the CPU, "
+        "calibrate again when it is quiet"
     )

@@ -124,7 +124,10 @@ def _probe_gpu() -> Device | None:
         return None
     first = (visible or "0").split(",")[0].strip()
     # Drivers before 495 do not know memory.reserved and then answer nothing at all.
-    for fields in ("name,compute_cap,memory.total,memory.reserved", "name,compute_cap,memory.total"):
+    for fields in (
+        "name,compute_cap,memory.total,memory.reserved",
+        "name,compute_cap,memory.total",
+    ):
         line = _query(fields, first)
         if line:
             return gpu_from_line(line)
@@ -152,8 +155,9 @@ def gpu_from_line(line: str) -> Device | None:
         The device, with the datasheet's rates where its name is in the table; None where the line
         does not say how much memory there is (a GPU that shares the host's).
     """
-    name, capability, *sizes_mib = (field.strip() for field in line.split(","))
-    if not sizes_mib or not sizes_mib[0].isdecimal():
+    fields = [field.strip() for field in line.split(",")]
+    name, capability, *sizes_mib = [*fields, "", ""][: max(3, len(fields))]
+    if not sizes_mib[0].isdecimal():
         return None
     reserved = sizes_mib[1] if len(sizes_mib) > 1 and sizes_mib[1].isdecimal() else "0"
     known = reported_as(name)

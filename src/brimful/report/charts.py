@@ -84,7 +84,7 @@ def thin(points: Points, *, max_points: int = MAX_POINTS) -> Points:
     return [x[i] for i in kept], [y[i] for i in kept]
 
 
-def matching_phases(simulated: Timeline, measured: Timeline) -> list[int] | None:
+def matching_phases(simulated: Timeline, measured: Timeline) -> list[int | None]:
     """Find the measured phase that each simulated phase stands for.
 
     A simulation runs only the first micro-batches of a step, since the others repeat them. Of a
@@ -95,20 +95,17 @@ def matching_phases(simulated: Timeline, measured: Timeline) -> list[int] | None
         measured: The timeline of the real run.
 
     Returns:
-        An index into the measured phases for each simulated one, in order; None where a simulated
-        phase was not measured.
+        An index into the measured phases for each simulated one, increasing; None for a phase that
+        was not measured. Empty where the two have no phase in common, or not in the same order.
     """
     chosen: dict[str, list[int]] = {}
-    for name in simulated.phases:
-        if name in chosen:
-            continue
+    for name in dict.fromkeys(simulated.phases):
         found = [i for i, other in enumerate(measured.phases) if other == name]
-        num_wanted = simulated.phases.count(name)
-        if len(found) < num_wanted:
-            return None
-        chosen[name] = [*found[: num_wanted - 1], found[-1]]
-    indices = [chosen[name].pop(0) for name in simulated.phases]
-    return indices if indices and indices == sorted(indices) else None
+        num_shared = min(simulated.phases.count(name), len(found))
+        chosen[name] = [*found[: num_shared - 1], found[-1]] if found else []
+    indices = [chosen[name].pop(0) if chosen[name] else None for name in simulated.phases]
+    known = [index for index in indices if index is not None]
+    return indices if known and known == sorted(known) else []
 
 
 def align(measured: Timeline, simulated: Timeline) -> Points:
@@ -125,12 +122,14 @@ def align(measured: Timeline, simulated: Timeline) -> Points:
         Positions and live bytes of the measured samples; as they are where the phases differ.
     """
     indices = matching_phases(simulated, measured)
-    if indices is None:
+    if not indices:
         return measured.event, measured.live_bytes
     old, new = _phase_spans(measured), _phase_spans(simulated)
     x: list[float] = []
     y: list[float] = []
     for (start, end), index in zip(new, indices, strict=True):
+        if index is None:
+            continue
         first, last = (bisect_left(measured.event, edge) for edge in old[index])
         stretch = (end - start) / max(old[index][1] - old[index][0], 1)
         x += [start + stretch * (event - old[index][0]) for event in measured.event[first:last]]

@@ -64,7 +64,7 @@ def row(cells: Sequence[Html], *, right: frozenset[int], style: str = "") -> Htm
 
 
 def table(
-    caption: Html, headings: Sequence[str], bodies: Sequence[Html], *, right: frozenset[int]
+    caption: str, headings: Sequence[str], bodies: Sequence[Html], *, right: frozenset[int]
 ) -> Html:
     """Set a table in a box of its own, which scrolls when the page is narrower than the table.
 
@@ -83,6 +83,6 @@ def table(
     )
     rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
     return Html(
-        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
-        f"<table><caption><span>{caption}</span></caption><thead><tr>{head}</tr></thead>{rows}</table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f"<table><caption><span>{text(caption)}</span></caption><thead><tr>{head}</tr></thead>{rows}</table></div>"
     )

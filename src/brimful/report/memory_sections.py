@@ -39,7 +39,7 @@ def verdict_section(verdict: Verdict) -> Html:
         for row in verdict.rows
     ]
     return markup.table(
-        markup.text(caption),
+        caption,
         ("Item", "Predicted", "Simulated", "Measured", "sim vs pred", "meas vs sim"),
         [markup.join(rows)],
         right=frozenset(range(1, 6)),
@@ -65,10 +65,10 @@ def timeline_section(folder: RunFolder) -> Html | None:
 
 def _alignment_words(simulated: Timeline, measured: Timeline) -> str:
     indices = matching_phases(simulated, measured)
-    if indices is None:
+    if not indices:
         return "The measured run went through other phases: only its height compares."
-    left_out = len(measured.phases) - len(indices)
-    also = f"; {left_out} more measured phases, repetitions, are left out" if left_out else ""
+    left_out = len(measured.phases) - sum(index is not None for index in indices)
+    also = f"; {left_out} measured phases that were not simulated are left out" if left_out else ""
     return (
         "Real kernels allocate more often than pretended ones, so measured events are stretched "
         f"phase by phase until the phases line up{also}."
@@ -192,7 +192,7 @@ def _item_table(rungs: dict[str, dict[str, int]], folder: RunFolder) -> Html:
     totals: dict[str, int | None] = {rung: sum(items.values()) for rung, items in rungs.items()}
     rows.append(_item_row("total", totals, total, "", style="strong"))
     return markup.table(
-        markup.text("Items at the peak; the share is of the predicted peak."),
+        "Items at the peak; the share is of the predicted peak.",
         ("Item", "Predicted", "Simulated", "Measured", "Share", "Why"),
         [markup.join(rows)],
         right=frozenset(range(1, 5)),
@@ -265,7 +265,7 @@ def owners_section(folder: RunFolder) -> Html | None:
         f"{format_bytes(together)}, {share_words(together, peak_bytes)} of it."
     )
     return markup.table(
-        markup.text(caption),
+        caption,
         ("Module", "Bytes", "Share", "Item", "Operation", "Shape", "Type"),
         [markup.join(rows)],
         right=frozenset({1, 2}),

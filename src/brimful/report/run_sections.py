@@ -46,7 +46,7 @@ def search_section(folder: RunFolder) -> Html | None:
         f"{format_bytes(usable_bytes)}. Peaks and step times are predicted."
     )
     return markup.table(
-        markup.text(caption),
+        caption,
         ("Micro-batch", "Checkpointing", "Loss chunks", "Attention", "Peak", "Step", "", "Note"),
         bodies,
         right=_NUMBERS,
@@ -165,7 +165,7 @@ def bands_section(folder: RunFolder) -> Html:
     right = frozenset({1, 2})
     body = markup.join(markup.row([markup.text(c) for c in cells], right=right) for cells in rows)
     return markup.table(
-        markup.text("Totals outside the live bytes: a predicted band, and what was measured."),
+        "Totals outside the live bytes: a predicted band, and what was measured.",
         ("Total", "Predicted", "Measured"),
         [body],
         right=right,

@@ -160,25 +160,18 @@ def _table(title: str) -> "Table":
 def _add_row(table: "Table", cells: Iterable[str], *, style: str = "") -> None:
     from rich.text import Text
 
-    # Text and not str: names come from users, and rich would read [brackets] as markup.
-    table.add_row(*(Text(cell) for cell in cells), style=style)
+    # Text and not str: names come from users, and rich would read [brackets] as markup. And rich
+    # cuts a long word unless it is told to fold it.
+    table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)
 
 
-def _pairs(pairs: Sequence[tuple[str, str]], *, title: str = "") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(
-        title=Text(title, style="bold") if title else None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        show_header=False,
-    )
+def _pairs(pairs: Sequence[tuple[str, str]], *, title: str) -> "Table":
+    grid = _table(title)
+    grid.show_header = False
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(ratio=1)
     for name, value in pairs:
-        grid.add_row(Text(name), Text(value))
+        _add_row(grid, (name, value))
     return grid
 
 

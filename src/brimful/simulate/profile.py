@@ -158,6 +158,8 @@ def _small_model(architecture: str, sizes: Sequence[int], *, num_layers: int) ->
                 "n_layer": num_layers,
                 "vocab_size": vocab,
                 "n_positions": positions,
+                "bos_token_id": None,
+                "eos_token_id": None,
             },
         )
     heads = kv_heads if "mha" in flags else kv_heads * per_kv

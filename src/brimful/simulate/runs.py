@@ -102,6 +102,49 @@ def _role(label: Label, order: dict[Group, list[Label]]) -> Role:
     return _ROLES[order[label[0]].index(label)] if label[0] else "other"
 
 
+class Origins:
+    """Tells which events happen once for every middle member of a group, though they lie elsewhere.
+
+    Leaving autocast frees the weight copies of all blocks at once; the gradient of the hidden
+    states is put together from all chunks at once.
+    """
+
+    def __init__(self, recording: Recording, pieces: list[Piece]) -> None:
+        """Index the pieces of a recording by event."""
+        self._recording = recording
+        self._piece_of = {e: piece for piece in pieces for e in range(piece.start, piece.stop)}
+        self._first_of = {(p.phase, p.label[0]): p for p in pieces if p.role == "first"}
+
+    def of(self, row: int, now: Piece) -> Group:
+        """Name the group whose every middle member causes this event in the piece ``now``."""
+        born = self._piece_of.get(int(self._recording.born[row]))
+        if born is None or born.role != "middle" or born is now:
+            return ""
+        if born.label[0] == now.label[0] and not self._all_at_once(row, born, now):
+            return ""
+        return born.label[0]
+
+    def _all_at_once(self, row: int, born: Piece, now: Piece) -> bool:
+        """Whether the first member's counterpart of an allocation ends in the same piece.
+
+        Otherwise each member merely ends what its neighbour began.
+        """
+        first = self._first_of[born.phase, born.label[0]]
+        like = [other for other in self._rows_of(born) if self._like(other, row)]
+        counterparts = [other for other in self._rows_of(first) if self._like(other, row)]
+        place = like.index(row)
+        if place >= len(counterparts):
+            return False
+        return self._piece_of.get(int(self._recording.died[counterparts[place]])) is now
+
+    def _rows_of(self, piece: Piece) -> list[int]:
+        return [int(e) for e in self._recording.events[piece.start : piece.stop] if e >= 0]
+
+    def _like(self, row: int, other: int) -> bool:
+        r = self._recording
+        return bool(r.op[row] == r.op[other] and r.shape_dtype[row] == r.shape_dtype[other])
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """The distinct kinds and works of a profile, numbered in order of appearance."""
@@ -155,16 +198,16 @@ class RunFitter:
         outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
         if any(outline != outlines[0] for outline in outlines):
             raise ValueError("the program differs between shapes")
-        born_in = {event: piece for piece in cuts[0] for event in range(piece.start, piece.stop)}
-        return tuple(self._run(pieces, born_in) for pieces in zip(*cuts, strict=True))
+        origins = Origins(self._recordings[0], cuts[0])
+        return tuple(self._run(pieces, origins) for pieces in zip(*cuts, strict=True))
 
-    def _run(self, pieces: tuple[Piece, ...], born_in: dict[int, Piece]) -> Run:
+    def _run(self, pieces: tuple[Piece, ...], origins: Origins) -> Run:
         piece = pieces[0]
         offsets = range(piece.stop - piece.start)
         costs = [_costs(r, p) for r, p in zip(self._recordings, pieces, strict=True)]
         aligned = list(zip(*costs, strict=True))
         work = Work(
-            events=tuple(self._event(pieces, offset, born_in) for offset in offsets),
+            events=tuple(self._event(pieces, offset, origins) for offset in offsets),
             matrix_flops=self._sum([[c.matrix_flops for c in ops] for ops in aligned]),
             attention_flops=self._sum([[c.attention_flops for c in ops] for ops in aligned]),
             moved_bytes=self._sum(
@@ -178,7 +221,7 @@ class RunFitter:
         )
         return Run(piece.phase, piece.label[0], piece.role, self._tables.work(work))
 
-    def _event(self, pieces: tuple[Piece, ...], offset: int, born_in: dict[int, Piece]) -> int:
+    def _event(self, pieces: tuple[Piece, ...], offset: int, origins: Origins) -> int:
         signed = [
             int(r.events[p.start + offset]) for r, p in zip(self._recordings, pieces, strict=True)
         ]
@@ -186,8 +229,7 @@ class RunFitter:
         sizes = tuple(int(r.num_bytes[row]) for r, row in zip(self._recordings, rows, strict=True))
         sign = 1 if signed[0] >= 0 else -1
         terms = tuple(Term(t.factors, sign * t.coefficient) for t in self._fit(sizes))
-        born = born_in.get(int(self._recordings[0].born[rows[0]]))
-        kind = EventKind(terms, int(self._items[rows[0]]), _origin(born, pieces[0]))
+        kind = EventKind(terms, int(self._items[rows[0]]), origins.of(rows[0], pieces[0]))
         return self._tables.kind(kind)
 
     def _fit(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
@@ -195,13 +237,6 @@ class RunFitter:
 
     def _sum(self, quantities: list[list[int]]) -> tuple[Term, ...]:
         return add_terms([self._fit(tuple(sizes)) for sizes in quantities])
-
-
-def _origin(born: Piece | None, now: Piece) -> Group:
-    """Name the group whose every middle member causes this event, though it lies elsewhere."""
-    if born is None or born.role != "middle" or born.label[0] == now.label[0]:
-        return ""
-    return born.label[0]
 
 
 def _costs(recording: Recording, piece: Piece) -> list[OpCost]:

@@ -112,7 +112,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         resumed_from: The step that this process went on from; 0 where it began.
         interrupted: Whether it was asked to stop before the last step; it can be resumed.
         final_loss: Training loss of the last step, in nats per token.
-        heldout_loss: Held-out loss after the last step; None where it was interrupted before one.
+        heldout_loss: The newest held-out loss; None where the run was interrupted before its first.
         unigram_entropy: Of the held-out tokens, in nats per token: the bar to beat.
         median_step_s: Over the steps after the metered ones; None where there were none.
         tokens_per_s: Tokens of a step divided by ``median_step_s``.

@@ -1,12 +1,13 @@
 """The folder of a run: what may be in it at the start, and what is resumed from it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from brimful.errors import InputError, RunError
-from brimful.files import disk_error
+from brimful.files import cache_dir, disk_error
 from brimful.plan import Plan, write_yaml
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 
@@ -15,8 +16,9 @@ METRICS_FILE = "metrics.jsonl"
 DATA_FILE = "data.json"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
-BEFORE_TRAINING = frozenset({PLAN_FILE, "simulation.json"})
-"""What the command writes before it trains; anything else means that the folder is in use."""
+TOKENS = "tokens"
+BEFORE_TRAINING = frozenset({PLAN_FILE, TOKENS, "commands.txt", "search.json", "simulation.json"})
+"""What is written before the first step; anything else means that the folder is in use."""
 
 _RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}
 
@@ -63,6 +65,23 @@ def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
         check_same_plan(resumed.checkpoint.plan, plan)
     write_yaml(plan, out / PLAN_FILE)
     return resumed
+
+
+def token_cache(out: Path) -> Path:
+    """Choose where token files are kept: in the user's cache, or in ``out`` where that is closed.
+
+    Args:
+        out: The run's folder.
+
+    Returns:
+        The folder, for ``RunSettings.cache``.
+    """
+    cache = cache_dir() / TOKENS
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return out / TOKENS
+    return cache if os.access(cache, os.W_OK) else out / TOKENS
 
 
 def check_same_plan(saved: Plan, given: Plan) -> None:

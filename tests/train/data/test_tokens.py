@@ -1,10 +1,12 @@
 import os
+import resource
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from brimful.errors import RunError
 from brimful.train.data.corpus import load_corpus, read_texts
 from brimful.train.data.tokenizer import END_OF_TEXT, read_tokenizer, unigram_entropy
 from brimful.train.data.tokens import prepare_tokens
@@ -68,6 +70,24 @@ def test_a_large_vocabulary_takes_four_bytes(text_folder, tmp_path):
     corpus = load_corpus(text_folder)
     folder = prepare_tokens(corpus, vocab_size=70_000, cache=tmp_path)
     assert folder.train().dtype == np.uint32
+
+
+def test_a_cache_that_cannot_be_written_is_named(text_folder, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file/cache \(Not a directory\); .* BRIMFUL_CACHE"):
+        prepare_tokens(load_corpus(text_folder), vocab_size=300, cache=tmp_path / "file" / "cache")
+
+
+def test_a_cache_without_room_is_named_and_left_clean(text_folder, tmp_path):
+    corpus = load_corpus(text_folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(RunError, match=r"\(File too large\); .* BRIMFUL_CACHE"):
+            prepare_tokens(corpus, vocab_size=300, cache=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_preparing_data_needs_no_torch(text_folder, tmp_path):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.errors import DataError
-from brimful.files import disk_error, write_bytes
+from brimful.errors import DataError, RunError
+from brimful.files import write_bytes
 from brimful.train.data.corpus import Corpus, Document, fingerprint, read_texts
 from brimful.train.data.tokenizer import (
     encode_documents,
@@ -107,14 +107,24 @@ def prepare_tokens(corpus: Corpus, *, vocab_size: int, cache: Path) -> TokenFold
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(FileExistsError):
                 temporary.rename(folder)
-    except OSError as error:
-        raise disk_error(folder, error) from error
+    except (OSError, RunError) as error:
+        raise _cache_error(cache, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     made = _read_manifest(folder, key)
     if made is None:
         raise DataError(f"{folder} changed while it was being made; delete it and start again")
     return TokenFolder(path=folder, tokens=made)
+
+
+def _cache_error(cache: Path, error: OSError | RunError) -> RunError:
+    # --out does not decide where this lies, so disk_error's advice would mislead.
+    cause = error if isinstance(error, OSError) else error.__cause__
+    reason = getattr(cause, "strerror", None) or cause
+    return RunError(
+        f"token files cannot be written to {cache} ({reason}); "
+        f"free some space or set BRIMFUL_CACHE to another folder"
+    )
 
 
 def map_tokens(path: Path, *, vocab_size: int) -> "Tokens":

@@ -1,0 +1,212 @@
+"""The kernels that stand for a training step when a machine's rates are measured.
+
+A step of a small decoder spends its time in matrix products, in fused attention, and in operations
+that move memory (norms, rotary embedding, gates, residuals, the loss). Each kernel here is one of
+those at the sizes of such a step, with fresh outputs as in training: on a CPU a tensor over 32 MiB
+is mapped anew, page fault by page fault, each time, and that is part of the rate.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful.pretend.costs import work
+
+_NUM_TINY_OPS = 1000
+_MEMORY_BLOCKS = 2
+_MODEL_BLOCKS = 8
+"""Blocks of the model that is stood for; ``_MEMORY_BLOCKS`` of them are run and count for all."""
+
+
+class Block(NamedTuple):
+    """The sizes of a small decoder and its micro-batch."""
+
+    num_sequences: int
+    seq_len: int
+    hidden: int
+    intermediate: int
+    num_heads: int
+    vocab: int
+
+
+BLOCKS = (
+    Block(8, 256, 384, 1024, 6, 8192),
+    Block(4, 512, 512, 1344, 8, 8192),
+)
+"""Two ends of what is trained on a small machine; a rate is the average over both."""
+
+
+class Kernel(NamedTuple):
+    """Work to be timed.
+
+    Attributes:
+        rate: The rate it belongs to: ``fp32``, ``bf16``, ``memory`` or ``launch``.
+        share: How often it counts in a step.
+        amount: FLOPs, bytes moved or operations of one run.
+        run: Does it once.
+    """
+
+    rate: str
+    share: float
+    amount: float
+    run: Callable[[], object]
+
+
+def kernels(device: torch.device, *, bf16: bool) -> list[Kernel]:
+    """Build every kernel on a device, its inputs allocated and filled.
+
+    Args:
+        device: Where to run.
+        bf16: Whether the device has bf16 matrix products.
+    """
+    dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
+    found = [_launch(device)]
+    for block in BLOCKS:
+        for rate, dtype in dtypes.items():
+            found += _products(block, rate, dtype, device)
+            found.append(_attention(block, rate, dtype, device))
+        found += _memory(block, device)
+    return found
+
+
+def _products(
+    block: Block, rate: str, dtype: torch.dtype, device: torch.device
+) -> Iterator[Kernel]:
+    """Forward product ``x @ W.T`` and the two of its backward, for each shape of weight."""
+    hidden, wide = block.hidden, block.intermediate
+    shapes = {
+        (hidden, hidden): 4.0,
+        (wide, hidden): 2.0,
+        (hidden, wide): 1.0,
+        (block.vocab, hidden): 1 / _MODEL_BLOCKS,
+    }
+    num_tokens = block.num_sequences * block.seq_len
+    for (rows, columns), share in shapes.items():
+        x_NI = torch.randn(num_tokens, columns, device=device).to(dtype)  # noqa: N806
+        w_OI = torch.randn(rows, columns, device=device).to(dtype)  # noqa: N806
+        g_NO = torch.randn(num_tokens, rows, device=device).to(dtype)  # noqa: N806
+
+        def run(x: torch.Tensor = x_NI, w: torch.Tensor = w_OI, g: torch.Tensor = g_NO) -> None:
+            _ = x @ w.t()
+            _ = g @ w
+            _ = g.t() @ x
+
+        yield Kernel(rate, share, 6 * num_tokens * rows * columns, run)
+
+
+def _attention(block: Block, rate: str, dtype: torch.dtype, device: torch.device) -> Kernel:
+    """Causal fused attention, forward and backward, its FLOPs counted whole (2 + 5 products)."""
+    head_dim = block.hidden // block.num_heads
+    shape = (block.num_sequences, block.num_heads, block.seq_len, head_dim)
+    q, k, v = (torch.randn(shape, device=device).to(dtype).requires_grad_() for _ in range(3))
+    gradient = torch.randn(shape, device=device).to(dtype)
+
+    def run() -> object:
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.autograd.grad(out, (q, k, v), gradient)
+
+    num_heads = block.num_sequences * block.num_heads
+    return Kernel(rate, 1, 7 * 2 * num_heads * block.seq_len**2 * head_dim, run)
+
+
+def _memory(block: Block, device: torch.device) -> Iterator[Kernel]:
+    """All else: blocks without their products, and the loss over whole logits."""
+    shares = {_residual_stream: _MODEL_BLOCKS / _MEMORY_BLOCKS, _loss: 1.0}
+    for build, share in shares.items():
+        yield Kernel("memory", share, _moved_bytes(build(block, _META)), build(block, device))
+
+
+_META = torch.device("meta")
+
+
+def _moved_bytes(run: Callable[[], object]) -> int:
+    counter = _MovedBytes()
+    with counter:
+        run()
+    return counter.num_bytes
+
+
+class _MovedBytes(TorchDispatchMode):  # type: ignore[misc]
+    """Counts bytes by the rule by which the cost model counts those of a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes: int = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        del types
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+            _, _, moved_bytes = work(func, args, kwargs or {}, outputs)
+            self.num_bytes += sum(moved_bytes)
+        return out
+
+
+def _residual_stream(block: Block, device: torch.device) -> Callable[[], object]:
+    """Norms, rotary embedding, gate and residual sums, forward and backward."""
+    shape = (block.num_sequences, block.seq_len, block.hidden)
+    head_dim = block.hidden // block.num_heads
+    x_BSH = torch.randn(shape, device=device, requires_grad=True)  # noqa: N806
+    weight_H = torch.ones(block.hidden, device=device, requires_grad=True)  # noqa: N806
+    wide_BSF = torch.randn(*shape[:2], block.intermediate, device=device)  # noqa: N806
+    wide_BSF.requires_grad_()
+    cos, sin = (torch.randn(block.seq_len, head_dim, device=device) for _ in range(2))
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return weight_H * (x * scale)
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(*shape[:2], block.num_heads, head_dim).transpose(1, 2)
+        left, right = heads.chunk(2, dim=-1)
+        return heads * cos + torch.cat((-right, left), dim=-1) * sin
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        normed = norm(x)
+        query, key = rotated(normed), rotated(normed)
+        x = x + (query + key).transpose(1, 2).reshape(shape)
+        gated = functional.silu(wide_BSF) * wide_BSF
+        return x + norm(x) * gated[..., :1]
+
+    def run() -> object:
+        x = x_BSH
+        for _ in range(_MEMORY_BLOCKS):
+            x = one(x)
+        return torch.autograd.grad(x, (x_BSH, weight_H, wide_BSF), x.detach())
+
+    return run
+
+
+def _loss(block: Block, device: torch.device) -> Callable[[], object]:
+    """Cross-entropy over whole logits, as they come in bf16 and are widened, and its backward."""
+    num_tokens = block.num_sequences * block.seq_len
+    logits_NV = torch.randn(num_tokens, block.vocab, device=device).bfloat16()  # noqa: N806
+    logits_NV.requires_grad_()
+    labels_N = torch.zeros(num_tokens, dtype=torch.long, device=device)  # noqa: N806
+
+    def run() -> object:
+        loss = functional.cross_entropy(logits_NV.float(), labels_N, reduction="sum")
+        return torch.autograd.grad(loss, logits_NV)
+
+    return run
+
+
+def _launch(device: torch.device) -> Kernel:
+    """Sixteen numbers, forward and backward through autograd: all host time, no work."""
+    x = torch.randn(16, device=device, requires_grad=True)
+    y = torch.randn(16, device=device)
+
+    def run() -> object:
+        total = x
+        for _ in range(_NUM_TINY_OPS):
+            total = total * y
+        return torch.autograd.grad(total, x, y)
+
+    return Kernel("launch", 1, 2 * _NUM_TINY_OPS, run)

@@ -1,0 +1,111 @@
+import msgspec
+import pytest
+
+from brimful.report.text import WIDTH, estimate_tables, plain_lines, search_table, verdict_table
+from brimful.units import MIB, format_bytes
+from brimful.verdict import judge
+
+from .sample import (
+    HOSTILE,
+    SIZES,
+    make_measurement,
+    make_plan,
+    make_search,
+    make_simulation,
+)
+
+
+def estimate_lines(plan):
+    return plain_lines(estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate))
+
+
+def search_lines(plan):
+    usable_bytes = plan.estimate.usable_bytes
+    table = search_table(make_search(plan), winner=plan.strategy, usable_bytes=usable_bytes)
+    return plain_lines(table)
+
+
+def test_nothing_is_wider_than_the_terminal(plan):
+    verdict = judge(plan, make_simulation(plan), make_measurement(plan))
+    lines = estimate_lines(plan) + search_lines(plan) + plain_lines(verdict_table(verdict))
+    assert len(lines) > 40
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_long_names_are_folded_and_not_cut(plan):
+    name = "m" * 250
+    job = msgspec.structs.replace(
+        plan.job, model=msgspec.structs.replace(plan.job.model, name=name)
+    )
+    lines = plain_lines(estimate_tables(job, plan.cluster, plan.strategy, plan.estimate))
+    assert max(map(len, lines)) <= WIDTH
+    assert "".join(line.strip() for line in lines).count("m" * 250) == 1
+
+
+def test_every_input_item_and_assumption_is_shown(plan):
+    text = "\n".join(estimate_lines(plan))
+    for field in (*plan.job.__struct_fields__, *plan.strategy.__struct_fields__):
+        assert f"{field}=" in text
+    for name, size in SIZES.items():
+        assert name in text
+        assert format_bytes(size) in text
+    assert "second = 2 (because)" in text
+    assert "2.00 s (1.80 s to 2.30 s)" in text
+
+
+def test_markup_in_names_is_text(plan):
+    assert "[red]" in "\n".join(estimate_lines(plan))
+    assert "[red]" in "\n".join(search_lines(plan))
+    assert "alert" in HOSTILE
+
+
+def test_the_last_line_says_that_it_fits(plan):
+    peak = format_bytes(sum(SIZES.values()))
+    assert estimate_lines(plan)[-1] == f"fits: {peak} of 1.50 GiB"
+
+
+def test_the_last_line_says_by_how_much_it_does_not():
+    plan = make_plan(usable_bytes=sum(SIZES.values()) - 12 * MIB)
+    peak = format_bytes(sum(SIZES.values()))
+    assert estimate_lines(plan)[-1] == f"does not fit: {peak}, short by 12.00 MiB"
+
+
+def test_a_rung_that_was_not_climbed_is_a_dash(plan):
+    lines = plain_lines(verdict_table(judge(plan, None, None)))
+    peak = next(line for line in lines if line.startswith("peak allocated"))
+    assert peak.split()[4:] == ["-", "-", "-", "-"]
+
+
+def test_step_time_is_compared_with_the_prediction(plan):
+    verdict = judge(plan, make_simulation(plan), make_measurement(plan))
+    lines = plain_lines(verdict_table(verdict))
+    assert lines[-1].endswith("+5.00 % vs pred")
+    peak = next(line for line in lines if line.startswith("peak allocated"))
+    assert peak.endswith("+0.10 %")
+
+
+def test_rejected_strategies_say_their_shortfall(plan):
+    lines = search_lines(plan)
+    assert lines[0] == "Strategies: 120 considered, 40 fit"
+    assert sum(line.startswith(">") for line in lines) == 1
+    assert any("short by 512.00 MiB" in line for line in lines)
+
+
+def test_unknown_rates_are_unknown(plan):
+    estimate = msgspec.structs.replace(
+        plan.estimate,
+        predicted_step_s=None,
+        predicted_step_band_s=None,
+        predicted_step_time=None,
+        predicted_process_bytes=None,
+    )
+    lines = plain_lines(estimate_tables(plan.job, plan.cluster, plan.strategy, estimate))
+    assert "step time       unknown (the device's rates are unknown)" in lines
+    assert "process         unknown" in lines
+    assert any("bf16_rate=unknown" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrower_terminal_is_respected(plan, width):
+    tables = estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate)
+    assert max(map(len, plain_lines(tables, width=width))) <= width
