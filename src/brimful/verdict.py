@@ -67,8 +67,8 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
             name,
             "bytes",
             _total(estimate.items, name),
-            _optional(simulation, simulated_items, name),
-            _optional(measurement, measured_items, name),
+            _simulated(simulation, name),
+            _measured(measurement, name),
         )
         for name in _row_names(estimate.items, simulated_items, measured_items)
     ]
@@ -127,8 +127,15 @@ def _total(items: tuple[MemoryItem, ...], name: str) -> int:
     return sum(item.num_bytes for item in items if _coarse(item.name) == name)
 
 
-def _optional(rung: object | None, items: tuple[MemoryItem, ...], name: str) -> int | None:
-    return None if rung is None else _total(items, name)
+def _simulated(rung: Simulation | None, name: str) -> int | None:
+    return _total(rung.items, name) if rung else None
+
+
+def _measured(rung: Measurement | None, name: str) -> int | None:
+    """An instrument lists every class that it can tell; one it does not list is unknown."""
+    if rung is None or all(_coarse(item.name) != name for item in rung.items):
+        return None
+    return _total(rung.items, name)
 
 
 def _phase_peak(rung: Simulation | Measurement | None, phase: str) -> int | None:

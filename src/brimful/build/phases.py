@@ -6,9 +6,10 @@ listeners are installed from outside, so that ``build`` knows none of them.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
-Listener = Callable[[str, bool], None]
-"""Called with a phase's name and whether it begins (True) or has ended (False)."""
+Listener = Callable[[str, bool, Any], None]
+"""Called with a phase's name, whether it begins (True) or has ended (False), and its program."""
 
 _listeners: list[Listener] = []
 
@@ -24,10 +25,10 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Announce a phase of the step."""
+def phase(name: str, program: Any = None) -> Iterator[None]:
+    """Announce a phase of the step, and which program is in it (None: a part that knows none)."""
     for listener in _listeners:
-        listener(name, True)
+        listener(name, True, program)
     yield
     for listener in _listeners:
-        listener(name, False)
+        listener(name, False, program)

@@ -88,6 +88,17 @@ def finish_program(
     )
 
 
+def gradients(program: Program) -> list[torch.Tensor]:
+    """List the gradients that exist now."""
+    return [p.grad for p in program.model.parameters() if p.grad is not None]
+
+
+def state_tensors(program: Program) -> list[torch.Tensor]:
+    """List the tensors of the optimizer's state that exist now."""
+    states = program.optimizer.state.values()
+    return [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
+
+
 def count_tokens(micro_batches: Iterable[Batch]) -> int:
     """Count the unmasked labels of a step (on the host, before anything moves)."""
     return sum(int((batch.labels != IGNORE_INDEX).sum()) for batch in micro_batches)
@@ -104,14 +115,14 @@ def micro_step(program: Program, batch: Batch, *, num_tokens: int) -> torch.Tens
     Returns:
         This micro-batch's share of the step's loss, detached, on the device.
     """
-    with phase("forward"):
+    with phase("forward", program):
         input_ids = batch.input_ids.to(program.device)
         labels = batch.labels.to(program.device)
         with forward_context(program.job.precision, program.device):
             hidden = _hidden_states(program, input_ids)
             loss = program.loss(hidden.flatten(0, 1), labels.flatten(), num_tokens)
         del hidden
-    with phase("backward"):
+    with phase("backward", program):
         loss.backward()
     return loss.detach()
 
@@ -129,7 +140,7 @@ def _hidden_states(program: Program, input_ids: torch.Tensor) -> torch.Tensor:
 
 def update(program: Program, *, learning_rate: float) -> torch.Tensor:
     """Clip, step the optimizer and drop the gradients; returns the norm before clipping."""
-    with phase("optimizer"):
+    with phase("optimizer", program):
         parameters = [p for p in program.model.parameters() if p.requires_grad]
         grad_norm = clip_gradients(parameters, program.job.clip)
         for group in program.optimizer.param_groups:
@@ -162,7 +173,7 @@ def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     total = 0.0
     program.model.eval()
     for batch in batches:
-        with phase("eval"), forward_context(program.job.precision, program.device):
+        with phase("eval", program), forward_context(program.job.precision, program.device):
             input_ids = batch.input_ids.to(program.device)
             hidden = _hidden_states(program, input_ids)
             labels = batch.labels.to(program.device).flatten()

@@ -1,7 +1,6 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from brimful.build import phases
 from brimful.build.loss import CHUNK
 from brimful.build.model import build_skeleton
-from brimful.build.program import Batch, Program, finish_program, train_step
+from brimful.build.program import (
+    Batch,
+    Program,
+    finish_program,
+    gradients,
+    state_tensors,
+    train_step,
+)
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.pretend import device, kernels
@@ -87,17 +93,16 @@ def _take_steps(tape: Tape, program: Program) -> None:
     num_batches = min(num_micro_batches(job, strategy), MAX_MICRO_BATCHES)
     batches = [Batch(ids, ids)] * num_batches
     for step in range(1, NUM_STEPS + 1):
-        with phases.listening(_listener(tape, program, step)):
+        with phases.listening(_listener(tape, step)):
             train_step(
                 program, batches, num_tokens=job.tokens_per_step, learning_rate=job.learning_rate
             )
 
 
-def _listener(tape: Tape, program: Program, step: int) -> Callable[[str, bool], None]:
+def _listener(tape: Tape, step: int) -> phases.Listener:
     """Tell the tape where phases begin, and at their ends what has become what."""
-    parameters = list(program.model.parameters())
 
-    def listen(name: str, begins: bool) -> None:  # noqa: FBT001
+    def listen(name: str, begins: bool, program: Program) -> None:  # noqa: FBT001
         if name == CHUNK:
             if begins:
                 tape.mark()
@@ -106,13 +111,8 @@ def _listener(tape: Tape, program: Program, step: int) -> Callable[[str, bool], 
             tape.begin_phase(f"step {step} {name}")
             return
         if name == "backward":
-            tape.tag((p.grad for p in parameters if p.grad is not None), GRADIENTS)
+            tape.tag(gradients(program), GRADIENTS)
         if name == "optimizer":
-            tape.tag(_state_tensors(program), OPTIMIZER_STATE)
+            tape.tag(state_tensors(program), OPTIMIZER_STATE)
 
     return listen
-
-
-def _state_tensors(program: Program) -> list[torch.Tensor]:
-    states = program.optimizer.state.values()
-    return [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]

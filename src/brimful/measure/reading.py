@@ -1,0 +1,49 @@
+"""What a meter reads in a run's first steps, before the run's own figures are added."""
+
+import msgspec
+
+from brimful.plan import MemoryItem, PhasePeak
+from brimful.rungs import MEASUREMENT_SCHEMA, Measurement, Timeline
+from brimful.versions import versions
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of the metered steps.
+
+    Attributes:
+        method: The instrument, in words.
+        items: Every class that the instrument can tell at the peak, also those without bytes.
+        phases: Peak of every phase.
+        measured_peak_allocated_bytes: The largest live total.
+        measured_peak_reserved_bytes: Of the caching allocator; None on a CPU.
+        timeline: Live bytes over the metered steps; None where the instrument has no events.
+    """
+
+    method: str
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    measured_peak_allocated_bytes: int
+    measured_peak_reserved_bytes: int | None
+    timeline: Timeline | None
+
+
+def measurement(reading: Reading, *, process_bytes: int, step_s: float | None) -> Measurement:
+    """Put a reading and a run's own figures together.
+
+    Args:
+        reading: From a meter.
+        process_bytes: Largest memory of the whole process.
+        step_s: Median seconds per step outside the metered ones; None where there were none.
+    """
+    return Measurement(
+        schema=MEASUREMENT_SCHEMA,
+        versions=versions(),
+        method=reading.method,
+        items=reading.items,
+        phases=reading.phases,
+        measured_peak_allocated_bytes=reading.measured_peak_allocated_bytes,
+        measured_peak_reserved_bytes=reading.measured_peak_reserved_bytes,
+        measured_process_bytes=process_bytes,
+        measured_step_s=step_s,
+        timeline=reading.timeline,
+    )
