@@ -76,7 +76,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         predicted_step_band_s: Band for the same.
         predicted_step_time: Its parts.
         step_flops: Floating-point operations of the matrix products of one step, recomputation too.
-        usable_bytes: What the device offers.
+        usable_bytes: What the device offers to tensors: less the context outside the allocator.
         fits: Whether the peak stays within that.
         assumptions: Every assumed value that the numbers above rest on, as ``name = value (why)``.
     """

@@ -1,11 +1,12 @@
 """The first rung, assembled: memory and time of a job on a cluster under a strategy."""
 
 from brimful.cost.assumptions import Assumptions, assumptions_for, describe
+from brimful.cost.family import family_of
 from brimful.cost.memory import items_at_peak, phase_peaks, profile_for, step_memory
-from brimful.cost.step import step_time, step_work
+from brimful.cost.step import StepSeconds, family_work, step_seconds
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.plan import Band, Estimate
+from brimful.plan import Band, Estimate, StepTime
 from brimful.strategy import Strategy
 
 
@@ -28,8 +29,8 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     memory = step_memory(job, strategy, profile)
     phases = phase_peaks(memory)
     peak = max(phase.num_bytes for phase in phases)
-    work = step_work(job, strategy, profile)
-    seconds = step_time(work, job, device)
+    work = family_work(job, profile, family_of(job, strategy))
+    seconds = _step_time(step_seconds(work, job, device))
     assumed = assumptions_for(device)
     return Estimate(
         items=items_at_peak(memory),
@@ -40,15 +41,28 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         predicted_step_s=seconds.total_s if seconds else None,
         predicted_step_band_s=_around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
-        step_flops=work.matrix_flops,
-        usable_bytes=device.usable_bytes,
-        fits=peak + _context(device, assumed) <= device.usable_bytes,
+        step_flops=float(work.matrix_flops[0] + work.attention_flops[0]),
+        usable_bytes=allocatable_bytes(device),
+        fits=peak <= allocatable_bytes(device),
         assumptions=describe(device),
     )
 
 
-def _context(device: Device, assumed: Assumptions) -> int:
-    return assumed.context_low_bytes if device.kernels == "cuda" else 0
+def _step_time(seconds: StepSeconds | None) -> StepTime | None:
+    if seconds is None:
+        return None
+    return StepTime(
+        matrix_s=float(seconds.matrix_s[0]),
+        memory_s=float(seconds.memory_s[0]),
+        launch_s=float(seconds.launch_s[0]),
+    )
+
+
+def allocatable_bytes(device: Device) -> int:
+    """Return what is left of a device for tensors: usable less the context outside the allocator."""
+    if device.kernels != "cuda":
+        return device.usable_bytes
+    return device.usable_bytes - assumptions_for(device).context_low_bytes
 
 
 def _reserved(peak: int, device: Device, assumed: Assumptions) -> Band | None:

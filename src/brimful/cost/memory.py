@@ -5,21 +5,19 @@ profile. Peak = the largest of: after loading; inside a step's forward or backwa
 update.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.profiles import (
-    Body,
-    Profile,
-    Run,
-    Variant,
-    dimensions,
-    load_profile,
-    profile_key,
-    variant_key,
+from brimful.cost.family import (
+    Family,
+    family_counts,
+    family_dimensions,
+    family_of,
+    family_variant,
 )
+from brimful.cost.profiles import Profile, Run, load_profile, profile_key
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes, middles
 from brimful.hardware.cluster import Device
@@ -27,7 +25,7 @@ from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import GRADIENTS, ITEM_NAMES, OPTIMIZER_STATE, PARAMETERS
-from brimful.strategy import Attention, Strategy, num_checkpointed
+from brimful.strategy import Attention, Strategy
 
 STEP_1, STEP_2 = "step 1", "step 2+"
 
@@ -74,61 +72,28 @@ def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
     return load_profile(profile_key(job.model, job.precision, attention, device.kernels))
 
 
-def body_of(num_blocks: int, num_layers: int) -> Body:
-    """Name the body of a model with ``num_blocks`` of its ``num_layers`` checkpointed."""
-    if num_blocks == 0:
-        return "plain"
-    return "checkpointed" if num_blocks == num_layers else "mixed"
-
-
-def follow_strategies(
-    job: Job,
-    profile: Profile,
-    *,
-    micro_batch: int,
-    loss_chunks: int,
-    body: Body,
-    num_blocks: Any,
-    by_item: bool,
+def follow_family(
+    job: Job, profile: Profile, family: Family, *, by_item: bool
 ) -> tuple[Peak, tuple[Run, ...]]:
-    """Follow one step for strategies that differ in checkpointed blocks only.
+    """Follow one step of every strategy of a family.
 
     Args:
         job: What is trained.
         profile: Its profile.
-        micro_batch: Sequences per forward pass.
-        loss_chunks: Pieces of the loss.
-        body: Which blocks are checkpointed, in kind.
-        num_blocks: How many, a number or an array.
+        family: The strategies.
         by_item: Whether to keep a row per item rather than the total.
 
     Returns:
         The peak above parameters and state, and the runs its index refers to.
     """
-    chunk_tokens = -(-micro_batch * job.seq_len // loss_chunks)
-    dims = dimensions(
-        job.model, micro_batch=micro_batch, seq_len=job.seq_len, chunk_tokens=chunk_tokens
-    )
-    sizes = kind_bytes(profile, dims)
-    rows = _one_row_per_item(profile, sizes) if by_item else sizes[None]
-    blocks = np.atleast_1d(np.asarray(num_blocks))
-    counts = {
-        "checkpointed": blocks,
-        "plain": job.model.num_layers - blocks,
-        "chunk": np.full_like(blocks, loss_chunks),
-    }
+    sizes = kind_bytes(profile, family_dimensions(job, family))
     return follow_step(
         profile,
-        variant_of(profile, body, loss_chunks),
-        rows,
-        middles(counts),  # type: ignore[arg-type]
-        accumulates=job.global_batch > micro_batch,
+        family_variant(profile, family),
+        _one_row_per_item(profile, sizes) if by_item else sizes[None],
+        middles(family_counts(job, family)),
+        accumulates=job.global_batch > family.micro_batch,
     )
-
-
-def variant_of(profile: Profile, body: Body, loss_chunks: int) -> Variant:
-    """Pick the variant of a profile."""
-    return profile.variants[variant_key(body, chunked=loss_chunks > 1)]
 
 
 def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
@@ -138,16 +103,7 @@ def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
 
 def step_memory(job: Job, strategy: Strategy, profile: Profile) -> StepMemory:
     """Find the peak of one strategy's forward and backward, by item."""
-    num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
-    peak, runs = follow_strategies(
-        job,
-        profile,
-        micro_batch=strategy.micro_batch,
-        loss_chunks=strategy.loss_chunks,
-        body=body_of(num_blocks, job.model.num_layers),
-        num_blocks=num_blocks,
-        by_item=True,
-    )
+    peak, runs = follow_family(job, profile, family_of(job, strategy), by_item=True)
     run = runs[int(peak.run[0])]
     words = {"": "outside the blocks", "chunk": "a chunk of the loss"}
     where = words.get(run.group, f"{run.role} {run.group} block")

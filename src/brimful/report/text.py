@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.plan import Estimate
 from brimful.report.words import (
@@ -19,9 +19,10 @@ from brimful.report.words import (
     strategy_inputs,
     verdict_cells,
 )
+from brimful.rungs import Simulation
 from brimful.search.record import SearchRecord
 from brimful.strategy import Strategy
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 """Columns that every table fits into."""
+NUM_OWNERS = 10
+"""Allocations that a terminal shows; the report shows more."""
 
 
 def plain_lines(renderable: "RenderableType", *, width: int = WIDTH) -> list[str]:
@@ -141,6 +144,56 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
         )
         _add_row(table, cells, style="bold" if won else "")
     return table
+
+
+def owners_table(simulation: Simulation) -> "Table":
+    """Lay out the largest allocations alive at the simulated peak.
+
+    Args:
+        simulation: The second rung.
+    """
+    table = _table("Largest allocations at the peak (simulated)")
+    for name in ("bytes", "item", "module", "operation", "shape", "type"):
+        table.add_column(name, justify="right" if name == "bytes" else "left")
+    for owner in simulation.owners[:NUM_OWNERS]:
+        operation = owner.op.removeprefix("aten.").removesuffix(".default")
+        cells = (format_bytes(owner.num_bytes), owner.item, owner.module or "-", operation)
+        _add_row(table, (*cells, owner.shape, owner.dtype))
+    return table
+
+
+def listing(header: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+    """Lay out plain rows under a header.
+
+    Args:
+        header: One name per column.
+        rows: One text per column.
+    """
+    table = _table("")
+    for name in header:
+        table.add_column(name)
+    for row in rows:
+        _add_row(table, row)
+    return table
+
+
+def device_table(device: Device) -> "Table":
+    """Lay out what a device is and how fast.
+
+    Args:
+        device: E.g. this machine after a calibration.
+    """
+    rates = device.matrix_flops_per_s
+    pairs = (
+        ("device", device.description),
+        ("usable memory", format_bytes(device.usable_bytes)),
+        ("fp32 matrices", format_rate(rates.fp32, "FLOP") if rates.fp32 else UNKNOWN),
+        ("bf16 matrices", format_rate(rates.bf16, "FLOP") if rates.bf16 else UNKNOWN),
+        ("memory traffic", format_rate(device.memory_bytes_per_s, "B")),
+        ("launch time", format_seconds(device.op_overhead_s)),
+        ("source", device.source),
+    )
+    return _pairs(pairs, title=f"Machine {device.name}")
 
 
 def _table(title: str) -> "Table":

@@ -1,1 +1,1 @@
-"""Finding the fastest strategy that fits, and saying why the others lost."""
+"""Searching: the space of strategies, the fastest that fits, and why. Knows no torch."""

@@ -8,6 +8,9 @@ other sizes; event by event the sizes are fitted (``fit.py``).
 import hashlib
 from collections.abc import Callable, Sequence
 from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -49,6 +52,21 @@ def source_hash() -> str:
             if file.name.endswith(".py"):
                 digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def data_folder() -> Path:
+    """Return the folder of the shipped profiles."""
+    return Path(str(resources.files("brimful").joinpath("data/profiles")))
+
+
+def shipped_keys() -> tuple[str, ...]:
+    """List every profile that is shipped; ungrouped heads matter to written-out attention only."""
+    keys = product(ARCHITECTURES, get_args(Precision), get_args(Attention), get_args(Kernels))
+    return tuple(
+        f"{architecture}.hf.{precision}.{attention}.{kernels}"
+        for architecture, precision, attention, kernels in keys
+        if attention == "eager" or "mha" not in architecture
+    )
 
 
 def split_key(key: str) -> tuple[str, Precision, Attention, Kernels]:

@@ -1,0 +1,7 @@
+"""``python -m brimful``."""
+
+import sys
+
+from brimful.cli.main import main
+
+sys.exit(main())

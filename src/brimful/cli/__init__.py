@@ -1,0 +1,1 @@
+"""The command line: parse, build values, one library call, print. Nothing imports it."""

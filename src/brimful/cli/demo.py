@@ -1,0 +1,208 @@
+"""``brimful demo``: the whole ladder on this machine: probe, plan, simulate, train, verdict."""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brimful.cli import flags
+from brimful.cli.output import DOES_NOT_FIT, FITS, show
+from brimful.errors import RunError
+from brimful.hardware.cluster import Cluster, Device
+from brimful.job import Job, Precision
+from brimful.units import GIB, format_bytes, format_count, format_seconds, parse_bytes
+
+if TYPE_CHECKING:
+    from brimful.plan import Plan
+    from brimful.search.solve import Solution
+
+HELP = "plan, simulate, train and check a real job of about 25 M parameters on this machine"
+
+MODEL = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 8192,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+"""A Llama-type decoder of 26 M parameters."""
+MEMORY_LIMIT = 1 * GIB
+SEQ_LEN = 256
+GLOBAL_BATCH = 32
+LEARNING_RATE = 1.5e-3
+TRAINING_S = 110.0
+"""Steps are chosen so that training takes about this long, by the predicted step time."""
+MIN_STEPS, MAX_STEPS = 30, 400
+MIXED_GAIN = 1.5
+"""bf16-mixed is taken where bf16 matrix products are this much faster than fp32 ones."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    parser.add_argument("--memory-limit", type=parse_bytes, default=MEMORY_LIMIT)
+    parser.add_argument("--out", type=Path, default=None, help="folder of the run (default: runs/)")
+    parser.add_argument("--steps", type=flags.whole("--steps"), default=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Climb the ladder."""
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    out = args.out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    cluster = _probe(args.memory_limit)
+    found = _plan(cluster, args.steps)
+    plan = found.plan
+    if not plan.estimate.fits:
+        _headline("nothing fits", "give a larger --memory-limit")
+        return DOES_NOT_FIT
+    _write_plan(found, out)
+    _simulate(plan, out)
+    _train(out)
+    return _report(out)
+
+
+def _headline(title: str, rest: str = "") -> None:
+    print(f"\n== {title} {'- ' + rest if rest else ''}".rstrip(), flush=True)
+
+
+def _probe(memory_limit_bytes: int) -> Cluster:
+    from brimful.cli.progress import Progress
+    from brimful.hardware.gpus import load_cluster
+    from brimful.hardware.probe import probe_local
+    from brimful.report.text import device_table
+
+    _headline("1 of 6: this machine", "its rates are measured once and remembered")
+    device = probe_local()
+    if not device.calibrated:
+        from brimful.measure.calibrate import calibrate
+
+        with Progress("calibrating", quiet=False) as progress:
+            device = calibrate(device, on_progress=progress.update)
+    show(device_table(device))
+    return load_cluster("local", memory_limit_bytes=memory_limit_bytes)
+
+
+def _precision(device: Device) -> Precision:
+    rates = device.matrix_flops_per_s
+    faster = rates.bf16 >= MIXED_GAIN * rates.fp32
+    name: Precision = "bf16-mixed" if faster else "fp32"
+    print(
+        f"precision {name}: bf16 matrix products run at "
+        f"{rates.bf16 / rates.fp32:.2f} x the rate of fp32 here"
+    )
+    return name
+
+
+def _job(precision: Precision, num_steps: int) -> Job:
+    from brimful.models.config import read_config
+
+    return Job(
+        model=read_config("demo-26m", MODEL),
+        task="causal-lm",
+        method="full",
+        precision=precision,
+        optimizer="adamw",
+        seq_len=SEQ_LEN,
+        global_batch=GLOBAL_BATCH,
+        num_steps=num_steps,
+        learning_rate=LEARNING_RATE,
+        warmup_steps=max(1, num_steps // 10),
+        weight_decay=0.1,
+        clip=1.0,
+        seed=0,
+    )
+
+
+def _plan(cluster: Cluster, steps: int | None) -> "Solution":
+    from brimful.cost.estimate import estimate
+    from brimful.models.config import parameter_count
+    from brimful.report.text import estimate_tables, search_table
+    from brimful.search.solve import solve
+    from brimful.search.space import Pins
+    from brimful.strategy import Strategy
+
+    _headline("2 of 6: the job", "a decoder on the Python standard library's own sources")
+    precision = _precision(cluster.device)
+    job = _job(precision, steps or MIN_STEPS)
+    total = parameter_count(job.model).total
+    print(
+        f"{job.model.name}: {format_count(total)} parameters, {job.tokens_per_step} tokens a step"
+    )
+    naive = Strategy(
+        micro_batch=GLOBAL_BATCH,
+        activation_checkpointing="none",
+        loss_chunks=1,
+        attention="sdpa",
+    )
+    peak = estimate(job, cluster, naive).predicted_peak_allocated_bytes
+    print(
+        f"naive settings (whole batch at once) need {format_bytes(peak)}; "
+        f"the limit is {format_bytes(cluster.device.usable_bytes)}"
+    )
+    _headline("3 of 6: the plan", "every strategy is predicted, the fastest that fits wins")
+    pins = Pins(None, None, None)
+    found = solve(job, cluster, pins, attention="sdpa", objective="time")
+    step_s = found.plan.estimate.predicted_step_s
+    if steps is None and step_s:
+        num_steps = int(min(MAX_STEPS, max(MIN_STEPS, TRAINING_S / step_s)))
+        job = _job(precision, num_steps)
+        found = solve(job, cluster, pins, attention="sdpa", objective="time")
+    plan = found.plan
+    show(
+        search_table(found.record, winner=plan.strategy, usable_bytes=plan.estimate.usable_bytes),
+        "",
+        estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate),
+    )
+    return found
+
+
+def _write_plan(found: "Solution", out: Path) -> None:
+    from brimful.files import write_bytes
+    from brimful.plan import write_yaml
+    from brimful.report.run_folder import record_command
+
+    write_yaml(found.plan, out / "plan.yaml")
+    write_bytes(out / "search.json", msgspec.json.encode(found.record))
+    record_command(out, sys.argv)
+
+
+def _simulate(plan: "Plan", out: Path) -> None:
+    from brimful.files import write_bytes
+    from brimful.simulate.run import simulate
+
+    _headline("4 of 6: the simulation", "the plan's own code on a pretend GPU")
+    simulation = simulate(plan.job, plan.cluster, plan.strategy)
+    write_bytes(out / "simulation.json", msgspec.json.encode(simulation))
+    print(
+        f"simulated peak {format_bytes(simulation.simulated_peak_allocated_bytes)} in "
+        f"{format_seconds(simulation.simulate_s)}, {simulation.num_events} allocations and frees"
+    )
+
+
+def _train(out: Path) -> None:
+    """Train in a process of its own, so that what is measured never saw the tape."""
+    _headline("5 of 6: the run", f"measured; Ctrl-C stops it with a checkpoint in {out}")
+    command = [sys.executable, "-m", "brimful", "train", str(out / "plan.yaml")]
+    command += ["--data", "stdlib", "--out", str(out)]
+    done = subprocess.run(command, check=False)  # noqa: S603 - our own command line
+    if done.returncode != FITS:
+        raise RunError(f"training ended with exit code {done.returncode}; its message is above")
+
+
+def _report(out: Path) -> int:
+    from brimful.report.html import write_report
+
+    _headline("6 of 6: the report")
+    print(f"open {write_report(out)}")
+    return FITS

@@ -1,0 +1,220 @@
+"""The flags that verbs share, and how they become a Job, a Cluster and a Strategy."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, get_args
+
+from brimful.cli import defaults
+from brimful.errors import InputError, unknown_name
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.gpus import load_cluster
+from brimful.job import Job, Method, Optimizer, Precision, Task, check_job
+from brimful.models.config import load_model
+from brimful.models.spec import ModelSpec
+from brimful.plan import read_plan
+from brimful.strategy import Attention, Strategy, check_strategy
+from brimful.units import parse_bytes, parse_count
+
+
+class Asked(NamedTuple):
+    """What the user asked about, resolved and checked."""
+
+    job: Job
+    cluster: Cluster
+    strategy: Strategy
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one sentence, no usage dump."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def choice(what: str, allowed: tuple[str, ...]) -> Callable[[str], str]:
+    """Return an argparse type that takes one of ``allowed`` and knows the nearest otherwise."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise unknown_name(what, text, allowed)
+        return text
+
+    return parse
+
+
+def whole(what: str) -> Callable[[str], int]:
+    """Return an argparse type for counts such as ``4096`` or ``4k``."""
+
+    def parse(text: str) -> int:
+        try:
+            return parse_count(text)
+        except InputError as error:
+            raise InputError(f"{what} {error}") from error
+
+    return parse
+
+
+def number(what: str) -> Callable[[str], float]:
+    """Return an argparse type for real numbers."""
+
+    def parse(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError as error:
+            raise InputError(f"{what} {text!r} is not a number; write it like 3e-4") from error
+
+    return parse
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the positional MODEL and the cluster flags."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="registry name, folder, config.json or plan.yaml"
+    )
+    parser.add_argument("--gpus", default=None, help=f"what it runs on (default {defaults.GPUS})")
+    parser.add_argument(
+        "--memory-limit", type=parse_bytes, default=None, help="use at most this much, e.g. 1.5GiB"
+    )
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that change what is learnt."""
+    group = parser.add_argument_group("job (what is learnt)")
+    add = group.add_argument
+    add("--task", type=choice("task", get_args(Task)))
+    add("--method", type=choice("method", get_args(Method)))
+    add("--precision", type=choice("precision", get_args(Precision)))
+    add("--optimizer", type=choice("optimizer", get_args(Optimizer)))
+    add("--seq-len", type=whole("--seq-len"), help="tokens per sequence")
+    add("--global-batch", type=whole("--global-batch"), help="sequences per optimizer step")
+    add("--steps", type=whole("--steps"), help="optimizer steps")
+    add("--tokens", type=whole("--tokens"), help="tokens of the run, instead of --steps")
+    add("--learning-rate", type=number("--learning-rate"))
+    add("--warmup-steps", type=whole("--warmup-steps"))
+    add("--weight-decay", type=number("--weight-decay"))
+    add("--clip", type=number("--clip"), help="largest gradient norm; 0 is off")
+    add("--seed", type=whole("--seed"))
+
+
+def add_strategy(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that change memory and speed only."""
+    group = parser.add_argument_group("strategy (how it is run)")
+    add = group.add_argument
+    add("--micro-batch", type=whole("--micro-batch"), help="sequences per forward pass")
+    add("--activation-checkpointing", "--ac", metavar="none|full|full:K")
+    add("--loss-chunks", type=whole("--loss-chunks"), help="pieces of logits and loss")
+    add("--attention", type=choice("attention", get_args(Attention)))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def asked(args: argparse.Namespace) -> Asked:
+    """Resolve a model with flags, or a plan file, into checked values.
+
+    Raises:
+        InputError: Something given cannot be used, or flags stand beside a plan file.
+    """
+    if is_plan(args.model):
+        refuse_flags(args)
+        plan = read_plan(Path(args.model))
+        return Asked(plan.job, plan.cluster, plan.strategy)
+    job = job_from(args)
+    return Asked(job, cluster_from(args), strategy_from(args, job))
+
+
+def is_plan(model: str) -> bool:
+    """Whether what stands where a model may stand is a plan file."""
+    return Path(model).suffix in {".yaml", ".yml"}
+
+
+def refuse_flags(args: argparse.Namespace) -> None:
+    """Refuse job and strategy flags beside a plan file.
+
+    Raises:
+        InputError: One was given; it would be ignored.
+    """
+    for name in (*_JOB, *_STRATEGY, "gpus", "memory_limit"):
+        if getattr(args, name, None) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} stands beside the plan {args.model}, which already "
+                f"says it; edit the plan or give a model"
+            )
+
+
+_JOB = (
+    "task", "method", "precision", "optimizer", "seq_len", "global_batch", "steps", "tokens",
+    "learning_rate", "warmup_steps", "weight_decay", "clip", "seed",
+)  # fmt: skip
+_STRATEGY = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def cluster_from(args: argparse.Namespace) -> Cluster:
+    """Resolve ``--gpus`` and ``--memory-limit``."""
+    return load_cluster(_or(args.gpus, defaults.GPUS), memory_limit_bytes=args.memory_limit)
+
+
+def job_from(args: argparse.Namespace) -> Job:
+    """Resolve the job flags, with the defaults' table for what is not given."""
+    model = load_model(args.model)
+    seq_len = _or(args.seq_len, defaults.seq_len(model))
+    global_batch = _or(args.global_batch, _or(args.micro_batch, defaults.MICRO_BATCH))
+    num_steps = _num_steps(args, model, seq_len * global_batch)
+    return check_job(
+        Job(
+            model=model,
+            task=_or(args.task, defaults.TASK),
+            method=_or(args.method, defaults.METHOD),
+            precision=_or(args.precision, defaults.PRECISION),
+            optimizer=_or(args.optimizer, defaults.OPTIMIZER),
+            seq_len=seq_len,
+            global_batch=global_batch,
+            num_steps=num_steps,
+            learning_rate=_or(args.learning_rate, defaults.LEARNING_RATE),
+            warmup_steps=_or(args.warmup_steps, defaults.warmup_steps(num_steps)),
+            weight_decay=_or(args.weight_decay, defaults.WEIGHT_DECAY),
+            clip=_or(args.clip, defaults.CLIP),
+            seed=_or(args.seed, defaults.SEED),
+        )
+    )
+
+
+def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int) -> int:
+    if args.tokens is None:
+        return int(_or(args.steps, defaults.NUM_STEPS))
+    if args.steps is not None:
+        raise InputError(
+            f"--steps {args.steps} and --tokens {args.tokens} both say how long; give one"
+        )
+    if tokens_per_step < 1:
+        raise InputError(
+            f"--seq-len x --global-batch is {tokens_per_step} for {model.name}; give 1 or more"
+        )
+    return -(-int(args.tokens) // tokens_per_step)
+
+
+def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
+    """Resolve the strategy flags, with the defaults' table for what is not given."""
+    return check_strategy(
+        job,
+        Strategy(
+            micro_batch=_or(args.micro_batch, defaults.MICRO_BATCH),
+            activation_checkpointing=_or(
+                args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING
+            ),
+            loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
+            attention=_or(args.attention, defaults.ATTENTION),
+        ),
+    )

@@ -1,0 +1,76 @@
+"""``brimful``: picks the verb, and turns our exceptions into one sentence and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from brimful import __version__
+from brimful.cli.flags import Parser
+from brimful.cli.output import BAD_INPUT, INTERRUPTED
+from brimful.errors import BrimfulError, unknown_name
+
+VERBS = {
+    "demo": "the main job, end to end, on this machine",
+    "estimate": "predict peak memory and step time of one strategy",
+    "plan": "find the fastest strategy that fits, and say why",
+    "simulate": "run a plan's own code on a pretend GPU and read its memory",
+    "train": "run a plan for real, measured",
+    "report": "write the one-page report of a run",
+    "calibrate": "measure this machine's rates",
+    "profile": "trace what a block allocates and computes",
+    "models": "list the known models",
+    "gpus": "list the known GPUs",
+}
+
+
+def parser_of(verb: str) -> Parser:
+    """Build the parser of one verb; only its own module is imported."""
+    module = import_module(f"brimful.cli.{verb}")
+    parser = Parser(prog=f"brimful {verb}", description=module.HELP, allow_abbrev=False)
+    module.add_arguments(parser)
+    return parser
+
+
+def usage() -> str:
+    """List the verbs."""
+    lines = [f"  {verb:10s} {what}" for verb, what in VERBS.items()]
+    return "\n".join(["usage: brimful VERB ...", "", *lines, "", "brimful VERB --help says more"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments; None takes the process's own.
+
+    Returns:
+        0: fits or done. 1: does not fit. 2: bad input. 130: interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except BrimfulError as error:
+        print(f"brimful: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("brimful: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        print(usage())
+        return 0 if arguments else BAD_INPUT
+    if arguments[0] in {"--version", "-V"}:
+        print(f"brimful {__version__}")
+        return 0
+    verb, *rest = arguments
+    if verb not in VERBS:
+        raise unknown_name("verb", verb, VERBS)
+    args = parser_of(verb).parse_args(rest)
+    code: int = import_module(f"brimful.cli.{verb}").run(args)
+    return code

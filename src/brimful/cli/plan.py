@@ -1,0 +1,100 @@
+"""``brimful plan``: the fastest strategy that fits, and why."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from brimful.cli import defaults, flags
+from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, show, show_json
+from brimful.errors import InputError
+
+if TYPE_CHECKING:
+    from brimful.search.solve import Solution
+
+HELP = "find the fastest strategy that fits; a strategy flag pins it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    from brimful.search.table import Objective
+
+    flags.add_model(parser)
+    flags.add_job(parser)
+    flags.add_strategy(parser)
+    parser.add_argument(
+        "--objective",
+        type=flags.choice("objective", get_args(Objective)),
+        default=defaults.OBJECTIVE,
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, default=None, help="write the plan here (YAML)"
+    )
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print."""
+    from brimful.plan import write_yaml
+    from brimful.search.explain import ways_out
+
+    if flags.is_plan(args.model):
+        raise InputError(f"{args.model} already is a plan; give a model to plan for")
+    found = search(args)
+    fits = found.plan.estimate.fits
+    out = () if fits else ways_out(found.plan)
+    if args.output is not None:
+        write_yaml(found.plan, args.output)
+    if args.json:
+        show_json(plan_json(found, out))
+    else:
+        _show(found, out, args.output)
+    return FITS if fits else DOES_NOT_FIT
+
+
+def search(args: argparse.Namespace) -> "Solution":
+    """Resolve the flags and search."""
+    from brimful.search.solve import solve
+    from brimful.search.space import Pins
+
+    return solve(
+        flags.job_from(args),
+        flags.cluster_from(args),
+        Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks),
+        attention=args.attention or defaults.ATTENTION,
+        objective=args.objective,
+    )
+
+
+def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
+    """Return a search as the JSON object of DESIGN."""
+    plan, record = found.plan, found.record
+    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    best, *others = record.rows
+    return {
+        **estimate_json(asked, plan.estimate),
+        "schema": "brimful.plan-search/1",
+        "num_considered": record.num_considered,
+        "num_fitting": record.num_fitting,
+        "best": msgspec.structs.asdict(best),
+        "runners_up": [row for row in others if row.fits],
+        "rejected": [row for row in others if not row.fits],
+        "ways_out": ways_out,
+    }
+
+
+def _show(found: "Solution", ways_out: tuple[str, ...], output: Path | None) -> None:
+    from brimful.report.text import estimate_tables, search_table
+
+    plan = found.plan
+    usable_bytes = plan.estimate.usable_bytes
+    show(
+        search_table(found.record, winner=plan.strategy, usable_bytes=usable_bytes),
+        "",
+        estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate),
+    )
+    for way in ways_out:
+        print(f"  way out: {way}")
+    if output is not None:
+        print(f"plan written to {output}; next: brimful simulate {output}")

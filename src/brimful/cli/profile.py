@@ -1,0 +1,47 @@
+"""``brimful profile``: trace what a block allocates and computes, into the shipped data."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from brimful.cli import flags
+from brimful.cli.output import show_json
+
+HELP = "trace the profile of a key such as llama.hf.bf16-mixed.sdpa.cuda; --all makes every one"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    parser.add_argument("key", nargs="?", help="ARCHITECTURE.hf.PRECISION.ATTENTION.KERNELS")
+    parser.add_argument("--all", action="store_true", help="every key that is shipped")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=None, help="folder (default: the data)"
+    )
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trace and write."""
+    from brimful.errors import InputError
+    from brimful.quiet import quiet_libraries
+
+    if (args.key is None) == (not args.all):
+        raise InputError("give either one profile key or --all; see brimful profile --help")
+    quiet_libraries()
+    from brimful.cli.progress import Progress
+    from brimful.files import write_bytes
+    from brimful.simulate.profile import data_folder, make_profile, shipped_keys
+
+    folder = args.output or data_folder()
+    written = []
+    for key in shipped_keys() if args.all else [args.key]:
+        with Progress(key, quiet=args.json) as progress:
+            profile = make_profile(key, on_progress=lambda share, p=progress: p.update("", share))
+        write_bytes(folder / f"{key}.json", msgspec.json.encode(profile))
+        written.append(str(folder / f"{key}.json"))
+    if args.json:
+        show_json({"schema": "brimful.profile-run/1", "written": written})
+    else:
+        print("\n".join(written))
+    return 0

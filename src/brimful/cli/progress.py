@@ -1,0 +1,58 @@
+"""A progress line for anything over two seconds: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """Shows how much of one task is done."""
+
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        """Name the task.
+
+        Args:
+            what: The task, in a word or two.
+            quiet: Show nothing (a program reads the output).
+        """
+        self._what = what
+        self._quiet = quiet
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Progress":
+        """Begin."""
+        if self._quiet:
+            return self
+        if not sys.stderr.isatty():
+            print(f"{self._what} ...", file=sys.stderr)
+            return self
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task(self._what, total=1.0)
+        self._bar.start()
+        return self
+
+    def update(self, stage: str, share: float) -> None:
+        """Say what is being done and the share of the whole that is behind."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{self._what}: {stage}", completed=share)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End."""
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,35 @@
+"""``brimful report``: the one-page report of a run, and its verdict in the terminal."""
+
+import argparse
+from pathlib import Path
+
+from brimful.cli import flags
+from brimful.cli.output import show, show_json
+
+HELP = "write RUN_DIR/report.html and print the verdict"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the run, judge, write, print."""
+    import msgspec
+
+    from brimful.report.html import write_report
+    from brimful.report.run_folder import read_run_folder
+    from brimful.report.text import verdict_table
+    from brimful.verdict import judge
+
+    folder = read_run_folder(args.run_dir)
+    verdict = judge(folder.plan, folder.simulation, folder.measurement)
+    path = write_report(args.run_dir)
+    if args.json:
+        show_json({**msgspec.structs.asdict(verdict), "report": str(path)})
+    else:
+        show(verdict_table(verdict))
+        print(f"report: {path}")
+    return 0

@@ -1,0 +1,66 @@
+"""``brimful simulate``: the code that trains, on the pretend GPU."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from brimful.cli import flags
+from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
+
+HELP = "run a plan's own code on a pretend GPU and read its memory"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    flags.add_model(parser)
+    flags.add_job(parser)
+    flags.add_strategy(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, default=None, help="write the simulation (JSON)"
+    )
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, compare with the prediction, and print."""
+    asked = flags.asked(args)
+    from brimful.cost.estimate import estimate
+    from brimful.files import write_bytes
+    from brimful.plan import PLAN_SCHEMA, Plan
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    from brimful.report.text import owners_table, verdict_table
+    from brimful.simulate.run import simulate
+    from brimful.verdict import judge
+
+    predicted = estimate(*asked)
+    simulation = simulate(*asked)
+    if args.output is not None:
+        write_bytes(args.output, msgspec.json.encode(simulation))
+    fits = simulation.simulated_peak_allocated_bytes <= predicted.usable_bytes
+    if args.json:
+        show_json(
+            {
+                **inputs_json(asked),
+                **msgspec.structs.asdict(simulation),
+                "usable_bytes": predicted.usable_bytes,
+                "predicted_peak_allocated_bytes": predicted.predicted_peak_allocated_bytes,
+                "fits": fits,
+            }
+        )
+        return FITS if fits else DOES_NOT_FIT
+    plan = Plan(
+        schema=PLAN_SCHEMA,
+        job=asked.job,
+        cluster=asked.cluster,
+        strategy=asked.strategy,
+        estimate=predicted,
+    )
+    show(verdict_table(judge(plan, simulation, None)), "", owners_table(simulation))
+    print(
+        f"simulated {simulation.num_events} allocations and frees in "
+        f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
+    )
+    return FITS if fits else DOES_NOT_FIT

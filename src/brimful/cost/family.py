@@ -1,0 +1,78 @@
+"""A family: strategies that differ in nothing but how many blocks are checkpointed.
+
+They share one variant of a profile and one set of dimensions, so a whole family is one evaluation
+with an array where a single strategy has a number.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brimful.cost.profiles import (
+    Body,
+    Dimensions,
+    Group,
+    Profile,
+    Variant,
+    dimensions,
+    variant_key,
+)
+from brimful.job import Job
+from brimful.strategy import Strategy, num_checkpointed
+
+
+class Family(NamedTuple):
+    """Strategies that differ in checkpointed blocks only.
+
+    Attributes:
+        micro_batch: Sequences per forward pass.
+        loss_chunks: Pieces of the loss.
+        body: Which blocks are checkpointed, in kind.
+        num_blocks: How many are: a number, or an array of strategies.
+    """
+
+    micro_batch: int
+    loss_chunks: int
+    body: Body
+    num_blocks: ArrayLike
+
+
+def family_of(job: Job, strategy: Strategy) -> Family:
+    """Return the family that holds this one strategy."""
+    num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    body = body_of(num_blocks, job.model.num_layers)
+    return Family(strategy.micro_batch, strategy.loss_chunks, body, num_blocks)
+
+
+def body_of(num_blocks: int, num_layers: int) -> Body:
+    """Name the body of a model with ``num_blocks`` of its ``num_layers`` checkpointed."""
+    if num_blocks == 0:
+        return "plain"
+    return "checkpointed" if num_blocks == num_layers else "mixed"
+
+
+def family_variant(profile: Profile, family: Family) -> Variant:
+    """Pick the variant of a profile that the family runs."""
+    return profile.variants[variant_key(family.body, chunked=family.loss_chunks > 1)]
+
+
+def family_dimensions(job: Job, family: Family) -> Dimensions:
+    """Collect the sizes of the family's formulas; the last chunk may be smaller than this says."""
+    tokens = family.micro_batch * job.seq_len
+    return dimensions(
+        job.model,
+        micro_batch=family.micro_batch,
+        seq_len=job.seq_len,
+        chunk_tokens=-(-tokens // family.loss_chunks),
+    )
+
+
+def family_counts(job: Job, family: Family) -> dict[Group, NDArray[np.float64]]:
+    """Count the members of every group of runs: [strategies] each."""
+    num_blocks = np.atleast_1d(np.asarray(family.num_blocks, dtype=np.float64))
+    return {
+        "checkpointed": num_blocks,
+        "plain": job.model.num_layers - num_blocks,
+        "chunk": np.full_like(num_blocks, family.loss_chunks),
+    }

@@ -1,0 +1,142 @@
+"""Why a plan won: the runners-up, the rejected with their shortfall, and the ways out."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.gpus import gpus
+from brimful.job import Job
+from brimful.models.config import parameter_count
+from brimful.plan import Plan
+from brimful.search.record import SEARCH_SCHEMA, Considered, SearchRecord
+from brimful.search.table import Table
+from brimful.strategy import Strategy
+from brimful.units import format_bytes, format_signed_percent
+
+NUM_RUNNERS_UP = 6
+NUM_REJECTED = 6
+MIN_SEQ_LEN = 128
+"""A way out that shortens sequences below this helps nobody."""
+
+
+def record(
+    table: Table,
+    order: NDArray[np.int64],
+    *,
+    limit_bytes: int,
+    strategy: Callable[[int], Strategy],
+) -> SearchRecord:
+    """Pick the rows worth showing out of a ranked table.
+
+    Runners-up are the best of each other way of cutting the batch and the loss, so that they differ
+    in kind; rejected are the fastest that do not fit, one per way.
+
+    Args:
+        table: Every strategy.
+        order: Its rows, best first, those that fit before those that do not.
+        limit_bytes: What tensors may take.
+        strategy: Makes the strategy of a row.
+    """
+    fits = table.peak_bytes <= limit_bytes
+    fitting = [int(row) for row in order if fits[row]]
+    misses = np.flatnonzero(~fits)
+    by_time = misses[np.lexsort((table.peak_bytes[misses], np.nan_to_num(table.step_s[misses])))]
+    best = int(order[0])
+    shown = [best, *_one_per_way(table, fitting, NUM_RUNNERS_UP, skip=best)]
+    rejected = _one_per_way(table, [int(row) for row in by_time], NUM_REJECTED, skip=best)
+    rows = (
+        Considered(
+            strategy=strategy(row),
+            peak_bytes=int(table.peak_bytes[row]),
+            step_s=None if np.isnan(table.step_s[row]) else float(table.step_s[row]),
+            fits=bool(fits[row]),
+            note=_note(table, row, best, limit_bytes),
+        )
+        for row in [*shown, *rejected]
+    )
+    return SearchRecord(
+        schema=SEARCH_SCHEMA,
+        rows=tuple(rows),
+        num_considered=len(order),
+        num_fitting=len(fitting),
+    )
+
+
+def _one_per_way(table: Table, rows: Iterable[int], num: int, *, skip: int) -> list[int]:
+    """Keep the first row of each way to cut batch and loss, the way of ``skip`` taken."""
+
+    def way(row: int) -> tuple[int, bool]:
+        return int(table.micro_batch[row]), bool(table.loss_chunks[row] > 1)
+
+    seen = {way(skip)}
+    kept = []
+    for row in rows:
+        if way(row) not in seen:
+            seen.add(way(row))
+            kept.append(row)
+    return kept[:num]
+
+
+def _note(table: Table, row: int, best: int, limit_bytes: int) -> str:
+    peak, short = table.peak_bytes[row], table.peak_bytes[row] - limit_bytes
+    if row == best:
+        return "the best that fits" if short <= 0 else f"nearest; short by {format_bytes(short)}"
+    if short > 0:
+        return "faster, were there room" if table.step_s[row] < table.step_s[best] else ""
+    saved = format_bytes(abs(peak - table.peak_bytes[best]))
+    words = f"{saved} {'less' if peak < table.peak_bytes[best] else 'more'}"
+    if np.isnan(table.step_s[row]):
+        return words
+    return f"{format_signed_percent(table.step_s[row], table.step_s[best])} time, {words}"
+
+
+def ways_out(plan: Plan) -> tuple[str, ...]:
+    """Say what would make a plan fit that does not: each was evaluated, none is advice by rote.
+
+    Args:
+        plan: The nearest plan.
+
+    Returns:
+        At most three sentences: shorter sequences, another recipe, a larger GPU.
+    """
+    found = (_shorter_sequences(plan), _lighter_recipe(plan), _larger_gpu(plan))
+    return tuple(sentence for sentence in found if sentence)
+
+
+def shortfall_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int:
+    """Return by how many bytes the predicted peak exceeds what tensors may take."""
+    peak = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    return peak - allocatable_bytes(cluster.device)
+
+
+def _shorter_sequences(plan: Plan) -> str:
+    seq_len = plan.job.seq_len // 2
+    while seq_len >= MIN_SEQ_LEN:
+        job = msgspec.structs.replace(plan.job, seq_len=seq_len)
+        if shortfall_bytes(job, plan.cluster, plan.strategy) <= 0:
+            return f"--seq-len {seq_len} would fit (it changes what is learnt)"
+        seq_len //= 2
+    return ""
+
+
+def _lighter_recipe(plan: Plan) -> str:
+    if plan.job.precision == "bf16":
+        return ""
+    job = msgspec.structs.replace(plan.job, precision="bf16")
+    short = shortfall_bytes(job, plan.cluster, plan.strategy)
+    words = "would fit" if short <= 0 else f"would still be short by {format_bytes(short)}"
+    return f"--precision bf16 {words} (no fp32 master weights: it changes what is learnt)"
+
+
+def _larger_gpu(plan: Plan) -> str:
+    by_size = sorted(gpus().values(), key=lambda device: device.usable_bytes)
+    for device in by_size:
+        cluster = Cluster(name=device.name, device=device, num_devices=1, host_ram_bytes=0)
+        if shortfall_bytes(plan.job, cluster, plan.strategy) <= 0:
+            return f"--gpus {device.name} is the smallest known GPU on which this strategy fits"
+    total = parameter_count(plan.job.model).total
+    return f"no single known GPU holds it: {total / 1e9:.1f} B parameters need several devices"

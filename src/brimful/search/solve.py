@@ -1,0 +1,93 @@
+"""Finding the fastest strategy that fits: every strategy is evaluated, none is guessed away."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.cost.family import Family
+from brimful.cost.memory import follow_family, profile_for, states
+from brimful.cost.profiles import Profile
+from brimful.cost.step import family_work, step_seconds
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.search.explain import record
+from brimful.search.record import SearchRecord
+from brimful.search.space import Pins, families
+from brimful.search.table import Objective, Table, rank, strategy_at
+from brimful.strategy import Attention
+
+
+class Solution(NamedTuple):
+    """The plan, and how it was found.
+
+    Attributes:
+        plan: The fastest that fits, or the nearest to fitting where none does.
+        record: What was considered.
+    """
+
+    plan: Plan
+    record: SearchRecord
+
+
+def solve(
+    job: Job, cluster: Cluster, pins: Pins, *, attention: Attention, objective: Objective
+) -> Solution:
+    """Search the whole space.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        pins: What the user fixed.
+        attention: How the model attends.
+        objective: ``time``: the fastest that fits. ``memory``: the smallest peak.
+
+    Returns:
+        The best plan, which says itself whether it fits, and the record of the search.
+
+    Raises:
+        InputError: A pinned value cannot run this job.
+        UnsupportedError: No profile was traced for this architecture and these settings.
+    """
+    profile = profile_for(job, attention, cluster.device)
+    table = tabulate(job, cluster, profile, list(families(job, pins, attention=attention)))
+    limit_bytes = allocatable_bytes(cluster.device)
+    order = rank(table, limit_bytes=limit_bytes, objective=objective)
+    best = strategy_at(job, table, int(order[0]), attention)
+    plan = Plan(
+        schema=PLAN_SCHEMA,
+        job=job,
+        cluster=cluster,
+        strategy=best,
+        estimate=estimate(job, cluster, best),
+    )
+    found = record(
+        table,
+        order,
+        limit_bytes=limit_bytes,
+        strategy=lambda row: strategy_at(job, table, row, attention),
+    )
+    return Solution(plan, found)
+
+
+def tabulate(job: Job, cluster: Cluster, profile: Profile, members: list[Family]) -> Table:
+    """Predict peak and step time of every strategy."""
+    columns = [_predict(job, cluster, profile, family) for family in members]
+    return Table(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def _predict(job: Job, cluster: Cluster, profile: Profile, family: Family) -> Table:
+    held = states(job)
+    peak, _ = follow_family(job, profile, family, by_item=False)
+    inside = held.parameters + held.optimizer_state + peak.level[0]
+    seconds = step_seconds(family_work(job, profile, family), job, cluster.device)
+    num_blocks = np.asarray(family.num_blocks)
+    unknown = np.full(len(num_blocks), np.nan)
+    return Table(
+        micro_batch=np.full(len(num_blocks), family.micro_batch),
+        loss_chunks=np.full(len(num_blocks), family.loss_chunks),
+        num_blocks=num_blocks,
+        peak_bytes=np.maximum(inside, sum(held)),
+        step_s=unknown if seconds is None else sum(seconds, start=np.zeros(len(num_blocks))),
+    )
