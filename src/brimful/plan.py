@@ -67,10 +67,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The first rung: what arithmetic says.
 
     Attributes:
-        items: What is alive at the highest peak, largest first; their sum is that peak.
+        items: What is alive at the highest peak, by class; their sum is that peak.
         phases: The peak of every phase.
         predicted_peak_allocated_bytes: The largest of the phase peaks.
-        predicted_peak_reserved_bytes: Band for the caching allocator; None on a CPU, which has none.
+        predicted_peak_reserved_bytes: Band for the caching allocator; None on a CPU.
         predicted_process_bytes: Band for the whole process as the driver or the OS shows it.
         predicted_step_s: Seconds per optimizer step; None where the device's rates are unknown.
         predicted_step_band_s: Band for the same.

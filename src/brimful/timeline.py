@@ -1,6 +1,7 @@
 """Thinning a long series of live bytes to what a chart can show."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ def thin(
 ) -> Timeline:
     """Keep the lowest and highest sample of every bucket of events, so that every peak stays.
 
+    Buckets end where phases do, so that every phase keeps its own peak.
+
     Args:
         live_bytes: Bytes alive after each event.
         phase_starts: Event at which each phase begins.
@@ -25,7 +28,7 @@ def thin(
     num_events = len(live_bytes)
     edges = np.linspace(0, num_events, min(NUM_BUCKETS, num_events) + 1).astype(int)
     kept: set[int] = set()
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges):
         bucket = live_bytes[start:stop]
         kept.update((int(start + bucket.argmin()), int(start + bucket.argmax())))
     events = sorted(kept)

@@ -103,7 +103,11 @@ def format_rate(rate_per_s: float, unit: str) -> str:
 
 
 def format_signed_percent(value: float, reference: float) -> str:
-    """Print the signed relative error of ``value`` against ``reference`` in percent."""
+    """Print the signed relative error of ``value`` against ``reference`` in percent.
+
+    What rounds to nothing is +0.00, whichever side it came from.
+    """
     if reference == 0:
         return "0.00 %" if value == 0 else "-"
-    return f"{100 * (value - reference) / reference:+.2f} %"
+    percent = round(100 * (value - reference) / reference, 2)
+    return f"{percent + 0.0:+.2f} %"

@@ -72,16 +72,16 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
         )
         for name in _row_names(estimate.items, simulated_items, measured_items)
     ]
-    for phase in estimate.phases:
-        rows.append(
-            _row(
-                f"peak of {phase.phase}",
-                "bytes",
-                phase.num_bytes,
-                _phase_peak(simulation, phase.phase),
-                _phase_peak(measurement, phase.phase),
-            )
+    rows += [
+        _row(
+            f"peak of {phase.phase}",
+            "bytes",
+            phase.num_bytes,
+            _phase_peak(simulation, phase.phase),
+            _phase_peak(measurement, phase.phase),
         )
+        for phase in estimate.phases
+    ]
     rows.append(
         _row(
             "peak allocated",

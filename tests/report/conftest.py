@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from brimful.plan import write_yaml
-from brimful.report.run_folder import DATA_SCHEMA, DataRecord, record_command
+from brimful.report.run_folder import record_command
+from brimful.run_files import DATA_SCHEMA, DataSummary
 from brimful.verdict import judge
 
 from .sample import (
@@ -37,7 +38,7 @@ def bare_run(tmp_path: Path, plan):
 def full_run(bare_run: Path, plan):
     """A folder that holds every part."""
     simulation, measurement = make_simulation(plan), make_measurement(plan)
-    data = DataRecord(
+    data = DataSummary(
         schema=DATA_SCHEMA,
         unigram_entropy=6.42,
         num_train_tokens=2_400_000,

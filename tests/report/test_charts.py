@@ -1,7 +1,7 @@
 import msgspec
 
 from brimful.report.charts import align, loss_chart, memory_chart, phase_peaks, thin
-from brimful.report.run_folder import EvalRow, TrainRow
+from brimful.run_files import EvalRow, TrainRow
 from brimful.rungs import Timeline
 
 

@@ -4,10 +4,9 @@ import math
 import pytest
 
 from brimful.errors import FileFormatError
+from brimful.run_files import EvalRow, TrainRow
 from brimful.train.data.tokens import TokenSet
 from brimful.train.metrics import (
-    EvalRow,
-    TrainRow,
     append_row,
     open_metrics,
     read_metrics,

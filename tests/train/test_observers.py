@@ -16,6 +16,7 @@ def report(step, num_steps=10):
         grad_norm=1.234,
         tokens_per_s=12_345,
         step_s=0.5,
+        is_process=True,
         used_bytes=1 << 30,
         peak_bytes=3 << 29,
         limit_bytes=2 << 30,
@@ -25,7 +26,7 @@ def report(step, num_steps=10):
 
 NUMBERS = (
     "loss 2.3457  lr 3.00e-04  norm 1.23  12.3K tok/s  "
-    "mem 1.00 GiB now, 1.50 GiB peak, 2.00 GiB limit  90.00 s left"
+    "process 1.00 GiB (peak 1.50 GiB)  90.00 s left"
 )
 
 

@@ -20,7 +20,7 @@ IGNORE_INDEX = -100
 """Labels with this value are masked: no loss, not counted."""
 
 
-class TokenLoss(nn.Module):
+class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """Logits and cross-entropy of the hidden states, whole or in chunks.
 
     With more than one chunk each chunk's logits are computed, reduced, dropped, and computed once
@@ -40,9 +40,9 @@ class TokenLoss(nn.Module):
 
     def forward(
         self,
-        hidden_ND: torch.Tensor,
-        labels_N: torch.Tensor,
-        num_tokens: int,  # noqa: N803
+        hidden_ND: torch.Tensor,  # noqa: N803
+        labels_N: torch.Tensor,  # noqa: N803
+        num_tokens: int,
     ) -> torch.Tensor:
         """Return the sum of the unmasked tokens' losses divided by ``num_tokens``.
 

@@ -135,7 +135,7 @@ def _hidden_states(program: Program, input_ids: torch.Tensor) -> torch.Tensor:
         device=program.device,
     )
     out = program.model.base_model(input_ids=input_ids, attention_mask=mask, use_cache=False)
-    return out[0]  # type: ignore[no-any-return]
+    return out[0]
 
 
 def update(program: Program, *, learning_rate: float) -> torch.Tensor:
@@ -166,7 +166,7 @@ def train_step(
     return StepResult(torch.stack(losses).sum(), grad_norm, num_tokens)
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     """Return the mean loss per unmasked token over ``batches``, in nats, without gradients."""
     num_tokens = count_tokens(batches)

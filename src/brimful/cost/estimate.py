@@ -59,7 +59,7 @@ def _step_time(seconds: StepSeconds | None) -> StepTime | None:
 
 
 def allocatable_bytes(device: Device) -> int:
-    """Return what is left of a device for tensors: usable less the context outside the allocator."""
+    """Return what a device has for tensors: usable less the context outside the allocator."""
     if device.kernels != "cuda":
         return device.usable_bytes
     return device.usable_bytes - assumptions_for(device).context_low_bytes

@@ -35,7 +35,8 @@ class Peak(NamedTuple):
 
 def evaluate_terms(terms: tuple[Term, ...], dims: Dimensions) -> float:
     """Compute a formula: the sum of coefficient times product of the named dimensions."""
-    return sum(t.coefficient * prod(getattr(dims, name) for name in t.factors) for t in terms)
+    total: float = sum(t.coefficient * prod(getattr(dims, f) for f in t.factors) for t in terms)
+    return total
 
 
 def kind_bytes(profile: Profile, dims: Dimensions) -> Array:

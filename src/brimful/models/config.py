@@ -78,7 +78,7 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
     if missing:
         raise ModelConfigError(f"{name} lacks {', '.join(missing)}; add it to its config.json")
     try:
-        spec = module.read(name, {k: v for k, v in config.items() if k != "model_type"})
+        spec: ModelSpec = module.read(name, {k: v for k, v in config.items() if k != "model_type"})
     except (TypeError, ZeroDivisionError) as error:
         raise ModelConfigError(f"{name} has a size that is not a whole number above 0") from error
     _check(spec)

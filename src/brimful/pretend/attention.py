@@ -39,7 +39,7 @@ def choose(query: torch.Tensor, attn_mask: torch.Tensor | None, dropout_p: float
     return "flash" if flash else "efficient"
 
 
-def scaled_dot_product_attention(  # noqa: PLR0913 - the signature is PyTorch's
+def scaled_dot_product_attention(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -80,7 +80,7 @@ def _repeat_kv(x: torch.Tensor, query: torch.Tensor, enable_gqa: bool) -> torch.
     return x.repeat_interleave(groups, 1) if enable_gqa and groups > 1 else x
 
 
-def _cpu_flash(  # noqa: PLR0913
+def _cpu_flash(  # noqa: PLR0913, PLR0917 - as above
     query: Any,
     key: Any,
     value: Any,
@@ -94,10 +94,10 @@ def _cpu_flash(  # noqa: PLR0913
     out = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
         query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
     )
-    return out[0]  # type: ignore[no-any-return]
+    return out[0]
 
 
-def _flash(
+def _flash(  # noqa: PLR0913, PLR0917 - as above
     query: Any, key: Any, value: Any, dropout_p: Any, is_causal: Any, scale: Any
 ) -> torch.Tensor:
     head_dim = query.shape[-1]
@@ -108,10 +108,10 @@ def _flash(
     out = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001
         query, key, value, dropout_p, is_causal, scale=scale
     )[0]
-    return out[..., :head_dim] if pad else out  # type: ignore[no-any-return]
+    return out[..., :head_dim] if pad else out
 
 
-def _efficient(  # noqa: PLR0913
+def _efficient(  # noqa: PLR0913, PLR0917 - as above
     query: Any,
     key: Any,
     value: Any,
@@ -125,10 +125,10 @@ def _efficient(  # noqa: PLR0913
     out = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
         query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )
-    return out[0]  # type: ignore[no-any-return]
+    return out[0]
 
 
-def _math(  # noqa: PLR0913
+def _math(  # noqa: PLR0913, PLR0917 - as above
     query: Any,
     key: Any,
     value: Any,
@@ -141,4 +141,4 @@ def _math(  # noqa: PLR0913
     out = torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=gqa
     )
-    return out[0]  # type: ignore[no-any-return]
+    return out[0]

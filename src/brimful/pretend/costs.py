@@ -49,7 +49,7 @@ def _ungrouped(shape: torch.Size, query: torch.Size) -> torch.Size:
 
 def _bytes(x: torch.Tensor) -> int:
     """Bytes that an elementwise kernel touches: broadcast (stride 0) dimensions count once."""
-    touched = 1
+    touched = int(x.element_size())
     for size, stride in zip(x.shape, x.stride(), strict=True):
         touched *= size if stride else 1
-    return touched * x.element_size()
+    return touched

@@ -96,5 +96,5 @@ def _claim_composite_ops() -> None:
             own.impl(name.removeprefix("aten::"), _never_runs)
 
 
-def _never_runs(*args: Any, **kwargs: Any) -> Any:
+def _never_runs(*_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError("the pretend GPU computes nothing; run this under FakeTensorMode")

@@ -99,6 +99,7 @@ class RecordingBuilder:
     """Appends events to lists; ``build`` turns them into a ``Recording``."""
 
     def __init__(self) -> None:
+        """Begin in the phase ``load``, with nothing recorded."""
         self._events: list[int] = []
         self._rows: list[tuple[int, int, int, int, int, int]] = []
         self._died: list[int] = []

@@ -7,7 +7,7 @@ that operation; it is freed when PyTorch drops it. Recording appends to plain li
 
 import weakref
 from bisect import bisect_right
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,7 +24,7 @@ _next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Records the device storages that operations create and drop while it is entered.
 
     Owners are module paths. In the forward pass the owner is the innermost module being called.
@@ -83,7 +83,7 @@ class Tape(TorchDispatchMode):
 
     # -- how it sees --
 
-    def __enter__(self) -> "Tape":
+    def __enter__(self) -> Self:
         """Start recording."""
         self._handles = [
             hooks.register_module_forward_pre_hook(self._enter_module),
@@ -95,7 +95,7 @@ class Tape(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Stop recording."""
         super().__exit__(*exc)
         self._multithreading.__exit__(*exc)
@@ -119,8 +119,8 @@ class Tape(TorchDispatchMode):
     def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         is_view = not func._schema.is_mutable and any(  # noqa: SLF001
-            x.untyped_storage()._cdata in self._alive
-            for x in outputs  # noqa: SLF001
+            x.untyped_storage()._cdata in self._alive  # noqa: SLF001
+            for x in outputs
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
             self._record.cost(func, *work(func, args, kwargs, outputs))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from brimful.report.run_folder import DataRecord, EvalRow, TrainRow
+from brimful.run_files import DataSummary, EvalRow, TrainRow
 from brimful.rungs import Timeline
 
 MAX_POINTS = 4000
@@ -203,7 +203,7 @@ def phase_peaks(timeline: Timeline) -> tuple[Phase, ...]:
 
 
 def loss_chart(
-    train_rows: Sequence[TrainRow], eval_rows: Sequence[EvalRow], data: DataRecord | None
+    train_rows: Sequence[TrainRow], eval_rows: Sequence[EvalRow], data: DataSummary | None
 ) -> Chart | None:
     """Draw the training loss, the held-out loss and the entropy of the unigrams.
 

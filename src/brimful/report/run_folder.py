@@ -1,77 +1,35 @@
 """Reading a run's folder back as one value. Owns the names of its files; computes nothing."""
 
-import json
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from brimful.errors import FileFormatError
 from brimful.files import write_text
 from brimful.plan import Plan, read_plan
+from brimful.run_files import (
+    COMMANDS_FILE,
+    DATA_FILE,
+    DATA_SCHEMA,
+    MEASUREMENT_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    SEARCH_FILE,
+    SIMULATION_FILE,
+    VERDICT_FILE,
+    DataSummary,
+    EvalRow,
+    Row,
+    TrainRow,
+)
 from brimful.rungs import MEASUREMENT_SCHEMA, SIMULATION_SCHEMA, Measurement, Simulation
 from brimful.search.record import SEARCH_SCHEMA, SearchRecord
+from brimful.train.metrics import read_metrics
 from brimful.verdict import VERDICT_SCHEMA, Verdict
-
-DATA_SCHEMA = "brimful.data/1"
-PLAN_FILE = "plan.yaml"
-SIMULATION_FILE = "simulation.json"
-MEASUREMENT_FILE = "measurement.json"
-VERDICT_FILE = "verdict.json"
-SEARCH_FILE = "search.json"
-METRICS_FILE = "metrics.jsonl"
-DATA_FILE = "data.json"
-COMMANDS_FILE = "commands.txt"
-
-
-class DataRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the run was trained on.
-
-    Attributes:
-        schema: ``DATA_SCHEMA``.
-        unigram_entropy: Nats per token of the best model that ignores context; a floor for
-            learning nothing but frequencies.
-        num_train_tokens: Tokens to train on.
-        num_heldout_tokens: Tokens held out.
-        source: Where the text came from.
-    """
-
-    schema: str
-    unigram_entropy: float
-    num_train_tokens: int
-    num_heldout_tokens: int
-    source: str
-
-
-class TrainRow(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="train"):
-    """One optimizer step. The log may carry more keys than the report shows.
-
-    Attributes:
-        step: Counted from 1.
-        loss: Nats per token; None where it was not finite.
-        learning_rate: As applied.
-        grad_norm: Before clipping; None where it was not finite.
-        tokens_per_s: Training speed of this step.
-        step_s: Wall time of this step.
-    """
-
-    step: int
-    loss: float | None
-    learning_rate: float
-    grad_norm: float | None
-    tokens_per_s: float
-    step_s: float
-
-
-class EvalRow(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="eval"):
-    """One pass over the held-out tokens, in nats per token; None where it was not finite."""
-
-    step: int
-    heldout_loss: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +57,7 @@ class RunFolder:
     search: SearchRecord | None
     train_rows: tuple[TrainRow, ...]
     eval_rows: tuple[EvalRow, ...]
-    data: DataRecord | None
+    data: DataSummary | None
     commands: tuple[str, ...]
 
 
@@ -132,7 +90,7 @@ def read_run_folder(run_dir: Path) -> RunFolder:
             f"{run_dir} holds no {PLAN_FILE}, so it is not a run folder; "
             "give the --out folder of brimful train"
         )
-    rows = _read_metrics(run_dir / METRICS_FILE)
+    rows = _rows(run_dir / METRICS_FILE)
     return RunFolder(
         run_dir=run_dir,
         plan=read_plan(run_dir / PLAN_FILE),
@@ -144,7 +102,7 @@ def read_run_folder(run_dir: Path) -> RunFolder:
         search=_read_part(run_dir / SEARCH_FILE, SearchRecord, SEARCH_SCHEMA, "plan"),
         train_rows=_last_of_each_step([row for row in rows if isinstance(row, TrainRow)]),
         eval_rows=_last_of_each_step([row for row in rows if isinstance(row, EvalRow)]),
-        data=_read_part(run_dir / DATA_FILE, DataRecord, DATA_SCHEMA, "train"),
+        data=_read_part(run_dir / DATA_FILE, DataSummary, DATA_SCHEMA, "train"),
         commands=_read_commands(run_dir / COMMANDS_FILE),
     )
 
@@ -196,37 +154,8 @@ def _read_part(path: Path, kind: type[_Value], schema: str, verb: str) -> _Value
     return value
 
 
-def _read_metrics(path: Path) -> list[TrainRow | EvalRow]:
-    if not path.is_file():
-        return []
-    lines = _read_text(path, "train").split("\n")
-    # A run that is still going, or was killed, leaves half a last line: that one is not broken.
-    whole = lines[:-1]
-    return [
-        _read_row(line, source=f"{path} line {number}")
-        for number, line in enumerate(whole, start=1)
-        if line.strip()
-    ]
-
-
-def _read_row(line: str, *, source: str) -> TrainRow | EvalRow:
-    fix = "delete that line or train again"
-    try:
-        # json and not msgspec: a loss that blew up is written as NaN.
-        raw = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise FileFormatError(f"{source} is not JSON ({error.msg}); {fix}") from error
-    if isinstance(raw, dict):
-        raw = {key: _finite_or_none(value) for key, value in raw.items()}
-    try:
-        row: TrainRow | EvalRow = msgspec.convert(raw, TrainRow | EvalRow)
-    except msgspec.ValidationError as error:
-        raise FileFormatError(f"{source}: {str(error).replace('Object', 'it')}; {fix}") from error
-    return row
-
-
-def _finite_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _rows(path: Path) -> tuple[Row, ...]:
+    return read_metrics(path) if path.is_file() else ()
 
 
 def _last_of_each_step(rows: list[_Row]) -> tuple[_Row, ...]:

@@ -8,7 +8,7 @@ from brimful.report import markup
 from brimful.report.charts import loss_chart, step_time_chart
 from brimful.report.figures import chart_figure
 from brimful.report.markup import Html
-from brimful.report.run_folder import DataRecord, RunFolder
+from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
     UNKNOWN,
     cluster_inputs,
@@ -20,6 +20,7 @@ from brimful.report.words import (
     step_time_words,
     strategy_inputs,
 )
+from brimful.run_files import DataSummary
 from brimful.search.record import Considered
 from brimful.units import format_bytes, format_count, format_seconds
 
@@ -98,7 +99,7 @@ def loss_section(folder: RunFolder) -> Html | None:
     return chart_figure("loss", chart, words, " ".join(caption))
 
 
-def _data_words(data: DataRecord) -> str:
+def _data_words(data: DataSummary) -> str:
     return (
         f"Data: {data.source}; {format_count(data.num_train_tokens)} tokens to train on, "
         f"{format_count(data.num_heldout_tokens)} held out."

@@ -8,7 +8,6 @@ import numpy as np
 
 from brimful.cost.family import Family
 from brimful.cost.profiles import Body
-from brimful.errors import InputError
 from brimful.job import Job
 from brimful.strategy import Attention, Strategy, check_strategy, num_checkpointed
 

@@ -1,4 +1,4 @@
-"""Finding the formula of a size: which product of dimensions, times what, gives it at every shape."""
+"""Finding the formula of a size: which product of dimensions gives it at every shape."""
 
 from collections.abc import Sequence
 from fractions import Fraction

@@ -40,7 +40,7 @@ _SHAPES = (
     (7, 96, 3, 5, 24, 504, 904, 2312, 480),
     (2, 480, 5, 3, 88, 232, 1208, 3336, 544),
 )
-"""Sequences are multiples of 3 (chunks) and of 32 (padding of attention statistics), widths of 8."""
+"""Sequences are multiples of 3 (chunks) and 32 (padding of attention statistics), widths of 8."""
 
 
 def source_hash() -> str:

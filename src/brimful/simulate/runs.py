@@ -4,9 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brimful.cost.profiles import Dimensions, EventKind, Group, Role, Run, Term, Work
 from brimful.pretend.recording import OpCost, Recording
 from brimful.simulate.fit import add_terms, fit_size
@@ -183,7 +180,7 @@ class RunFitter:
         self._shapes = shapes
         self._tables = tables
         self._num_checkpointed = num_checkpointed
-        self._items: NDArray[np.int64] = classify(recordings[0])
+        self._items = classify(recordings[0])
 
     def runs(self, *, micro_batch: int) -> tuple[Run, ...]:
         """Return the runs of one micro-batch.

@@ -19,6 +19,7 @@ from brimful.build.program import (
 )
 from brimful.errors import RunError
 from brimful.plan import Plan
+from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, EvalRow, TrainRow
 from brimful.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from brimful.train.data.batches import (
     START,
@@ -33,8 +34,6 @@ from brimful.train.export import export_model
 from brimful.train.interrupt import catch_interrupts
 from brimful.train.memory import peak_bytes, reset_peak, used_bytes
 from brimful.train.metrics import (
-    EvalRow,
-    TrainRow,
     append_row,
     open_metrics,
     read_metrics,
@@ -43,10 +42,6 @@ from brimful.train.metrics import (
 )
 from brimful.train.observers import Observer, StepReport, describe_stop
 from brimful.train.run_folder import (
-    CHECKPOINTS,
-    DATA_FILE,
-    METRICS_FILE,
-    MODEL,
     Resumed,
     check_same_data,
     open_run_folder,
@@ -291,6 +286,7 @@ def _report(run: _Run, row: TrainRow) -> StepReport:
         grad_norm=row.grad_norm,
         tokens_per_s=row.tokens_per_s,
         step_s=row.step_s,
+        is_process=run.program.device.type == "cpu",
         used_bytes=used_bytes(run.program.device),
         peak_bytes=peak_bytes(run.program.device),
         limit_bytes=run.plan.cluster.device.usable_bytes,

@@ -25,6 +25,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         grad_norm: Before clipping.
         tokens_per_s: Of this step.
         step_s: Wall time of this step.
+        is_process: Whether memory is that of the whole process (CPU) or of tensors (GPU).
         used_bytes: Memory in use after it.
         peak_bytes: Largest memory in use so far.
         limit_bytes: What the plan was made for.
@@ -38,6 +39,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     grad_norm: float
     tokens_per_s: float
     step_s: float
+    is_process: bool
     used_bytes: int
     peak_bytes: int
     limit_bytes: int
@@ -158,10 +160,12 @@ def describe_numbers(report: StepReport) -> str:
 
 
 def describe_memory(report: StepReport) -> str:
-    """Say memory now, at the peak, and the limit."""
+    """Say memory now and at the peak, and of what: the limit is for tensors, not for a process."""
     sizes = (report.used_bytes, report.peak_bytes, report.limit_bytes)
     now, peak, limit = map(format_bytes, sizes)
-    return f"mem {now} now, {peak} peak, {limit} limit"
+    if report.is_process:
+        return f"process {now} (peak {peak})"
+    return f"tensors {now} (peak {peak}, limit {limit})"
 
 
 def describe_eval(step: int, heldout_loss: float) -> str:

@@ -9,15 +9,20 @@ import msgspec
 from brimful.errors import InputError, RunError
 from brimful.files import cache_dir, disk_error
 from brimful.plan import Plan, write_yaml
+from brimful.run_files import (
+    CHECKPOINTS,
+    COMMANDS_FILE,
+    DATA_FILE,
+    METRICS_FILE,
+    MODEL,
+    PLAN_FILE,
+    SEARCH_FILE,
+    SIMULATION_FILE,
+    TOKENS,
+)
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 
-PLAN_FILE = "plan.yaml"
-METRICS_FILE = "metrics.jsonl"
-DATA_FILE = "data.json"
-CHECKPOINTS = "checkpoints"
-MODEL = "model"
-TOKENS = "tokens"
-BEFORE_TRAINING = frozenset({PLAN_FILE, TOKENS, "commands.txt", "search.json", "simulation.json"})
+BEFORE_TRAINING = frozenset({PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE})
 """What is written before the first step; anything else means that the folder is in use."""
 
 _RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}

@@ -1,0 +1,80 @@
+"""Tiny jobs, strategies and clusters that the tests of many packages share."""
+
+from brimful.hardware.cluster import Cluster, Device, MatrixRates
+from brimful.job import Job
+from brimful.models.config import read_config
+from brimful.strategy import Strategy
+
+TINY_LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
+TINY_GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_inner": 80,
+    "vocab_size": 97,
+    "n_positions": 512,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+CONFIGS = {"llama": TINY_LLAMA, "gpt2": TINY_GPT2}
+
+
+def make_model(architecture="llama", **changes):
+    return read_config(f"tiny-{architecture}", {**CONFIGS[architecture], **changes})
+
+
+def make_job(architecture="llama", **changes):
+    fields = {
+        "model": make_model(architecture),
+        "task": "causal-lm",
+        "method": "full",
+        "precision": "fp32",
+        "optimizer": "adamw",
+        "seq_len": 24,
+        "global_batch": 4,
+        "num_steps": 5,
+        "learning_rate": 1e-2,
+        "warmup_steps": 0,
+        "weight_decay": 0.1,
+        "clip": 1.0,
+        "seed": 3,
+    }
+    return Job(**{**fields, **changes})
+
+
+def make_strategy(**changes):
+    fields = {
+        "micro_batch": 2,
+        "activation_checkpointing": "none",
+        "loss_chunks": 1,
+        "attention": "sdpa",
+    }
+    return Strategy(**{**fields, **changes})
+
+
+def make_cluster(kernels="cpu", **changes):
+    fields = {
+        "name": "local",
+        "description": "a test's device",
+        "kernels": kernels,
+        "usable_bytes": 2**34,
+        "capability": 0.0,
+        "matrix_flops_per_s": MatrixRates(fp32=1e12, bf16=2e12),
+        "memory_bytes_per_s": 1e11,
+        "op_overhead_s": 1e-5,
+        "calibrated": True,
+        "source": "a test",
+    }
+    device = Device(**{**fields, **changes})
+    return Cluster(name="local", device=device, num_devices=1, host_ram_bytes=0)
