@@ -4,10 +4,10 @@ from functools import cache
 
 import pytest
 import torch
-from samples import make_job, make_model, make_strategy
 
 from brimful.build.loss import IGNORE_INDEX
 from brimful.build.program import Batch, build_program, count_tokens, evaluate, train_step
+from samples import make_job, make_model, make_strategy
 
 from .plain import MASKED, plain_run, ragged_batch
 
@@ -57,9 +57,7 @@ def run(job, strategy, num_steps=NUM_STEPS):
         batches = [Batch(*pair) for pair in pairs]
         num_tokens = count_tokens(batches)
         results.append(
-            train_step(
-                program, batches, num_tokens=num_tokens, learning_rate=job.learning_rate
-            )
+            train_step(program, batches, num_tokens=num_tokens, learning_rate=job.learning_rate)
         )
     return [(float(r.loss), float(r.grad_norm)) for r in results]
 

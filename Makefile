@@ -1,0 +1,39 @@
+# make demo   the main job, end to end, on this machine
+# make test   the suite (<= 10 minutes on two cores)
+# make check  what CI asks of a change: format, lint, types, tests
+# make prove  the long evidence, written to validation/
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check lint prove clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Brimful needs Python >= 3.11 and $(PYTHON) is older; set PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/brimful demo
+
+# Two workers with one thread each: the tests are small, and bit-equality does not depend on it.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(READY)
+	$(BIN)/ruff format --check src tests benchmarks validation docs
+	$(BIN)/ruff check src tests benchmarks validation docs
+	$(BIN)/mypy
+
+check: lint test
+
+prove: $(READY)
+	$(BIN)/python validation/prove.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
