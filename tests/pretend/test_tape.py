@@ -29,8 +29,7 @@ def record(program, *, count_costs=False):
     tape = Tape(count_costs=count_costs)
     with FakeTensorMode(allow_non_fake_inputs=True), tape:
         program(tape)
-        recording = tape.finish()
-    return recording
+        return tape.finish()
 
 
 def sizes(recording):
@@ -199,23 +198,23 @@ class Custom(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 8, bias=False)
-        self.double = Double()
+        self.scaling = Scaling()
 
     def forward(self, x):
-        return self.double(self.linear(x))
+        return self.scaling(self.linear(x))
 
 
-class Double(nn.Module):
+class Scaling(nn.Module):
     def forward(self, x):
         return Doubled.apply(x)
 
 
 def test_a_custom_function_is_recorded_forward_and_backward():
     recording = trained(Custom)
-    assert ("double", "mul") in owners(recording, phase="forward")
+    assert ("scaling", "mul") in owners(recording, phase="forward")
     backward = owners(recording, phase="backward")
-    assert ("double", "mul") in backward
-    assert ("double", "new_zeros") in backward
+    assert ("scaling", "mul") in backward
+    assert ("scaling", "new_zeros") in backward
 
 
 def test_module_names_cover_modules_that_were_not_named():
@@ -250,12 +249,13 @@ def test_an_exception_leaves_no_hooks_modes_or_settings_behind():
     before = num_hooks()
     model = nn.Sequential(nn.Identity(), Failing())
     tape = Tape()
+    with tape:
+        assert num_hooks() == tuple(n + 1 for n in before)
     with (
         pytest.raises(ValueError, match="4"),
         FakeTensorMode(allow_non_fake_inputs=True),
         tape,
     ):
-        assert num_hooks() == tuple(n + 1 for n in before)
         model(torch.empty(4, device=GPU))
     assert num_hooks() == before
     assert torch._C._len_torch_dispatch_stack() == 0
@@ -313,5 +313,5 @@ def test_dropped_cycles_are_freed_when_the_collector_finds_them():
 
 
 def test_the_pretend_gpu_computes_nothing_outside_a_fake_mode():
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        torch.ones(2, device=GPU).silu()
+    with pytest.raises(NotImplementedError):
+        torch.ones(2, device=GPU)

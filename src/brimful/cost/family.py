@@ -69,10 +69,14 @@ def family_dimensions(job: Job, family: Family) -> Dimensions:
 
 
 def family_counts(job: Job, family: Family) -> dict[Group, NDArray[np.float64]]:
-    """Count the members of every group of runs: [strategies] each."""
+    """Count the members of every group of runs: [strategies] each.
+
+    Cutting 10 tokens into 6 chunks gives 5 of 2: ``Tensor.chunk`` rounds their size up.
+    """
     num_blocks = np.atleast_1d(np.asarray(family.num_blocks, dtype=np.float64))
+    num_chunks = -(-family.micro_batch * job.seq_len // family_dimensions(job, family).C)
     return {
         "checkpointed": num_blocks,
         "plain": job.model.num_layers - num_blocks,
-        "chunk": np.full_like(num_blocks, family.loss_chunks),
+        "chunk": np.full_like(num_blocks, num_chunks),
     }

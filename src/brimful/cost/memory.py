@@ -5,6 +5,7 @@ profile. Peak = the largest of: after loading; inside a step's forward or backwa
 update.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,17 @@ from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import GRADIENTS, ITEM_NAMES, OPTIMIZER_STATE, PARAMETERS
+from brimful.rungs import (
+    AUTOCAST_CACHE,
+    BUFFERS,
+    GRADIENTS,
+    ITEM_NAMES,
+    LOGITS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+)
 from brimful.strategy import Attention, Strategy
 
 STEP_1, STEP_2 = "step 1", "step 2+"
@@ -50,7 +61,7 @@ class StepMemory(NamedTuple):
     Attributes:
         states: Bytes that live across phases.
         items: [items], bytes above parameters and state at the peak of forward and backward.
-        run: The run in which that peak lies, in words.
+        run: Where that peak lies, in words.
     """
 
     states: States
@@ -104,12 +115,21 @@ def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
 def step_memory(job: Job, strategy: Strategy, profile: Profile) -> StepMemory:
     """Find the peak of one strategy's forward and backward, by item."""
     peak, runs = follow_family(job, profile, family_of(job, strategy), by_item=True)
-    run = runs[int(peak.run[0])]
-    words = {"": "outside the blocks", "chunk": "a chunk of the loss"}
-    where = words.get(run.group, f"{run.role} {run.group} block")
-    return StepMemory(
-        states(job), np.rint(peak.level[:, 0]).astype(np.int64), f"{run.phase}: {where}"
-    )
+    at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
+    return StepMemory(states(job), at_peak, describe_run(runs, int(peak.run[0])))
+
+
+def describe_run(runs: tuple[Run, ...], index: int) -> str:
+    """Say in words where in a step a run lies, e.g. ``backward of the first plain block``."""
+    run = runs[index]
+    if run.group == "chunk":
+        return f"{run.phase} of a chunk of the loss"
+    if run.group:
+        return f"{run.phase} of the {run.role} {run.group} block"
+    behind = itertools.takewhile(lambda r: r.phase == run.phase, reversed(runs[:index]))
+    past_blocks = any(other.group in {"plain", "checkpointed"} for other in behind)
+    part = "final norm and loss" if past_blocks == (run.phase == "forward") else "embedding"
+    return f"{run.phase} of the {part}"
 
 
 def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
@@ -135,6 +155,11 @@ _WHY = {
     PARAMETERS: "parameters x bytes of the recipe",
     GRADIENTS: "parameters x bytes of the recipe, as far as backward has come",
     OPTIMIZER_STATE: "AdamW: two moments per parameter",
+    BUFFERS: "profile: what the forward registers",
+    AUTOCAST_CACHE: "profile: bf16 copies of weights",
+    SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
+    LOGITS: "profile: logits, log-probabilities, their gradients",
+    TRANSIENTS: "profile: dropped within the phase",
 }
 
 
@@ -152,7 +177,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
             phase=STEP_2,
             num_bytes=int(num_bytes),
             where="device",
-            why=_WHY.get(name, f"profile: {memory.run}"),
+            why=_WHY[name],
         )
         for name, num_bytes in zip(ITEM_NAMES, at_peak, strict=True)
         if num_bytes
