@@ -1,5 +1,6 @@
 """Writing files so that a reader, or a crash, never sees half of one."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -13,17 +14,30 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         RunError: The disk is full or the folder cannot be written; the old file is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # Through a link, so that the link stays one; and a device or a pipe is no file to replace.
+        target = path.resolve()
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(content)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, content)
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name[:64]}.{os.getpid()}.tmp")
+    try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise disk_error(path, error) from error
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,8 +48,12 @@ def write_text(path: Path, text: str) -> None:
 def disk_error(path: Path, error: OSError) -> RunError:
     """Say in one sentence why a path could not be written and what to do."""
     if error.errno == errno.ENOSPC:
-        return RunError(f"no space left on the disk of {path}; free some or choose another --out")
-    return RunError(f"{path} cannot be written ({error.strerror or error}); choose another --out")
+        return RunError(
+            f"no space left on the disk of {path}; free some or give another --out or -o"
+        )
+    return RunError(
+        f"{path} cannot be written ({error.strerror or error}); give another --out or -o"
+    )
 
 
 def cache_dir() -> Path:

@@ -54,6 +54,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 MAX_COUNT = 10**9
 """Batches, lengths and steps beyond this are typing errors, and overflow no arithmetic below it."""
+MAX_SEED = 2**63 - 1
+"""The largest that torch and YAML readers of every language agree on."""
 
 
 def check_job(job: Job) -> Job:
@@ -69,7 +71,14 @@ def check_job(job: Job) -> Job:
     for field in ("learning_rate", "warmup_steps", "weight_decay", "clip"):
         value = getattr(job, field)
         if not 0 <= value <= MAX_COUNT:
-            raise InputError(f"{field}={value} is out of range; give 0 or more")
+            raise InputError(f"{field}={value} is out of range; give 0 to {MAX_COUNT}")
+    if not 0 <= job.seed <= MAX_SEED:
+        raise InputError(f"seed={job.seed} is out of range; give 0 to {MAX_SEED}")
+    if job.warmup_steps > job.num_steps:
+        raise InputError(
+            f"warmup_steps={job.warmup_steps} is more than num_steps={job.num_steps}, so the "
+            f"learning rate would never be reached; give {job.num_steps} or less"
+        )
     if job.seq_len > job.model.max_seq_len:
         raise InputError(
             f"seq_len={job.seq_len} is longer than {job.model.name}'s "

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from brimful.errors import FileFormatError
-from brimful.hardware.cluster import Cluster
+from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.job import Job, check_job
+from brimful.mismatch import explain_mismatch
+from brimful.models.config import check_model
 from brimful.strategy import Strategy, check_strategy
 
 PLAN_SCHEMA = "brimful.plan/1"
@@ -135,17 +137,34 @@ def read_yaml(path: Path, kind: type[Value]) -> Value:
     Raises:
         FileFormatError: It cannot be read, is not YAML, or has an unknown or missing field.
     """
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(
+            f"{path} is not UTF-8 text (byte {error.start}); give a YAML file"
+        ) from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error
+    return convert(_parse_yaml(text, path), kind, source=str(path))
+
+
+def _parse_yaml(text: str, path: Path) -> Any:
     import yaml
 
+    from brimful.yaml_loader import loader
+
     try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
+        return yaml.load(text, loader())  # noqa: S506 - a SafeLoader with two more rules
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
-        line = f" (line {where.line + 1})" if where else ""
+        line = f" (line {where.line + 1}: {getattr(error, 'problem', error)})" if where else ""
         raise FileFormatError(f"{path} is not YAML{line}; mend it or plan again") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); check the path") from error
-    return convert(raw, kind, source=str(path))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FileFormatError(
+            f"{path} is not a plan (a date that never was, a number of thousands of digits, a key "
+            f"that is a list, or thousands of brackets); plan again"
+        ) from error
 
 
 def convert(raw: Any, kind: type[Value], *, source: str) -> Value:
@@ -154,10 +173,12 @@ def convert(raw: Any, kind: type[Value], *, source: str) -> Value:
     Raises:
         FileFormatError: A field is unknown, missing or of the wrong type.
     """
+    if raw is None:
+        raise FileFormatError(f"{source} is empty; plan again or give another file")
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise FileFormatError(f"{source}: {str(error).replace('Object', 'it')}; mend it") from error
+        raise FileFormatError(f"{source}: {explain_mismatch(error, kind)}") from error
 
 
 def read_plan(path: Path) -> Plan:
@@ -165,13 +186,19 @@ def read_plan(path: Path) -> Plan:
 
     Raises:
         FileFormatError: It is not a plan of this schema.
-        InputError: Its job or strategy was edited into something that cannot run.
+        InputError: It was edited into something that cannot run.
+        UnsupportedError: It is for more devices than this version runs on.
     """
     plan = read_yaml(path, Plan)
     if plan.schema != PLAN_SCHEMA:
         raise FileFormatError(
             f"{path} has schema {plan.schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
         )
-    check_job(plan.job)
-    check_strategy(plan.job, plan.strategy)
+    try:
+        check_model(plan.job.model)
+        check_job(plan.job)
+        check_cluster(plan.cluster)
+        check_strategy(plan.job, plan.strategy)
+    except (InputError, UnsupportedError) as error:
+        raise type(error)(f"{path}: {error}") from error
     return plan

@@ -9,7 +9,13 @@ from brimful.errors import InputError
 from brimful.job import Job
 
 Attention = Literal["eager", "sdpa"]
-_FULL_K = re.compile(r"full:(\d+)")
+_FULL_K = re.compile(r"full:(\d{1,9})")
+_EIB = 2**60
+MAX_BYTES = 4 * _EIB
+"""Byte counts beyond this overflow; no machine has them."""
+_BYTES_PER_VALUE = 64
+"""More than any block keeps per value of its input, so that the bound below is one."""
+_MAX_CHOICES = 12
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +47,10 @@ def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
         return num_layers
     match = _FULL_K.fullmatch(text)
     if match is None:
-        raise InputError(f"activation_checkpointing={text!r}; use none, full or full:K")
+        raise InputError(
+            f"activation_checkpointing={text!r} is not known; "
+            f"use none, full or full:K with K from 0 to {num_layers}"
+        )
     if int(match[1]) > num_layers:
         raise InputError(
             f"activation_checkpointing={text} asks for {match[1]} blocks and the model has "
@@ -69,12 +78,9 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
         InputError: A count is out of range or does not divide what it must divide.
     """
     if strategy.micro_batch < 1 or job.global_batch % strategy.micro_batch:
-        divisors = [
-            n for n in range(1, min(job.global_batch, 4096) + 1) if not job.global_batch % n
-        ]
         raise InputError(
             f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}; "
-            f"use {', '.join(map(str, divisors[:12]))}"
+            f"use {_divisors(job.global_batch, near=strategy.micro_batch)}"
         )
     tokens = strategy.micro_batch * job.seq_len
     if not 1 <= strategy.loss_chunks <= tokens:
@@ -83,4 +89,26 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             f"use 1 to {tokens}"
         )
     num_checkpointed(strategy, num_layers=job.model.num_layers)
+    _check_size(job, strategy)
     return strategy
+
+
+def _divisors(number: int, *, near: int) -> str:
+    """List divisors, those nearest to what was asked for where there are many."""
+    small = [n for n in range(1, min(number, 4096) + 1) if not number % n]
+    chosen = sorted(sorted(small, key=lambda n: abs(n - near))[:_MAX_CHOICES])
+    return ", ".join(map(str, chosen))
+
+
+def _check_size(job: Job, strategy: Strategy) -> None:
+    model, tokens = job.model, strategy.micro_batch * job.seq_len
+    width = model.hidden_size + model.intermediate_size + model.num_heads * model.head_dim
+    per_block = tokens * width + strategy.micro_batch * model.num_heads * job.seq_len**2
+    parameters = width * model.hidden_size
+    values = model.num_layers * (per_block + 4 * parameters) + tokens * model.vocab_size
+    if values * _BYTES_PER_VALUE > MAX_BYTES:
+        raise InputError(
+            f"micro_batch={strategy.micro_batch} x seq_len={job.seq_len} of {model.name} could "
+            f"take {values * _BYTES_PER_VALUE / _EIB:.3g} EiB and no more than "
+            f"{MAX_BYTES / _EIB:.3g} EiB can be counted; lower one of them"
+        )

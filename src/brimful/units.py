@@ -4,6 +4,7 @@ Inside the program a number is in bytes, seconds or plain counts, and its name s
 GiB and ms exist only where text is read or printed: here.
 """
 
+import math
 import re
 
 from brimful.errors import InputError
@@ -26,12 +27,12 @@ _BYTE_UNITS = {
     "tib": TIB,
 }
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*")
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _QUANTITY.fullmatch(text)
-    if match is None or match[2].lower() not in units:
+    if match is None or match[2].lower() not in units or math.isinf(float(match[1])):
         raise InputError(f"{text!r} is not {what}; write it like {example}")
     return round(float(match[1]) * units[match[2].lower()])
 

@@ -14,7 +14,7 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Precision
-from brimful.units import GIB, format_bytes, format_count, format_seconds, parse_bytes
+from brimful.units import MIB, format_bytes, format_count, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -26,23 +26,23 @@ MODEL = {
     "model_type": "llama",
     "hidden_size": 512,
     "intermediate_size": 1408,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 7,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
-    "vocab_size": 8192,
+    "vocab_size": 4096,
     "max_position_embeddings": 1024,
     "tie_word_embeddings": False,
     "bos_token_id": None,
     "eos_token_id": None,
 }
-"""A Llama-type decoder of 26 M parameters."""
-MEMORY_LIMIT = 1 * GIB
+"""A Llama-type decoder of 25 M parameters."""
+MEMORY_LIMIT = 640 * MIB
 SEQ_LEN = 256
-GLOBAL_BATCH = 32
+GLOBAL_BATCH = 8
 LEARNING_RATE = 1.5e-3
 TRAINING_S = 110.0
 """Steps are chosen so that training takes about this long, by the predicted step time."""
-MIN_STEPS, MAX_STEPS = 30, 400
+MIN_STEPS, MAX_STEPS = 80, 300
 MIXED_GAIN = 1.5
 """bf16-mixed is taken where bf16 matrix products are this much faster than fp32 ones."""
 
@@ -108,7 +108,7 @@ def _job(precision: Precision, num_steps: int) -> Job:
     from brimful.models.config import read_config
 
     return Job(
-        model=read_config("demo-26m", MODEL),
+        model=read_config("demo-25m", MODEL),
         task="causal-lm",
         method="full",
         precision=precision,

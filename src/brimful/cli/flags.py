@@ -1,6 +1,9 @@
 """The flags that verbs share, and how they become a Job, a Cluster and a Strategy."""
 
 import argparse
+import difflib
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
@@ -34,7 +37,19 @@ class Parser(argparse.ArgumentParser):
         Raises:
             InputError: Always.
         """
-        raise InputError(f"{message}; see {self.prog} --help")
+        refused = sys.exception()
+        if isinstance(refused, argparse.ArgumentError):
+            # argparse catches every ValueError of a flag's type and drops what it said.
+            cause = refused.__context__
+            if isinstance(cause, InputError):
+                raise cause
+        raise InputError(f"{message}; {self._nearest_flag(message)}see {self.prog} --help")
+
+    def _nearest_flag(self, message: str) -> str:
+        misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
+        known = list(self._option_string_actions)
+        near = difflib.get_close_matches(misspelt[0], known, n=1) if misspelt else []
+        return f"did you mean {near[0]}? " if near else ""
 
 
 def choice(what: str, allowed: tuple[str, ...]) -> Callable[[str], str]:
@@ -48,12 +63,32 @@ def choice(what: str, allowed: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
-def whole(what: str) -> Callable[[str], int]:
-    """Return an argparse type for counts such as ``4096`` or ``4k``."""
+_FRACTION = re.compile(r"\d*\.\d*[1-9]\d*")
+
+
+def whole(what: str, *, least: int = 1) -> Callable[[str], int]:
+    """Return an argparse type for counts such as ``4096`` or ``4k``, of ``least`` or more."""
 
     def parse(text: str) -> int:
         try:
-            return parse_count(text)
+            count = parse_count(text)
+        except InputError as error:
+            raise InputError(f"{what} {error}") from error
+        if _FRACTION.fullmatch(text.strip()):
+            raise InputError(f"{what} {text!r} is not a whole number; write it like 4096 or 4k")
+        if count < least:
+            raise InputError(f"{what} {text} is too few; give {least} or more")
+        return count
+
+    return parse
+
+
+def size(what: str) -> Callable[[str], int]:
+    """Return an argparse type for sizes such as ``1.5GiB``."""
+
+    def parse(text: str) -> int:
+        try:
+            return parse_bytes(text)
         except InputError as error:
             raise InputError(f"{what} {error}") from error
 
@@ -72,6 +107,13 @@ def number(what: str) -> Callable[[str], float]:
     return parse
 
 
+def output_path(text: str) -> Path:
+    """Read where to write a file."""
+    if not text or Path(text).is_dir():
+        raise InputError(f"{text!r} is no file to write; give a name such as plan.yaml")
+    return Path(text)
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the positional MODEL and the cluster flags."""
     parser.add_argument(
@@ -79,7 +121,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpus", default=None, help=f"what it runs on (default {defaults.GPUS})")
     parser.add_argument(
-        "--memory-limit", type=parse_bytes, default=None, help="use at most this much, e.g. 1.5GiB"
+        "--memory-limit",
+        type=size("--memory-limit"),
+        default=None,
+        help="use at most this much, e.g. 1.5GiB",
     )
 
 
@@ -96,10 +141,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=whole("--steps"), help="optimizer steps")
     add("--tokens", type=whole("--tokens"), help="tokens of the run, instead of --steps")
     add("--learning-rate", type=number("--learning-rate"))
-    add("--warmup-steps", type=whole("--warmup-steps"))
+    add("--warmup-steps", type=whole("--warmup-steps", least=0))
     add("--weight-decay", type=number("--weight-decay"))
     add("--clip", type=number("--clip"), help="largest gradient norm; 0 is off")
-    add("--seed", type=whole("--seed"))
+    add("--seed", type=whole("--seed", least=0))
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
@@ -205,6 +250,12 @@ def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int)
     return -(-int(args.tokens) // tokens_per_step)
 
 
+def attention_from(args: argparse.Namespace) -> Attention:
+    """Resolve ``--attention``."""
+    attention: Attention = _or(args.attention, defaults.ATTENTION)
+    return attention
+
+
 def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
     return check_strategy(
@@ -215,6 +266,6 @@ def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
                 args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING
             ),
             loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
-            attention=_or(args.attention, defaults.ATTENTION),
+            attention=attention_from(args),
         ),
     )

@@ -1,5 +1,6 @@
 """``brimful``: picks the verb, and turns our exceptions into one sentence and an exit code."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -49,21 +50,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()
     except BrimfulError as error:
-        print(f"brimful: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _complain(str(error), BAD_INPUT)
     except KeyboardInterrupt:
-        print("brimful: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return 0
+    except OSError as error:
+        # What no layer foresaw: mostly the output itself on a full disk.
+        _silence_stdout()
+        place = error.filename or "the output"
+        return _complain(
+            f"{place} cannot be read or written ({error.strerror or error}); check the disk and "
+            f"the path",
+            BAD_INPUT,
+        )
+    return code
+
+
+def _complain(message: str, code: int) -> int:
+    """Print one line, whatever a name that the user gave may hold."""
+    print(f"brimful: {' '.join(message.splitlines())}", file=sys.stderr)
+    return code
+
+
+def _silence_stdout() -> None:
+    """Drop what could not be written, or Python complains of it once more as it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        print(usage())
+        print(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else BAD_INPUT
     if arguments[0] in {"--version", "-V"}:
         print(f"brimful {__version__}")

@@ -1,9 +1,13 @@
 """``brimful models``: the registry."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
+
+if TYPE_CHECKING:
+    from brimful.models.spec import ModelSpec
 
 HELP = "list the known models"
 
@@ -17,20 +21,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the registry."""
     from brimful.models.config import load_model, parameter_count, registry
 
-    rows = []
-    for name in registry():
-        spec = load_model(name)
-        total = parameter_count(spec).total
-        rows.append(
-            {
-                "name": name,
-                "model_type": spec.model_type,
-                "num_parameters": total,
-                "num_active_parameters": total,
-            }
-        )
+    specs = [load_model(name) for name in registry()]
     if args.json:
-        show_json({"schema": "brimful.models/1", "models": rows})
+        show_json({"schema": "brimful.models/1", "models": [_row(spec) for spec in specs]})
     else:
         from brimful.report.text import listing
         from brimful.units import format_count
@@ -38,7 +31,20 @@ def run(args: argparse.Namespace) -> int:
         show(
             listing(
                 ("model", "type", "parameters"),
-                [(r["name"], r["model_type"], format_count(r["num_parameters"])) for r in rows],
+                [(s.name, s.model_type, format_count(parameter_count(s).total)) for s in specs],
             )
         )
     return 0
+
+
+def _row(spec: "ModelSpec") -> dict[str, Any]:
+    from brimful.models.config import parameter_count
+
+    # Every parameter of a dense decoder is active.
+    total = parameter_count(spec).total
+    return {
+        "name": spec.name,
+        "model_type": spec.model_type,
+        "num_parameters": total,
+        "num_active_parameters": total,
+    }

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=defaults.OBJECTIVE,
     )
     parser.add_argument(
-        "-o", "--output", type=Path, default=None, help="write the plan here (YAML)"
+        "-o", "--output", type=flags.output_path, default=None, help="write the plan here (YAML)"
     )
     flags.add_json(parser)
 
@@ -62,7 +62,7 @@ def search(args: argparse.Namespace) -> "Solution":
         flags.job_from(args),
         flags.cluster_from(args),
         Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks),
-        attention=args.attention or defaults.ATTENTION,
+        attention=flags.attention_from(args),
         objective=args.objective,
     )
 

@@ -7,6 +7,7 @@ import msgspec
 
 from brimful.cli import flags
 from brimful.cli.output import show_json
+from brimful.errors import InputError, unknown_name
 
 HELP = "trace the profile of a key such as llama.hf.bf16-mixed.sdpa.cuda; --all makes every one"
 
@@ -23,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trace and write."""
-    from brimful.errors import InputError
     from brimful.quiet import quiet_libraries
 
     if (args.key is None) == (not args.all):
@@ -34,10 +34,11 @@ def run(args: argparse.Namespace) -> int:
     from brimful.simulate.profile import data_folder, make_profile, shipped_keys
 
     folder = args.output or data_folder()
+    keys = shipped_keys() if args.all else (_checked(args.key, shipped_keys()),)
     written = []
-    for key in shipped_keys() if args.all else [args.key]:
+    for key in keys:
         with Progress(key, quiet=args.json) as progress:
-            profile = make_profile(key, on_progress=lambda share, p=progress: p.update("", share))
+            profile = make_profile(key, on_progress=progress.update_share)
         write_bytes(folder / f"{key}.json", msgspec.json.encode(profile))
         written.append(str(folder / f"{key}.json"))
     if args.json:
@@ -45,3 +46,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(written))
     return 0
+
+
+def _checked(key: str, known: tuple[str, ...]) -> str:
+    if key not in known:
+        raise unknown_name("profile", key, known)
+    return key

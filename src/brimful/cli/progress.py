@@ -2,7 +2,7 @@
 
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 
 class Progress:
@@ -20,7 +20,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Self:
         """Begin."""
         if self._quiet:
             return self
@@ -46,6 +46,11 @@ class Progress:
         """Say what is being done and the share of the whole that is behind."""
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self._what}: {stage}", completed=share)
+
+    def update_share(self, share: float) -> None:
+        """Say the share of the whole that is behind; the name of the task says the rest."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=share)
 
     def __exit__(
         self,

@@ -1,7 +1,6 @@
 """``brimful simulate``: the code that trains, on the pretend GPU."""
 
 import argparse
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_job(parser)
     flags.add_strategy(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, default=None, help="write the simulation (JSON)"
+        "-o", "--output", type=flags.output_path, default=None, help="write the simulation (JSON)"
     )
     flags.add_json(parser)
 
@@ -31,11 +30,13 @@ def run(args: argparse.Namespace) -> int:
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
+    from brimful.models.config import check_buildable
     from brimful.report.text import owners_table, verdict_table
     from brimful.simulate.run import simulate
     from brimful.verdict import judge
 
     predicted = estimate(*asked)
+    check_buildable(asked.job.model)
     simulation = simulate(*asked)
     if args.output is not None:
         write_bytes(args.output, msgspec.json.encode(simulation))

@@ -43,9 +43,11 @@ def run(args: argparse.Namespace) -> int:
     plan = read_plan(args.plan)
     quiet_libraries()
     from brimful.measure.meter import meter_for
+    from brimful.models.config import check_buildable
     from brimful.train.loop import train
     from brimful.train.observers import make_observer
 
+    check_buildable(plan.job.model)
     meter = meter_for(plan.cluster.device.kernels)
     settings = _settings(args)
     result = train(plan, settings, observer=make_observer(), meter=meter)

@@ -18,7 +18,7 @@ from brimful.cost.family import (
     family_of,
     family_variant,
 )
-from brimful.cost.profiles import Profile, Run, load_profile, profile_key
+from brimful.cost.profiles import Profile, Run, check_traced, load_profile, profile_key
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes, middles
 from brimful.hardware.cluster import Device
@@ -80,6 +80,7 @@ def states(job: Job) -> States:
 
 def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
     """Load the profile that holds for a job on a device."""
+    check_traced(job.model, job.precision, attention, device.kernels)
     return load_profile(profile_key(job.model, job.precision, attention, device.kernels))
 
 

@@ -20,6 +20,10 @@ PROFILE_SCHEMA = "brimful.profile/1"
 IMPLEMENTATION = "hf"
 """Whose code was traced: ``transformers`` modules under ``build/``."""
 
+FLASH_MAX_HEAD_DIM = 256
+FLASH_HEAD_DIM_MULTIPLE = 8
+"""Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
+
 Role = Literal["other", "first", "middle", "last"]
 Group = Literal["", "checkpointed", "plain", "chunk"]
 Body = Literal["plain", "checkpointed", "mixed"]
@@ -156,6 +160,30 @@ def architecture_key(spec: ModelSpec, attention: Attention) -> str:
 def profile_key(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> str:
     """Return the name of the profile that holds for this model and these settings."""
     return f"{architecture_key(spec, attention)}.{IMPLEMENTATION}.{precision}.{attention}.{kernels}"
+
+
+def check_traced(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> None:
+    """Refuse what takes a code path that no trace took; its prediction would be a silent guess.
+
+    With one key and value head and one sequence, eager attention repeats the head without a copy.
+    Flash attention pads heads to a multiple of 8 and does not exist beyond ``FLASH_MAX_HEAD_DIM``.
+
+    Raises:
+        UnsupportedError: The model attends in such a way.
+    """
+    if attention == "eager" and spec.num_kv_heads == 1 < spec.num_heads:
+        raise UnsupportedError(
+            f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads}, and no profile "
+            "covers that with eager attention; use --attention sdpa"
+        )
+    flash = attention == "sdpa" and kernels == "cuda" and precision != "fp32"
+    multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
+    if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
+        raise UnsupportedError(
+            f"{spec.name} has head_dim={spec.head_dim}, and profiles of flash attention cover "
+            f"multiples of {FLASH_HEAD_DIM_MULTIPLE} up to {FLASH_MAX_HEAD_DIM}; "
+            "use --attention eager"
+        )
 
 
 def variant_key(body: Body, *, chunked: bool) -> str:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from brimful.errors import InputError, UnsupportedError
 from brimful.job import Precision
 
 
@@ -62,3 +63,26 @@ def matrix_rate(device: Device, precision: Precision) -> float:
     """Return the rate in FLOP/s at which this recipe's matrix products run; 0 is unknown."""
     rates = device.matrix_flops_per_s
     return rates.fp32 if precision == "fp32" else rates.bf16
+
+
+def check_cluster(cluster: Cluster) -> Cluster:
+    """Return the cluster as it is, or say what is wrong with it.
+
+    Raises:
+        UnsupportedError: It has more than one device.
+        InputError: Its device has no memory, or a rate is below 0.
+    """
+    device = cluster.device
+    if cluster.num_devices != 1:
+        raise UnsupportedError(
+            f"cluster.num_devices={cluster.num_devices} and this version plans for 1; write 1"
+        )
+    if device.usable_bytes < 1:
+        raise InputError(
+            f"cluster.device.usable_bytes={device.usable_bytes} leaves no memory; give more than 0"
+        )
+    rates = device.matrix_flops_per_s
+    for rate in (rates.fp32, rates.bf16, device.memory_bytes_per_s, device.op_overhead_s):
+        if not 0 <= rate < float("inf"):
+            raise InputError(f"cluster.device has a rate of {rate}; give 0 (unknown) or more")
+    return cluster

@@ -7,7 +7,7 @@ the caching allocator's own counters.
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -93,13 +93,40 @@ class CpuMeter:
         self._counter.ended(name)
 
 
+class CudaPeaks(NamedTuple):
+    """Peaks of the caching allocator's counters in one part of a step.
+
+    Attributes:
+        allocated_bytes: Given out, every request rounded up (to 512 bytes, or by settings).
+        requested_bytes: Given out, as asked for: what compares with simulated live bytes.
+        active_bytes: Given out, or freed while another stream may still use it.
+        reserved_bytes: Held from the driver.
+    """
+
+    allocated_bytes: int
+    requested_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+
+
 @dataclass
 class CudaMeter:
-    """Reads the caching allocator's counters at the ends of phases."""
+    """Reads the caching allocator's counters at the ends of phases.
+
+    Workspaces that cuBLAS takes from the allocator are in every counter.
+
+    Attributes:
+        reading: What was read, after ``stop``.
+        peaks: Counters by part of a step: ``load``, ``step 1 forward``, ...; of several
+            micro-batches the highest.
+        held_bytes: Requested and still held after the last metered step.
+        num_alloc_retries: Times the allocator flushed its cache to go on, since the process began.
+    """
 
     reading: Reading | None = None
-    _peaks: dict[str, PhasePeak] = field(default_factory=dict)
-    _reserved: int = 0
+    peaks: dict[str, CudaPeaks] = field(default_factory=dict)
+    held_bytes: int = 0
+    num_alloc_retries: int = 0
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _counter: _StepCounter = field(default_factory=_StepCounter)
 
@@ -111,6 +138,9 @@ class CudaMeter:
     def stop(self, program: Program) -> None:
         """Read what lasts; what the counters cannot tell apart is left out."""
         self._stack.close()
+        stats = torch.cuda.memory_stats()
+        self.held_bytes = stats["requested_bytes.all.current"]
+        self.num_alloc_retries = stats["num_alloc_retries"]
         self.reading = Reading(
             method="CUDA caching allocator counters",
             items=tuple(
@@ -121,28 +151,37 @@ class CudaMeter:
                     (OPTIMIZER_STATE, state_tensors(program)),
                 )
             ),
-            phases=tuple(self._peaks.values()),
-            measured_peak_allocated_bytes=max(p.num_bytes for p in self._peaks.values()),
-            measured_peak_reserved_bytes=self._reserved,
+            phases=self._coarse(),
+            measured_peak_allocated_bytes=max(p.allocated_bytes for p in self.peaks.values()),
+            measured_peak_reserved_bytes=max(p.reserved_bytes for p in self.peaks.values()),
             timeline=None,
         )
 
     def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: ARG002, FBT001
         if name == CHUNK:
             return
-        if begins and not self._peaks:
-            self._note("load", "load")
+        if begins and not self.peaks:
+            self._note("load")
         if not begins:
-            step = self._counter.name(name)
-            self._note("step 1" if self._counter.step == 1 else "step 2+", step)
+            self._note(self._counter.name(name))
             self._counter.ended(name)
 
-    def _note(self, phase: str, where: str) -> None:
-        peak = torch.cuda.max_memory_allocated()
-        self._reserved = max(self._reserved, torch.cuda.max_memory_reserved())
+    def _note(self, part: str) -> None:
+        """Keep the peaks since the last note; resetting starts every counter's peak anew."""
+        stats = torch.cuda.memory_stats()
+        now = CudaPeaks(*(stats[f"{name}.all.peak"] for name in CudaPeaks._fields))
         torch.cuda.reset_peak_memory_stats()
-        if phase not in self._peaks or peak > self._peaks[phase].num_bytes:
-            self._peaks[phase] = PhasePeak(phase=phase, num_bytes=peak, where=where)
+        self.peaks[part] = CudaPeaks(*map(max, now, self.peaks.get(part, now)))
+
+    def _coarse(self) -> tuple[PhasePeak, ...]:
+        """Return the highest part of ``load``, ``step 1`` and ``step 2+``."""
+        highest: dict[str, PhasePeak] = {}
+        for part, peaks in self.peaks.items():
+            phase = "load" if part == "load" else "step 2+"
+            phase = "step 1" if part.startswith("step 1 ") else phase
+            if phase not in highest or peaks.allocated_bytes > highest[phase].num_bytes:
+                highest[phase] = PhasePeak(phase=phase, num_bytes=peaks.allocated_bytes, where=part)
+        return tuple(highest.values())
 
 
 def addresses(tensors: Iterable[torch.Tensor]) -> set[int]:

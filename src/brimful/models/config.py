@@ -1,5 +1,6 @@
 """Finding a model: a registry name, a folder, or a config.json. Owns every check of its fields."""
 
+import difflib
 import json
 from functools import cache
 from importlib import resources
@@ -8,11 +9,12 @@ from typing import Any
 
 from brimful.errors import ModelConfigError, unknown_name
 from brimful.models import gpt2, llama
+from brimful.models.fields import check_fields
 from brimful.models.spec import ModelSpec, ParameterCount
 
 ARCHITECTURES = {module.MODEL_TYPE: module for module in (llama, gpt2)}
-MAX_SIZE = 10**7
-"""No published width, depth or vocabulary comes near this; a larger figure is a typing error."""
+
+_REASON_LENGTH = 160
 
 
 @cache
@@ -35,18 +37,35 @@ def load_model(name_or_path: str) -> ModelSpec:
     Raises:
         UnknownNameError: No such model and no such file.
         ModelConfigError: The file is broken, or its architecture is not known.
+        UnsupportedError: It asks for something that the memory model does not cover.
     """
-    path = Path(name_or_path)
     if name_or_path in registry():
         entry = registry()[name_or_path]
         return read_config(name_or_path, {"model_type": entry["model_type"], **entry["config"]})
-    if path.is_dir():
-        path = path / "config.json"
-    if path.is_file():
+    path = _find_config(name_or_path)
+    if path is not None:
         return read_config(name_or_path, _read_json(path))
+    more = "(brimful models lists them), or give a folder or a config.json"
+    raise unknown_name("model", name_or_path, registry(), more=more)
+
+
+def _find_config(name_or_path: str) -> Path | None:
+    """Find the config.json that a path names; None where it does not look like a path."""
+    path = Path(name_or_path)
+    try:
+        if name_or_path and path.is_dir():
+            path = path / "config.json"
+        if path.is_file():
+            return path
+        is_there = name_or_path and path.exists()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise ModelConfigError(f"{name_or_path!r} cannot be a path ({reason}); check it") from error
+    if is_there:
+        raise ModelConfigError(f"{path} is no file; give a config.json or a folder that holds one")
     if path.suffix == ".json" or len(path.parts) > 1:
         raise ModelConfigError(f"no config.json at {path}; give a folder that holds one, or a name")
-    raise unknown_name("model", name_or_path, registry(), more="or give a folder or a config.json")
+    return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -56,10 +75,21 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ModelConfigError(
             f"{path} is not JSON (line {error.lineno}: {error.msg}); mend it or download it again"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelConfigError(f"{path} cannot be read ({error}); check the file") from error
+    except UnicodeDecodeError as error:
+        raise ModelConfigError(
+            f"{path} is not UTF-8 text (byte {error.start}); give a config.json"
+        ) from error
+    except OSError as error:
+        raise ModelConfigError(f"{path} cannot be read ({error.strerror}); check it") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelConfigError(
+            f"{path} is not a config.json (a number of thousands of digits, or thousands of "
+            f"brackets); download it again"
+        ) from error
     if not isinstance(config, dict):
-        raise ModelConfigError(f"{path} holds a {type(config).__name__}, not a JSON object")
+        raise ModelConfigError(
+            f"{path} holds a {type(config).__name__}, not a JSON object; give a model's config.json"
+        )
     return config
 
 
@@ -68,39 +98,51 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
 
     Raises:
         ModelConfigError: A field is missing, absurd or contradicts another.
+        UnsupportedError: It asks for something that the memory model does not cover.
     """
-    model_type = config.get("model_type")
-    if model_type not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelConfigError(f"{name} has model_type {model_type!r}; this version knows {known}")
-    module = ARCHITECTURES[model_type]
+    module = ARCHITECTURES[_model_type(name, config)]
     missing = [field for field in module.REQUIRED if field not in config]
     if missing:
         raise ModelConfigError(f"{name} lacks {', '.join(missing)}; add it to its config.json")
-    try:
-        spec: ModelSpec = module.read(name, {k: v for k, v in config.items() if k != "model_type"})
-    except (TypeError, ZeroDivisionError) as error:
-        raise ModelConfigError(f"{name} has a size that is not a whole number above 0") from error
-    _check(spec)
+    check_fields(name, config)
+    spec: ModelSpec = module.read(name, {k: v for k, v in config.items() if k != "model_type"})
+    _check_shapes(spec)
     return spec
 
 
-def _check(spec: ModelSpec) -> None:
-    for field in (
-        "hidden_size",
-        "intermediate_size",
-        "num_layers",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "vocab_size",
-        "max_seq_len",
-    ):
-        size = getattr(spec, field)
-        if type(size) is not int or not 0 < size <= MAX_SIZE:
+def _model_type(name: str, config: dict[str, Any]) -> str:
+    if "model_type" not in config:
+        raise ModelConfigError(f"{name} lacks model_type; give the config.json of a model")
+    model_type = config["model_type"]
+    if isinstance(model_type, str) and model_type in ARCHITECTURES:
+        return model_type
+    near = difflib.get_close_matches(str(model_type), ARCHITECTURES, n=1, cutoff=0.75)
+    known = " and ".join(sorted(ARCHITECTURES))
+    fix = f"did you mean {near[0]}?" if near else "give a model of one of these"
+    raise ModelConfigError(
+        f"{name} has model_type {model_type!r} and this version knows {known}; {fix}"
+    )
+
+
+def check_model(spec: ModelSpec) -> ModelSpec:
+    """Return a model as it is, or say where it is not what its own configuration describes.
+
+    Raises:
+        ModelConfigError: A size was edited without the configuration that the model is built from.
+        UnsupportedError: The configuration asks for something that the memory model does not cover.
+    """
+    described = read_config(spec.name, {**spec.hf_config, "model_type": spec.model_type})
+    for field in spec.__struct_fields__:
+        given, expected = getattr(spec, field), getattr(described, field)
+        if given != expected and field != "hf_config":
             raise ModelConfigError(
-                f"{spec.name} has {field}={size!r}; it must be a whole number from 1 to {MAX_SIZE}"
+                f"model.{field}={given!r} is not what model.hf_config describes ({expected!r}); "
+                f"change both, or plan again"
             )
+    return spec
+
+
+def _check_shapes(spec: ModelSpec) -> None:
     if spec.hidden_size % spec.num_heads:
         raise ModelConfigError(
             f"{spec.name} has num_heads={spec.num_heads}, which does not divide "
@@ -111,9 +153,37 @@ def _check(spec: ModelSpec) -> None:
             f"{spec.name} has num_kv_heads={spec.num_kv_heads}, which does not divide "
             f"num_heads={spec.num_heads}; change one of them"
         )
+    if spec.model_type == llama.MODEL_TYPE and spec.head_dim % 2:
+        raise ModelConfigError(
+            f"{spec.name} has head_dim={spec.head_dim} and rotary positions need an even one; "
+            f"change head_dim, hidden_size or num_attention_heads"
+        )
 
 
 def parameter_count(spec: ModelSpec) -> ParameterCount:
     """Count the parameters of a model by the closed form of its architecture."""
     count: ParameterCount = ARCHITECTURES[spec.model_type].parameter_count(spec)
     return count
+
+
+def check_buildable(spec: ModelSpec) -> ModelSpec:
+    """Return a model as it is, or say why ``transformers`` cannot build it; imports it.
+
+    Raises:
+        ModelConfigError: A field that decides no bytes here is broken, such as ``rope_parameters``.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.for_model(spec.model_type, **spec.hf_config)
+        config.num_hidden_layers = 1  # one block shows every fault, without bytes on meta
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # its checks raise errors of many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
+        raise ModelConfigError(
+            f"transformers cannot build {spec.name} ({reason[:_REASON_LENGTH]}); "
+            f"mend that field of its configuration"
+        ) from error
+    return spec

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from brimful.pretend import kernels
+from brimful.pretend.libraries import library
 
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
@@ -18,8 +19,6 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def register() -> None:
     """Install the choice as the pretend GPU's ``scaled_dot_product_attention``."""
-    from brimful.pretend.device import library
-
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library(key).impl("scaled_dot_product_attention", scaled_dot_product_attention)
 

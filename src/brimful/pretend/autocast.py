@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from brimful.pretend import kernels
+from brimful.pretend.libraries import library
 
 LOWER = (
     "_convolution", "conv1d", "conv2d", "conv3d", "addmm", "addbmm", "baddbmm", "bmm", "mm",
@@ -37,8 +38,6 @@ on_weight_cast: list[Callable[[torch.Tensor], None]] = []
 
 def register() -> None:
     """Install the kernels and the clearing of the weight cache, once per process."""
-    from brimful.pretend.device import library
-
     library("AutocastPrivateUse1", "_").fallback(torch.library.fallthrough_kernel)
     own = library("AutocastPrivateUse1")
     for name in (*LOWER, *LOWER_CUDA):

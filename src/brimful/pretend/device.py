@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
+from brimful.pretend import attention, autocast
+from brimful.pretend.libraries import library
+
 NAME = "gpu"
 
 
@@ -61,23 +64,12 @@ class _Backend(backend_registration._DummyBackendModule):  # type: ignore[misc] 
 @cache
 def register() -> None:
     """Make ``torch.device("gpu")`` exist, once per process."""
-    from brimful.pretend import attention, autocast
-
     backend_registration._setup_privateuseone_for_python_backend(  # noqa: SLF001
         NAME, backend_module=_Backend()
     )
     _claim_composite_ops()
     autocast.register()
     attention.register()
-
-
-_LIBRARIES: list[torch.library.Library] = []
-
-
-def library(dispatch_key: str, namespace: str = "aten") -> torch.library.Library:
-    """Open an implementation library that lives as long as the process."""
-    _LIBRARIES.append(torch.library.Library(namespace, "IMPL", dispatch_key))
-    return _LIBRARIES[-1]
 
 
 def _claim_composite_ops() -> None:

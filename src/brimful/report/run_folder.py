@@ -10,6 +10,7 @@ import msgspec
 
 from brimful.errors import FileFormatError
 from brimful.files import write_text
+from brimful.mismatch import explain_mismatch
 from brimful.plan import Plan, read_plan
 from brimful.run_files import (
     COMMANDS_FILE,
@@ -144,7 +145,7 @@ def _read_part(path: Path, kind: type[_Value], schema: str, verb: str) -> _Value
     try:
         value = msgspec.json.decode(_read_text(path, verb), type=kind)
     except msgspec.ValidationError as error:
-        raise FileFormatError(f"{path}: {str(error).replace('Object', 'it')}; {fix}") from error
+        raise FileFormatError(f"{path}: {explain_mismatch(error, kind)}, or {fix}") from error
     except msgspec.DecodeError as error:
         raise FileFormatError(f"{path} is not JSON ({error}); {fix}") from error
     if value.schema != schema:

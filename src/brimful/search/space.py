@@ -50,9 +50,11 @@ def _check_pins(job: Job, pins: Pins, attention: Attention) -> None:
     check_strategy(
         job,
         Strategy(
-            micro_batch=pins.micro_batch or 1,
-            activation_checkpointing=pins.activation_checkpointing or "none",
-            loss_chunks=pins.loss_chunks or 1,
+            micro_batch=1 if pins.micro_batch is None else pins.micro_batch,
+            activation_checkpointing=(
+                "none" if pins.activation_checkpointing is None else pins.activation_checkpointing
+            ),
+            loss_chunks=1 if pins.loss_chunks is None else pins.loss_chunks,
             attention=attention,
         ),
     )

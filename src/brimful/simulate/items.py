@@ -38,7 +38,7 @@ _WHY = {
 
 def phase_of_step(name: str) -> str:
     """Map a tape phase such as ``step 2 forward`` to the phase people read: ``step 2+``."""
-    if name.startswith("step 1"):
+    if name.startswith("step 1 "):
         return "step 1"
     return "step 2+" if name.startswith("step") else name
 

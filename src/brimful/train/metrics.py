@@ -67,7 +67,9 @@ def read_metrics(path: Path) -> tuple[Row, ...]:
         try:
             rows.append(msgspec.json.decode(line, type=Row))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise FileFormatError(f"{path} line {number} is no row ({error}); delete it") from error
+            raise FileFormatError(
+                f"{path} line {number} is no row ({error}); delete the line"
+            ) from error
     return tuple(rows)
 
 

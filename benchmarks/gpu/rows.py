@@ -1,0 +1,305 @@
+"""What one case of the harness says: three rungs in fields of their own, and how far apart.
+
+Owns the schema of ``validation/gpu/*.jsonl``: reading, writing, and the checks that a row must
+pass. Knows nothing of how a number was come by.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from brimful.errors import FileFormatError
+from brimful.files import write_bytes
+from brimful.hardware.cluster import Device
+from brimful.job import Precision
+from brimful.plan import Band, MemoryItem, PhasePeak
+from brimful.strategy import Attention
+
+ROW_SCHEMA = "brimful.gpu-row/1"
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job and a strategy, in short; everything else is fixed in ``cases.py``."""
+
+    name: str
+    model: str
+    precision: Precision
+    seq_len: int
+    global_batch: int
+    micro_batch: int
+    activation_checkpointing: str
+    loss_chunks: int
+    attention: Attention
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first rung; step times with this machine's calibrated rates and with the datasheet's."""
+
+    predicted_peak_allocated_bytes: int
+    predicted_phases: tuple[PhasePeak, ...]
+    predicted_items: tuple[MemoryItem, ...]
+    predicted_peak_reserved_bytes: Band | None
+    predicted_process_bytes: Band | None
+    predicted_step_s: float | None
+    predicted_step_band_s: Band | None
+    predicted_datasheet_step_s: float | None
+    usable_bytes: int
+    fits: bool
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The second rung: live bytes as asked for, not rounded, without kernels' own workspaces.
+
+    Attributes:
+        versions: Of the simulating process.
+        kernels: Whose kernels were imitated.
+        simulated_peak_allocated_bytes: The largest live total.
+        simulated_phases: Peaks by phase: ``load``, ``step 1``, ``step 2+``.
+        simulated_fine_phases: Peaks by part of a step: ``step 1 forward``, ...
+        simulated_items: What is alive at the peak, by class.
+        num_events: Allocations and frees.
+        simulate_s: Wall time without imports, in seconds.
+    """
+
+    versions: tuple[str, ...]
+    kernels: str
+    simulated_peak_allocated_bytes: int
+    simulated_phases: tuple[PhasePeak, ...]
+    simulated_fine_phases: tuple[PhasePeak, ...]
+    simulated_items: tuple[MemoryItem, ...]
+    num_events: int
+    simulate_s: float
+
+
+class PhaseCounters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Peaks of the caching allocator's counters in one part of a step, in bytes."""
+
+    phase: str
+    allocated_bytes: int
+    requested_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The third rung.
+
+    Attributes:
+        versions: Of the measuring process.
+        method: The instrument of the memory figures, in words.
+        measured_peak_allocated_bytes: The largest live total, as the allocator rounds it.
+        measured_peak_requested_bytes: The same as it was asked for: what compares with simulated.
+        measured_peak_active_bytes: With what waits for another stream; None on a CPU.
+        measured_peak_reserved_bytes: Held from the driver at most; None on a CPU.
+        measured_phases: Peaks by phase.
+        measured_counters: All counters by part of a step; none on a CPU.
+        measured_items: What the instrument can tell apart.
+        measured_leftover_bytes: Requested, and held after step 2 beyond parameters, buffers and
+            optimizer state: cuBLAS workspaces above all. None on a CPU.
+        measured_process_bytes: Memory of the process outside and inside the allocator.
+        process_method: Where that was read.
+        measured_steps_s: Seconds of every step, the two metered ones first.
+        measured_step_s: Median of the others.
+        attention_ops: Names of the fused attention operators that ran.
+        num_alloc_retries: Times the allocator flushed its cache to go on.
+    """
+
+    versions: tuple[str, ...]
+    method: str
+    measured_peak_allocated_bytes: int
+    measured_peak_requested_bytes: int
+    measured_peak_active_bytes: int | None
+    measured_peak_reserved_bytes: int | None
+    measured_phases: tuple[PhasePeak, ...]
+    measured_counters: tuple[PhaseCounters, ...]
+    measured_items: tuple[MemoryItem, ...]
+    measured_leftover_bytes: int | None
+    measured_process_bytes: int
+    process_method: str
+    measured_steps_s: tuple[float, ...]
+    measured_step_s: float
+    attention_ops: tuple[str, ...]
+    num_alloc_retries: int
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Signed relative errors, ``(said - truth) / truth``; None where a rung is missing.
+
+    Attributes:
+        simulated_to_requested: Like with like: live bytes as asked for.
+        simulated_with_leftover_to_requested: The same with the measured workspaces added, which
+            tells an error of the tape from bytes that it does not claim to know.
+        simulated_to_allocated: Against what the allocator counts.
+        predicted_to_simulated: The first rung against the second.
+        predicted_to_allocated: The first against the third.
+        predicted_to_step_s: Step time, calibrated rates.
+        datasheet_to_step_s: Step time, datasheet rates.
+        reserved_in_band: Whether the predicted band holds the measured reserved bytes.
+        process_in_band: Whether the predicted band holds the measured process bytes.
+    """
+
+    simulated_to_requested: float | None
+    simulated_with_leftover_to_requested: float | None
+    simulated_to_allocated: float | None
+    predicted_to_simulated: float | None
+    predicted_to_allocated: float | None
+    predicted_to_step_s: float | None
+    datasheet_to_step_s: float | None
+    reserved_in_band: bool | None
+    process_in_band: bool | None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One case on one machine.
+
+    Attributes:
+        schema: ``ROW_SCHEMA``.
+        case: What was run.
+        predicted: First rung; None where it failed.
+        simulated: Second rung; None where it failed.
+        measured: Third rung; None where it failed.
+        errors: Between them.
+        failures: Why a rung is missing, one sentence each; empty where none is.
+        device: The machine with the rates that the prediction used, and where these come from.
+        gpu: Its name as the driver, or the operating system, gives it.
+        driver: Version of the GPU driver; empty on a CPU.
+        system: Operating system and its kernel.
+        command: What was typed.
+        commit: Of the harness and the package; ends in ``-dirty`` where files had changed.
+        date: Day, ISO 8601.
+    """
+
+    schema: str
+    case: Case
+    predicted: Predicted | None
+    simulated: Simulated | None
+    measured: Measured | None
+    errors: Errors
+    failures: tuple[str, ...]
+    device: Device
+    gpu: str
+    driver: str
+    system: str
+    command: str
+    commit: str
+    date: str
+
+
+def compare(
+    predicted: Predicted | None, simulated: Simulated | None, measured: Measured | None
+) -> Errors:
+    """Say how far the rungs are apart."""
+    said = predicted.predicted_peak_allocated_bytes if predicted else None
+    live = simulated.simulated_peak_allocated_bytes if simulated else None
+    allocated = measured.measured_peak_allocated_bytes if measured else None
+    requested = measured.measured_peak_requested_bytes if measured else None
+    leftover = measured.measured_leftover_bytes if measured else None
+    step_s = measured.measured_step_s if measured else None
+    known = live is not None and leftover is not None
+    return Errors(
+        simulated_to_requested=_error(live, requested),
+        simulated_with_leftover_to_requested=_error(
+            (live or 0) + (leftover or 0) if known else None, requested
+        ),
+        simulated_to_allocated=_error(live, allocated),
+        predicted_to_simulated=_error(said, live),
+        predicted_to_allocated=_error(said, allocated),
+        predicted_to_step_s=_error(predicted.predicted_step_s if predicted else None, step_s),
+        datasheet_to_step_s=_error(
+            predicted.predicted_datasheet_step_s if predicted else None, step_s
+        ),
+        reserved_in_band=_within(
+            measured.measured_peak_reserved_bytes if measured else None,
+            predicted.predicted_peak_reserved_bytes if predicted else None,
+        ),
+        process_in_band=_within(
+            measured.measured_process_bytes if measured else None,
+            predicted.predicted_process_bytes if predicted else None,
+        ),
+    )
+
+
+def _error(said: float | None, truth: float | None) -> float | None:
+    return None if said is None or not truth else (said - truth) / truth
+
+
+def _within(truth: float | None, band: Band | None) -> bool | None:
+    return None if truth is None or band is None else band.low <= truth <= band.high
+
+
+def check_row(row: Row) -> Row:
+    """Return a row as it is, or say in what it contradicts itself.
+
+    Raises:
+        FileFormatError: Its schema, date, sums, orders or errors are not what they must be.
+    """
+    for wrong in (*_frame(row), *_rungs(row)):
+        raise FileFormatError(f"row {row.case.name}: {wrong}; run the harness again")
+    return row
+
+
+def _frame(row: Row) -> Iterable[str]:
+    if row.schema != ROW_SCHEMA:
+        yield f"schema {row.schema!r} where {ROW_SCHEMA!r} is read"
+    try:
+        dt.date.fromisoformat(row.date)
+    except ValueError:
+        yield f"date {row.date!r} is not a day"
+    missing = sum(rung is None for rung in (row.predicted, row.simulated, row.measured))
+    if missing != len(row.failures):
+        yield f"{missing} rungs are missing and {len(row.failures)} reasons given"
+    if row.errors != compare(row.predicted, row.simulated, row.measured):
+        yield "its errors are not those of its numbers"
+
+
+def _rungs(row: Row) -> Iterable[str]:
+    if row.predicted is not None:
+        peak = row.predicted.predicted_peak_allocated_bytes
+        yield from _sums("predicted", peak, row.predicted.predicted_items)
+    if row.simulated is not None:
+        peak = row.simulated.simulated_peak_allocated_bytes
+        yield from _sums("simulated", peak, row.simulated.simulated_items)
+        if peak != max(phase.num_bytes for phase in row.simulated.simulated_fine_phases):
+            yield "the simulated peak is in none of its phases"
+    if row.measured is not None:
+        yield from _orders(row.measured)
+
+
+def _sums(rung: str, peak: int, items: Iterable[MemoryItem]) -> Iterable[str]:
+    total = sum(item.num_bytes for item in items)
+    if total != peak:
+        yield f"{rung} items sum to {total} and the peak is {peak}"
+
+
+def _orders(measured: Measured) -> Iterable[str]:
+    requested = measured.measured_peak_requested_bytes
+    rising = [requested, measured.measured_peak_allocated_bytes]
+    if measured.measured_peak_reserved_bytes is not None:
+        rising += [measured.measured_peak_active_bytes or 0, measured.measured_peak_reserved_bytes]
+    if sorted(rising) != rising or requested <= 0:
+        yield f"requested, allocated, active, reserved do not rise: {rising}"
+    if not all(math.isfinite(s) and s > 0 for s in measured.measured_steps_s):
+        yield f"a step of {min(measured.measured_steps_s)} s"
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read and check a file of rows; one that does not exist has none.
+
+    Raises:
+        FileFormatError: A line is not a row, or a row contradicts itself.
+    """
+    if not path.exists():
+        return []
+    try:
+        rows = [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
+    except msgspec.DecodeError as error:
+        raise FileFormatError(f"{path} holds a line that is no row ({error})") from error
+    return [check_row(row) for row in rows]
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows atomically, one per line."""
+    write_bytes(path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))

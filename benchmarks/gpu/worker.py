@@ -1,0 +1,246 @@
+"""One process's work: calibrate this machine, simulate a case, or measure it.
+
+``python worker.py calibrate|simulate|measure REQUEST RESULT``: both are JSON files. A process of
+its own, so that running out of memory ends one rung of one case, and so that no rung sees another.
+"""
+
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import machine
+import msgspec
+from cases import NUM_METERED_STEPS, NUM_TIMED_STEPS, job_of, strategy_of
+from rows import Case, Measured, PhaseCounters, Simulated
+
+from brimful.errors import RunError
+from brimful.files import write_bytes
+from brimful.hardware.cluster import Device
+from brimful.plan import PhasePeak
+from brimful.quiet import quiet_libraries
+
+if TYPE_CHECKING:
+    from brimful.build.program import Batch, Program
+    from brimful.job import Job
+    from brimful.measure.meter import Meter
+    from brimful.pretend.recording import Recording
+    from brimful.strategy import Strategy
+
+FUSED_ATTENTION = "aten::_scaled_dot_product_"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker is asked.
+
+    Attributes:
+        case: Which case; None where calibrating.
+        device: The machine's device as the GPU's owner sees it.
+        used_before_bytes: Of the GPU's memory, before this process began.
+    """
+
+    case: Case | None
+    device: Device
+    used_before_bytes: int
+
+
+def main() -> None:
+    """Do one piece of work and write its result; a failure ends in a traceback."""
+    verb, request_path, result_path = sys.argv[1:]
+    quiet_libraries()
+    request = msgspec.json.decode(Path(request_path).read_bytes(), type=Request)
+    write_bytes(Path(result_path), msgspec.json.encode(WORK[verb](request)))
+
+
+def calibrate(request: Request) -> Device:
+    """Measure this machine's rates."""
+    from brimful.measure.calibrate import calibrate as measure_rates
+
+    return measure_rates(request.device, on_progress=lambda _stage, _share: None)
+
+
+def simulate(request: Request) -> Simulated:
+    """Run the case on the pretend GPU; no CUDA device is visible to this process.
+
+    Raises:
+        RunError: CUDA was touched all the same.
+    """
+    import torch
+
+    from brimful.simulate.items import read_simulation
+    from brimful.simulate.run import trace
+
+    job, strategy = _asked(request)
+    kernels = request.device.kernels
+    traced = trace(job, strategy, imitate=kernels)
+    if torch.cuda.is_initialized():
+        raise RunError("the simulation touched CUDA; it must not")
+    simulation = read_simulation(traced.recording, kernels=kernels, simulate_s=traced.simulate_s)
+    return Simulated(
+        versions=simulation.versions,
+        kernels=simulation.kernels,
+        simulated_peak_allocated_bytes=simulation.simulated_peak_allocated_bytes,
+        simulated_phases=simulation.phases,
+        simulated_fine_phases=_fine_phases(traced.recording),
+        simulated_items=simulation.items,
+        num_events=simulation.num_events,
+        simulate_s=simulation.simulate_s,
+    )
+
+
+def _asked(request: Request) -> "tuple[Job, Strategy]":
+    assert request.case is not None
+    return job_of(request.case), strategy_of(request.case)
+
+
+def _fine_phases(recording: "Recording") -> tuple[PhasePeak, ...]:
+    """Return the peak of each part of a step; of several micro-batches the highest."""
+    live = recording.live_bytes()
+    starts = recording.phase_starts.tolist()
+    peaks: dict[str, int] = {}
+    for name, start, stop in zip(recording.phases, starts, [*starts[1:], len(live)], strict=True):
+        peaks[name] = max(peaks.get(name, 0), int(live[start:stop].max(initial=0)))
+    return tuple(PhasePeak(phase=name, num_bytes=peak, where=name) for name, peak in peaks.items())
+
+
+def measure(request: Request) -> Measured:
+    """Run the case for real: metered steps, timed steps, and one that only names its kernels."""
+    import torch
+
+    from brimful.build.program import build_program
+    from brimful.measure.meter import meter_for
+    from brimful.versions import versions
+
+    job, strategy = _asked(request)
+    device = torch.device(request.device.kernels)
+    meter = meter_for(request.device.kernels)
+    meter.start()
+    program = build_program(job, strategy, device)
+    batches = _random_batches(program)
+    steps_s = [_timed_step(program, batches) for _ in range(NUM_METERED_STEPS)]
+    meter.stop(program)
+    steps_s += [_timed_step(program, batches) for _ in range(NUM_TIMED_STEPS)]
+    process_bytes, process_method = _process_bytes(device, request.used_before_bytes)
+    return Measured(
+        versions=versions(),
+        **_memory(meter),
+        measured_process_bytes=process_bytes,
+        process_method=process_method,
+        measured_steps_s=tuple(steps_s),
+        measured_step_s=statistics.median(steps_s[NUM_METERED_STEPS:]),
+        attention_ops=_attention_ops(program, batches),
+    )
+
+
+def _random_batches(program: "Program") -> "list[Batch]":
+    """Make one step's micro-batches on the host; every label is the token after its input."""
+    import torch
+
+    from brimful.build.program import Batch
+
+    job, strategy = program.job, program.strategy
+    generator = torch.Generator().manual_seed(job.seed)
+    shape = (job.global_batch, job.seq_len + 1)
+    ids = torch.randint(job.model.vocab_size, shape, generator=generator)
+    return [
+        Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+        for rows in ids.split(strategy.micro_batch)
+    ]
+
+
+def _timed_step(program: "Program", batches: "list[Batch]") -> float:
+    """Take one optimizer step and return its seconds, as the training loop times it.
+
+    Raises:
+        RunError: The loss or the gradient norm is not a number: the run was no training.
+    """
+    from brimful.build.program import train_step
+
+    job = program.job
+    start_s = time.perf_counter()
+    result = train_step(
+        program, batches, num_tokens=job.tokens_per_step, learning_rate=job.learning_rate
+    )
+    # Reading the loss waits for the GPU: its last sum was launched after the optimizer.
+    loss, grad_norm = float(result.loss), float(result.grad_norm)
+    step_s = time.perf_counter() - start_s
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        raise RunError(f"loss {loss} and gradient norm {grad_norm}; no step of training")
+    return step_s
+
+
+def _memory(meter: "Meter") -> dict[str, Any]:
+    """Spell a meter's reading in the row's fields; the CUDA meter knows more than a reading."""
+    from brimful.measure.meter import CudaMeter
+
+    reading = meter.reading
+    assert reading is not None
+    common = {
+        "method": reading.method,
+        "measured_peak_allocated_bytes": reading.measured_peak_allocated_bytes,
+        "measured_peak_reserved_bytes": reading.measured_peak_reserved_bytes,
+        "measured_phases": reading.phases,
+        "measured_items": reading.items,
+    }
+    if not isinstance(meter, CudaMeter):
+        # The CPU allocator's events hold what was asked for: allocated is requested.
+        requested = reading.measured_peak_allocated_bytes
+        return {
+            **common,
+            "measured_peak_requested_bytes": requested,
+            "measured_peak_active_bytes": None,
+            "measured_counters": (),
+            "measured_leftover_bytes": None,
+            "num_alloc_retries": 0,
+        }
+    lasting = sum(item.num_bytes for item in reading.items)
+    return {
+        **common,
+        "measured_peak_requested_bytes": max(p.requested_bytes for p in meter.peaks.values()),
+        "measured_peak_active_bytes": max(p.active_bytes for p in meter.peaks.values()),
+        "measured_counters": tuple(
+            PhaseCounters(phase=part, **peaks._asdict()) for part, peaks in meter.peaks.items()
+        ),
+        "measured_leftover_bytes": meter.held_bytes - lasting,
+        "num_alloc_retries": meter.num_alloc_retries,
+    }
+
+
+def _process_bytes(device: Any, used_before_bytes: int) -> tuple[int, str]:
+    """Return the process's memory and where it was read.
+
+    A container may hide processes from ``nvidia-smi``; then what the GPU gained since before this
+    process began stands for it, which is right as long as nobody else uses the GPU.
+    """
+    from brimful.train.memory import peak_bytes
+
+    if device.type != "cuda":
+        return peak_bytes(device), "peak resident size"
+    own = machine.gpu_process_bytes(os.getpid())
+    if own is not None:
+        return own, "nvidia-smi, this process"
+    return machine.gpu_used_bytes() - used_before_bytes, "nvidia-smi, GPU now less before"
+
+
+def _attention_ops(program: "Program", batches: "list[Batch]") -> tuple[str, ...]:
+    """Take one more step under the profiler and name the fused attention operators in it."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        _timed_step(program, batches)
+    names = {event.key for event in profiler.key_averages()}
+    return tuple(sorted(name for name in names if name.startswith(FUSED_ATTENTION)))
+
+
+WORK: dict[str, Callable[[Request], Any]] = {
+    "calibrate": calibrate,
+    "simulate": simulate,
+    "measure": measure,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Imports run one way: a layer imports only from those before it, and never in a circle."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+LAYERS = (
+    ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader"),
+    ("models.spec", "job", "strategy", "hardware.cluster"),
+    ("models", "hardware"),
+    ("plan", "rungs", "timeline", "run_files"),
+    ("cost",),
+    ("search",),
+    ("pretend", "build"),
+    ("simulate",),
+    ("train",),
+    ("measure",),
+    ("verdict",),
+    ("report",),
+    ("cli", "__main__"),
+)
+"""Values that others are made of come before the package that reads them from files."""
+PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".plan", ".verdict",
+            ".cost.estimate", ".search.solve", ".search.explain", ".report.text")  # fmt: skip
+
+
+def module_name(path):
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def imports(path):
+    """List the modules of ours that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path} imports relatively"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+    return {name for name in found if name.split(".")[0] == "brimful"}
+
+
+def layer(module):
+    """Return the place of a module in the order, by the longest name that fits."""
+    name = module.removeprefix("brimful").removeprefix(".")
+    fits = [
+        (len(part), place)
+        for place, parts in enumerate(LAYERS)
+        for part in parts
+        if name == part or name.startswith(part + ".")
+    ]
+    assert fits, f"{module} has no layer; give it its place in LAYERS"
+    return max(fits)[1]
+
+
+GRAPH = {module: imports(path) for module, path in MODULES.items()}
+
+
+@pytest.mark.parametrize("module", [name for name in GRAPH if name != "brimful"])
+def test_a_module_imports_only_from_its_own_layer_and_those_before(module):
+    later = {other for other in GRAPH[module] - {"brimful"} if layer(other) > layer(module)}
+    assert not later
+
+
+def test_the_build_path_and_the_pretend_gpu_know_nothing_of_each_other():
+    for one, other in (("build", "pretend"), ("pretend", "build")):
+        known = set().union(*(GRAPH[name] for name in GRAPH if name.startswith(f"brimful.{one}")))
+        assert not [name for name in known if name.startswith(f"brimful.{other}")]
+
+
+def test_no_module_imports_in_a_circle():
+    order = list(TopologicalSorter(GRAPH).static_order())
+    assert set(MODULES) <= set(order)
+
+
+def test_nothing_imports_the_command_line():
+    outside = {name for name in GRAPH if name == "brimful" or layer(name) < len(LAYERS) - 1}
+    assert not [name for name in outside if any(".cli" in other for other in GRAPH[name])]
+
+
+def test_the_meter_shares_no_instrument_with_the_tape():
+    for name in ("meter", "allocations", "reading"):
+        assert not [other for other in GRAPH[f"brimful.measure.{name}"] if "pretend" in other]
+
+
+@pytest.mark.parametrize("module", PLANNING)
+def test_planning_imports_no_torch(module):
+    code = (
+        f"import sys, brimful{module}; "
+        "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_importing_the_package_imports_neither_numpy_nor_rich():
+    code = "import sys, brimful; print([m for m in ('numpy', 'rich', 'yaml') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
