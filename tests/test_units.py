@@ -24,7 +24,7 @@ def test_sizes_are_read(text, num_bytes):
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1.2.3GB", "5 bananas", "1e999", "1e999TiB"])
 def test_what_is_no_size_is_refused_with_an_example(text):
-    with pytest.raises(InputError, match="write it like 1.5GiB"):
+    with pytest.raises(InputError, match=r"write it like 1\.5GiB"):
         units.parse_bytes(text)
 
 
@@ -45,6 +45,11 @@ def test_printed_sizes_read_back_within_their_last_digit(num_bytes):
 @given(st.integers(0, 10**18))
 def test_printed_counts_read_back_within_three_digits(count):
     assert units.parse_count(units.format_count(count)) == pytest.approx(count, rel=6e-3)
+
+
+def test_three_digits_never_turn_into_an_exponent():
+    assert units.format_count(999_700_000) == "1000M"
+    assert units.format_rate(999.9e12, "FLOP") == "1000 TFLOP/s"
 
 
 @pytest.mark.parametrize(

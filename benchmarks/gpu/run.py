@@ -35,7 +35,6 @@ from rows import (
 )
 from worker import Request
 
-from brimful import __version__
 from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError, InputError, RunError
 from brimful.hardware.cluster import Cluster, Device
@@ -215,7 +214,7 @@ def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Resul
     asked.write_bytes(msgspec.json.encode(request))
     limit_s = min(CHILD_S, left_s)
     try:
-        _start(place, [verb, str(asked), str(answered)], limit_s)
+        _start([verb, str(asked), str(answered)], limit_s)
     except subprocess.TimeoutExpired:
         return f"stopped after {limit_s:.0f} s, its limit"
     except RunError as error:
@@ -223,11 +222,11 @@ def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Resul
     return msgspec.json.decode(answered.read_bytes(), type=kind)
 
 
-def _start(place: Place, arguments: list[str], limit_s: float) -> None:
+def _start(arguments: list[str], limit_s: float) -> None:
     command = [sys.executable, str(WORKER), *arguments]
     done = subprocess.run(  # noqa: S603 - this Python, our own file
         command,
-        env=_environment(place, arguments[0]),
+        env=_environment(arguments[0]),
         timeout=limit_s,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -239,32 +238,12 @@ def _start(place: Place, arguments: list[str], limit_s: float) -> None:
         raise RunError(f"exit code {done.returncode}: {said[-1] if said else 'no word'}"[:400])
 
 
-def _environment(place: Place, verb: str) -> dict[str, str]:
+def _environment(verb: str) -> dict[str, str]:
     paths = [str(machine.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    if not _installed():
-        paths.insert(0, str(_described(place.scratch)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if verb == "simulate":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment
-
-
-def _installed() -> bool:
-    try:
-        metadata.version("brimful")
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _described(scratch: Path) -> Path:
-    """Make a folder that tells the version of a checkout that is on the path, not installed."""
-    folder = scratch / "described"
-    info = folder / f"brimful-{__version__}.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    text = f"Metadata-Version: 2.1\nName: brimful\nVersion: {__version__}\n"
-    (info / "METADATA").write_text(text, "utf-8")
-    return folder
 
 
 if __name__ == "__main__":

@@ -54,7 +54,10 @@ def _clause(what: str, place: str, info: Any) -> str:
         return f"{place or 'the top level'} lacks the field {found[1]!r}; add it"
     if found := re.fullmatch(r"Invalid (?:enum )?value '(.*)'", what, flags=re.DOTALL):
         allowed = [str(value) for value in getattr(info, "values", ())]
-        fix = _nearest(found[1], allowed) or f"use {' or '.join(allowed) or 'another'}"
+        fix = (
+            _nearest(found[1], allowed)
+            or f"use {' or '.join(allowed) or 'one that this version knows'}"
+        )
         return f"{place or 'the top level'} is {found[1]!r}; {fix}"
     if found := re.fullmatch(r"Expected `(.*)`, got `(.*)`", what):
         expected = " or ".join(_word(name) for name in found[1].split(" | "))

@@ -146,7 +146,19 @@ def read_yaml(path: Path, kind: type[Value]) -> Value:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error
-    return convert(_parse_yaml(text, path), kind, source=str(path))
+    raw = _parse_yaml(text, path)
+    if kind is Plan:
+        _check_schema(raw, path)
+    return convert(raw, kind, source=str(path))
+
+
+def _check_schema(raw: Any, path: Path) -> None:
+    """Refuse another version before its fields are looked at: they would all seem wrong."""
+    schema = raw.get("schema", PLAN_SCHEMA) if isinstance(raw, dict) else PLAN_SCHEMA
+    if schema != PLAN_SCHEMA:
+        raise FileFormatError(
+            f"{path} has schema {schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
+        )
 
 
 def _parse_yaml(text: str, path: Path) -> Any:
@@ -190,10 +202,6 @@ def read_plan(path: Path) -> Plan:
         UnsupportedError: It is for more devices than this version runs on.
     """
     plan = read_yaml(path, Plan)
-    if plan.schema != PLAN_SCHEMA:
-        raise FileFormatError(
-            f"{path} has schema {plan.schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
-        )
     try:
         check_model(plan.job.model)
         check_job(plan.job)

@@ -87,11 +87,16 @@ def format_seconds(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h"
 
 
+def _three_digits(value: float) -> str:
+    """Print three digits without an exponent: 999.7 is 1000, where ``.3g`` says 1e+03."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"  # noqa: PLR2004 - rounds up
+
+
 def format_count(count: float) -> str:
     """Print a count with K, M, B or T (powers of 1000) and three digits."""
     for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if abs(count) >= unit:
-            return f"{count / unit:.3g}{name}"
+            return f"{_three_digits(count / unit)}{name}"
     return f"{count:.0f}"
 
 
@@ -99,8 +104,8 @@ def format_rate(rate_per_s: float, unit: str) -> str:
     """Print a rate such as ``1.69 TFLOP/s`` or ``33.5 GB/s`` (powers of 1000)."""
     for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if rate_per_s >= scale:
-            return f"{rate_per_s / scale:.3g} {prefix}{unit}/s"
-    return f"{rate_per_s:.3g} {unit}/s"
+            return f"{_three_digits(rate_per_s / scale)} {prefix}{unit}/s"
+    return f"{_three_digits(rate_per_s)} {unit}/s"
 
 
 def format_signed_percent(value: float, reference: float) -> str:

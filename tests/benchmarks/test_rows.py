@@ -1,9 +1,9 @@
 import msgspec
 import pytest
-from samples import make_cluster, make_job, make_strategy
 
 from brimful.cost.estimate import estimate
 from brimful.errors import FileFormatError
+from samples import make_cluster, make_job, make_strategy
 
 WHY = "no such rung in this test"
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from samples import make_job, make_strategy
 
 from brimful.build.program import Batch, build_program, train_step
 from brimful.measure.meter import CudaMeter, CudaPeaks
 from brimful.units import MIB
+from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch
 

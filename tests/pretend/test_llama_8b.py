@@ -14,7 +14,7 @@ def our_peak_bytes():
     from brimful.cli.main import parser_of
     from brimful.simulate.run import simulate
 
-    argv = "llama-3.1-8b --gpus h100-80gb --precision bf16 --seq-len 4096".split()
+    argv = ["llama-3.1-8b", "--gpus", "h100-80gb", "--precision", "bf16", "--seq-len", "4096"]
     return simulate(*asked(parser_of("simulate").parse_args(argv))).simulated_peak_allocated_bytes
 
 

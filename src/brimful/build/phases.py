@@ -29,6 +29,8 @@ def phase(name: str, program: Any = None) -> Iterator[None]:
     """Announce a phase of the step, and which program is in it (None: a part that knows none)."""
     for listener in _listeners:
         listener(name, True, program)
-    yield
-    for listener in _listeners:
-        listener(name, False, program)
+    try:
+        yield
+    finally:
+        for listener in _listeners:
+            listener(name, False, program)

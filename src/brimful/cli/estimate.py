@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
     flags.add_model(parser)
     flags.add_job(parser)
-    flags.add_strategy(parser)
+    flags.add_strategy(parser, searched=False)
     flags.add_json(parser)
 
 
@@ -28,4 +28,6 @@ def run(args: argparse.Namespace) -> int:
         from brimful.report.text import estimate_tables
 
         show(estimate_tables(*asked, predicted))
+        if not predicted.fits:
+            print("  brimful plan with the same job looks for a strategy that fits")
     return FITS if predicted.fits else DOES_NOT_FIT

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from brimful.plan import read_plan
 from brimful.strategy import Attention, Strategy, check_strategy
 from brimful.units import parse_bytes, parse_count
 
+PLAN_SUFFIXES = (".yaml", ".yml")
+"""By these a plan is told from a model's config.json."""
+
 
 class Asked(NamedTuple):
     """What the user asked about, resolved and checked."""
@@ -26,6 +30,26 @@ class Asked(NamedTuple):
     job: Job
     cluster: Cluster
     strategy: Strategy
+
+
+HELP_WIDTH = 100
+_FLAG_WIDTH = 32
+
+
+class HelpText(argparse.HelpFormatter):
+    """argparse's help, at most 100 columns wide, with the metavar of a flag written once."""
+
+    def __init__(self, prog: str) -> None:
+        """Fit the terminal."""
+        width = min(HELP_WIDTH, shutil.get_terminal_size((HELP_WIDTH, 24)).columns)
+        super().__init__(prog, max_help_position=_FLAG_WIDTH, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # As Python 3.13 does, so that help and docs are the same on every version.
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        metavar = self._format_args(action, action.dest.upper())
+        return f"{', '.join(action.option_strings)} {metavar}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -107,54 +131,87 @@ def number(what: str) -> Callable[[str], float]:
     return parse
 
 
-def output_path(text: str) -> Path:
-    """Read where to write a file."""
-    if not text or Path(text).is_dir():
-        raise InputError(f"{text!r} is no file to write; give a name such as plan.yaml")
-    return Path(text)
+def path(what: str, *, suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
+    """Return an argparse type for paths, which end in one of ``suffixes`` where there are any."""
+
+    def parse(text: str) -> Path:
+        if not text.strip():
+            raise InputError(f"{what} {text!r} is no path; give one")
+        if suffixes and Path(text).suffix not in suffixes:
+            raise InputError(f"{what} {text} must end in {' or '.join(suffixes)}; add it")
+        return Path(text)
+
+    return parse
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the positional MODEL and the cluster flags."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="registry name, folder, config.json or plan.yaml"
-    )
-    parser.add_argument("--gpus", default=None, help=f"what it runs on (default {defaults.GPUS})")
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a name (brimful models), folder, config.json or plan.yaml")
+    add("--gpus", metavar="GPU", help=f"a name (brimful gpus); default {defaults.GPUS}")
+    add(
         "--memory-limit",
+        metavar="SIZE",
         type=size("--memory-limit"),
-        default=None,
-        help="use at most this much, e.g. 1.5GiB",
+        help="use at most this much of it, e.g. 1.5GiB",
     )
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change what is learnt."""
-    group = parser.add_argument_group("job (what is learnt)")
-    add = group.add_argument
-    add("--task", type=choice("task", get_args(Task)))
-    add("--method", type=choice("method", get_args(Method)))
-    add("--precision", type=choice("precision", get_args(Precision)))
-    add("--optimizer", type=choice("optimizer", get_args(Optimizer)))
-    add("--seq-len", type=whole("--seq-len"), help="tokens per sequence")
-    add("--global-batch", type=whole("--global-batch"), help="sequences per optimizer step")
-    add("--steps", type=whole("--steps"), help="optimizer steps")
-    add("--tokens", type=whole("--tokens"), help="tokens of the run, instead of --steps")
-    add("--learning-rate", type=number("--learning-rate"))
-    add("--warmup-steps", type=whole("--warmup-steps", least=0))
-    add("--weight-decay", type=number("--weight-decay"))
-    add("--clip", type=number("--clip"), help="largest gradient norm; 0 is off")
-    add("--seed", type=whole("--seed", least=0))
+    add = parser.add_argument_group("job (what is learnt)").add_argument
+    _add_choice(add, "--task", get_args(Task), defaults.TASK)
+    _add_choice(add, "--method", get_args(Method), defaults.METHOD)
+    _add_choice(add, "--precision", get_args(Precision), defaults.PRECISION)
+    _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
+    seq_len = f"default: what the model covers, at most {defaults.LONGEST_SEQ_LEN}"
+    _add_whole(add, "--seq-len", f"tokens per sequence; {seq_len}")
+    _add_whole(add, "--global-batch", "sequences per optimizer step; default: one micro-batch")
+    _add_whole(add, "--steps", f"optimizer steps; default {defaults.NUM_STEPS}")
+    _add_whole(add, "--tokens", "tokens of the run, e.g. 1B, instead of --steps")
+    _add_number(add, "--learning-rate", f"at its peak; default {defaults.LEARNING_RATE:g}")
+    share = f"{defaults.WARMUP_SHARE:g} of the steps"
+    _add_whole(add, "--warmup-steps", f"to the learning rate's peak; default {share}", least=0)
+    _add_number(add, "--weight-decay", f"default {defaults.WEIGHT_DECAY:g}")
+    _add_number(add, "--clip", f"largest gradient norm, 0 is off; default {defaults.CLIP:g}")
+    _add_whole(add, "--seed", f"of weights and data order; default {defaults.SEED}", least=0)
 
 
-def add_strategy(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that change memory and speed only."""
-    group = parser.add_argument_group("strategy (how it is run)")
-    add = group.add_argument
-    add("--micro-batch", type=whole("--micro-batch"), help="sequences per forward pass")
-    add("--activation-checkpointing", "--ac", metavar="none|full|full:K")
-    add("--loss-chunks", type=whole("--loss-chunks"), help="pieces of logits and loss")
-    add("--attention", type=choice("attention", get_args(Attention)))
+def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
+    """Add the flags that change memory and speed only.
+
+    Args:
+        parser: Of the verb.
+        searched: Whether what is not given is searched for, or has a default.
+    """
+
+    def default(value: object) -> str:
+        return "searched for without it" if searched else f"default {value}"
+
+    add = parser.add_argument_group("strategy (how it is run)").add_argument
+    _add_whole(add, "--micro-batch", f"sequences a forward pass; {default(defaults.MICRO_BATCH)}")
+    add(
+        "--activation-checkpointing",
+        "--ac",
+        metavar="none|full|full:K",
+        help=f"blocks recomputed; {default(defaults.ACTIVATION_CHECKPOINTING)}",
+    )
+    chunks = default(defaults.LOSS_CHUNKS)
+    _add_whole(add, "--loss-chunks", f"pieces of logits and loss; {chunks}")
+    _add_choice(add, "--attention", get_args(Attention), defaults.ATTENTION)
+
+
+def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
+    kind = choice(flag.removeprefix("--"), allowed)
+    add(flag, metavar="NAME", type=kind, help=f"{' or '.join(allowed)}; default {default}")
+
+
+def _add_whole(add: Callable[..., Any], flag: str, words: str, *, least: int = 1) -> None:
+    add(flag, metavar="N", type=whole(flag, least=least), help=words)
+
+
+def _add_number(add: Callable[..., Any], flag: str, words: str) -> None:
+    add(flag, metavar="X", type=number(flag), help=words)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +235,7 @@ def asked(args: argparse.Namespace) -> Asked:
 
 def is_plan(model: str) -> bool:
     """Whether what stands where a model may stand is a plan file."""
-    return Path(model).suffix in {".yaml", ".yml"}
+    return Path(model).suffix in PLAN_SUFFIXES
 
 
 def refuse_flags(args: argparse.Namespace) -> None:

@@ -43,5 +43,6 @@ def run(args: argparse.Namespace) -> int:
         )
         for d in devices
     ]
-    show(listing(("gpu", "usable", "fp32", "bf16", "memory", "what it is"), rows))
+    numbers = ("usable", "fp32", "bf16", "bandwidth")
+    show(listing(("gpu", *numbers, "what it is"), rows, numbers=numbers))
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from brimful import __version__
-from brimful.cli.flags import Parser
+from brimful.cli.flags import HelpText, Parser
 from brimful.cli.output import BAD_INPUT, INTERRUPTED
 from brimful.errors import BrimfulError, unknown_name
 
@@ -28,8 +28,16 @@ VERBS = {
 def parser_of(verb: str) -> Parser:
     """Build the parser of one verb; only its own module is imported."""
     module = import_module(f"brimful.cli.{verb}")
-    parser = Parser(prog=f"brimful {verb}", description=module.HELP, allow_abbrev=False)
+    parser = Parser(
+        prog=f"brimful {verb}",
+        description=module.HELP,
+        allow_abbrev=False,
+        formatter_class=HelpText,
+    )
     module.add_arguments(parser)
+    places = [action.metavar or action.dest for action in parser._get_positional_actions()]  # noqa: SLF001
+    # One short line: argparse's own lists thirty flags, and differs from version to version.
+    parser.usage = " ".join(["%(prog)s", *map(str, places), "[flags]"])
     return parser
 
 

@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
             listing(
                 ("model", "type", "parameters"),
                 [(s.name, s.model_type, format_count(parameter_count(s).total)) for s in specs],
+                numbers=("parameters",),
             )
         )
     return 0

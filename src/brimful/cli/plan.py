@@ -22,14 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     flags.add_model(parser)
     flags.add_job(parser)
-    flags.add_strategy(parser)
+    flags.add_strategy(parser, searched=True)
     parser.add_argument(
         "--objective",
+        metavar="NAME",
         type=flags.choice("objective", get_args(Objective)),
+        help=f"what to make least: {' or '.join(get_args(Objective))}; "
+        f"default {defaults.OBJECTIVE}",
         default=defaults.OBJECTIVE,
     )
     parser.add_argument(
-        "-o", "--output", type=flags.output_path, default=None, help="write the plan here (YAML)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=flags.path("-o", suffixes=flags.PLAN_SUFFIXES),
+        default=None,
+        help="write the plan here (YAML)",
     )
     flags.add_json(parser)
 

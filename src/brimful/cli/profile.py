@@ -1,7 +1,6 @@
 """``brimful profile``: trace what a block allocates and computes, into the shipped data."""
 
 import argparse
-from pathlib import Path
 
 import msgspec
 
@@ -14,10 +13,12 @@ HELP = "trace the profile of a key such as llama.hf.bf16-mixed.sdpa.cuda; --all 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    parser.add_argument("key", nargs="?", help="ARCHITECTURE.hf.PRECISION.ATTENTION.KERNELS")
+    parser.add_argument(
+        "key", metavar="KEY", nargs="?", help="ARCHITECTURE.hf.PRECISION.ATTENTION.KERNELS"
+    )
     parser.add_argument("--all", action="store_true", help="every key that is shipped")
     parser.add_argument(
-        "-o", "--output", type=Path, default=None, help="folder (default: the data)"
+        "-o", "--output", metavar="DIR", type=flags.path("-o"), help="folder (default: the data)"
     )
     flags.add_json(parser)
 

@@ -1,7 +1,6 @@
 """``brimful report``: the one-page report of a run, and its verdict in the terminal."""
 
 import argparse
-from pathlib import Path
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
@@ -11,7 +10,12 @@ HELP = "write RUN_DIR/report.html and print the verdict"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
+    parser.add_argument(
+        "run_dir",
+        metavar="RUN_DIR",
+        type=flags.path("RUN_DIR"),
+        help="the --out folder of brimful train",
+    )
     flags.add_json(parser)
 
 

@@ -14,9 +14,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
     flags.add_model(parser)
     flags.add_job(parser)
-    flags.add_strategy(parser)
+    flags.add_strategy(parser, searched=False)
     parser.add_argument(
-        "-o", "--output", type=flags.output_path, default=None, help="write the simulation (JSON)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=flags.path("-o"),
+        default=None,
+        help="write the simulation (JSON)",
     )
     flags.add_json(parser)
 
@@ -31,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
     quiet_libraries()
     from brimful.models.config import check_buildable
-    from brimful.report.text import owners_table, verdict_table
+    from brimful.report.text import inputs_table, owners_table, verdict_table
+    from brimful.report.words import fit_sentence
     from brimful.simulate.run import simulate
     from brimful.verdict import judge
 
@@ -59,9 +65,18 @@ def run(args: argparse.Namespace) -> int:
         strategy=asked.strategy,
         estimate=predicted,
     )
-    show(verdict_table(judge(plan, simulation, None)), "", owners_table(simulation))
+    show(
+        inputs_table(*asked),
+        "",
+        verdict_table(judge(plan, simulation, None)),
+        "",
+        owners_table(simulation),
+        "",
+    )
     print(
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
     )
+    peak_bytes = simulation.simulated_peak_allocated_bytes
+    print(fit_sentence(peak_bytes=peak_bytes, usable_bytes=predicted.usable_bytes))
     return FITS if fits else DOES_NOT_FIT

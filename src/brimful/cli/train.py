@@ -1,6 +1,7 @@
 """``brimful train``: run a plan for real, metered, with the verdict at the end."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,27 @@ HELP = "run a plan for real: progress, checkpoints, measurement, verdict"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
     add = parser.add_argument
-    add("plan", metavar="PLAN", type=Path, help="a plan.yaml from brimful plan -o")
-    add("--data", type=Path, help="text file or folder; 'stdlib' is Python's own sources")
-    add("--out", type=Path, required=True, help="folder of the run")
+    add("plan", metavar="PLAN", type=flags.path("PLAN"), help="a plan.yaml from brimful plan -o")
+    add(
+        "--data",
+        metavar="PATH",
+        type=flags.path("--data"),
+        help="text file or folder; stdlib: Python's sources",
+    )
+    add("--out", metavar="DIR", type=flags.path("--out"), required=True, help="folder of the run")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out")
-    add("--checkpoint-every", type=flags.whole("--checkpoint-every"), metavar="STEPS")
-    add("--eval-every", type=flags.whole("--eval-every"), metavar="STEPS")
+    add(
+        "--checkpoint-every",
+        type=flags.whole("--checkpoint-every"),
+        metavar="N",
+        help="steps between checkpoints",
+    )
+    add(
+        "--eval-every",
+        type=flags.whole("--eval-every"),
+        metavar="N",
+        help="steps between held-out losses",
+    )
     flags.add_json(parser)
 
 
@@ -40,24 +56,51 @@ def run(args: argparse.Namespace) -> int:
 
     if args.data is None:
         raise InputError("--data is missing; give a text file or folder, or --data stdlib")
-    plan = read_plan(args.plan)
+    if not flags.is_plan(str(args.plan)):
+        raise InputError(
+            f"{args.plan} is not a plan (.yaml); make one with brimful plan {args.plan} "
+            f"--gpus local -o plan.yaml"
+        )
+    if str(args.data) != STDLIB and not args.data.exists():
+        raise InputError(f"--data {args.data} does not exist; give a text file or a folder of them")
+    plan = _predicted_anew(read_plan(args.plan), args.plan)
     quiet_libraries()
     from brimful.measure.meter import meter_for
     from brimful.models.config import check_buildable
     from brimful.train.loop import train
-    from brimful.train.observers import make_observer
+    from brimful.train.observers import PlainObserver, make_observer
 
     check_buildable(plan.job.model)
     meter = meter_for(plan.cluster.device.kernels)
     settings = _settings(args)
-    result = train(plan, settings, observer=make_observer(), meter=meter)
+    # With --json standard output is one object, for a program.
+    observer = PlainObserver(sys.stderr) if args.json else make_observer()
+    result = train(plan, settings, observer=observer, meter=meter)
     if meter.reading is not None:
         _keep(meter.reading, result, args.out)
     if args.json:
-        show_json({"schema": "brimful.train/1", **msgspec.structs.asdict(result)})
+        model = None if result.model is None else str(result.model)
+        told = {**msgspec.structs.asdict(result), "model": model}
+        show_json({"schema": "brimful.train/1", **told})
     else:
         _show(plan, result, args.out)
     return INTERRUPTED if result.interrupted else FITS
+
+
+def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
+    """Replace the prediction of a plan that was edited: a verdict is on what is run."""
+    from brimful.cost.estimate import estimate
+    from brimful.units import format_bytes
+
+    now = estimate(plan.job, plan.cluster, plan.strategy)
+    before_bytes = plan.estimate.predicted_peak_allocated_bytes
+    if now.predicted_peak_allocated_bytes != before_bytes:
+        print(
+            f"{path} was changed since it was made: its predicted peak is now "
+            f"{format_bytes(now.predicted_peak_allocated_bytes)}, not {format_bytes(before_bytes)}",
+            file=sys.stderr,
+        )
+    return msgspec.structs.replace(plan, estimate=now)
 
 
 def _settings(args: argparse.Namespace) -> "RunSettings":

@@ -130,12 +130,13 @@ def _read_commands(path: Path) -> tuple[str, ...]:
 
 
 def _read_text(path: Path, verb: str) -> str:
+    fix = f"delete it or run brimful {verb} again"
     try:
         return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(
-            f"{path} cannot be read ({error}); delete it or run brimful {verb} again"
-        ) from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not UTF-8 text (byte {error.start}); {fix}") from error
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read ({error.strerror}); {fix}") from error
 
 
 def _read_part(path: Path, kind: type[_Value], schema: str, verb: str) -> _Value | None:

@@ -20,7 +20,7 @@ from brimful.report.words import (
     verdict_cells,
 )
 from brimful.rungs import Simulation
-from brimful.search.record import SearchRecord
+from brimful.search.record import Considered, SearchRecord
 from brimful.strategy import Strategy
 from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.verdict import Verdict
@@ -75,7 +75,7 @@ def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Es
     verdict = fit_sentence(peak_bytes=peak_bytes, usable_bytes=estimate.usable_bytes)
     blank = Text("")
     return Group(
-        _inputs(job, cluster, strategy),
+        inputs_table(job, cluster, strategy),
         blank,
         _items(estimate),
         blank,
@@ -124,11 +124,9 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
     table.add_column("")
     for heading in ("micro-\nbatch", "check-\npointing", "loss\nchunks"):
         table.add_column(heading, justify="right")
-    table.add_column("attention")
     for heading in ("peak", "step"):
         table.add_column(heading, justify="right")
-    table.add_column("", no_wrap=True)
-    table.add_column("note", ratio=1)
+    table.add_column("fits, and against the best", ratio=1)
     for row in record.rows:
         won = winner is not None and row.strategy == winner
         cells = (
@@ -136,14 +134,19 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
             str(row.strategy.micro_batch),
             row.strategy.activation_checkpointing,
             str(row.strategy.loss_chunks),
-            row.strategy.attention,
             format_bytes(row.peak_bytes),
             format_value(row.step_s, unit="s"),
-            considered_fit(row, usable_bytes=usable_bytes),
-            row.note,
+            _fit_and_note(row, usable_bytes=usable_bytes, won=won),
         )
         _add_row(table, cells, style="bold" if won else "")
     return table
+
+
+def _fit_and_note(row: Considered, *, usable_bytes: int, won: bool) -> str:
+    if won and row.fits:
+        return row.note
+    fit = considered_fit(row, usable_bytes=usable_bytes)
+    return f"{fit}, {row.note}" if row.note else fit
 
 
 def owners_table(simulation: Simulation) -> "Table":
@@ -162,16 +165,19 @@ def owners_table(simulation: Simulation) -> "Table":
     return table
 
 
-def listing(header: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+def listing(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str]
+) -> "Table":
     """Lay out plain rows under a header.
 
     Args:
         header: One name per column.
         rows: One text per column.
+        numbers: The columns that hold numbers, set to the right.
     """
     table = _table("")
     for name in header:
-        table.add_column(name)
+        table.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
         _add_row(table, row)
     return table
@@ -228,7 +234,14 @@ def _pairs(pairs: Sequence[tuple[str, str]], *, title: str) -> "Table":
     return grid
 
 
-def _inputs(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
+def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
+    """Lay out everything that was asked, defaults included.
+
+    Args:
+        job: What is trained.
+        cluster: What it runs on.
+        strategy: How it is run.
+    """
     blocks = (
         ("job", job_inputs(job)),
         ("strategy", strategy_inputs(strategy)),

@@ -46,8 +46,10 @@ def record(
     misses = np.flatnonzero(~fits)
     by_time = misses[np.lexsort((table.peak_bytes[misses], np.nan_to_num(table.step_s[misses])))]
     best = int(order[0])
+    # Where nothing fits, the nearest misses help more than the fastest ones.
+    candidates = by_time if fitting else order
     shown = [best, *_one_per_way(table, fitting, NUM_RUNNERS_UP, skip=best)]
-    rejected = _one_per_way(table, [int(row) for row in by_time], NUM_REJECTED, skip=best)
+    rejected = _one_per_way(table, [int(row) for row in candidates], NUM_REJECTED, skip=best)
     rows = (
         Considered(
             strategy=strategy(row),
@@ -84,9 +86,11 @@ def _one_per_way(table: Table, rows: Iterable[int], num: int, *, skip: int) -> l
 def _note(table: Table, row: int, best: int, limit_bytes: int) -> str:
     peak, short = table.peak_bytes[row], table.peak_bytes[row] - limit_bytes
     if row == best:
-        return "the best that fits" if short <= 0 else f"nearest; short by {format_bytes(short)}"
+        return "the best that fits" if short <= 0 else "nearest to fitting"
     if short > 0:
-        return "faster, were there room" if table.step_s[row] < table.step_s[best] else ""
+        if not table.step_s[row] < table.step_s[best]:
+            return ""
+        return f"{format_signed_percent(table.step_s[row], table.step_s[best])} time"
     saved = format_bytes(abs(peak - table.peak_bytes[best]))
     words = f"{saved} {'less' if peak < table.peak_bytes[best] else 'more'}"
     if np.isnan(table.step_s[row]):

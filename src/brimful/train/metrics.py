@@ -8,6 +8,7 @@ import msgspec
 
 from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
+from brimful.mismatch import explain_mismatch
 from brimful.run_files import DATA_SCHEMA, DataSummary, Row
 from brimful.train.data.tokens import TokenSet
 
@@ -66,10 +67,13 @@ def read_metrics(path: Path) -> tuple[Row, ...]:
     for number, line in enumerate(lines, start=1):
         try:
             rows.append(msgspec.json.decode(line, type=Row))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except msgspec.ValidationError as error:
+            reason = explain_mismatch(error, Row)
             raise FileFormatError(
-                f"{path} line {number} is no row ({error}); delete the line"
+                f"{path} line {number} is no row: {reason}, or delete it"
             ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FileFormatError(f"{path} line {number} is no row ({error}); delete it") from error
     return tuple(rows)
 
 

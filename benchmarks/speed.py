@@ -1,0 +1,191 @@
+"""How fast Brimful answers, against its budgets: ``python benchmarks/speed.py [--json FILE]``.
+
+Every figure is the best of several runs, each in a fresh process: what other programs take from
+this machine only ever makes a run slower. Exit code 1: a bar was missed, or estimate imports torch.
+"""
+
+import argparse
+import datetime as dt
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.files import write_bytes
+from brimful.units import format_seconds
+from brimful.versions import versions
+
+SPEED_SCHEMA = "brimful.speed/1"
+BRIMFUL = [sys.executable, "-m", "brimful"]
+JOB = [
+    "llama-3.1-8b", "--gpus", "h200", "--precision", "bf16", "--seq-len", "4096",
+]  # fmt: skip
+TIMEOUT_S = 120
+
+_IMPORT = """
+import time
+start_s = time.perf_counter()
+import brimful
+print(time.perf_counter() - start_s)
+"""
+_SIMULATE = f"""
+import time
+from brimful.cli.flags import asked
+from brimful.cli.main import parser_of
+from brimful.quiet import quiet_libraries
+quiet_libraries()
+from brimful.simulate.run import simulate
+job = asked(parser_of("simulate").parse_args({JOB!r}))
+start_s = time.perf_counter()
+simulate(*job)
+print(time.perf_counter() - start_s)
+"""
+_MODULES = f"""
+import contextlib, io, sys
+from brimful.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(["estimate", *{JOB!r}]) == 0
+heavy = sorted(name for name in sys.modules if name.partition(".")[0] == "torch")
+assert not heavy, f"estimate imports {{heavy[0]}}"
+print(len(sys.modules))
+"""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One budget and what was measured; ``bar`` is None where a figure is only watched."""
+
+    name: str
+    unit: str
+    bar: float | None
+    measured_best: float
+    measured_all: tuple[float, ...]
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run of this file: what, where, when, with which versions, and how it was started."""
+
+    schema: str
+    theme: str
+    hardware: str
+    month: str
+    versions: tuple[str, ...]
+    command: str
+    load_average: float
+    figures: tuple[Figure, ...]
+
+
+class Benchmark(NamedTuple):
+    """A figure to be measured: ``measure`` runs once and returns it."""
+
+    name: str
+    unit: str
+    bar: float | None
+    num_runs: int
+    measure: Callable[[], float]
+
+
+def main() -> int:
+    """Measure, print, and store where asked."""
+    parser = argparse.ArgumentParser(description="measure the budgets of the command line")
+    parser.add_argument("--json", type=Path, default=None, help="write the figures as one row")
+    parser.add_argument("--runs", type=int, default=0, help="runs per figure (default: its own)")
+    args = parser.parse_args()
+    load_average = os.getloadavg()[0]  # of before: this file loads the machine too
+    figures = tuple(_figure(benchmark, args.runs) for benchmark in benchmarks())
+    speed = _speed(figures, load_average)
+    print("\n".join(lines(speed)))
+    if args.json is not None:
+        write_bytes(args.json, msgspec.json.encode(speed) + b"\n")
+    return 1 if any(_missed(figure) for figure in figures) else 0
+
+
+def benchmarks() -> tuple[Benchmark, ...]:
+    """List what is measured, with its bar."""
+    return (
+        Benchmark("import brimful", "s", 0.1, 7, lambda: _printed(_IMPORT)),
+        Benchmark("brimful estimate, command", "s", 0.3, 7, lambda: _command_s("estimate")),
+        Benchmark("brimful plan 8B, command", "s", 2.0, 5, lambda: _command_s("plan")),
+        Benchmark("simulate 8B, in-process", "s", 4.0, 3, lambda: _printed(_SIMULATE)),
+        Benchmark("modules in estimate, no torch", "", None, 1, lambda: _printed(_MODULES)),
+    )
+
+
+def _figure(benchmark: Benchmark, num_runs: int) -> Figure:
+    figures = [benchmark.measure() for _ in range(num_runs or benchmark.num_runs)]
+    return Figure(
+        name=benchmark.name,
+        unit=benchmark.unit,
+        bar=benchmark.bar,
+        measured_best=min(figures),
+        measured_all=tuple(figures),
+    )
+
+
+def _command_s(verb: str) -> float:
+    """Return the wall time of a whole command, Python's own start included."""
+    start_s = time.perf_counter()
+    _run([*BRIMFUL, verb, *JOB])
+    return time.perf_counter() - start_s
+
+
+def _printed(code: str) -> float:
+    """Return the number that a fresh Python prints."""
+    return float(_run([sys.executable, "-c", code]).splitlines()[-1])
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(  # noqa: S603 - this Python and our own code
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command[:4])}: {(done.stderr.strip() or 'failed')[-400:]}")
+    return done.stdout
+
+
+def _speed(figures: tuple[Figure, ...], load_average: float) -> Speed:
+    from brimful.hardware.probe import probe_local
+
+    return Speed(
+        schema=SPEED_SCHEMA,
+        theme="speed of the command line",
+        hardware=probe_local().description,
+        month=f"{dt.datetime.now(dt.UTC):%Y-%m}",
+        versions=versions(),
+        command=shlex.join(["python", *sys.argv]),
+        load_average=load_average,
+        figures=figures,
+    )
+
+
+def _missed(figure: Figure) -> bool:
+    return figure.bar is not None and figure.measured_best > figure.bar
+
+
+def lines(speed: Speed) -> list[str]:
+    """Return the table."""
+    head = f"{speed.hardware}, {speed.month}, load average {speed.load_average:.1f} beforehand"
+    return [
+        head,
+        ", ".join(speed.versions),
+        f"{'':32s}{'bar':>10s}{'best':>10s}{'worst':>10s}{'runs':>6s}",
+        *(_line(figure) for figure in speed.figures),
+    ]
+
+
+def _line(figure: Figure) -> str:
+    spell = format_seconds if figure.unit == "s" else (lambda value: f"{value:.0f}")
+    bar = "-" if figure.bar is None else spell(figure.bar)
+    best, worst = spell(figure.measured_best), spell(max(figure.measured_all))
+    missed = "  missed" if _missed(figure) else ""
+    runs = len(figure.measured_all)
+    return f"{figure.name:32s}{bar:>10s}{best:>10s}{worst:>10s}{runs:>6d}{missed}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,227 @@
+"""What each verb promises to programs (JSON, exit codes) and to people (widths, help)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tests.cli.conftest import TINY
+
+from brimful.cli.main import VERBS, parser_of
+
+INPUTS = {
+    "job": {
+        *("model", "task", "method", "precision", "optimizer", "seq_len", "global_batch"),
+        *("num_steps", "learning_rate", "warmup_steps", "weight_decay", "clip", "seed"),
+    },
+    "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
+    "strategy": {"micro_batch", "activation_checkpointing", "loss_chunks", "attention"},
+}
+LLAMA_8B = ("llama-3.1-8b", "--gpus", "h100-80gb", "--seq-len", "8192", "--global-batch", "8")
+
+
+def one_object(said):
+    """Decode what was printed; json.loads refuses anything beside one object."""
+    assert said.err == ""
+    return json.loads(said.out)
+
+
+def rungs_of(keys):
+    return {key.split("_")[0] for key in keys} & {"predicted", "simulated", "measured"}
+
+
+def check_inputs(told):
+    for part, fields in INPUTS.items():
+        assert set(told[part]) == fields
+
+
+def test_estimate_json(brimful):
+    told = one_object(brimful("estimate", "tinyllama-1.1b", "--gpus", "a100-40gb", "--json"))
+    assert told["schema"] == "brimful.estimate/1"
+    check_inputs(told)
+    assert (told["job"]["precision"], told["strategy"]["micro_batch"]) == ("bf16-mixed", 1)
+    assert told["fits"] is True
+    peak = told["predicted_peak_allocated_bytes"]
+    assert sum(item["num_bytes"] for item in told["items"]) == peak
+    assert max(phase["num_bytes"] for phase in told["phases"]) == peak
+    for item in told["items"]:
+        assert set(item) == {"name", "phase", "num_bytes", "where", "why"}
+    for band in ("predicted_peak_reserved_bytes", "predicted_process_bytes"):
+        assert told[band]["low"] <= told[band]["high"]
+    assert rungs_of(told) == {"predicted"}
+
+
+def test_plan_json(brimful, folder):
+    said = brimful(
+        "plan", *TINY, "--global-batch", "4", "--seq-len", "32", "--json", "-o", "p.yaml"
+    )
+    told = one_object(said)
+    assert told["schema"] == "brimful.plan-search/1"
+    check_inputs(told)
+    assert told["best"]["strategy"] == told["strategy"]
+    assert told["best"]["peak_bytes"] == told["predicted_peak_allocated_bytes"]
+    assert sum(i["num_bytes"] for i in told["items"]) == told["predicted_peak_allocated_bytes"]
+    assert 0 < told["num_fitting"] <= told["num_considered"]
+    assert all(row["fits"] for row in told["runners_up"])
+    assert not any(row["fits"] for row in told["rejected"])
+    assert told["ways_out"] == []
+    assert (folder / "p.yaml").exists()
+
+
+def test_a_plan_that_does_not_fit_says_what_would(brimful):
+    said = brimful("plan", *LLAMA_8B, "--json")
+    told = one_object(said)
+    assert said.code == 1
+    assert (told["fits"], told["num_fitting"], told["runners_up"]) == (False, 0, [])
+    assert 1 <= len(told["ways_out"]) <= 3
+    # Each way out is believed only once it was taken.
+    assert any("--precision bf16 would fit" in way for way in told["ways_out"])
+    recipe = brimful("estimate", *LLAMA_8B, "--precision", "bf16", *strategy_flags(told))
+    assert recipe.code == 0
+    larger = next(way.split()[1] for way in told["ways_out"] if way.startswith("--gpus"))
+    elsewhere = brimful(
+        "estimate", LLAMA_8B[0], "--gpus", larger, *LLAMA_8B[3:], *strategy_flags(told)
+    )
+    assert elsewhere.code == 0
+
+
+def strategy_flags(told):
+    pairs = ((f"--{name.replace('_', '-')}", value) for name, value in told["strategy"].items())
+    return [part for pair in pairs for part in pair]
+
+
+def test_exit_codes_say_whether_it_fits(brimful):
+    tiny_gpu = ("--gpus", "a100-40gb", "--memory-limit")
+    assert brimful("estimate", "tinyllama-1.1b", *tiny_gpu, "39GiB").code == 0
+    assert brimful("estimate", "tinyllama-1.1b", *tiny_gpu, "10GiB").code == 1
+    assert brimful("plan", "tinyllama-1.1b", *tiny_gpu, "10GiB").code == 1
+
+
+@pytest.mark.torch
+def test_a_plan_file_is_simulated_as_it_was_planned(brimful, folder):
+    argv = ("--seq-len", "32", "--global-batch", "4", "-o", "p.yaml", "--json")
+    planned = one_object(brimful("plan", *TINY, *argv))
+    said = brimful("simulate", "p.yaml", "--json", "-o", "simulation.json")
+    told = one_object(said)
+    assert (said.code, told["fits"]) == (0, True)
+    assert told["schema"] == "brimful.simulation/1"
+    for part in INPUTS:
+        assert told[part] == planned[part]
+    assert told["predicted_peak_allocated_bytes"] == planned["predicted_peak_allocated_bytes"]
+    peak = told["simulated_peak_allocated_bytes"]
+    assert sum(item["num_bytes"] for item in told["items"]) == peak
+    kept = json.loads((folder / "simulation.json").read_text())
+    assert kept["simulated_peak_allocated_bytes"] == peak
+    assert rungs_of(kept) == {"simulated"}
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("plan")
+def test_train_and_report_json(brimful, folder):
+    said = brimful("train", "plan.yaml", "--data", "data.txt", "--out", "run", "--json")
+    told = json.loads(said.out)
+    assert (said.code, told["schema"], told["num_steps"]) == (0, "brimful.train/1", 3)
+    assert told["model"] == "run/model"
+    assert "step 3/3" in said.err
+    verdict = one_object(brimful("report", "run", "--json"))
+    assert verdict["schema"] == "brimful.verdict/1"
+    assert (folder / "run" / "report.html").exists()
+    rows = {row["name"]: row for row in verdict["rows"]}
+    assert rows["peak allocated"]["measured"] > 0
+    assert rows["peak allocated"]["simulated"] is None
+
+
+@pytest.mark.torch
+def test_an_outdated_prediction_is_made_anew(brimful, folder, plan):
+    plan["estimate"]["predicted_peak_allocated_bytes"] *= 2
+    (folder / "edited.yaml").write_text(yaml.safe_dump(plan))
+    said = brimful("train", "edited.yaml", "--data", "data.txt", "--out", "run")
+    assert said.code == 0
+    assert "edited.yaml was changed since it was made" in said.err
+    told = one_object(brimful("estimate", "edited.yaml", "--json"))
+    verdict = one_object(brimful("report", "run", "--json"))
+    peak = next(row for row in verdict["rows"] if row["name"] == "peak allocated")
+    assert peak["predicted"] == told["predicted_peak_allocated_bytes"]
+
+
+def test_models_json(brimful):
+    told = one_object(brimful("models", "--json"))
+    rows = {row["name"]: row for row in told["models"]}
+    assert told["schema"] == "brimful.models/1"
+    assert rows["llama-3.1-8b"] == {
+        "name": "llama-3.1-8b",
+        "model_type": "llama",
+        # Meta's model card counts 8,030,261,248.
+        "num_parameters": 8_030_261_248,
+        "num_active_parameters": 8_030_261_248,
+    }
+
+
+def test_gpus_json(brimful):
+    told = one_object(brimful("gpus", "--json"))
+    names = [row["name"] for row in told["gpus"]]
+    assert told["schema"] == "brimful.gpus/1"
+    assert names[0] == "local"
+    assert {"t4", "a100-40gb", "h100-80gb"} <= set(names)
+    assert all(row["usable_bytes"] > 0 for row in told["gpus"])
+
+
+SCREENS = [
+    ("estimate", "tinyllama-1.1b", "--gpus", "a100-40gb"),
+    ("plan", "tinyllama-1.1b", "--gpus", "a100-40gb", "--global-batch", "64"),
+    ("plan", *LLAMA_8B),
+    ("models",),
+    ("gpus",),
+    ("--help",),
+    ("--version",),
+    *((verb, "--help") for verb in VERBS),
+]
+
+
+def fitting(argv, *, columns):
+    """Run in a process of its own, piped; refuse torch. Return the lines."""
+    code = (
+        "import sys; sys.modules['torch'] = None; from brimful.cli.main import main; "
+        f"sys.exit(main({list(argv)!r}))"
+    )
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.stderr == ""
+    assert done.returncode in {0, 1}
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("argv", SCREENS, ids=" ".join)
+def test_screens_fit_a_hundred_columns_and_import_no_torch(argv):
+    lines = fitting(argv, columns=200)
+    assert lines
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_a_narrow_terminal(verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = parser_of(verb).format_help()
+    assert text.startswith(f"usage: brimful {verb}")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_flag_has_a_word_of_help():
+    for verb in VERBS.keys() - {"demo"}:
+        bare = [a.dest for a in parser_of(verb)._actions if not a.help]
+        assert not bare, verb
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_a_simulation_echoes_its_inputs_and_says_whether_it_fits(brimful):
+    said = brimful("simulate", *TINY, "--seq-len", "32")
+    lines = said.out.splitlines()
+    assert (said.code, lines[0]) == (0, "Inputs, with every default")
+    assert lines[-1].startswith("fits: ")
+    assert max(map(len, lines)) <= 100
+    tiny = brimful("simulate", *TINY, "--seq-len", "32", "--memory-limit", "1MiB")
+    assert (tiny.code, "does not fit" in tiny.out) == (1, True)

@@ -1,0 +1,240 @@
+"""The committed evidence is whole, recent and of this version, and a sample of it is made again."""
+
+import datetime as dt
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import measured_part
+import msgspec
+import predicted_part
+import pytest
+import sampler
+import tables
+import timed_part
+from evidence import (
+    PARTS,
+    RICH_SHARE,
+    describe_case,
+    in_all,
+    path_of,
+    read_evidence,
+    strata,
+    write_evidence,
+)
+
+from brimful.errors import FileFormatError
+from brimful.job import check_job
+from brimful.models.config import check_model
+from brimful.strategy import check_strategy
+from brimful.versions import versions
+
+pytestmark = pytest.mark.torch
+
+FOLDER = Path(__file__).parents[2] / "validation"
+MAX_AGE_DAYS = 90
+LEAST_ROWS = {
+    "predicted_vs_simulated": 150,
+    "simulated_vs_measured": 40,
+    "step_time": 8,
+    "resume": 10,
+}
+DAY = dt.datetime.now(dt.UTC).date()
+
+
+@pytest.fixture(params=PARTS)
+def evidence(request):
+    return read_evidence(request.param, FOLDER)
+
+
+def of_version(made):
+    return next(text.split()[1] for text in made if text.startswith("brimful "))
+
+
+def test_it_meets_its_bars_with_enough_cases(evidence):
+    assert evidence.summary.missed == ()
+    assert len(evidence.rows) == evidence.summary.num_cases >= LEAST_ROWS[evidence.part]
+
+
+def test_it_is_of_this_version_and_recent(evidence):
+    made, now = (of_version(v).split(".")[:2] for v in (evidence.provenance.versions, versions()))
+    assert made == now, "make prove again for this version"
+    age = DAY - dt.date.fromisoformat(evidence.provenance.date)
+    assert age.days <= MAX_AGE_DAYS, "make prove again"
+
+
+def test_it_says_how_it_was_made(evidence):
+    provenance = evidence.provenance
+    assert len(provenance.commit) == 40
+    assert provenance.seed
+    assert "validation/prove.py" in provenance.command
+    assert provenance.machine.num_cores >= 1
+    assert (evidence.calibration is not None) == (evidence.part == "step_time")
+
+
+def test_its_cases_can_be_run_again(evidence):
+    for row in evidence.rows:
+        check_model(row.case.job.model)
+        check_strategy(check_job(row.case.job), row.case.strategy)
+
+
+def test_it_survives_being_written(evidence, tmp_path):
+    write_evidence(evidence, tmp_path)
+    assert read_evidence(evidence.part, tmp_path) == evidence
+    stored = path_of(evidence.part, FOLDER).read_bytes()
+    assert path_of(evidence.part, tmp_path).read_bytes() == stored
+
+
+@pytest.mark.parametrize(
+    ("part", "module"),
+    [("predicted_vs_simulated", predicted_part), ("simulated_vs_measured", measured_part)],
+)
+def test_the_summary_is_that_of_the_rows(part, module):
+    evidence = read_evidence(part, FOLDER)
+    summary = evidence.summary
+    drawn = sampler.Drawn((), summary.num_drawn, summary.refusals)
+    assert module.summarize(list(evidence.rows), drawn) == summary
+    refused = sum(refusal.num_draws for refusal in summary.refusals)
+    assert summary.num_drawn == len(evidence.rows) + refused
+
+
+def test_the_errors_are_those_of_the_figures():
+    for row in read_evidence("predicted_vs_simulated", FOLDER).rows:
+        said, simulated = row.predicted_peak_allocated_bytes, row.simulated_peak_allocated_bytes
+        assert row.peak_error == (said - simulated) / simulated
+    for row in read_evidence("simulated_vs_measured", FOLDER).rows:
+        difference = row.simulated_peak_allocated_bytes - row.measured_peak_allocated_bytes
+        assert row.difference_bytes == difference
+        assert abs(difference) <= max(2**20, 0.005 * row.measured_peak_allocated_bytes)
+    for row in read_evidence("step_time", FOLDER).rows:
+        assert abs(row.predicted_step_s - row.measured_step_s) <= 0.25 * row.measured_step_s
+
+
+def test_the_cases_are_drawn_as_they_should_be():
+    rows = read_evidence("predicted_vs_simulated", FOLDER).rows
+    missing = {pair for cell in map(cell_of, rows) for pair in sampler.pairs_of(cell)}
+    every = {
+        ((one, a), (other, b))
+        for one in sampler.FACTORS
+        for other in list(sampler.FACTORS)[list(sampler.FACTORS).index(one) + 1 :]
+        for a in sampler.FACTORS[one]
+        for b in sampler.FACTORS[other]
+    }
+    assert every <= missing
+    shares = [row.simulated_other_bytes / row.simulated_peak_allocated_bytes for row in rows]
+    assert sum(share > RICH_SHARE for share in shares) >= len(rows) / 2
+    registry_share = sum(row.case.job.model.name != "drawn" for row in rows) / len(rows)
+    assert 1 / 6 < registry_share < 1 / 2
+    for row in read_evidence("simulated_vs_measured", FOLDER).rows:
+        assert 250 * 2**20 < row.measured_peak_allocated_bytes < 1550 * 2**20
+        assert row.measured_other_bytes > 0.39 * row.measured_peak_allocated_bytes
+
+
+def cell_of(row):
+    return {factor: strata(row.case)[factor] for factor in sampler.FACTORS}
+
+
+def test_the_draw_is_the_seeds():
+    evidence = read_evidence("predicted_vs_simulated", FOLDER)
+    drawn = sampler.draw_cases(
+        random.Random(evidence.provenance.seed),  # noqa: S311 - cases, not secrets
+        len(evidence.rows),
+        sampler.FACTORS,
+        predicted_part.SHAPES,
+        lambda _case, _estimate: None,
+    )
+    assert drawn.cases == tuple(row.case for row in evidence.rows)
+    assert drawn.refusals == evidence.summary.refusals
+
+
+def test_runs_were_killed_at_all_kinds_of_moments():
+    rows = read_evidence("resume", FOLDER).rows
+    assert sum(row.was_saving for row in rows) >= 2
+    assert len({row.killed_at_step for row in rows}) >= len(rows) / 3
+    assert all(row.resumed_from <= row.killed_at_step for row in rows)
+
+
+def test_step_times_cover_what_changes_them():
+    timings = timed_part.TIMINGS
+    assert {timing.precision for timing in timings} == {"fp32", "bf16", "bf16-mixed"}
+    rows = read_evidence("step_time", FOLDER).rows
+    assert len({describe_case(row.case) for row in rows}) == len(rows)
+    assert all(len(row.measured_steps_s) >= 6 for row in rows)
+
+
+def test_the_readme_shows_the_figures():
+    text = (FOLDER / "README.md").read_text("utf-8")
+    shown = text.partition(tables.BEGIN)[2].partition(tables.END)[0]
+    assert shown == tables.figures([read_evidence(part, FOLDER) for part in PARTS])
+
+
+# A sample, another one every day, is made again.
+
+
+def sample_of(part, num_rows):
+    evidence = read_evidence(part, FOLDER)
+    if evidence.provenance.versions != versions():
+        pytest.skip(f"made with {evidence.provenance.versions} and this is {versions()}")
+    first = DAY.timetuple().tm_yday * num_rows
+    return [evidence.rows[(first + i) % len(evidence.rows)] for i in range(num_rows)]
+
+
+def test_a_sample_predicts_and_simulates_to_the_same_bytes():
+    for row in sample_of("predicted_vs_simulated", 2):
+        assert predicted_part.compare(row.case) == row, describe_case(row.case)
+
+
+def test_a_sample_measures_the_same():
+    """To the byte on the two rungs that are computed; real kernels may take other scratch."""
+    (row,) = sample_of("simulated_vs_measured", 1)
+    again = measured_part.compare(row.case)
+    for field in ("predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"):
+        assert getattr(again, field) == getattr(row, field), describe_case(row.case)
+    assert abs(again.difference_bytes) <= again.allowed_bytes
+
+
+# The machinery itself.
+
+
+def test_a_quick_run_makes_evidence(tmp_path):
+    command = [sys.executable, str(FOLDER / "prove.py"), "--quick", "--out", str(tmp_path)]
+    command += ["--part", "predicted_vs_simulated", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = read_evidence("predicted_vs_simulated", tmp_path)
+    assert len(made.rows) == predicted_part.NUM_QUICK_CASES
+    assert in_all(made.summary, "peak").num_cases == len(made.rows)
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "every bar is met" in done.stdout
+
+
+def test_real_runs_know_nothing_of_the_simulator():
+    code = "import sys, worker, brimful.measure.meter, brimful.build.program as _; "
+    code += "print([m for m in sys.modules if '.pretend' in m or '.simulate' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missed_bar_is_said():
+    evidence = read_evidence("predicted_vs_simulated", FOLDER)
+    worse = [msgspec.structs.replace(row, peak_error=0.04) for row in evidence.rows]
+    missed = predicted_part.summarize(worse, sampler.Drawn((), len(worse), ())).missed
+    assert missed[0] == "median error of peak 4.00% > 1%"
+    assert len(missed) == 1 + len(worse)
+    row = read_evidence("simulated_vs_measured", FOLDER).rows[0]
+    far = msgspec.structs.replace(row, difference_bytes=-row.allowed_bytes - 1)
+    missed = measured_part.summarize([row, far], sampler.Drawn((), 2, ())).missed
+    assert [text.split()[0] for text in missed] == [f"{-row.allowed_bytes - 1:+d}"]
+
+
+def test_evidence_of_another_schema_is_refused(tmp_path):
+    evidence = read_evidence("resume", FOLDER)
+    write_evidence(msgspec.structs.replace(evidence, schema="other/2"), tmp_path)
+    with pytest.raises(FileFormatError, match=r"in schema 'other/2' and should be resume in"):
+        read_evidence("resume", tmp_path)
+    path_of("resume", tmp_path).write_text("{")
+    with pytest.raises(FileFormatError, match="is not evidence"):
+        read_evidence("resume", tmp_path)

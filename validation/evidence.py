@@ -1,0 +1,349 @@
+"""What an evidence file holds: rows, what they sum up to, and how they were made. One schema."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from brimful.errors import FileFormatError
+from brimful.files import write_bytes
+from brimful.hardware.calibration import Calibration
+from brimful.job import Job
+from brimful.plan import MemoryItem
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.strategy import Strategy, num_micro_batches
+
+EVIDENCE_SCHEMA = "brimful.evidence/1"
+_STATES = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
+Kernels = Literal["cpu", "cuda"]
+Part = Literal["predicted_vs_simulated", "simulated_vs_measured", "step_time", "resume"]
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where evidence was made; ``num_threads`` is what torch used."""
+
+    cpu: str
+    num_cores: int
+    num_threads: int
+    ram_bytes: int
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How evidence was made.
+
+    Attributes:
+        commit: ``git rev-parse HEAD``.
+        is_dirty: Whether tracked files had changed since.
+        versions: Versions of python, torch, transformers and brimful, as ``name version``.
+        date: Day, ISO 8601.
+        machine: Where.
+        seed: Of the draw.
+        command: What was typed.
+        wall_s: How long it took.
+        others_load: Share of the machine's CPU that other programs used meanwhile, 0 to 1.
+    """
+
+    commit: str
+    is_dirty: bool
+    versions: tuple[str, ...]
+    date: str
+    machine: Machine
+    seed: int
+    command: str
+    wall_s: float
+    others_load: float
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is run, in full: it can be run again from this alone."""
+
+    job: Job
+    strategy: Strategy
+    kernels: Kernels
+
+
+class PredictedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """First rung against second; *other* bytes are no parameters, gradients or optimizer state.
+
+    Attributes:
+        case: What was run.
+        predicted_peak_allocated_bytes: First rung.
+        simulated_peak_allocated_bytes: Second rung.
+        predicted_other_bytes: Of the first rung's peak.
+        simulated_other_bytes: Of the second rung's peak.
+        where: The part of a step in which the simulated peak lies.
+        peak_error: Signed, relative to simulated.
+        other_error: Signed, relative to simulated; None where these are less than
+            ``LEAST_OTHER_SHARE`` of the peak, which then lies in the update.
+    """
+
+    case: Case
+    predicted_peak_allocated_bytes: int
+    simulated_peak_allocated_bytes: int
+    predicted_other_bytes: int
+    simulated_other_bytes: int
+    where: str
+    peak_error: float
+    other_error: float | None
+
+
+class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Three rungs of a real run; ``difference_bytes`` is simulated less measured peak."""
+
+    case: Case
+    predicted_peak_allocated_bytes: int
+    simulated_peak_allocated_bytes: int
+    measured_peak_allocated_bytes: int
+    predicted_other_bytes: int
+    simulated_other_bytes: int
+    measured_other_bytes: int
+    difference_bytes: int
+    allowed_bytes: int
+    peak_error: float
+    other_error: float
+    predicted_error: float
+
+
+class TimedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Step time, predicted with this machine's calibration and measured.
+
+    Attributes:
+        case: What was run.
+        predicted_step_s: First rung.
+        measured_steps_s: Every timed step, after the first two.
+        measured_step_s: Their median.
+        step_error: Signed, relative to measured.
+        others_load: Share of the machine's CPU that other programs used meanwhile, 0 to 1.
+    """
+
+    case: Case
+    predicted_step_s: float
+    measured_steps_s: tuple[float, ...]
+    measured_step_s: float
+    step_error: float
+    others_load: float
+
+
+class KilledRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run that died by SIGKILL and was resumed.
+
+    Attributes:
+        case: What was run.
+        killed_after_s: Seconds from the first row of the curve to the kill.
+        killed_at_step: Last step whose row had been written.
+        was_saving: Whether a half-written checkpoint was found.
+        resumed_from: Step of the checkpoint that it went on from; 0 where there was none.
+        num_rows: Rows of its curve at the end.
+        is_bit_equal: Whether they are those of the run that nobody disturbed, to the last bit.
+    """
+
+    case: Case
+    killed_after_s: float
+    killed_at_step: int
+    was_saving: bool
+    resumed_from: int
+    num_rows: int
+    is_bit_equal: bool
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative errors of one stratum.
+
+    Attributes:
+        of: What the errors are of, e.g. ``peak``.
+        factor: What the cases are told apart by; ``all`` for all of them.
+        value: Which of it.
+        num_cases: How many.
+        median: Of the absolute errors.
+        p90: Of the absolute errors.
+        worst: Of the absolute errors.
+        bias: Mean of the signed errors.
+    """
+
+    of: str
+    factor: str
+    value: str
+    num_cases: int
+    median: float
+    p90: float
+    worst: float
+    bias: float
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why draws were refused as invalid, and how many; each was drawn again."""
+
+    reason: str
+    num_draws: int
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the rows say together.
+
+    Attributes:
+        num_drawn: Draws, refused ones too.
+        refusals: Why some were refused.
+        num_cases: Rows.
+        num_rich: Rows of which more than 40 % of the peak is activations and transients.
+        spreads: Errors, in all and per stratum.
+        bars: What must hold, in words.
+        missed: Which cases or figures do not hold, one sentence each; empty where all do.
+    """
+
+    num_drawn: int
+    refusals: tuple[Refusal, ...]
+    num_cases: int
+    num_rich: int
+    spreads: tuple[Spread, ...]
+    bars: tuple[str, ...]
+    missed: tuple[str, ...]
+
+
+RowT = TypeVar("RowT")
+
+
+class Evidence(
+    msgspec.Struct, Generic[RowT], frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """One evidence file; ``calibration`` is what step times were predicted with, else None."""
+
+    schema: str
+    part: Part
+    provenance: Provenance
+    summary: Summary
+    calibration: Calibration | None
+    rows: tuple[RowT, ...]
+
+
+ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
+    "predicted_vs_simulated": PredictedRow,
+    "simulated_vs_measured": MeasuredRow,
+    "step_time": TimedRow,
+    "resume": KilledRow,
+}
+PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
+LEAST_OTHER_SHARE = 0.01
+RICH_SHARE = 0.4
+
+
+def path_of(part: Part, folder: Path) -> Path:
+    """Return where a part's evidence is kept."""
+    return folder / f"{part}.json"
+
+
+def write_evidence(evidence: "Evidence[RowT]", folder: Path) -> Path:
+    """Write an evidence file atomically, a row per line, and return its path."""
+    fields = []
+    for name in evidence.__struct_fields__:
+        value = getattr(evidence, name)
+        if name == "rows":
+            rows = b",\n".join(msgspec.json.encode(row) for row in value)
+            fields.append(b'"rows": [\n' + rows + b"\n]")
+        else:
+            shown = msgspec.json.format(msgspec.json.encode(value), indent=1)
+            fields.append(f'"{name}": '.encode() + shown)
+    path = path_of(evidence.part, folder)
+    write_bytes(path, b"{\n" + b",\n".join(fields) + b"\n}\n")
+    return path
+
+
+def read_evidence(part: Part, folder: Path) -> "Evidence[msgspec.Struct]":
+    """Read an evidence file.
+
+    Raises:
+        FileFormatError: It cannot be read, is of another schema, or of another part.
+    """
+    path = path_of(part, folder)
+    # The row type is chosen at run time, which a static type cannot say.
+    generic: Any = Evidence
+    kind = generic[ROW_TYPES[part]]
+    try:
+        evidence: Evidence[msgspec.Struct] = msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FileFormatError(f"{path} is not evidence ({error}); run make prove again") from error
+    if (evidence.schema, evidence.part) != (EVIDENCE_SCHEMA, part):
+        raise FileFormatError(
+            f"{path} is {evidence.part} in schema {evidence.schema!r} and should be {part} in "
+            f"{EVIDENCE_SCHEMA!r}; run make prove again"
+        )
+    return evidence
+
+
+def other_bytes(items: Iterable[MemoryItem]) -> int:
+    """Add up what is neither parameters nor gradients nor optimizer state."""
+    return sum(item.num_bytes for item in items if item.name not in _STATES)
+
+
+def relative(value: float, truth: float) -> float:
+    """Return the signed relative error of ``value``."""
+    return (value - truth) / truth
+
+
+def strata(case: Case) -> dict[str, str]:
+    """Say which value of every factor a case has."""
+    job, strategy = case.job, case.strategy
+    num_micro = num_micro_batches(job, strategy)
+    return {
+        "architecture": job.model.model_type + ("-tied" if job.model.tied_embeddings else ""),
+        "precision": job.precision,
+        "checkpointing": "full:K"
+        if strategy.activation_checkpointing.startswith("full:")
+        else strategy.activation_checkpointing,
+        "loss": "whole" if strategy.loss_chunks == 1 else "chunked",
+        "attention": strategy.attention,
+        "accumulation": "1" if num_micro == 1 else "more",
+        "kernels": case.kernels,
+    }
+
+
+def spreads(
+    of: str, rows: Sequence[RowT], *, case: Callable[[RowT], Case], error: Callable[[RowT], float]
+) -> list[Spread]:
+    """Sum up errors, in all and per value of every factor.
+
+    Args:
+        of: What the errors are of.
+        rows: At least one.
+        case: Takes the case out of a row.
+        error: Takes the signed relative error out of a row.
+    """
+    groups: dict[tuple[str, str], list[float]] = {("all", ""): [error(row) for row in rows]}
+    for row in rows:
+        for key in strata(case(row)).items():
+            groups.setdefault(key, []).append(error(row))
+    ordered = sorted(groups.items(), key=lambda group: (group[0][0] != "all", group[0]))
+    return [_spread(of, factor, value, errors) for (factor, value), errors in ordered]
+
+
+def _spread(of: str, factor: str, value: str, errors: list[float]) -> Spread:
+    sizes = sorted(map(abs, errors))
+    return Spread(
+        of=of,
+        factor=factor,
+        value=value,
+        num_cases=len(sizes),
+        median=statistics.median(sizes),
+        # The smallest size that 90 % of the cases do not exceed.
+        p90=sizes[-(-9 * len(sizes) // 10) - 1],
+        worst=sizes[-1],
+        bias=statistics.fmean(errors),
+    )
+
+
+def in_all(summary: Summary, of: str) -> Spread | None:
+    """Return the spread over all cases; None where there are no such errors."""
+    return next((s for s in summary.spreads if s.of == of and s.factor == "all"), None)
+
+
+def describe_case(case: Case) -> str:
+    """Name a case in a line."""
+    job, strategy = case.job, case.strategy
+    model = job.model
+    return (
+        f"{model.name} L{model.num_layers} H{model.hidden_size} A{model.num_heads}/"
+        f"{model.num_kv_heads} V{model.vocab_size} {job.precision} seq {job.seq_len} batch "
+        f"{job.global_batch}/{strategy.micro_batch} {strategy.activation_checkpointing} chunks "
+        f"{strategy.loss_chunks} {strategy.attention} {case.kernels}"
+    )

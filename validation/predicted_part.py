@@ -1,0 +1,111 @@
+"""First rung against second: formulas against the simulation of the whole model."""
+
+import random
+
+from evidence import (
+    LEAST_OTHER_SHARE,
+    RICH_SHARE,
+    Case,
+    PredictedRow,
+    Spread,
+    Summary,
+    describe_case,
+    other_bytes,
+    relative,
+    spreads,
+)
+from progress import shown
+from sampler import FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_of, draw_cases
+
+from brimful.cost.estimate import estimate
+from brimful.simulate.run import simulate
+
+NUM_CASES, NUM_QUICK_CASES = 160, 3
+MEDIAN_BAR, WORST_BAR = 0.01, 0.03
+SHAPES = Shapes(
+    hidden=Range(256, 8192),
+    layers=Range(2, 96),
+    vocab=Range(8_000, 260_000),
+    seq_len=Range(128, 65_536),
+    micro_batch=Range(1, 16),
+    chunks=Range(2, 64),
+    registry_share=REGISTRY_SHARE,
+)
+QUICK_SHAPES = SHAPES._replace(layers=Range(2, 6), registry_share=0.0)
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[PredictedRow], Summary]:
+    """Draw, predict and simulate."""
+    shapes, num_cases = (QUICK_SHAPES, NUM_QUICK_CASES) if quick else (SHAPES, NUM_CASES)
+    drawn = draw_cases(
+        random.Random(seed),  # noqa: S311 - cases, not secrets
+        num_cases,
+        FACTORS,
+        shapes,
+        lambda _case, _estimate: None,
+    )
+    rows = [compare(case) for case in shown("predicted vs simulated", drawn.cases)]
+    return rows, summarize(rows, drawn)
+
+
+def compare(case: Case) -> PredictedRow:
+    """Climb the first two rungs of a case."""
+    cluster = cluster_of(case.kernels)
+    predicted = estimate(case.job, cluster, case.strategy)
+    simulated = simulate(case.job, cluster, case.strategy)
+    peak, others = simulated.simulated_peak_allocated_bytes, other_bytes(simulated.items)
+    said, said_others = predicted.predicted_peak_allocated_bytes, other_bytes(predicted.items)
+    return PredictedRow(
+        case=case,
+        predicted_peak_allocated_bytes=said,
+        simulated_peak_allocated_bytes=peak,
+        predicted_other_bytes=said_others,
+        simulated_other_bytes=others,
+        where=max(simulated.phases, key=lambda phase: phase.num_bytes).where,
+        peak_error=relative(said, peak),
+        other_error=relative(said_others, others) if others >= LEAST_OTHER_SHARE * peak else None,
+    )
+
+
+def summarize(rows: list[PredictedRow], drawn: Drawn) -> Summary:
+    """Sum up, and say which bars are missed."""
+    rich = [row for row in rows if _other_share(row) > RICH_SHARE]
+    peaks = spreads("peak", rows, case=_case, error=lambda row: row.peak_error)
+    with_others = [row for row in rows if row.other_error is not None]
+    others = (
+        spreads("other bytes", with_others, case=_case, error=lambda row: row.other_error or 0.0)
+        if with_others
+        else []
+    )
+    missed = [text for spread in (peaks[0], *others[:1]) for text in _missed(spread)]
+    missed += [
+        f"{name} {error:+.2%}: {describe_case(row.case)}"
+        for row in rows
+        for name, error in (("peak", row.peak_error), ("other bytes", row.other_error or 0.0))
+        if abs(error) > WORST_BAR
+    ]
+    if 2 * len(rich) < len(rows):
+        missed.append(f"only {len(rich)} of {len(rows)} cases have {RICH_SHARE:.0%} other bytes")
+    return Summary(
+        num_drawn=drawn.num_drawn,
+        refusals=drawn.refusals,
+        num_cases=len(rows),
+        num_rich=len(rich),
+        spreads=(*peaks, *others),
+        bars=(f"median <= {MEDIAN_BAR:.0%}, each <= {WORST_BAR:.0%}, peak and other bytes",),
+        missed=tuple(missed),
+    )
+
+
+def _case(row: PredictedRow) -> Case:
+    return row.case
+
+
+def _other_share(row: PredictedRow) -> float:
+    return row.simulated_other_bytes / row.simulated_peak_allocated_bytes
+
+
+def _missed(spread: Spread) -> list[str]:
+    if spread.median <= MEDIAN_BAR:
+        return []
+    return [f"median error of {spread.of} {spread.median:.2%} > {MEDIAN_BAR:.0%}"]

@@ -1,0 +1,78 @@
+"""The long evidence: runs what this version claims and writes what came out, bar or no bar.
+
+``python validation/prove.py [--part NAME] [--quick] [--seed N] [--out DIR]``
+"""
+
+import argparse
+import datetime as dt
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from brimful.quiet import quiet_libraries
+
+quiet_libraries()
+
+from evidence import EVIDENCE_SCHEMA, PARTS, Evidence, Part, write_evidence  # noqa: E402
+from provenance import Watch, provenance  # noqa: E402
+from tables import summary_text, update_readme  # noqa: E402
+
+HERE = Path(__file__).parent
+_MODULES: dict[Part, str] = {
+    "predicted_vs_simulated": "predicted_part",
+    "simulated_vs_measured": "measured_part",
+    "step_time": "timed_part",
+    "resume": "killed_part",
+}
+BARS_MISSED = 1
+
+
+def main() -> int:
+    """Make the parts that were asked for; the exit code says whether every bar is met."""
+    args = _parser().parse_args()
+    parts = PARTS if args.part is None else (args.part,)
+    made = [make(part, seed=args.seed, quick=args.quick, out=args.out) for part in parts]
+    update_readme(args.out)
+    for evidence in made:
+        print(summary_text(evidence), end="\n\n")
+    return BARS_MISSED if any(evidence.summary.missed for evidence in made) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    today = dt.datetime.now(dt.UTC).strftime("%Y%m%d")
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--part", choices=PARTS, default=None, help="make this one only")
+    add("--quick", action="store_true", help="a few cases of each part, about a minute in all")
+    add("--seed", type=int, default=int(today), help="of the draws (default: today)")
+    add("--out", type=Path, default=HERE, help="folder of the evidence files")
+    return parser
+
+
+def make(part: Part, *, seed: int, quick: bool, out: Path) -> Evidence[Any]:
+    """Make one part and write it.
+
+    Args:
+        part: Which.
+        seed: Of the draws.
+        quick: A few cases only.
+        out: Folder of the evidence file.
+    """
+    watch = Watch()
+    result = import_module(_MODULES[part]).run(seed=seed, quick=quick)
+    rows, summary, *calibration = result
+    evidence: Evidence[Any] = Evidence(
+        schema=EVIDENCE_SCHEMA,
+        part=part,
+        provenance=provenance(watch, seed=seed),
+        summary=summary,
+        calibration=calibration[0] if calibration else None,
+        rows=tuple(rows),
+    )
+    write_evidence(evidence, out)
+    return evidence
+
+
+if __name__ == "__main__":
+    sys.exit(main())

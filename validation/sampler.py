@@ -1,0 +1,292 @@
+"""Drawing random cases: every pair of factor values at least once, shapes log-uniform.
+
+Knows which draws are refused and why; knows nothing of how a case is run.
+"""
+
+import itertools
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from evidence import Case, Kernels, Refusal
+
+from brimful.cost.estimate import estimate
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster, Device, MatrixRates
+from brimful.hardware.gpus import load_cluster
+from brimful.job import Job, check_job
+from brimful.models.config import load_model, read_config, registry
+from brimful.models.spec import ModelSpec
+from brimful.plan import Estimate
+from brimful.strategy import Strategy, check_strategy, spell_checkpointing
+
+FACTORS = {
+    "architecture": ("llama", "llama-tied", "gpt2-tied"),
+    "precision": ("fp32", "bf16", "bf16-mixed"),
+    "checkpointing": ("none", "full:K", "full"),
+    "loss": ("whole", "chunked"),
+    "attention": ("sdpa", "eager"),
+    "accumulation": ("1", "more"),
+    "kernels": ("cpu", "cuda"),
+}
+"""What exists in this version: one device, full training, AdamW."""
+REGISTRY_SHARE = 1 / 3
+MAX_DRAWS = 4000
+"""A cell that refuses this many shapes has none to offer."""
+_NUM_CANDIDATES = 60
+_HEAD_DIMS = (32, 40, 64, 80, 96, 128, 192, 256)
+_SWITCH_SHARE = 0.1
+"""How many Llama-type draws have biases, or a head width that is not hidden / heads."""
+_REASONS = {
+    r"is longer than .* positions": "sequence longer than the model's positions",
+    r"num_kv_heads=1 and .* eager": "one key and value head with eager attention: no profile",
+    r"profiles of flash attention": "head width outside the profiles of flash attention",
+    r"loss_chunks=.* cannot cut": "more chunks of the loss than tokens",
+    r"could take .* EiB": "more bytes than can be counted",
+}
+
+Cell = dict[str, str]
+
+
+class Range(NamedTuple):
+    """A log-uniform range of whole numbers."""
+
+    low: int
+    high: int
+
+    def draw(self, rng: random.Random) -> int:
+        """Draw one."""
+        return round(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+
+
+class Shapes(NamedTuple):
+    """Between which sizes cases are drawn.
+
+    Attributes:
+        hidden: Width of the residual stream.
+        layers: Blocks.
+        vocab: Rows of the embedding.
+        seq_len: Tokens per sequence.
+        micro_batch: Sequences per forward pass.
+        chunks: Pieces of a chunked loss.
+        registry_share: How often a registry model is taken instead of drawn dimensions.
+    """
+
+    hidden: Range
+    layers: Range
+    vocab: Range
+    seq_len: Range
+    micro_batch: Range
+    chunks: Range
+    registry_share: float
+
+
+class Drawn(NamedTuple):
+    """The cases, and what was refused on the way to them."""
+
+    cases: tuple[Case, ...]
+    num_drawn: int
+    refusals: tuple[Refusal, ...]
+
+
+Wish = Callable[[Case, Estimate], str | None]
+"""Says why a valid case is not wanted, or None."""
+
+
+def draw_cases(
+    rng: random.Random,
+    num_cases: int,
+    factors: Mapping[str, Sequence[str]],
+    shapes: Shapes,
+    wish: Wish,
+) -> Drawn:
+    """Draw cases; one that is refused is drawn again in the same cell.
+
+    Args:
+        rng: Where chance comes from.
+        num_cases: How many; a pairwise cover comes first, the rest is random.
+        factors: Values of every factor.
+        shapes: Ranges of the sizes.
+        wish: What a valid case must be besides.
+    """
+    cells = pairwise_cover(rng, factors)[:num_cases]
+    cells += [_any_cell(rng, factors) for _ in range(num_cases - len(cells))]
+    refused: Counter[str] = Counter()
+    cases = tuple(_draw_valid(rng, cell, shapes, wish, refused) for cell in cells)
+    return Drawn(
+        cases=cases,
+        num_drawn=len(cases) + refused.total(),
+        refusals=tuple(Refusal(reason=r, num_draws=n) for r, n in refused.most_common()),
+    )
+
+
+def pairwise_cover(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """Choose cells greedily until every pair of values of two factors is in one of them."""
+    missing = {
+        pair
+        for one, other in itertools.combinations(factors, 2)
+        for pair in itertools.product(
+            ((one, value) for value in factors[one]), ((other, value) for value in factors[other])
+        )
+    }
+    cells: list[Cell] = []
+    while missing:
+        candidates = [_any_cell(rng, factors) for _ in range(_NUM_CANDIDATES)]
+        best = max(candidates, key=lambda cell: len(missing.intersection(pairs_of(cell))))
+        missing.difference_update(pairs_of(best))
+        cells.append(best)
+    return cells
+
+
+def pairs_of(cell: Cell) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """List the pairs of factor values that a cell has."""
+    return set(itertools.combinations(cell.items(), 2))
+
+
+def _any_cell(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> Cell:
+    return {factor: rng.choice(values) for factor, values in factors.items()}
+
+
+def _draw_valid(
+    rng: random.Random, cell: Cell, shapes: Shapes, wish: Wish, refused: Counter[str]
+) -> Case:
+    for _ in range(MAX_DRAWS):
+        try:
+            case = _draw(rng, cell, shapes)
+            reason = wish(case, estimate(case.job, cluster_of(case.kernels), case.strategy))
+        except (InputError, UnsupportedError) as error:
+            reason = _reason(str(error))
+        if reason is None:
+            return case
+        refused[reason] += 1
+    raise InputError(f"{MAX_DRAWS} draws of {cell} were refused ({refused}); widen the shapes")
+
+
+def _reason(message: str) -> str:
+    known = (text for pattern, text in _REASONS.items() if re.search(pattern, message))
+    return next(known, message)
+
+
+def _draw(rng: random.Random, cell: Cell, shapes: Shapes) -> Case:
+    seq_len, micro_batch = shapes.seq_len.draw(rng), shapes.micro_batch.draw(rng)
+    model = _draw_model(rng, cell["architecture"], shapes, seq_len)
+    num_micro = 1 if cell["accumulation"] == "1" else rng.choice((2, 3, 8))
+    job = job_of(
+        model,
+        precision=cell["precision"],
+        seq_len=seq_len,
+        global_batch=micro_batch * num_micro,
+    )
+    strategy = Strategy(
+        micro_batch=micro_batch,
+        activation_checkpointing=_draw_checkpointing(rng, cell["checkpointing"], model.num_layers),
+        loss_chunks=1 if cell["loss"] == "whole" else shapes.chunks.draw(rng),
+        attention=cast("Any", cell["attention"]),
+    )
+    check_strategy(check_job(job), strategy)
+    return Case(job=job, strategy=strategy, kernels=cast("Kernels", cell["kernels"]))
+
+
+def _draw_checkpointing(rng: random.Random, kind: str, num_layers: int) -> str:
+    if kind == "full:K":
+        return spell_checkpointing(rng.randint(1, num_layers - 1), num_layers=num_layers)
+    return kind
+
+
+def _draw_model(rng: random.Random, architecture: str, shapes: Shapes, seq_len: int) -> ModelSpec:
+    if rng.random() < shapes.registry_share:
+        named = [load_model(name) for name in registry()]
+        tied = architecture.endswith("-tied")
+        model_type = architecture.removesuffix("-tied")
+        return rng.choice(
+            [m for m in named if m.model_type == model_type and m.tied_embeddings == tied]
+        )
+    head_dim = rng.choice(_HEAD_DIMS)
+    heads = max(1, round(shapes.hidden.draw(rng) / head_dim))
+    drawn = {
+        "hidden": heads * head_dim,
+        "inner": 16 * round(heads * head_dim * rng.uniform(1.5, 6) / 16),
+        "heads": heads,
+        "layers": shapes.layers.draw(rng),
+        "vocab": shapes.vocab.draw(rng),
+        "positions": seq_len * rng.choice((1, 1, 2)),
+    }
+    config = _gpt2(drawn) if architecture == "gpt2-tied" else _llama(rng, drawn, head_dim)
+    if config["model_type"] == "llama":
+        config["tie_word_embeddings"] = architecture == "llama-tied"
+    return read_config("drawn", config)
+
+
+def _gpt2(drawn: dict[str, int]) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "n_embd": drawn["hidden"],
+        "n_inner": drawn["inner"],
+        "n_layer": drawn["layers"],
+        "n_head": drawn["heads"],
+        "vocab_size": drawn["vocab"],
+        "n_positions": drawn["positions"],
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _llama(rng: random.Random, drawn: dict[str, int], head_dim: int) -> dict[str, Any]:
+    heads = drawn["heads"]
+    odd_width = rng.choice(_HEAD_DIMS) if rng.random() < _SWITCH_SHARE else head_dim
+    return {
+        "model_type": "llama",
+        "hidden_size": drawn["hidden"],
+        "intermediate_size": drawn["inner"],
+        "num_hidden_layers": drawn["layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": rng.choice([n for n in range(1, heads + 1) if heads % n == 0]),
+        "head_dim": odd_width,
+        "attention_bias": rng.random() < _SWITCH_SHARE,
+        "mlp_bias": rng.random() < _SWITCH_SHARE,
+        "vocab_size": drawn["vocab"],
+        "max_position_embeddings": drawn["positions"],
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def job_of(model: ModelSpec, *, precision: str, seq_len: int, global_batch: int) -> Job:
+    """Spell a job in full; what it leaves open here changes no bytes and no time."""
+    return Job(
+        model=model,
+        task="causal-lm",
+        method="full",
+        precision=cast("Any", precision),
+        optimizer="adamw",
+        seq_len=seq_len,
+        global_batch=global_batch,
+        num_steps=8,
+        learning_rate=1e-4,
+        warmup_steps=0,
+        weight_decay=0.1,
+        clip=1.0,
+        seed=0,
+    )
+
+
+def cluster_of(kernels: Kernels) -> Cluster:
+    """Return a device of these kernels; its rates and its size play no part in a peak."""
+    if kernels == "cuda":
+        return load_cluster("h100-80gb", memory_limit_bytes=None)
+    device = Device(
+        name="cpu",
+        description="any CPU",
+        kernels="cpu",
+        usable_bytes=2**40,
+        capability=0.0,
+        matrix_flops_per_s=MatrixRates(fp32=0, bf16=0),
+        memory_bytes_per_s=0,
+        op_overhead_s=0,
+        calibrated=False,
+        source="stands for any CPU: rates are unknown",
+    )
+    return Cluster(name="cpu", device=device, num_devices=1, host_ram_bytes=0)
