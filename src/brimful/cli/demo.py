@@ -14,7 +14,7 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Precision
-from brimful.units import MIB, format_bytes, format_count, format_seconds, parse_bytes
+from brimful.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -49,9 +49,22 @@ MIXED_GAIN = 1.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    parser.add_argument("--memory-limit", type=parse_bytes, default=MEMORY_LIMIT)
-    parser.add_argument("--out", type=Path, default=None, help="folder of the run (default: runs/)")
-    parser.add_argument("--steps", type=flags.whole("--steps"), default=None)
+    add = parser.add_argument
+    add(
+        "--memory-limit",
+        type=flags.size("--memory-limit"),
+        default=MEMORY_LIMIT,
+        help=f"what tensors may take (default {format_bytes(MEMORY_LIMIT)})",
+    )
+    add(
+        "--out", type=flags.path("--out"), default=None, help="folder of the run (default runs/...)"
+    )
+    add(
+        "--steps",
+        type=flags.whole("--steps"),
+        default=None,
+        help=f"optimizer steps (default: what takes about {TRAINING_S:.0f} s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
