@@ -2,10 +2,12 @@
 
 The pick follows ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and
 ``aten/src/ATen/native/transformers/attention.cpp`` for what training sends: no dropout, a causal
-flag instead of a mask. Whatever is outside that goes to the math formula, as in PyTorch.
+flag instead of a mask. On CUDA what flash cannot take (fp32, a mask, wide heads) goes to the
+memory-efficient kernel; on a CPU what its fused kernel cannot take (dropout) to the written-out
+formula.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -64,80 +66,61 @@ def scaled_dot_product_attention(  # noqa: PLR0913, PLR0917 - the signature is P
     Returns:
         [batch, heads, tokens, head_dim].
     """
-    choice = choose(query, attn_mask, dropout_p)
-    if choice == "cpu-flash":
-        return _cpu_flash(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if choice == "flash":
-        return _flash(query, key, value, dropout_p, is_causal, scale)
-    if choice == "efficient":
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call = _Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _KERNELS[choose(query, attn_mask, dropout_p)](call)
 
 
-def _repeat_kv(x: torch.Tensor, query: torch.Tensor, enable_gqa: bool) -> torch.Tensor:  # noqa: FBT001
-    groups = query.shape[1] // x.shape[1]
-    return x.repeat_interleave(groups, 1) if enable_gqa and groups > 1 else x
+class _Call(NamedTuple):
+    """The arguments of one call, as ``scaled_dot_product_attention`` got them."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout_p: float
+    is_causal: bool
+    scale: float | None
+    gqa: bool
 
 
-def _cpu_flash(  # noqa: PLR0913, PLR0917 - as above
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    dropout_p: Any,
-    is_causal: Any,
-    scale: Any,
-    gqa: Any,
-) -> torch.Tensor:
-    del gqa  # the CPU kernel indexes grouped heads itself
-    out = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
-        query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
-    )
-    return out[0]
+def _cpu_flash(call: _Call) -> torch.Tensor:
+    # The CPU kernel indexes grouped heads itself.
+    out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+        *call[:3], call.dropout_p, call.is_causal, attn_mask=call.mask, scale=call.scale
+    )[0]
+    return out
 
 
-def _flash(  # noqa: PLR0913, PLR0917 - as above
-    query: Any, key: Any, value: Any, dropout_p: Any, is_causal: Any, scale: Any
-) -> torch.Tensor:
-    head_dim = query.shape[-1]
+def _flash(call: _Call) -> torch.Tensor:
+    head_dim = call.query.shape[-1]
     pad = -head_dim % FLASH_HEAD_DIM_MULTIPLE
-    scale = head_dim**-0.5 if scale is None else scale
-    if pad:
-        query, key, value = (torch.nn.functional.pad(x, (0, pad)) for x in (query, key, value))
-    out = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001
-        query, key, value, dropout_p, is_causal, scale=scale
+    scale = head_dim**-0.5 if call.scale is None else call.scale
+    qkv = [torch.nn.functional.pad(x, (0, pad)) if pad else x for x in call[:3]]
+    out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001
+        *qkv, call.dropout_p, call.is_causal, scale=scale
     )[0]
     return out[..., :head_dim] if pad else out
 
 
-def _efficient(  # noqa: PLR0913, PLR0917 - as above
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    dropout_p: Any,
-    is_causal: Any,
-    scale: Any,
-    gqa: Any,
-) -> torch.Tensor:
-    key, value = _repeat_kv(key, query, gqa), _repeat_kv(value, query, gqa)
-    out = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
-        query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
-    )
-    return out[0]
+def _efficient(call: _Call) -> torch.Tensor:
+    key, value = (_repeat_heads(x, call) for x in (call.key, call.value))
+    keeps = torch.is_grad_enabled()
+    out: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+        call.query, key, value, call.mask, keeps, call.dropout_p, call.is_causal, scale=call.scale
+    )[0]
+    return out
 
 
-def _math(  # noqa: PLR0913, PLR0917 - as above
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    dropout_p: Any,
-    is_causal: Any,
-    scale: Any,
-    gqa: Any,
-) -> torch.Tensor:
-    out = torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001
-        query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=gqa
-    )
-    return out[0]
+def _math(call: _Call) -> torch.Tensor:
+    out: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001
+        *call[:4], call.dropout_p, call.is_causal, scale=call.scale, enable_gqa=call.gqa
+    )[0]
+    return out
+
+
+def _repeat_heads(x: torch.Tensor, call: _Call) -> torch.Tensor:
+    groups = call.query.shape[1] // x.shape[1]
+    return x.repeat_interleave(groups, 1) if call.gqa and groups > 1 else x
+
+
+_KERNELS = {"cpu-flash": _cpu_flash, "flash": _flash, "efficient": _efficient, "math": _math}
