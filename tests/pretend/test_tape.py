@@ -315,3 +315,32 @@ def test_dropped_cycles_are_freed_when_the_collector_finds_them():
 def test_the_pretend_gpu_computes_nothing_outside_a_fake_mode():
     with pytest.raises(NotImplementedError):
         torch.ones(2, device=GPU)
+
+
+def real_sums(num_uses):
+    """How often autograd adds out of place and in place on a real CPU, by the profiler."""
+    weight = torch.randn(256, 256, requires_grad=True)
+    x = torch.randn(64, 256)
+    loss = sum((x @ weight).sum() for _ in range(num_uses))
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler:
+        loss.backward()
+    counts = {event.key: event.count for event in profiler.key_averages()}
+    return counts.get("aten::add", 0), counts.get("aten::add_", 0)
+
+
+@pytest.mark.parametrize("num_uses", [2, 3, 8])
+def test_gradients_of_one_tensor_add_up_in_place_where_they_really_do(num_uses):
+    def program(tape):
+        weight = torch.empty(256, 256, device=GPU, requires_grad=True)
+        x = torch.empty(64, 256, device=GPU)
+        loss = sum((x @ weight).sum() for _ in range(num_uses))
+        tape.begin_phase("backward")
+        loss.backward()
+
+    recording = record(program, count_costs=True)
+    start = int(recording.phase_starts[1])
+    ops = [cost.op for cost in recording.costs if cost.event >= start]
+    out_of_place, in_place = real_sums(num_uses)
+    assert ops.count("aten.add.Tensor") == out_of_place
+    assert ops.count("aten.add_.Tensor") == in_place

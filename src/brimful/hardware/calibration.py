@@ -13,7 +13,7 @@ from brimful.files import cache_dir, write_text
 from brimful.hardware.cluster import Device, MatrixRates
 
 CALIBRATION_SCHEMA = "brimful.calibration/1"
-_QUIET_LOAD = 0.15
+QUIET_LOAD = 0.15
 """Beyond this share of the CPU, other programs have visibly slowed the measurement."""
 
 
@@ -115,7 +115,7 @@ def calibrated(device: Device, calibration: Calibration) -> Device:
 
 
 def _disturbance(calibration: Calibration) -> str:
-    if calibration.others_load <= _QUIET_LOAD:
+    if calibration.others_load <= QUIET_LOAD:
         return ""
     return (
         f"; disturbed: other programs used {100 * calibration.others_load:.0f} % of the CPU, "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.hardware.calibration import (
     CALIBRATION_SCHEMA,
+    QUIET_LOAD,
     Calibration,
     calibrated,
     load_calibration,
@@ -29,7 +30,7 @@ __all__ = ["calibrate", "load_calibration"]
 
 _BUDGET_S = 5.0
 _MAX_ROUNDS = 7
-_MIN_ROUNDS = 2
+_MIN_ROUNDS = 3
 _BF16_CAPABILITY = 8.0
 """CUDA GPUs before Ampere emulate bf16; there the rate stays 0, unknown."""
 
@@ -38,8 +39,9 @@ def calibrate(device: Device, *, on_progress: Callable[[str, float], None]) -> D
     """Measure the rates of this machine and store them for ``probe_local``.
 
     Every kernel runs once per round, so that a disturbance spreads over all of them. A kernel's
-    time is the lower quartile over the rounds: other programs only ever slow it, on a CPU by up
-    to ten times, because threads then wait for each other. How much CPU others used is kept.
+    time is the lower quartile over the rounds, and the shortest where other programs were busy:
+    they only ever slow it, on a CPU by up to ten times, because threads then wait for each other.
+    How much CPU others used is kept.
 
     Args:
         device: What ``probe_local`` returned; its kernels decide where to run.
@@ -140,8 +142,7 @@ def _summed_up(
     per_round_s: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(rounds_s))
     for kernel, times_s in zip(to_time, zip(*rounds_s, strict=True), strict=True):
         amounts[kernel.rate] += kernel.share * kernel.amount
-        undisturbed_s = statistics.quantiles(times_s, n=4, method="inclusive")[0]
-        typical_s[kernel.rate] += kernel.share * undisturbed_s
+        typical_s[kernel.rate] += kernel.share * _undisturbed_s(times_s, conditions.others_load)
         for index, time_s in enumerate(times_s):
             per_round_s[kernel.rate][index] += kernel.share * time_s
     rates = {rate: amounts[rate] / typical_s[rate] for rate in amounts}
@@ -157,6 +158,12 @@ def _summed_up(
         spread=max(map(_spread, per_round_s.values())),
         others_load=conditions.others_load,
     )
+
+
+def _undisturbed_s(times_s: tuple[float, ...], others_load: float) -> float:
+    if others_load > QUIET_LOAD:
+        return min(times_s)
+    return statistics.quantiles(times_s, n=4, method="inclusive")[0]
 
 
 def _spread(times_s: list[float]) -> float:

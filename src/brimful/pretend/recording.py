@@ -17,6 +17,7 @@ class OpCost(NamedTuple):
 
     Attributes:
         event: Events recorded before it ran.
+        phase: Index into the recording's phases.
         op: Its name.
         matrix_flops: Of its matrix products, multiply and add counted apart.
         attention_flops: Of a fused attention kernel.
@@ -24,6 +25,7 @@ class OpCost(NamedTuple):
     """
 
     event: int
+    phase: int
     op: str
     matrix_flops: int
     attention_flops: int
@@ -120,9 +122,8 @@ class RecordingBuilder:
         self, op: Any, matrix_flops: int, attention_flops: int, moved_bytes: tuple[int, ...]
     ) -> None:
         """Record the work of an operation."""
-        self._costs.append(
-            OpCost(len(self._events), str(op), matrix_flops, attention_flops, moved_bytes)
-        )
+        place = (len(self._events), len(self._phases) - 1)
+        self._costs.append(OpCost(*place, str(op), matrix_flops, attention_flops, moved_bytes))
 
     def begin_phase(self, name: str) -> None:
         """Attribute later allocations to the phase ``name``."""

@@ -22,6 +22,9 @@ from brimful.pretend.recording import AUTOCAST_CACHE, Recording, RecordingBuilde
 
 _next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
+_ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
+ENGINE_AND_PYTHON = 2
+"""Uses of a storage that the engine alone holds, seen from Python."""
 
 
 class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
@@ -105,6 +108,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
+        if func is _ADD and not kwargs and _engine_adds_in_place(*args):
+            func = _ADD_IN_PLACE
         out = func(*args, **(kwargs or {}))
         if self._count_costs:
             self._cost(func, args, kwargs or {}, out)
@@ -178,3 +183,30 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _weight_cast(self, low: torch.Tensor) -> None:
         self.tag((low,), AUTOCAST_CACHE)
+
+
+def _engine_adds_in_place(old: Any, new: Any) -> bool:
+    """Whether autograd, with real tensors, would add these two gradients in place.
+
+    A tensor that is used twice gets two gradients, and the engine adds the second into the first
+    if it holds the last reference to it; for tensor subclasses, as fake tensors are, it never
+    does. One more use is counted for the Python object through which we look.
+
+    Source: ``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``.
+    """
+    if _current_node() is None or torch.is_grad_enabled() or not isinstance(new, FakeTensor):
+        return False
+    if old.shape != new.shape or old.dtype != new.dtype or not _is_dense(old):
+        return False
+    uses: int = torch._C._storage_Use_Count(old.untyped_storage()._cdata)  # noqa: SLF001
+    return uses <= ENGINE_AND_PYTHON
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

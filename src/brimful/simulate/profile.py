@@ -131,7 +131,9 @@ def _make_variant(key: str, body: Body, *, chunked: bool, tables: Tables) -> Var
             loss_chunks=GROUP_SIZE if chunked else 1,
             attention=attention,
         )
-        recordings.append(trace(job, strategy, imitate=kernels, count_costs=True).recording)
+        recordings.append(
+            trace(job, strategy, imitate=kernels, count_costs=True, num_steps=1).recording
+        )
         chunk_tokens = sizes[0] * sizes[1] // (GROUP_SIZE if chunked else 1)
         shapes.append(
             dimensions(spec, micro_batch=sizes[0], seq_len=sizes[1], chunk_tokens=chunk_tokens)

@@ -59,15 +59,21 @@ def simulate(job: Job, cluster: Cluster, strategy: Strategy) -> Simulation:
 
 
 def trace(
-    job: Job, strategy: Strategy, *, imitate: kernels.Kernels, count_costs: bool = False
+    job: Job,
+    strategy: Strategy,
+    *,
+    imitate: kernels.Kernels,
+    count_costs: bool = False,
+    num_steps: int = NUM_STEPS,
 ) -> Traced:
-    """Record ``NUM_STEPS`` optimizer steps, each with at most ``MAX_MICRO_BATCHES``.
+    """Record optimizer steps, each with at most ``MAX_MICRO_BATCHES``.
 
     Args:
         job: What is trained.
         strategy: How it is run.
         imitate: Whose kernels the pretend GPU imitates.
         count_costs: Whether to record each operation's FLOPs and bytes as well.
+        num_steps: How many; two show every phase, one is enough for forward and backward.
     """
     device.register()
     start = time.perf_counter()
@@ -76,7 +82,7 @@ def trace(
     with kernels.imitate(imitate), FakeTensorMode(allow_non_fake_inputs=True), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)
-        _take_steps(tape, program)
+        _take_steps(tape, program, num_steps)
     return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
 
 
@@ -87,12 +93,12 @@ def _name(tape: Tape, program: Program) -> None:
     tape.tag(program.model.buffers(), "buffers")
 
 
-def _take_steps(tape: Tape, program: Program) -> None:
+def _take_steps(tape: Tape, program: Program, num_steps: int) -> None:
     job, strategy = program.job, program.strategy
     ids = torch.zeros((strategy.micro_batch, job.seq_len), dtype=torch.int64, device="cpu")
     num_batches = min(num_micro_batches(job, strategy), MAX_MICRO_BATCHES)
     batches = [Batch(ids, ids)] * num_batches
-    for step in range(1, NUM_STEPS + 1):
+    for step in range(1, num_steps + 1):
         with phases.listening(_listener(tape, step)):
             train_step(
                 program, batches, num_tokens=job.tokens_per_step, learning_rate=job.learning_rate

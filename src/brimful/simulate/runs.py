@@ -8,7 +8,6 @@ from brimful.cost.profiles import Dimensions, EventKind, Group, Role, Run, Term,
 from brimful.pretend.recording import OpCost, Recording
 from brimful.simulate.fit import add_terms, fit_size
 from brimful.simulate.items import LOSS_OWNER, classify
-from brimful.simulate.run import NUM_STEPS
 
 GROUP_SIZE = 3
 """Blocks (or chunks) of a kind in a traced model: a first, one in the middle, a last."""
@@ -20,17 +19,22 @@ OTHER: Label = ("", 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A run before fitting: events ``start`` to ``stop`` of a recording, and whose they are."""
+    """A run before fitting: events ``start`` to ``stop`` of a recording, and whose they are.
+
+    What a phase does in place after its last event belongs to the piece that ends it.
+    """
 
     phase: str
+    phase_index: int
     label: Label
     role: Role
     start: int
     stop: int
+    ends_phase: bool
 
 
 def cut(recording: Recording, *, micro_batch: int, num_checkpointed: int) -> list[Piece]:
-    """Cut the last step's forward and backward of one micro-batch into pieces.
+    """Cut the first step's forward and backward of one micro-batch into pieces.
 
     An event belongs to the block or chunk that made the latest allocation.
 
@@ -39,16 +43,15 @@ def cut(recording: Recording, *, micro_batch: int, num_checkpointed: int) -> lis
     """
     pieces: list[Piece] = []
     for phase in ("forward", "backward"):
-        start, stop = _bounds(recording, f"step {NUM_STEPS} {phase}", micro_batch)
-        labels = _labels(recording, start, stop, num_checkpointed)
-        pieces += _group(phase, labels, start)
+        index = _phase_index(recording, f"step 1 {phase}", micro_batch)
+        starts = [*recording.phase_starts.tolist(), len(recording.events)]
+        labels = _labels(recording, starts[index], starts[index + 1], num_checkpointed)
+        pieces += _group(phase, index, labels, starts[index])
     return pieces
 
 
-def _bounds(recording: Recording, phase: str, which: int) -> tuple[int, int]:
-    index = [i for i, name in enumerate(recording.phases) if name == phase][which]
-    starts = [*recording.phase_starts.tolist(), len(recording.events)]
-    return starts[index], starts[index + 1]
+def _phase_index(recording: Recording, phase: str, which: int) -> int:
+    return [i for i, name in enumerate(recording.phases) if name == phase][which]
 
 
 def _labels(recording: Recording, start: int, stop: int, num_checkpointed: int) -> list[Label]:
@@ -74,7 +77,7 @@ def _label(owner: str, now: Label, num_checkpointed: int) -> Label:
     return now if now[0] == "chunk" and owner.startswith(LOSS_OWNER) else OTHER
 
 
-def _group(phase: str, labels: list[Label], start: int) -> list[Piece]:
+def _group(phase: str, index: int, labels: list[Label], start: int) -> list[Piece]:
     changes = [i for i in range(len(labels)) if i == 0 or labels[i] != labels[i - 1]]
     spans = list(zip(changes, [*changes[1:], len(labels)], strict=True))
     order: dict[Group, list[Label]] = {}
@@ -86,10 +89,12 @@ def _group(phase: str, labels: list[Label], start: int) -> list[Piece]:
     return [
         Piece(
             phase=phase,
+            phase_index=index,
             label=labels[begin],
             role=_role(labels[begin], order),
             start=start + begin,
             stop=start + end,
+            ends_phase=end == len(labels),
         )
         for begin, end in spans
     ]
@@ -237,4 +242,9 @@ class RunFitter:
 
 
 def _costs(recording: Recording, piece: Piece) -> list[OpCost]:
-    return [c for c in recording.costs if piece.start <= c.event < piece.stop]
+    return [
+        cost
+        for cost in recording.costs
+        if cost.phase == piece.phase_index
+        and piece.start <= cost.event < piece.stop + piece.ends_phase
+    ]

@@ -1,0 +1,515 @@
+"""The replay equals its slow twin on random programs; every rule is shown on one made by hand."""
+
+import math
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from tests.pretend.slow_allocator import round_size, segment_size, slow_replay
+
+from brimful.pretend.allocator import OutOfMemory, PoolReserved, replay
+from brimful.pretend.allocator_config import PYTORCH_DEFAULTS, UNLIMITED_BYTES
+from brimful.pretend.allocator_state import ADDRESS_BITS, CachingAllocator
+from brimful.units import GIB, KIB, MIB
+
+NATIVE = PYTORCH_DEFAULTS
+EXPANDABLE = replace(NATIVE, expandable_segments=True)
+
+
+class Program:
+    """Events written one after the other; every replay is compared with the slow one."""
+
+    def __init__(self):
+        self.events, self.num_bytes, self.streams, self.until = [], [], [], []
+
+    def take(self, *sizes, stream=0, until=0):
+        """Allocate, and return the row (the last of several)."""
+        for num_bytes in sizes:
+            self.events.append(len(self.num_bytes))
+            self.num_bytes.append(num_bytes)
+            self.streams.append(stream)
+            self.until.append(until)
+        return len(self.num_bytes) - 1
+
+    def give(self, *rows):
+        self.events.extend(~row for row in rows)
+
+    def replay(self, settings=NATIVE, capacity_bytes=None):
+        columns = (self.events, self.num_bytes, self.streams, self.until)
+        events, num_bytes, streams, until = (np.array(x, dtype=np.int64) for x in columns)
+        fast = replay(
+            events,
+            num_bytes,
+            streams=streams,
+            in_use_until=until,
+            settings=settings,
+            capacity_bytes=capacity_bytes,
+        )
+        self.slow, expected = slow_replay(columns, settings, capacity_bytes)
+        assert fast == expected
+        return fast
+
+
+def drawn_size(rng):
+    """Log-uniform from 1 B to 2 GiB, and every third one on an edge of some rule."""
+    if rng.random() < 1 / 3:
+        return rng.choice((1, 10, 18, 20, 21, 40, 64, 84, 256)) * MIB + rng.choice((-1, 0, 0, 1))
+    return int(math.exp(rng.uniform(0, math.log(2 * GIB))))
+
+
+def drawn_program(rng):
+    """Two to twelve sizes that come again and some that do not; one to three streams."""
+    program, alive = Program(), []
+    sizes = [drawn_size(rng) for _ in range(rng.randint(2, 12))]
+    num_streams = rng.randint(1, 3)
+    for _ in range(rng.randint(20, 240)):
+        if alive and rng.random() < 0.47:
+            program.give(alive.pop(rng.randrange(len(alive)) if rng.random() < 0.6 else -1))
+            continue
+        num_bytes = rng.choice([*sizes, *sizes, drawn_size(rng), 0])
+        until = 0 if rng.random() < 0.8 else len(program.events) + rng.randint(1, 40)
+        alive.append(program.take(num_bytes, stream=rng.randrange(num_streams), until=until))
+    return program
+
+
+def live_peak(program):
+    alive = peak = 0
+    for event in program.events:
+        alive += program.num_bytes[event] if event >= 0 else -program.num_bytes[~event]
+        peak = max(peak, alive)
+    return peak
+
+
+def drawn_settings(rng, peak):
+    allowed = None if rng.random() < 0.4 else int(peak * rng.uniform(0.6, 2))
+    collects = allowed is not None and rng.random() < 0.7
+    no_rounding = rng.random() < 0.6
+    return replace(
+        NATIVE,
+        expandable_segments=rng.random() < 0.45,
+        max_split_size_bytes=rng.choice([UNLIMITED_BYTES, *(n * MIB for n in (20, 21, 64, 256))]),
+        max_non_split_rounding_bytes=rng.choice([20, 40, 200]) * MIB,
+        roundup_power2_divisions=tuple(
+            0 if no_rounding else rng.choice([0, 1, 2, 4, 8]) for _ in range(16)
+        ),
+        garbage_collection_threshold=rng.uniform(0.1, 0.7) if collects else 0.0,
+        allowed_bytes=allowed,
+    )
+
+
+# -- the slow allocator is the specification --
+
+
+@pytest.mark.parametrize("group", range(8))
+def test_every_statistic_equals_that_of_the_slow_allocator(group):
+    happened = dict.fromkeys(
+        ("retry", "out of memory", "flush helped", "collected", "oversize", "unmapped", "waited"), 0
+    )
+    for seed in range(100 * group, 100 * (group + 1)):
+        rng = random.Random(seed)  # noqa: S311 - no secret
+        program = drawn_program(rng)
+        peak = live_peak(program)
+        capacity = None if rng.random() < 0.35 else int(peak * rng.uniform(0.7, 1.6)) + 2 * MIB
+        result = program.replay(drawn_settings(rng, peak), capacity)
+        happened["retry"] += result.num_retries > 0
+        happened["out of memory"] += result.out_of_memory is not None
+        happened["flush helped"] += result.num_retries > (result.out_of_memory is not None)
+        for name in program.slow.happened:
+            happened[name] += 1
+    # A comparison is worth what it meets: every rare path in at least five of a hundred programs.
+    assert min(happened.values()) >= 5, happened
+
+
+@pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
+def test_peaks_are_ordered_and_blocks_never_overlap(settings):
+    for seed in range(40):
+        rng = random.Random(seed)  # noqa: S311 - no secret
+        program = drawn_program(rng)
+        program.until = [0] * len(program.until)
+        result = program.replay(settings)
+        assert (
+            result.peak_reserved_bytes
+            >= result.peak_active_bytes
+            >= result.peak_allocated_bytes
+            >= result.peak_requested_bytes
+            == live_peak(program)
+        )
+        drive(program, settings)
+
+
+def drive(program, settings):
+    """Replay by hand, looking at every block; at the end free everything and empty the cache."""
+    allocator = CachingAllocator(settings, None)
+    alive = {}
+    for event in program.events:
+        if event < 0 and program.num_bytes[~event]:
+            allocator.free(*alive.pop(~event))
+        elif event >= 0 and program.num_bytes[event]:
+            size = round_size(program.num_bytes[event], settings.roundup_power2_divisions)
+            pool = allocator.pool(program.streams[event], is_small=size <= MIB)
+            alive[event] = pool, allocator.allocate(pool, size, segment_size(size))
+            assert alive[event][1] >> ADDRESS_BITS >= size
+        ranges = sorted(
+            (block & (1 << ADDRESS_BITS) - 1, block >> ADDRESS_BITS) for _, block in alive.values()
+        )
+        assert all(a + n <= b for (a, n), (b, _) in pairwise(ranges))
+        assert allocator.reserved_bytes >= sum(size for _, size in ranges)
+    for pool, block in alive.values():
+        allocator.free(pool, block)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+    assert allocator.pool(0, is_small=True).free == []
+
+
+def test_it_needs_no_torch():
+    code = "import sys, brimful.pretend.allocator; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- native segments --
+
+
+def test_nothing_costs_nothing():
+    program = Program()
+    program.give(program.take(0))
+    result = program.replay()
+    assert (result.peak_reserved_bytes, result.peak_allocated_bytes) == (0, 0)
+    assert result.reserved_at_peak == ()
+
+
+def test_no_events_at_all():
+    assert Program().replay().peak_active_bytes == 0
+
+
+def test_small_requests_share_two_mebibytes():
+    # 2 MiB hold 16 blocks of 128 KiB, asked for with a byte less; the next opens a second segment.
+    program = Program()
+    program.take(*[128 * KIB - 1] * 16)
+    result = program.replay()
+    assert (result.peak_reserved_bytes, result.peak_allocated_bytes) == (2 * MIB, 2 * MIB)
+    assert result.peak_requested_bytes == 2 * MIB - 16
+    program.take(1)
+    assert program.replay().peak_reserved_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "reserved_bytes"),
+    [
+        (MIB, 2 * MIB),
+        (MIB + 1, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB - 511, 10 * MIB),  # rounded to 10 MiB: a segment of its own
+        (10 * MIB, 10 * MIB),
+        (10 * MIB + 1, 12 * MIB),
+        (GIB, GIB),
+    ],
+)
+def test_what_the_first_request_reserves(num_bytes, reserved_bytes):
+    program = Program()
+    program.take(num_bytes)
+    assert program.replay().peak_reserved_bytes == reserved_bytes
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "allocated_bytes", "split_bytes"),
+    [
+        # 18 MiB segments (10 MiB and more are rounded to 2 MiB). Left over 1 MiB: not split off,
+        # allocated. 1 MiB + 512 B: split off, and inactive.
+        (17 * MIB, 18 * MIB, 0),
+        (17 * MIB - 512, 17 * MIB - 512, MIB + 512),
+    ],
+)
+def test_a_large_remainder_of_up_to_one_mebibyte_is_not_split_off(
+    num_bytes, allocated_bytes, split_bytes
+):
+    program = Program()
+    program.take(num_bytes)
+    result = program.replay()
+    assert result.peak_reserved_bytes == 18 * MIB
+    assert result.peak_allocated_bytes == result.peak_active_bytes == allocated_bytes
+    assert result.peak_inactive_split_bytes == split_bytes
+    assert result.peak_requested_bytes == num_bytes
+
+
+def test_a_request_takes_the_smallest_block_that_fits():
+    # Cached: 40, 30 and 50 MiB. 30 takes the 30, 40 the 40, 45 the 50 (5 left over). Nothing new.
+    program = Program()
+    program.give(program.take(40 * MIB), program.take(30 * MIB), program.take(50 * MIB))
+    program.take(30 * MIB, 40 * MIB, 45 * MIB)
+    result = program.replay()
+    assert result.peak_reserved_bytes == 120 * MIB
+    assert result.peak_inactive_split_bytes == 5 * MIB
+
+
+def test_free_neighbours_merge():
+    # Four times 5 MiB fill a 20 MiB segment. The two in the middle, free, serve one of 9 MiB; freed
+    # one apart from the other they do not.
+    for freed, reserved_bytes in (((1, 2), 20 * MIB), ((0, 2), 40 * MIB)):
+        program = Program()
+        program.take(*[5 * MIB] * 4)
+        program.give(*freed)
+        program.take(9 * MIB)
+        assert program.replay().peak_reserved_bytes == reserved_bytes
+
+
+def test_two_segments_never_merge():
+    # 2 x 20 MiB free are not 40 MiB: the program of a growing batch, 20 + 20 + 40 reserved.
+    program = Program()
+    program.give(program.take(20 * MIB), program.take(20 * MIB))
+    program.take(40 * MIB)
+    assert program.replay().peak_reserved_bytes == 80 * MIB
+    assert program.replay(EXPANDABLE).peak_reserved_bytes == 40 * MIB
+
+
+def test_small_and_large_and_streams_do_not_share():
+    # A free block of 20 MiB serves neither a small request nor another stream.
+    program = Program()
+    program.give(program.take(20 * MIB))
+    program.take(KIB)
+    program.take(20 * MIB, stream=7)
+    result = program.replay()
+    assert result.peak_reserved_bytes == (20 + 2 + 20) * MIB
+    assert result.reserved_at_peak == (
+        PoolReserved(stream=0, is_small=True, reserved_bytes=2 * MIB),
+        PoolReserved(stream=0, is_small=False, reserved_bytes=20 * MIB),
+        PoolReserved(stream=7, is_small=False, reserved_bytes=20 * MIB),
+    )
+
+
+# -- settings --
+
+
+def test_sizes_are_rounded_to_divisions_of_a_power_of_two():
+    # 84 MiB lies between 64 and 128; in eighths of 64 that is 88, in quarters 96.
+    for parts, size_bytes in ((8, 88 * MIB), (4, 96 * MIB), (1, 84 * MIB)):
+        program = Program()
+        program.take(84 * MIB)
+        result = program.replay(replace(NATIVE, roundup_power2_divisions=(parts,) * 16))
+        assert result.peak_allocated_bytes == result.peak_reserved_bytes == size_bytes
+
+
+def test_blocks_from_max_split_size_on_stay_whole():
+    # With 64 MiB: a free block of 100 does not serve 50 (below the limit: 50 more are reserved),
+    # serves 90 whole (10 to spare), and not 79 (21 to spare, 20 are allowed: 80 more reserved).
+    settings = replace(NATIVE, max_split_size_bytes=64 * MIB)
+    for num_bytes, reserved_bytes, allocated_bytes in (
+        (50 * MIB, 150 * MIB, 100 * MIB),
+        (90 * MIB, 100 * MIB, 100 * MIB),
+        (79 * MIB, 180 * MIB, 100 * MIB),
+    ):
+        program = Program()
+        program.give(program.take(100 * MIB))
+        program.take(num_bytes)
+        result = program.replay(settings)
+        assert result.peak_reserved_bytes == reserved_bytes
+        assert result.peak_allocated_bytes == allocated_bytes
+    assert program.replay().peak_reserved_bytes == 100 * MIB
+
+
+def test_oversize_blocks_are_given_back_before_everything_is():
+    # 100 and 70 free, 130 wanted, room for 200: both go back (the larger alone is not enough), and
+    # the 30 that are free stay: no retry. Without the setting everything goes: one retry.
+    program = Program()
+    program.give(program.take(100 * MIB), program.take(70 * MIB), program.take(30 * MIB))
+    program.take(130 * MIB)
+    result = program.replay(replace(NATIVE, max_split_size_bytes=64 * MIB), 200 * MIB)
+    assert (result.num_retries, result.out_of_memory) == (0, None)
+    assert program.replay(NATIVE, 200 * MIB).num_retries == 1
+
+
+def test_garbage_is_collected_oldest_first():
+    # Each request is larger than all that is cached. Above 100 MiB held (half of 200) a new segment
+    # first gives back those of at least average age, counted in large requests:
+    #   50 | 50 + 60 = 110 | before 70: ages 2, 1, the 50 go; 60 + 70 = 130 | before 80: ages 2, 1,
+    #   the 60 go; 70 + 80 = 150.
+    # Without: 50, 110, 180, and 80 more pass the 200, so that everything goes: a retry.
+    program = Program()
+    for num_bytes in (50 * MIB, 60 * MIB, 70 * MIB):
+        program.give(program.take(num_bytes))
+    program.take(80 * MIB)
+    limited = replace(NATIVE, allowed_bytes=200 * MIB)
+    result = program.replay(replace(limited, garbage_collection_threshold=0.5))
+    assert (result.peak_reserved_bytes, result.num_retries) == (150 * MIB, 0)
+    result = program.replay(limited)
+    assert (result.peak_reserved_bytes, result.num_retries) == (180 * MIB, 1)
+
+
+def test_garbage_collection_without_a_limit_is_ignored_and_says_so():
+    program = Program()
+    program.take(50 * MIB)
+    with pytest.warns(UserWarning, match="set allowed_bytes"):
+        program.replay(replace(NATIVE, garbage_collection_threshold=0.5))
+
+
+def test_the_limit_of_a_process_counts_whole_segments():
+    # 3 MiB want a segment of 20: refused under a limit of 19 even where pages are mapped singly.
+    program = Program()
+    program.take(3 * MIB)
+    for settings in (NATIVE, EXPANDABLE):
+        result = program.replay(replace(settings, allowed_bytes=19 * MIB))
+        assert result.out_of_memory == OutOfMemory(
+            event=0, requested_bytes=3 * MIB, short_bytes=MIB, reserved_bytes=0
+        )
+
+
+# -- expandable segments --
+
+
+def test_an_expandable_segment_grows_by_pages():
+    # 30 MiB need two pages of 20; 35 more begin in what is left of them, 65 in all: four pages. A
+    # small request has pages of 2 MiB of its own.
+    program = Program()
+    program.take(30 * MIB)
+    assert program.replay(EXPANDABLE).peak_reserved_bytes == 40 * MIB
+    program.take(35 * MIB)
+    assert program.replay(EXPANDABLE).peak_reserved_bytes == 80 * MIB
+    program.take(KIB)
+    assert program.replay(EXPANDABLE).peak_reserved_bytes == 82 * MIB
+
+
+def test_every_remainder_is_split_off_an_expandable_segment():
+    # 19.5 MiB of a page of 20: the half is split off, where a native segment hands it out with the
+    # rest. 1.5 MiB take it together with a new page. PyTorch counts none of it as inactive.
+    program = Program()
+    program.take(19 * MIB + MIB // 2)
+    assert program.replay(EXPANDABLE).peak_allocated_bytes == 19 * MIB + MIB // 2
+    assert program.replay(NATIVE).peak_allocated_bytes == 20 * MIB
+    program.take(3 * MIB // 2)
+    result = program.replay(EXPANDABLE)
+    assert (result.peak_reserved_bytes, result.peak_inactive_split_bytes) == (40 * MIB, 0)
+
+
+def test_the_growing_end_is_taken_last():
+    # 10 | 12 | 10 MiB of two pages; the 12 are freed, 8 are over at the end. 8 MiB would fit the
+    # end exactly, but it counts as endless: they go to the middle, and 4 after them. Then 8 fit
+    # the end, and the two pages are full.
+    program = Program()
+    program.take(10 * MIB)
+    middle = program.take(12 * MIB)
+    program.take(10 * MIB)
+    program.give(middle)
+    program.take(8 * MIB, 4 * MIB, 8 * MIB)
+    result = program.replay(EXPANDABLE)
+    assert result.peak_reserved_bytes == result.peak_allocated_bytes == 40 * MIB
+    # Had the first 8 gone to the end, 9 would still fit the middle: now they need a new page.
+    program = Program()
+    program.take(10 * MIB)
+    middle = program.take(12 * MIB)
+    program.take(10 * MIB)
+    program.give(middle)
+    program.take(8 * MIB, 9 * MIB)
+    assert program.replay(EXPANDABLE).peak_reserved_bytes == 60 * MIB
+
+
+def test_pages_go_back_from_the_middle_and_are_mapped_again():
+    # 40 | 60 | 20 MiB, the 60 free, capacity 120; 30 on another stream. The flush unmaps the 60
+    # (whole pages from 40 to 100), 40 are mapped for the other stream. Then 20 fill one page of the
+    # gap: 60 + 40 + 20 = 120. One retry, and the capacity is never passed.
+    program = Program()
+    program.take(40 * MIB)
+    middle = program.take(60 * MIB)
+    program.take(20 * MIB)
+    program.give(middle)
+    program.take(30 * MIB, stream=1)
+    program.take(20 * MIB)
+    result = program.replay(EXPANDABLE, 120 * MIB)
+    assert (result.peak_reserved_bytes, result.num_retries) == (120 * MIB, 1)
+    assert result.out_of_memory is None
+    program.take(20 * MIB)
+    assert program.replay(EXPANDABLE, 120 * MIB).out_of_memory == OutOfMemory(
+        event=6, requested_bytes=20 * MIB, short_bytes=20 * MIB, reserved_bytes=120 * MIB
+    )
+
+
+def test_partly_free_pages_stay_mapped():
+    # 10 | 25 | 10 MiB of three pages. The free 25 lie from 10 to 35 MiB and the free end from 45 to
+    # 60: no whole page (20 to 40, 40 to 60) is free, so that another stream gets none.
+    program = Program()
+    program.take(10 * MIB)
+    middle = program.take(25 * MIB)
+    program.take(10 * MIB)
+    program.give(middle)
+    program.take(20 * MIB, stream=1)
+    result = program.replay(EXPANDABLE, 60 * MIB)
+    assert result.out_of_memory.reserved_bytes == 60 * MIB
+    assert result.out_of_memory.short_bytes == 20 * MIB
+
+
+# -- at capacity --
+
+
+def test_a_flush_that_helps_is_a_retry():
+    # 60 cached, 70 wanted, room for 100: the 60 go back first. With room for 130 they stay.
+    program = Program()
+    program.give(program.take(60 * MIB))
+    program.take(70 * MIB)
+    result = program.replay(NATIVE, 100 * MIB)
+    assert (result.num_retries, result.out_of_memory) == (1, None)
+    assert result.peak_reserved_bytes == 70 * MIB
+    assert program.replay(NATIVE, 130 * MIB).num_retries == 0
+
+
+def test_out_of_memory_says_where_and_by_how_much():
+    # 60 alive and 30 cached; 50.5 MiB need 52, but 60 + 52 is 12 more than 100.
+    program = Program()
+    program.take(60 * MIB)
+    program.give(program.take(30 * MIB))
+    program.take(50 * MIB + MIB // 2)
+    program.take(GIB)
+    result = program.replay(NATIVE, 100 * MIB)
+    assert result.out_of_memory == OutOfMemory(
+        event=3,
+        requested_bytes=50 * MIB + MIB // 2,
+        short_bytes=12 * MIB,
+        reserved_bytes=60 * MIB,
+    )
+    assert result.num_retries == 1
+    assert result.peak_allocated_bytes == 90 * MIB
+
+
+def test_what_it_is_short_by_is_what_it_lacks():
+    for seed in range(60):
+        program = drawn_program(random.Random(seed))  # noqa: S311 - no secret
+        capacity = int(0.8 * live_peak(program))
+        failure = program.replay(NATIVE, capacity).out_of_memory
+        if failure is None:
+            continue
+        program.events = program.events[: failure.event + 1]
+        enough = capacity + failure.short_bytes
+        assert program.replay(NATIVE, enough).out_of_memory is None
+        break
+    else:
+        pytest.fail("no program ran out of memory")
+
+
+# -- other streams --
+
+
+def test_a_block_that_another_stream_uses_is_not_reused_until_then():
+    # Freed at event 1, in use until event 3: the allocation at event 2 needs a new segment, the one
+    # at event 3 takes it. Active counts it meanwhile, allocated does not.
+    program = Program()
+    program.give(program.take(20 * MIB, until=3))
+    program.take(20 * MIB, 20 * MIB)
+    result = program.replay()
+    assert result.peak_reserved_bytes == result.peak_active_bytes == 40 * MIB
+    assert result.peak_allocated_bytes == 40 * MIB
+    program.until[0] = 4
+    result = program.replay()
+    assert result.peak_reserved_bytes == result.peak_active_bytes == 60 * MIB
+    assert result.peak_requested_bytes == 60 * MIB
+    assert result.peak_allocated_bytes == 40 * MIB
+
+
+def test_a_flush_waits_for_other_streams():
+    # Room for 50 only: the flush waits, so that the 20 come back and the 40 fit.
+    program = Program()
+    program.give(program.take(20 * MIB, until=1000))
+    program.take(40 * MIB)
+    result = program.replay(NATIVE, 50 * MIB)
+    assert (result.num_retries, result.out_of_memory) == (1, None)
+    assert result.peak_active_bytes == 40 * MIB
