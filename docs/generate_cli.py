@@ -1,4 +1,4 @@
-# ruff: noqa: INP001 - a script, in a folder of pages
+
 """Writes docs/cli.md from the parsers' own --help: ``python docs/generate_cli.py``."""
 
 import os

@@ -58,7 +58,7 @@ def _unwanted(_case: Case, predicted: Estimate) -> str | None:
     if other_bytes(predicted.items) < RICH_SHARE * peak:
         return "not wanted: less than 40 % of the predicted peak is activations and transients"
     if predicted.step_flops > MOST_STEP_FLOPS:
-        return f"not wanted: a step of more than {MOST_STEP_FLOPS:.0e} FLOPs takes too long"
+        return f"not wanted: a step of more than {MOST_STEP_FLOPS:.1e} FLOPs takes too long"
     return None
 
 

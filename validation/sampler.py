@@ -153,9 +153,11 @@ def _any_cell(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> Cell:
 def _draw_valid(
     rng: random.Random, cell: Cell, shapes: Shapes, wish: Wish, refused: Counter[str]
 ) -> Case:
+    # Decided once: known models refuse more draws than others and would become rarer.
+    is_known = rng.random() < shapes.registry_share
     for _ in range(MAX_DRAWS):
         try:
-            case = _draw(rng, cell, shapes)
+            case = _draw(rng, cell, shapes, is_known=is_known)
             reason = wish(case, estimate(case.job, cluster_of(case.kernels), case.strategy))
         except (InputError, UnsupportedError) as error:
             reason = _reason(str(error))
@@ -170,9 +172,14 @@ def _reason(message: str) -> str:
     return next(known, message)
 
 
-def _draw(rng: random.Random, cell: Cell, shapes: Shapes) -> Case:
+def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> Case:
     seq_len, micro_batch = shapes.seq_len.draw(rng), shapes.micro_batch.draw(rng)
-    model = _draw_model(rng, cell["architecture"], shapes, seq_len)
+    architecture = cell["architecture"]
+    model = (
+        _known_model(rng, architecture)
+        if is_known
+        else _draw_model(rng, architecture, shapes, seq_len)
+    )
     num_micro = 1 if cell["accumulation"] == "1" else rng.choice((2, 3, 8))
     job = job_of(
         model,
@@ -196,14 +203,15 @@ def _draw_checkpointing(rng: random.Random, kind: str, num_layers: int) -> str:
     return kind
 
 
+def _known_model(rng: random.Random, architecture: str) -> ModelSpec:
+    tied, model_type = architecture.endswith("-tied"), architecture.removesuffix("-tied")
+    named = [load_model(name) for name in registry()]
+    return rng.choice(
+        [m for m in named if m.model_type == model_type and m.tied_embeddings == tied]
+    )
+
+
 def _draw_model(rng: random.Random, architecture: str, shapes: Shapes, seq_len: int) -> ModelSpec:
-    if rng.random() < shapes.registry_share:
-        named = [load_model(name) for name in registry()]
-        tied = architecture.endswith("-tied")
-        model_type = architecture.removesuffix("-tied")
-        return rng.choice(
-            [m for m in named if m.model_type == model_type and m.tied_embeddings == tied]
-        )
     head_dim = rng.choice(_HEAD_DIMS)
     heads = max(1, round(shapes.hidden.draw(rng) / head_dim))
     drawn = {
