@@ -20,7 +20,7 @@ from brimful.cost.family import (
 )
 from brimful.cost.profiles import Profile, Run, check_traced, load_profile, profile_key
 from brimful.cost.recipes import RECIPES
-from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes, middles
+from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.models.config import parameter_count
@@ -103,7 +103,7 @@ def follow_family(
         profile,
         family_variant(profile, family),
         _one_row_per_item(profile, sizes) if by_item else sizes[None],
-        middles(family_counts(job, family)),
+        family_counts(job, family),
         accumulates=job.global_batch > family.micro_batch,
     )
 

@@ -24,7 +24,7 @@ FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
 
-Role = Literal["other", "first", "middle", "last"]
+Role = Literal["other", "first", "second", "middle", "later", "last"]
 Group = Literal["", "checkpointed", "plain", "chunk"]
 Body = Literal["plain", "checkpointed", "mixed"]
 
@@ -103,7 +103,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         phase: ``forward`` or ``backward``.
         group: What kind of part it belongs to; empty for neither.
-        role: Which of its kind: the first, every one in the middle, the last.
+        role: Which of its kind: ``middle`` stands for all that are alike, the others for one each.
         work: Index into the profile's works.
     """
 

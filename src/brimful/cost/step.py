@@ -14,7 +14,7 @@ from brimful.cost.assumptions import assumptions_for
 from brimful.cost.family import Family, family_counts, family_dimensions, family_variant
 from brimful.cost.profiles import Dimensions, Group, Profile, Run
 from brimful.cost.recipes import RECIPES
-from brimful.cost.trajectory import BOUNDARY_MEMBERS, Array, evaluate_terms
+from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.job import Job
 from brimful.models.config import parameter_count
@@ -78,11 +78,11 @@ def _micro_work(
     counts: dict[Group, NDArray[np.float64]],
 ) -> Array:
     """Return the work of one micro-batch: [4, strategies]."""
-    once = np.ones_like(counts["plain"])
+    once, middle = np.ones_like(counts["plain"]), middles(counts, runs)
     total = np.zeros((4, len(once)))
     for run in runs:
         work = profile.works[run.work]
-        times = counts[run.group] - BOUNDARY_MEMBERS if run.role == "middle" else once
+        times = middle[run.group] if run.role == "middle" else once
         formulas = (work.matrix_flops, work.attention_flops, work.moved_bytes)
         amounts = [*(evaluate_terms(terms, dims) for terms in formulas), work.num_ops]
         total += np.array(amounts)[:, None] * times

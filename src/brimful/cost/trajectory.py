@@ -7,7 +7,7 @@ Everything works on arrays over strategies at once: counts of blocks and chunks 
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term, Variant
 
 Array = NDArray[np.float64]
-BOUNDARY_MEMBERS = 2
-"""The first and the last of a group; what a group has beyond them is ``middle``."""
 
 
 class Peak(NamedTuple):
@@ -44,17 +42,22 @@ def kind_bytes(profile: Profile, dims: Dimensions) -> Array:
     return np.array([evaluate_terms(kind.terms, dims) for kind in profile.kinds])
 
 
-def middles(counts: Mapping[Group, Any]) -> dict[Group, Array]:
+def middles(counts: Mapping[Group, Array], runs: tuple[Run, ...]) -> dict[Group, Array]:
     """Turn counts of blocks and chunks into counts of middle ones.
 
-    One block alone is a first and a last less one middle: levels are sums of runs, so that the
-    count -1 gives its level too.
+    A group of a first, a middle and a last one has two members that are not ``middle``. Fewer than
+    those leave a negative count: levels are sums of runs, so that it gives the right level too.
     """
-    return {g: np.atleast_1d(np.asarray(n, float)) - BOUNDARY_MEMBERS for g, n in counts.items()}
+    return {group: count - num_special(group, runs) for group, count in counts.items()}
+
+
+def num_special(group: Group, runs: tuple[Run, ...]) -> int:
+    """Count the members of a group that stand for themselves only."""
+    return len({run.role for run in runs if run.group == group and run.role != "middle"})
 
 
 def follow(
-    profile: Profile, runs: tuple[Run, ...], sizes: Array, middle: Mapping[Group, Array]
+    profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Mapping[Group, Array]
 ) -> Peak:
     """Follow one micro-batch.
 
@@ -62,11 +65,12 @@ def follow(
         profile: Where the runs' works and kinds are.
         runs: In order.
         sizes: [rows, kinds]: bytes of each kind; one row for the total, or one per item.
-        middle: Number of middle members of each group, [strategies] each.
+        counts: Number of members of each group, [strategies] each.
 
     Returns:
         The peak of the rows' sum, with every row's part of it.
     """
+    middle = middles(counts, runs)
     num = max((len(n) for n in middle.values()), default=1)
     level = np.zeros((sizes.shape[0], num))
     best = Peak(np.zeros_like(level), level, np.zeros(num, dtype=np.int64))
@@ -107,7 +111,7 @@ def follow_step(
     profile: Profile,
     variant: Variant,
     sizes: Array,
-    middle: Mapping[Group, Array],
+    counts: Mapping[Group, Array],
     *,
     accumulates: bool,
 ) -> tuple[Peak, tuple[Run, ...]]:
@@ -116,10 +120,10 @@ def follow_step(
     Returns:
         The peak above the level at the step's start, and the runs its index refers to.
     """
-    first = follow(profile, variant.first, sizes, middle)
+    first = follow(profile, variant.first, sizes, counts)
     if not accumulates:
         return first, variant.first
-    later = follow(profile, variant.later, sizes, middle)
+    later = follow(profile, variant.later, sizes, counts)
     raised = later.level + first.end
     higher = raised.sum(0) > first.level.sum(0)
     peak = Peak(

@@ -13,7 +13,7 @@ WIDTH_FACTORS = (
     "", "D", "A", "K", "H", "F", "V", "AD", "KD", "HH", "HF", "HAD", "HKD", "HV", "HP",
 )  # fmt: skip
 DENOMINATORS = frozenset({1, 2, 4, 8, 16, 32, 64})
-"""Halves of halves happen (rotary halves, packed bits); a third would be a chunk in disguise."""
+"""Halves of halves happen (rotary halves, packed bits); a fifth would be a chunk in disguise."""
 MAX_COEFFICIENT = 4096
 
 
@@ -26,8 +26,8 @@ def value(factors: str, dims: Dimensions) -> int:
 def _candidates(shapes: tuple[Dimensions, ...]) -> dict[str, tuple[int, ...]]:
     """Every product of a token factor and a width factor, at every shape; simple ones first.
 
-    A chunk is a third of the tokens in every trace, so what is a product of B and S with a whole
-    coefficient must not be taken for three times C: products with C come last.
+    A chunk is a fifth of the tokens in every trace, so what is a product of B and S with a whole
+    coefficient must not be taken for five times C: products with C come last.
     """
     names = [t + w for t in TOKEN_FACTORS for w in WIDTH_FACTORS]
     names.sort(key=lambda name: ("C" in name, len(name)))

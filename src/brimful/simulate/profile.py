@@ -28,16 +28,16 @@ from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.pretend.kernels import Kernels
 from brimful.simulate.run import trace
-from brimful.simulate.runs import GROUP_SIZE, RunFitter, Tables
+from brimful.simulate.runs import GROUP_SIZE, NUM_CHUNKS, RunFitter, Tables
 from brimful.strategy import Attention, Strategy
 from brimful.versions import versions
 
 ARCHITECTURES = ("llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied")
 _SHAPES = (
     # B, S, kv heads, query heads per kv head, head_dim, hidden, intermediate, vocab, positions
-    (3, 192, 2, 3, 40, 264, 328, 1096, 384),
+    (3, 160, 2, 3, 40, 264, 328, 1096, 384),
     (5, 288, 4, 2, 56, 408, 712, 1544, 672),
-    (7, 96, 3, 5, 24, 504, 904, 2312, 480),
+    (7, 320, 3, 5, 24, 504, 904, 2312, 480),
     (2, 480, 5, 3, 88, 232, 1208, 3336, 544),
 )
 """Sequences are multiples of 3 (chunks) and 32 (padding of attention statistics), widths of 8."""
@@ -128,13 +128,13 @@ def _make_variant(key: str, body: Body, *, chunked: bool, tables: Tables) -> Var
         strategy = Strategy(
             micro_batch=sizes[0],
             activation_checkpointing=f"full:{num_checkpointed}" if num_checkpointed else "none",
-            loss_chunks=GROUP_SIZE if chunked else 1,
+            loss_chunks=NUM_CHUNKS if chunked else 1,
             attention=attention,
         )
         recordings.append(
             trace(job, strategy, imitate=kernels, count_costs=True, num_steps=1).recording
         )
-        chunk_tokens = sizes[0] * sizes[1] // (GROUP_SIZE if chunked else 1)
+        chunk_tokens = sizes[0] * sizes[1] // (NUM_CHUNKS if chunked else 1)
         shapes.append(
             dimensions(spec, micro_batch=sizes[0], seq_len=sizes[1], chunk_tokens=chunk_tokens)
         )

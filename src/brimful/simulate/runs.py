@@ -10,8 +10,13 @@ from brimful.simulate.fit import add_terms, fit_size
 from brimful.simulate.items import LOSS_OWNER, classify
 
 GROUP_SIZE = 3
-"""Blocks (or chunks) of a kind in a traced model: a first, one in the middle, a last."""
-_ROLES: tuple[Role, ...] = ("first", "middle", "last")
+"""Blocks of a kind in a traced model: a first, one in the middle, a last."""
+NUM_CHUNKS = 5
+"""Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
+_ROLES: dict[int, tuple[Role, ...]] = {
+    GROUP_SIZE: ("first", "middle", "last"),
+    NUM_CHUNKS: ("first", "second", "middle", "later", "last"),
+}
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
 Label = tuple[Group, int]
 OTHER: Label = ("", 0)
@@ -39,7 +44,7 @@ def cut(recording: Recording, *, micro_batch: int, num_checkpointed: int) -> lis
     An event belongs to the block or chunk that made the latest allocation.
 
     Raises:
-        ValueError: A block runs in more than one piece, or a group is not of ``GROUP_SIZE``.
+        ValueError: A block runs in more than one piece, or a group is of another size than traced.
     """
     pieces: list[Piece] = []
     for phase in ("forward", "backward"):
@@ -84,8 +89,9 @@ def _group(phase: str, index: int, labels: list[Label], start: int) -> list[Piec
     for begin, _ in spans:
         order.setdefault(labels[begin][0], []).append(labels[begin])
     for group, members in order.items():
-        if group and len(members) != GROUP_SIZE:
-            raise ValueError(f"{len(members)} pieces of {group} in {phase}, not {GROUP_SIZE}")
+        expected = NUM_CHUNKS if group == "chunk" else GROUP_SIZE
+        if group and len(members) != expected:
+            raise ValueError(f"{len(members)} pieces of {group} in {phase}, not {expected}")
     return [
         Piece(
             phase=phase,
@@ -101,7 +107,8 @@ def _group(phase: str, index: int, labels: list[Label], start: int) -> list[Piec
 
 
 def _role(label: Label, order: dict[Group, list[Label]]) -> Role:
-    return _ROLES[order[label[0]].index(label)] if label[0] else "other"
+    members = order[label[0]]
+    return _ROLES[len(members)][members.index(label)] if label[0] else "other"
 
 
 class Origins:
