@@ -19,6 +19,7 @@ AUTOCAST_CACHE = "autocast cache"
 SAVED_ACTIVATIONS = "saved activations"
 LOGITS = "logits and loss"
 TRANSIENTS = "transients"
+WORKSPACES = "kernel workspaces"
 ITEM_NAMES = (
     PARAMETERS,
     BUFFERS,
@@ -28,6 +29,7 @@ ITEM_NAMES = (
     SAVED_ACTIVATIONS,
     LOGITS,
     TRANSIENTS,
+    WORKSPACES,
 )
 """Every class of device bytes, in the order in which people ask for them."""
 

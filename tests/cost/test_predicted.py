@@ -71,7 +71,7 @@ def other_bytes(items):
 
 
 FEW_CHUNKS = 11
-"""A case whose loss is in fewer chunks than a profile traces: predicted 0.4 % high (LOG, next 1)."""
+"""A case whose loss is in fewer chunks than a profile traces: 0.4 % high (LOG, next 1)."""
 NUMBERS = [
     pytest.param(n, marks=pytest.mark.xfail(reason="two to four loss chunks are not traced yet"))
     if n == FEW_CHUNKS

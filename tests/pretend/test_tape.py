@@ -260,7 +260,7 @@ def test_an_exception_leaves_no_hooks_modes_or_settings_behind():
     assert num_hooks() == before
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch.autograd.is_multithreading_enabled()
-    assert tape._module_stack == []
+    assert tape.owners._stack == []
 
 
 def test_a_failed_forward_inside_the_tape_leaves_owners_right():

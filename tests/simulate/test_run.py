@@ -12,7 +12,7 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     Simulation,
 )
-from brimful.simulate.items import classify, items_at, phase_of_step
+from brimful.pretend.reading import classify, items_at, phase_of_step
 from brimful.simulate.run import simulate, trace
 from samples import make_cluster, make_job, make_strategy
 

@@ -1,27 +1,105 @@
 """Whose kernels the pretend GPU imitates: a CUDA card's, or this machine's CPU's.
 
 The two differ in which ops autocast lowers and in what attention saves for backward. A simulation
-that is to be compared with a run on CPU must imitate the CPU's.
+that is to be compared with a run on CPU must imitate the CPU's. What a CUDA card does depends on
+its compute capability, on PyTorch's version and on the cuDNN beside it; those are said here too.
 """
 
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
+import torch
+
+from brimful.pretend.workspace_data import devices, libraries
+
 Kernels = Literal["cuda", "cpu"]
-_current: ContextVar[Kernels] = ContextVar("kernels", default="cuda")
+Version = tuple[int, int]
+
+DEFAULT_CAPABILITY: Version = (9, 0)
+
+
+@cache
+def installed_torch() -> Version:
+    """Return the major and minor version of the PyTorch that runs."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imitated:
+    """What is imitated.
+
+    Attributes:
+        kernels: Whose kernels.
+        capability: CUDA compute capability, (9, 0) for an H100; of no meaning for ``cpu``.
+        torch_version: PyTorch's (major, minor).
+    """
+
+    kernels: Kernels
+    capability: Version
+    torch_version: Version
+
+    @property
+    def cudnn_version(self) -> int:
+        """CuDNN in PyPI's default CUDA wheel of this PyTorch, as cuDNN counts (92000 = 9.20.0)."""
+        return libraries().cudnn_version(self.torch_version)
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Streaming multiprocessors of the card that stands for this capability."""
+        return devices()[self.capability].num_multiprocessors
+
+    @property
+    def threads_per_multiprocessor(self) -> int:
+        """Most threads that are resident on one streaming multiprocessor."""
+        return devices()[self.capability].threads_per_multiprocessor
+
+
+_current: ContextVar[Imitated] = ContextVar(
+    "imitated",
+    default=Imitated(
+        kernels="cuda", capability=DEFAULT_CAPABILITY, torch_version=installed_torch()
+    ),
+)
 
 
 def current() -> Kernels:
     """Return whose kernels are imitated now."""
+    return _current.get().kernels
+
+
+def imitated() -> Imitated:
+    """Return all that is imitated now."""
     return _current.get()
 
 
 @contextlib.contextmanager
-def imitate(kernels: Kernels) -> Iterator[None]:
-    """Imitate the kernels of ``cuda`` or ``cpu`` inside the block."""
-    token = _current.set(kernels)
+def imitate(
+    kernels: Kernels,
+    *,
+    capability: Version = DEFAULT_CAPABILITY,
+    torch_version: Version | None = None,
+) -> Iterator[None]:
+    """Imitate the kernels of ``cuda`` or ``cpu`` inside the block.
+
+    Args:
+        kernels: Whose kernels.
+        capability: CUDA compute capability of the card.
+        torch_version: PyTorch's (major, minor) where its choices are to be another version's; None
+            for the one that is installed.
+    """
+    token = _current.set(
+        replace(
+            _current.get(),
+            kernels=kernels,
+            capability=capability,
+            torch_version=torch_version or installed_torch(),
+        )
+    )
     try:
         yield
     finally:

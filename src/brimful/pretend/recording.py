@@ -1,15 +1,17 @@
 """A finished tape, in columns: allocations with their attributes, and the order of events."""
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 AUTOCAST_CACHE = "autocast cache"
 UNTAGGED = ""
 NEVER = -1
+_NUM_COLUMNS = 9
+"""Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""
 
 
 class OpCost(NamedTuple):
@@ -34,20 +36,26 @@ class OpCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Columns of a tape; row ``i`` of every per-allocation column is allocation ``i``.
+    """Columns of one device's tape; row ``i`` of a per-allocation column is allocation ``i``.
 
     Attributes:
         events: Signed order of events: ``i`` allocates row i, ``~i`` frees it.
         num_bytes: Size of each allocation.
         born: Event at which it was allocated.
         died: Event at which it was freed, ``NEVER`` if it was not.
+        stream: Stream that was current when it was allocated; 0 is the default stream.
+        in_use_until: Event from which other streams have done with it (``record_stream``): the
+            first at which the host waited after it was freed; 0 if no other stream used it.
         owner: Index into ``owners`` (module paths).
         op: Index into ``ops``.
+        node: Index into ``nodes``: the autograd node that was running, empty in a forward pass.
+        line: Index into ``lines``: the source line, outside PyTorch, that was being run.
         phase: Index into ``phases``: the phase in which it was allocated.
         item: Index into ``items``: the class it was tagged with, ``UNTAGGED`` if none.
         shape_dtype: Index into ``shapes``, ``(shape, dtype)`` as text.
         phase_starts: Event at which each phase began.
         marks: Events at which the program marked a place of its own (``Tape.mark``).
+        cache_flushes: Events at which the program called ``empty_cache``.
         costs: What each operation did, in order, if the tape was asked to record it.
     """
 
@@ -55,16 +63,23 @@ class Recording:
     num_bytes: NDArray[np.int64]
     born: NDArray[np.int64]
     died: NDArray[np.int64]
+    stream: NDArray[np.int32]
+    in_use_until: NDArray[np.int64]
     owner: NDArray[np.int32]
     op: NDArray[np.int32]
+    node: NDArray[np.int32]
+    line: NDArray[np.int32]
     phase: NDArray[np.int32]
     item: NDArray[np.int32]
     shape_dtype: NDArray[np.int32]
     phase_starts: NDArray[np.int64]
     marks: NDArray[np.int64]
+    cache_flushes: NDArray[np.int64]
     costs: tuple[OpCost, ...]
     owners: tuple[str, ...]
     ops: tuple[str, ...]
+    nodes: tuple[str, ...]
+    lines: tuple[str, ...]
     phases: tuple[str, ...]
     items: tuple[str, ...]
     shapes: tuple[tuple[str, str], ...]
@@ -86,37 +101,76 @@ class _Index:
     """Gives each distinct value a small number, in order of appearance."""
 
     numbers: dict[Any, int] = field(default_factory=dict)
+    order: list[Any] = field(default_factory=list)
 
     def __call__(self, value: Any) -> int:
         number = self.numbers.get(value)
         if number is None:
-            number = self.numbers[value] = len(self.numbers)
+            number = self.numbers[value] = len(self.order)
+            self.order.append(value)
         return number
 
     def values(self) -> tuple[Any, ...]:
-        return tuple(self.numbers)
+        return tuple(self.order)
+
+
+class Place(NamedTuple):
+    """Where in the program an allocation happened.
+
+    Attributes:
+        op: The operation, or its name.
+        owner: Path of the module.
+        node: Name of the running autograd node, empty outside backward.
+        line: A code object and a line number in it; None: not known.
+        stream: Number of the current stream.
+    """
+
+    op: Any
+    owner: str
+    node: str
+    line: tuple[Any, int] | None
+    stream: int
 
 
 class RecordingBuilder:
-    """Appends events to lists; ``build`` turns them into a ``Recording``."""
+    """Appends events to arrays; ``build`` turns them into a ``Recording``.
+
+    Attributes:
+        live_bytes: Bytes alive now.
+        peak_bytes: The most bytes alive since the peak was last reset.
+    """
 
     def __init__(self) -> None:
         """Begin in the phase ``load``, with nothing recorded."""
-        self._events: list[int] = []
-        self._rows: list[tuple[int, int, int, int, int, int]] = []
-        self._died: list[int] = []
-        self._item: list[int] = []
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._events = array("q")
+        self._rows = array("q")
+        self._died = array("q")
         self._owners, self._ops, self._shapes = _Index(), _Index(), _Index()
-        self._items = _Index()
+        self._nodes, self._lines, self._items = _Index(), _Index(), _Index()
         self._items(UNTAGGED)
+        self._item = array("q")
         self._phases: list[str] = ["load"]
         self._phase_starts: list[int] = [0]
         self._marks: list[int] = []
+        self._waits: list[int] = []
+        self._flushes: list[int] = []
+        self._used_elsewhere: list[int] = []
         self._costs: list[OpCost] = []
 
     def mark(self) -> None:
         """Remember this place in the sequence of events."""
         self._marks.append(len(self._events))
+
+    def wait(self) -> None:
+        """Remember that the host waited for the device here."""
+        if not self._waits or self._waits[-1] != len(self._events):
+            self._waits.append(len(self._events))
+
+    def flush_cache(self) -> None:
+        """Remember that the program gave cached memory back here."""
+        self._flushes.append(len(self._events))
 
     def cost(
         self, op: Any, matrix_flops: int, attention_flops: int, moved_bytes: tuple[int, ...]
@@ -130,47 +184,99 @@ class RecordingBuilder:
         self._phases.append(name)
         self._phase_starts.append(len(self._events))
 
-    def allocate(self, *, num_bytes: int, op: Any, owner: str, tensor: torch.Tensor) -> int:
+    def enter_late(self, phases: tuple[str, ...]) -> None:
+        """Be in the last of ``phases``, of which nothing was recorded here."""
+        self._phases = list(phases)
+        self._phase_starts = [0] * len(phases)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Every phase so far."""
+        return tuple(self._phases)
+
+    def allocate(self, num_bytes: int, shape: Any, dtype: Any, place: Place) -> int:
         """Record an allocation and return its row."""
-        uid = len(self._rows)
-        shape_dtype = self._shapes((tensor.shape, tensor.dtype))
-        phase = len(self._phases) - 1
-        self._rows.append(
-            (num_bytes, len(self._events), self._owners(owner), self._ops(op), phase, shape_dtype)
+        row = len(self._died)
+        line = self._lines(place.line)
+        self._rows.extend(
+            (
+                num_bytes,
+                len(self._events),
+                self._owners(place.owner),
+                self._ops(place.op),
+                len(self._phases) - 1,
+                self._shapes((shape, dtype)),
+                place.stream,
+                self._nodes(place.node),
+                line,
+            )
         )
         self._died.append(NEVER)
         self._item.append(0)
-        self._events.append(uid)
-        return uid
+        self._events.append(row)
+        self.live_bytes += num_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return row
 
-    def free(self, uid: int) -> None:
+    def free(self, row: int) -> None:
         """Record that an allocation was freed."""
-        self._died[uid] = len(self._events)
-        self._events.append(~uid)
+        self._died[row] = len(self._events)
+        self._events.append(~row)
+        self.live_bytes -= self._rows[row * _NUM_COLUMNS]
 
-    def set_item(self, uid: int, item: str) -> None:
+    def use_elsewhere(self, row: int) -> None:
+        """Record that another stream uses an allocation."""
+        self._used_elsewhere.append(row)
+
+    def set_item(self, row: int, item: str) -> None:
         """Tag an allocation with its class."""
-        self._item[uid] = self._items(item)
+        self._item[row] = self._items(item)
+
+    def stream_of(self, row: int) -> int:
+        """Return the stream on which an allocation was made."""
+        return self._rows[row * _NUM_COLUMNS + 6]
+
+    @property
+    def num_rows(self) -> int:
+        """How many allocations were recorded."""
+        return len(self._died)
+
+    def set_owner(self, row: int, owner: str) -> None:
+        """Say whose an allocation is."""
+        self._rows[row * _NUM_COLUMNS + 2] = self._owners(owner)
+
+    def owner_of(self, row: int) -> str:
+        """Return whose an allocation is."""
+        owner: str = self._owners.order[self._rows[row * _NUM_COLUMNS + 2]]
+        return owner
 
     def build(self) -> Recording:
         """Copy what was recorded so far into columns."""
-        table = np.array(self._rows, dtype=np.int64).reshape(-1, 6)
-        num_bytes, born, owner, op, phase, shape = table.T
+        table = np.array(self._rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS)
+        num_bytes, born, owner, op, phase, shape, stream, node, line = table.T
+        died = np.array(self._died, dtype=np.int64)
         return Recording(
             events=np.array(self._events, dtype=np.int64),
             num_bytes=num_bytes.copy(),
             born=born.copy(),
-            died=np.array(self._died, dtype=np.int64),
+            died=died,
+            stream=stream.astype(np.int32),
+            in_use_until=self._until(died),
             owner=owner.astype(np.int32),
             op=op.astype(np.int32),
+            node=node.astype(np.int32),
+            line=line.astype(np.int32),
             phase=phase.astype(np.int32),
             item=np.array(self._item, dtype=np.int32),
             shape_dtype=shape.astype(np.int32),
             phase_starts=np.array(self._phase_starts, dtype=np.int64),
             marks=np.array(self._marks, dtype=np.int64),
+            cache_flushes=np.array(self._flushes, dtype=np.int64),
             costs=tuple(self._costs),
             owners=self._owners.values(),
             ops=tuple(str(op) for op in self._ops.values()),
+            nodes=self._nodes.values(),
+            lines=tuple(line_text(line) for line in self._lines.values()),
             phases=tuple(self._phases),
             items=self._items.values(),
             shapes=tuple(
@@ -178,3 +284,18 @@ class RecordingBuilder:
                 for shape, dtype in self._shapes.values()
             ),
         )
+
+    def _until(self, died: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return, per row, the first wait of the host after it was freed, 0 for most rows."""
+        until = np.zeros(len(died), dtype=np.int64)
+        rows = np.array(self._used_elsewhere, dtype=np.int64)
+        freed = np.where(died[rows] == NEVER, len(self._events), died[rows])
+        waits = np.array([*self._waits, len(self._events) + 1], dtype=np.int64)
+        # A wait after n events comes before event n.
+        until[rows] = waits[np.searchsorted(waits, freed, side="right")]
+        return until
+
+
+def line_text(line: tuple[Any, int] | None) -> str:
+    """Write a source line as ``file:number``."""
+    return "" if line is None else f"{line[0].co_filename}:{line[1]}"

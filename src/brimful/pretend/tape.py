@@ -1,98 +1,159 @@
 """The tape: every allocation and free of a pretend step, with its size, owner, op and phase.
 
 A dispatch mode sees each operation's results. A storage seen for the first time was allocated by
-that operation; it is freed when PyTorch drops it. Recording appends to plain lists; ``Recording``
-(``recording.py``) is the finished, columnar form.
+that operation; it is freed when PyTorch drops it. Recording appends to arrays; ``Recording``
+(``recording.py``) is the finished, columnar form. What stands for a real operation without being
+one tensor of it (a rewrite, a workspace) is told by tables of operations.
 """
 
+import contextlib
+import sys
 import weakref
-from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.modules import module as hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import autocast
+from brimful.pretend import autocast, device, engine, real_values, streams
 from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
-from brimful.pretend.recording import AUTOCAST_CACHE, Recording, RecordingBuilder
+from brimful.pretend.owners import Owners
+from brimful.pretend.recording import (
+    AUTOCAST_CACHE,
+    Place,
+    Recording,
+    RecordingBuilder,
+    line_text,
+)
 
-_next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
-_current_node = torch._C._current_autograd_node  # noqa: SLF001
+HOST = "cpu"
+_KINDS = (NAME, "cuda", HOST)
+_TORCH = torch.__path__[0]
+_OWN = __file__.rpartition("tape.py")[0]
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
-ENGINE_AND_PYTHON = 2
-"""Uses of a storage that the engine alone holds, seen from Python."""
+_ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
+_RECORD_STREAM = torch.ops.aten.record_stream.default
+_WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
+"""Its kernel for fake tensors makes a new one; the real one waits for the one that it is given."""
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
 
 
 class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
-    """Records the device storages that operations create and drop while it is entered.
+    """Records the storages that operations create and drop while it is entered, device by device.
 
-    Owners are module paths. In the forward pass the owner is the innermost module being called.
-    In the backward pass it is the module whose forward created the running autograd node: nodes
-    carry increasing sequence numbers, so the numbers at which modules begin and end tell which.
-    For that the backward pass must run on the calling thread; the tape sees to it.
+    For owners in a backward pass see ``owners.py``; for that the backward pass must run on the
+    calling thread, and the tape sees to it.
     """
 
-    def __init__(self, *, count_costs: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        count_costs: bool = False,
+        main: str = f"{NAME}:0",
+        assume_all_selected: bool = False,
+    ) -> None:
         """Make an empty tape.
 
         Args:
             count_costs: Whether to record each operation's FLOPs and bytes moved as well.
+            main: The device that ``finish`` returns when none is named.
+            assume_all_selected: Whether a result whose size values decide has the largest size it
+                can have; else such an operation ends the run.
         """
         super().__init__()
+        self.owners = Owners()
         self._count_costs = count_costs
-        self._record = RecordingBuilder()
-        self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._paths: dict[int, str] = {}
-        self._module_stack: list[str] = []
-        self._stack_floor = 0
-        self._boundary_numbers: list[int] = [0]
-        self._boundary_owners: list[str] = [""]
-        self._parameter_paths: dict[int, str] = {}
-        self._handles: list[Any] = []
+        self._main = main
+        self._builders: dict[Any, RecordingBuilder] = {}
+        self._first = self._builder(torch.device(main))
+        self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
+        self._code_is_ours: dict[Any, bool] = {}
+        self._blas_handles: set[tuple[Any, int, bool]] = set()
+        self._num_pauses = 0
+        self._assume_all = assume_all_selected
+        self.assumptions: set[str] = set()
+        self.unknown_ops: dict[str, int] = {}
 
     # -- what the user of a tape calls --
 
     def name_modules(self, module: torch.nn.Module, prefix: str = "") -> None:
         """Let allocations under ``module`` be owned by its submodules' paths."""
+        self.owners.name(module, prefix)
         for name, child in module.named_modules(prefix=prefix):
-            self._paths[id(child)] = name
-        for name, parameter in module.named_parameters(prefix=prefix):
-            self._parameter_paths[id(parameter)] = name.rpartition(".")[0]
+            own = (*child.parameters(recurse=False), *child.buffers(recurse=False))
+            for builder, row in self._rows(own):
+                builder.set_owner(row, name)
 
     def begin_phase(self, name: str) -> None:
         """Attribute everything from here on to the phase ``name``."""
-        self._record.begin_phase(name)
-        self._stack_floor = len(self._module_stack)
+        for builder in self._builders.values():
+            builder.begin_phase(name)
+        self.owners.begin_phase()
 
     def mark(self) -> None:
         """Remember this place: a boundary that is no module's and no phase's."""
-        self._record.mark()
+        for builder in self._builders.values():
+            builder.mark()
 
-    def tag(self, tensors: Any, item: str) -> None:
+    def tag(self, tensors: Iterable[Any], item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good."""
-        for tensor in tensors:
-            local = getattr(tensor, "_local_tensor", tensor)
-            entry = self._alive.get(local.untyped_storage()._cdata)  # noqa: SLF001
-            if entry is not None:
-                self._record.set_item(entry[1], item)
+        for builder, row in self._rows(tensors):
+            builder.set_item(row, item)
 
-    def finish(self) -> Recording:
-        """Return what was recorded so far in columnar form."""
-        return self._record.build()
+    def finish(self, device_name: str = "") -> Recording:
+        """Return what was recorded so far of a device, in columnar form.
+
+        Args:
+            device_name: ``gpu:0``, ``cpu``, ...; empty for the tape's main device.
+        """
+        return self._builder(torch.device(device_name or self._main)).build()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """See nothing inside the block: what is fake there would be fake in a real run too."""
+        self._num_pauses += 1
+        try:
+            yield
+        finally:
+            self._num_pauses -= 1
+
+    def num_allocations(self) -> int:
+        """Return how many allocations were seen on devices, the host apart."""
+        return sum(b.num_rows for d, b in self._builders.items() if d.type != HOST)
+
+    # -- what it answers to those who ask for memory --
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
+        builder = self._builder(torch.device(torch.device(self._main).type, index))
+        return {
+            "allocated_bytes.all.current": builder.live_bytes,
+            "allocated_bytes.all.peak": builder.peak_bytes,
+        }
+
+    def reset_peak(self, index: int) -> None:
+        """Start the peak of a device again from what is alive now."""
+        builder = self._builder(torch.device(torch.device(self._main).type, index))
+        builder.peak_bytes = builder.live_bytes
+
+    def empty_cache(self) -> None:
+        """Take note that cached memory is given back here."""
+        for builder in self._builders.values():
+            builder.flush_cache()
 
     # -- how it sees --
 
     def __enter__(self) -> Self:
         """Start recording."""
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._enter_module),
-            hooks.register_module_forward_hook(self._leave_module, always_call=True),
-        ]
+        self.owners.watch()
         autocast.on_weight_cast.append(self._weight_cast)
+        streams.on_wait.append(self._wait)
+        self._answered = device.answer_from(self)
+        self._resize = torch.UntypedStorage.resize_
+        torch.UntypedStorage.resize_ = self._resizing()
         self._multithreading = torch.autograd.set_multithreading_enabled(False)
         self._multithreading.__enter__()
         super().__enter__()
@@ -102,24 +163,52 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Stop recording."""
         super().__exit__(*exc)
         self._multithreading.__exit__(*exc)
+        torch.UntypedStorage.resize_ = self._resize
+        device.answer_from(self._answered)
+        streams.on_wait.remove(self._wait)
         autocast.on_weight_cast.remove(self._weight_cast)
-        for handle in self._handles:
-            handle.remove()
+        self.owners.unwatch()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
-        if func is _ADD and not kwargs and _engine_adds_in_place(*args):
+        if any(map(engine.desugars, types)):
+            return NotImplemented
+        kwargs = kwargs or {}
+        if func is _ADD and not kwargs and engine.adds_in_place(*args):
             func = _ADD_IN_PLACE
-        out = func(*args, **(kwargs or {}))
+        out = self._run(func, args, kwargs)
         if self._count_costs:
-            self._cost(func, args, kwargs or {}, out)
+            self._cost(func, args, kwargs, out)
         if isinstance(out, torch.Tensor):
-            self._see(out, func)
+            self._see(out, func, args)
         elif isinstance(out, (tuple, list)):
-            for x in out:
+            for i, x in enumerate(out):
                 if isinstance(x, torch.Tensor):
-                    self._see(x, func)
+                    self._see(x, func, args, i)
+        self._kernel_memory(func, args, kwargs, out)
         return out
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run the operation, or what stands for it where fake tensors differ from real ones."""
+        if func is _ITEM:
+            return real_values.scalar(func, args)
+        if func is _RECORD_STREAM:
+            return self._record_stream(*args)
+        if func is _WAIT:
+            return args[0]
+        try:
+            return func(*args, **kwargs)
+        except real_values.UNKNOWN as error:
+            out = real_values.everything_selected(func, args) if self._assume_all else None
+            if out is None:
+                raise real_values.refusal(func, line_text(self._line())) from error
+            self.assumptions.add(f"{func} at {line_text(self._line())} selects everything")
+            return out
+
+    def _record_stream(self, tensor: Any, stream: Any) -> None:
+        for builder, row in self._rows((tensor,)):
+            if streams.number_of(stream) != builder.stream_of(row):
+                builder.use_elsewhere(row)
 
     def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
@@ -128,85 +217,111 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             for x in outputs
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._record.cost(func, *work(func, args, kwargs, outputs))
+            self._builder(outputs[0].device).cost(func, *work(func, args, kwargs, outputs))
 
-    def _see(self, tensor: torch.Tensor, op: Any) -> None:
-        tensor = getattr(tensor, "_local_tensor", tensor)
-        if tensor.device.type != NAME or not isinstance(tensor, FakeTensor):
+    def _see(self, tensor: Any, op: Any, args: Any, index: int = 0) -> None:
+        if not isinstance(tensor, FakeTensor):
+            return
+        where = tensor.fake_device
+        if where.type not in _KINDS or self._num_pauses:
             return
         storage = tensor.untyped_storage()
-        key = storage._cdata  # noqa: SLF001
-        if key in self._alive:
+        if storage._cdata in self._alive:  # noqa: SLF001
             return
-        uid = self._record.allocate(
-            num_bytes=storage.nbytes(), op=op, owner=self._owner(), tensor=tensor
+        builder = self._builders.get(where) or self._builder(where)
+        row = builder.allocate(
+            storage.nbytes(), tensor.shape, tensor.dtype, self._place(op, where, args, index)
+        )
+        self._follow(storage, row, builder)
+
+    def _follow(self, storage: Any, row: int, builder: RecordingBuilder) -> None:
+        key = storage._cdata  # noqa: SLF001
+
+        def freed(_: Any) -> None:
+            _, row, builder = self._alive.pop(key)
+            builder.free(row)
+
+        self._alive[key] = (weakref.ref(storage, freed), row, builder)
+
+    def _place(self, op: Any, where: Any, args: Any, index: int = 0) -> Place:
+        node = _current_node()
+        owner = self.owners.now(node)
+        if owner is None:
+            owner = "" if torch.is_grad_enabled() else self._owner_of_inputs(args, index)
+        return Place(
+            op=op,
+            owner=owner,
+            node="" if node is None else node.name(),
+            line=self._line(),
+            stream=0 if where.type == HOST else streams.current_id(where.index or 0),
         )
 
-        def freed(_: Any, key: int = key, uid: int = uid) -> None:
-            del self._alive[key]
-            self._record.free(uid)
+    def _owner_of_inputs(self, args: Any, index: int) -> str:
+        """Return whose the input is: an optimizer's state is its parameter's module's."""
+        for x in args:
+            if isinstance(x, (list, tuple)) and index < len(x):
+                x = x[index]  # noqa: PLW2901
+            if isinstance(x, torch.Tensor):
+                for builder, row in self._rows((x,)):
+                    return builder.owner_of(row)
+        return ""
 
-        self._alive[key] = (weakref.ref(storage, freed), uid)
+    def _line(self) -> tuple[Any, int] | None:
+        """Return the innermost line outside PyTorch and this package."""
+        frame: Any = sys._getframe(4)  # noqa: SLF001
+        while frame is not None:
+            code = frame.f_code
+            ours = self._code_is_ours.get(code)
+            if ours is None:
+                ours = self._code_is_ours[code] = code.co_filename.startswith((_TORCH, _OWN))
+            if not ours:
+                return code, frame.f_lineno
+            frame = frame.f_back
+        return None
 
-    def _owner(self) -> str:
-        if len(self._module_stack) > self._stack_floor:
-            return self._module_stack[-1]
-        node = _current_node()
-        if node is None:
-            return ""
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            return self._parameter_paths.get(id(variable), "")
-        place = bisect_right(self._boundary_numbers, node._sequence_nr()) - 1  # noqa: SLF001
-        return self._boundary_owners[place]
+    def _kernel_memory(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Record what the operation's kernel takes from the allocator beside its outputs."""
 
-    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:  # noqa: ARG002
-        path = self._paths.get(id(module))
-        if path is None:
-            above = self._module_stack[-1] if self._module_stack else ""
-            path = f"{above}.{type(module).__name__}".removeprefix(".")
-        self._module_stack.append(path)
-        self._mark(path)
+    def _builder(self, where: Any) -> RecordingBuilder:
+        builder = self._builders.get(where)
+        if builder is None:
+            builder = self._builders[where] = RecordingBuilder()
+            if len(self._builders) > 1:
+                builder.enter_late(self._first.phases)
+        return builder
 
-    def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
-        if self._module_stack:
-            self._module_stack.pop()
-        self._mark(self._module_stack[-1] if self._module_stack else "")
+    def _rows(self, tensors: Iterable[Any]) -> Iterable[tuple[RecordingBuilder, int]]:
+        for tensor in tensors:
+            for plain in engine.plain_tensors(tensor):
+                entry = self._alive.get(plain.untyped_storage()._cdata)  # noqa: SLF001
+                if entry is not None:
+                    yield entry[2], entry[1]
 
-    def _mark(self, owner: str) -> None:
-        number = _next_sequence_number()
-        if self._boundary_numbers[-1] == number:
-            self._boundary_owners[-1] = owner
-        else:
-            self._boundary_numbers.append(number)
-            self._boundary_owners.append(owner)
+    def _resizing(self) -> Callable[[Any, int], Any]:
+        original, alive = self._resize, self._alive
+
+        def resize_(storage: Any, num_bytes: int) -> Any:
+            """Free and refill a storage, as FSDP2 does with gathered parameters."""
+            entry = alive.get(storage._cdata)  # noqa: SLF001
+            out = original(storage, num_bytes)
+            if entry is not None:
+                _, row, builder = entry
+                self._resized(storage, row, builder, num_bytes)
+            return out
+
+        return resize_
+
+    def _resized(self, storage: Any, row: int, builder: RecordingBuilder, num_bytes: int) -> None:
+        where = next(d for d, b in self._builders.items() if b is builder)
+        builder.free(row)
+        shape = torch.Size((num_bytes,))
+        place = self._place("resize_", where, ())._replace(owner=builder.owner_of(row))
+        row = builder.allocate(num_bytes, shape, torch.uint8, place)
+        self._alive[storage._cdata] = (self._alive[storage._cdata][0], row, builder)  # noqa: SLF001
+
+    def _wait(self) -> None:
+        for builder in self._builders.values():
+            builder.wait()
 
     def _weight_cast(self, low: torch.Tensor) -> None:
         self.tag((low,), AUTOCAST_CACHE)
-
-
-def _engine_adds_in_place(old: Any, new: Any) -> bool:
-    """Whether autograd, with real tensors, would add these two gradients in place.
-
-    A tensor that is used twice gets two gradients, and the engine adds the second into the first
-    if it holds the last reference to it; for tensor subclasses, as fake tensors are, it never
-    does. One more use is counted for the Python object through which we look.
-
-    Source: ``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``.
-    """
-    if _current_node() is None or torch.is_grad_enabled() or not isinstance(new, FakeTensor):
-        return False
-    if old.shape != new.shape or old.dtype != new.dtype or not _is_dense(old):
-        return False
-    uses: int = torch._C._storage_Use_Count(old.untyped_storage()._cdata)  # noqa: SLF001
-    return uses <= ENGINE_AND_PYTHON
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one stretch of memory, in whatever order of dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brimful.cost.profiles import Dimensions, EventKind, Group, Role, Run, Term, Work
+from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import OpCost, Recording
 from brimful.simulate.fit import add_terms, fit_size
-from brimful.simulate.items import LOSS_OWNER, classify
 
 GROUP_SIZE = 3
 """Blocks of a kind in a traced model: a first, one in the middle, a last."""

@@ -1,0 +1,62 @@
+"""What PyTorch's machinery does with real tensors and does otherwise with fake ones.
+
+Source: ``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``;
+``torch/utils/_python_dispatch.py`` for wrapper subclasses.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+ENGINE_AND_PYTHON = 2
+"""Uses of a storage that the engine alone holds, seen from Python."""
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
+
+
+@cache
+def desugars(kind: type) -> bool:
+    """Whether tensors of this type are made of others, as DTensor is.
+
+    Their operations are left to their own dispatch, which runs operations on what they are made of.
+    """
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that hold the bytes: a DTensor's local one, others themselves."""
+    kind: type = type(tensor)
+    if not desugars(kind):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):  # a DTensor lists its mesh too
+            yield from plain_tensors(part)
+
+
+def adds_in_place(old: Any, new: Any) -> bool:
+    """Whether autograd, with real tensors, would add these two gradients in place.
+
+    A tensor that is used twice gets two gradients, and the engine adds the second into the first
+    if it holds the last reference to it; for tensor subclasses, as fake tensors are, it never
+    does. One more use is counted for the Python object through which we look.
+    """
+    if _current_node() is None or torch.is_grad_enabled() or not isinstance(new, FakeTensor):
+        return False
+    if old.shape != new.shape or old.dtype != new.dtype or not _is_dense(old):
+        return False
+    uses: int = torch._C._storage_Use_Count(old.untyped_storage()._cdata)  # noqa: SLF001
+    return uses <= ENGINE_AND_PYTHON
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

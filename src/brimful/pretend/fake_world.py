@@ -1,0 +1,149 @@
+"""A process group of any size with one process in it: what rank r of a world would do.
+
+PyTorch's ``fake`` backend answers every collective without moving anything. Meshes read real ranks
+while they are made, so they are made outside the fake mode, whoever asks for them.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from brimful.errors import InputError
+
+Unseen = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Which process of how many is pretended.
+
+    Attributes:
+        size: Number of processes.
+        rank: Which one this is.
+    """
+
+    size: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        """Refuse a rank that the world does not have."""
+        if self.size < 1 or not 0 <= self.rank < self.size:
+            raise InputError(
+                f"rank {self.rank} is not in a world of {self.size}; use 0 to {self.size - 1}"
+            )
+
+
+@contextlib.contextmanager
+def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
+    """Be one process of ``world`` inside the block.
+
+    The process group exists from the start; a program's own ``init_process_group`` finds it there.
+    Each process sees one GPU, so that its local rank is 0.
+
+    Args:
+        world: Its size and this process's rank.
+        unseen: Returns a context in which tensors are not counted: DTensor finds out shapes with
+            fake tensors of its own, in a real run too.
+
+    Raises:
+        InputError: A process group exists already.
+    """
+    if dist.is_initialized():
+        raise InputError(
+            f"a process group of {dist.get_world_size()} exists already; leave it first "
+            "(torch.distributed.destroy_process_group)"
+        )
+    with _environment(world), _meshes_outside_the_fake_mode(), _shapes_unseen(unseen):
+        dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
+        original = dist.init_process_group
+        dist.init_process_group = _already_there
+        try:
+            yield
+        finally:
+            dist.init_process_group = original
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def _already_there(*_args: Any, **_kwargs: Any) -> None:
+    """Stand for ``init_process_group`` where the pretend group is in place."""
+
+
+@contextlib.contextmanager
+def _environment(world: World) -> Iterator[None]:
+    new = {
+        "RANK": str(world.rank),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "0",
+    }
+    before = {name: os.environ.get(name) for name in new}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+_MESH_METHODS = ("__getitem__", "_flatten", "_unflatten", "get_local_rank", "get_coordinate")
+"""Methods of a mesh, beside its making, that compute with real ranks."""
+
+
+@contextlib.contextmanager
+def _meshes_outside_the_fake_mode() -> Iterator[None]:
+    found = {name: getattr(DeviceMesh, name, None) for name in (*_MESH_METHODS, "__init__")}
+    originals = {name: method for name, method in found.items() if method is not None}
+    for name, method in originals.items():
+        setattr(DeviceMesh, name, _outside_the_fake_mode(method))
+    try:
+        yield
+    finally:
+        for name, method in originals.items():
+            setattr(DeviceMesh, name, method)
+
+
+def _outside_the_fake_mode(method: Any) -> Any:
+    @wraps(method)
+    def call(*args: Any, _rank_map: Any = None, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            if isinstance(_rank_map, FakeTensor):
+                # init_device_mesh, called inside the mode, numbers the ranks in order.
+                _rank_map = torch.arange(_rank_map.numel(), dtype=torch.int)
+            if _rank_map is not None:
+                kwargs["_rank_map"] = _rank_map
+            return method(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _shapes_unseen(unseen: Unseen) -> Iterator[None]:
+    original = ShardingPropagator._propagate_tensor_meta_non_cached  # noqa: SLF001
+
+    @wraps(original)
+    def propagate(*args: Any, **kwargs: Any) -> Any:
+        with unseen():
+            return original(*args, **kwargs)
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # noqa: SLF001
+    try:
+        yield
+    finally:
+        ShardingPropagator._propagate_tensor_meta_non_cached = original  # noqa: SLF001

@@ -1,0 +1,93 @@
+"""Whose an allocation is: module paths, in a forward pass, in a backward pass and outside both."""
+
+from bisect import bisect_right
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+_next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
+
+
+class Owners:
+    """Follows which module is being called and which autograd nodes its call made.
+
+    In the forward pass the owner is the innermost module being called. In the backward pass it is
+    the module whose forward created the running autograd node: nodes carry increasing sequence
+    numbers, so the numbers at which modules begin and end tell which. For that the backward pass
+    must run on the calling thread.
+    """
+
+    def __init__(self) -> None:
+        """Know no module yet."""
+        self._paths: dict[int, str] = {}
+        self._parameter_paths: dict[int, str] = {}
+        self._stack: list[str] = []
+        self._floor = 0
+        self._numbers: list[int] = [0]
+        self._owners: list[str] = [""]
+        self._handles: list[Any] = []
+
+    def name(self, module: torch.nn.Module, prefix: str = "") -> None:
+        """Give the submodules of ``module`` and their parameters paths."""
+        for name, child in module.named_modules(prefix=prefix):
+            self._paths[id(child)] = name
+        for name, parameter in module.named_parameters(prefix=prefix):
+            self._parameter_paths[id(parameter)] = name.rpartition(".")[0]
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        """Whether the module has been given a path."""
+        return id(module) in self._paths
+
+    def begin_phase(self) -> None:
+        """Forget the modules that are being called now: what follows is not their forward."""
+        self._floor = len(self._stack)
+
+    def watch(self) -> None:
+        """Begin to follow calls of modules, any module's."""
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def unwatch(self) -> None:
+        """Stop following them."""
+        for handle in self._handles:
+            handle.remove()
+
+    def now(self, node: Any) -> str | None:
+        """Return who owns what is allocated now; None: no module's doing.
+
+        Args:
+            node: The running autograd node, or None.
+        """
+        if len(self._stack) > self._floor:
+            return self._stack[-1]
+        if node is None:
+            return None
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            return self._parameter_paths.get(id(variable), "")
+        place = bisect_right(self._numbers, node._sequence_nr()) - 1  # noqa: SLF001
+        return self._owners[place]
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:  # noqa: ARG002
+        path = self._paths.get(id(module))
+        if path is None:
+            above = self._stack[-1] if self._stack else ""
+            path = f"{above}.{type(module).__name__}".removeprefix(".")
+        self._stack.append(path)
+        self._mark(path)
+
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+        if self._stack:
+            self._stack.pop()
+        self._mark(self._stack[-1] if self._stack else "")
+
+    def _mark(self, owner: str) -> None:
+        number = _next_sequence_number()
+        if self._numbers[-1] == number:
+            self._owners[-1] = owner
+        else:
+            self._numbers.append(number)
+            self._owners.append(owner)

@@ -1,0 +1,116 @@
+"""Reading a recording: which class every byte belongs to, what is alive at the peak, and whose."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.plan import MemoryItem, PhasePeak
+from brimful.pretend.recording import NEVER, UNTAGGED, Recording
+from brimful.rungs import (
+    AUTOCAST_CACHE,
+    BUFFERS,
+    GRADIENTS,
+    ITEM_NAMES,
+    LOGITS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+    WORKSPACES,
+    Owner,
+)
+
+NUM_OWNERS = 25
+LOSS_OWNER = "loss"
+_WHY = {
+    PARAMETERS: "storages of model.parameters()",
+    BUFFERS: "storages of model.buffers()",
+    GRADIENTS: "storages of parameter.grad after backward",
+    OPTIMIZER_STATE: "tensors in optimizer.state",
+    AUTOCAST_CACHE: "low-precision copies of weights made by autocast",
+    SAVED_ACTIVATIONS: "allocated in forward, alive when it ends",
+    LOGITS: "allocated by the loss: logits, log-probabilities, their gradients",
+    TRANSIENTS: "allocated and dropped within one phase",
+    WORKSPACES: "taken by kernels beside their outputs; see the table of workspaces",
+}
+
+
+def phase_of_step(name: str) -> str:
+    """Map a tape phase such as ``step 2 forward`` to the phase people read: ``step 2+``."""
+    if name.startswith("step 1 "):
+        return "step 1"
+    return "step 2+" if name.startswith("step") else name
+
+
+def classify(recording: Recording) -> NDArray[np.int64]:
+    """Give every allocation the index in ``ITEM_NAMES`` of its class.
+
+    A tag decides first; then the loss owns what it allocated; then what a forward pass leaves
+    behind is a saved activation; everything else is transient.
+    """
+    ends = np.append(recording.phase_starts[1:], len(recording.events))
+    is_forward = np.array([name.endswith("forward") for name in recording.phases])
+    outlives = (recording.died == NEVER) | (recording.died >= ends[recording.phase])
+    saved = is_forward[recording.phase] & outlives
+    item = np.where(saved, _item(SAVED_ACTIVATIONS), _item(TRANSIENTS))
+    by_loss = np.array([o.partition(".")[0] == LOSS_OWNER for o in recording.owners], dtype=bool)
+    if len(by_loss):
+        item = np.where(by_loss[recording.owner], _item(LOGITS), item)
+    for index, tag in enumerate(recording.items):
+        if tag != UNTAGGED:
+            item = np.where(recording.item == index, _item(tag), item)
+    return item
+
+
+def _item(name: str) -> int:
+    return ITEM_NAMES.index(name)
+
+
+def items_at(recording: Recording, event: int) -> tuple[MemoryItem, ...]:
+    """List what is alive right after ``event``, by class; classes without bytes are left out."""
+    rows = recording.alive_at(event)
+    totals = np.bincount(
+        classify(recording)[rows], weights=recording.num_bytes[rows], minlength=len(ITEM_NAMES)
+    )
+    phase = recording.phases[int(np.searchsorted(recording.phase_starts, event, "right")) - 1]
+    return tuple(
+        MemoryItem(
+            name=name,
+            phase=phase_of_step(phase),
+            num_bytes=int(total),
+            where="device",
+            why=_WHY[name],
+        )
+        for name, total in zip(ITEM_NAMES, totals, strict=True)
+        if total
+    )
+
+
+def phase_peaks(recording: Recording) -> tuple[PhasePeak, ...]:
+    """Return the largest live total of ``load``, ``step 1`` and ``step 2+``."""
+    live = recording.live_bytes()
+    ends = np.append(recording.phase_starts[1:], len(live))
+    peaks: dict[str, PhasePeak] = {}
+    for name, start, end in zip(recording.phases, recording.phase_starts, ends, strict=True):
+        phase = phase_of_step(name)
+        top = int(live[start:end].max(initial=0))
+        if phase not in peaks or top > peaks[phase].num_bytes:
+            peaks[phase] = PhasePeak(phase=phase, num_bytes=top, where=name)
+    return tuple(peaks.values())
+
+
+def owners_at(recording: Recording, event: int) -> tuple[Owner, ...]:
+    """List the largest allocations alive right after ``event``."""
+    rows = recording.alive_at(event)
+    item = classify(recording)
+    rows = rows[np.argsort(-recording.num_bytes[rows], kind="stable")][:NUM_OWNERS]
+    return tuple(
+        Owner(
+            num_bytes=int(recording.num_bytes[i]),
+            item=ITEM_NAMES[item[i]],
+            module=recording.owners[recording.owner[i]],
+            op=recording.ops[recording.op[i]],
+            shape=recording.shapes[recording.shape_dtype[i]][0],
+            dtype=recording.shapes[recording.shape_dtype[i]][1],
+        )
+        for i in rows
+    )

@@ -1,0 +1,64 @@
+"""What a program gets when it asks a pretend tensor for a value, or for a size that values decide.
+
+A number is served where the step's memory does not hang on it: 0.0 for a float (a loss that is
+logged, GradScaler's count of infinities), 1 for an integer (a count that is divided by), False for
+a boolean (``if loss.isnan()``). A *size* that values decide cannot be known: it ends the run with
+one sentence, unless everything may be taken as selected, the largest size it can be.
+"""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
+from brimful.errors import UnsupportedError
+
+UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException)
+_aten = torch.ops.aten
+
+
+def scalar(func: Any, args: Any) -> Any:
+    """Return what ``tensor.item()`` is answered: its value where known, else a stand-in.
+
+    Args:
+        func: ``aten._local_scalar_dense``.
+        args: Its one argument.
+    """
+    try:
+        return func(*args)
+    except DataDependentOutputException:
+        dtype = args[0].dtype
+        if dtype.is_floating_point:
+            return 0.0
+        return False if dtype == torch.bool else 1
+
+
+def everything_selected(func: Any, args: Any) -> Any:
+    """Return what ``func`` would if its mask selected everything; None: it is no such function.
+
+    Args:
+        func: An operation whose output's size values decide.
+        args: Its arguments.
+    """
+    if func is _aten.nonzero.default:
+        return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
+    if func is _aten.masked_select.default:
+        return args[0].new_empty((torch.broadcast_shapes(args[0].shape, args[1].shape).numel(),))
+    return None
+
+
+def refusal(func: Any, line: str) -> UnsupportedError:
+    """Return the one sentence for an operation that needs values nobody has.
+
+    Args:
+        func: The operation.
+        line: Where it was called, ``file:line``.
+    """
+    return UnsupportedError(
+        f"{line or 'the program'} calls {func}, whose result hangs on values that a pretend tensor "
+        "does not have; use a fixed size there (torch.where, a padded mask), or pass "
+        "--assume-all-selected to count the largest result it can have"
+    )

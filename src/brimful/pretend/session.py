@@ -1,0 +1,125 @@
+"""``pretend.gpu``: the block in which a GPU exists that does not.
+
+Puts the parts together in the one order that works: the device, the card it pretends to be, a
+process group of any size, the fake mode, the tape, and the phases of a loop nobody announces.
+"""
+
+import contextlib
+from typing import Self
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from brimful.errors import InputError, unknown_name
+from brimful.hardware.gpus import gpus
+from brimful.pretend import device, kernels
+from brimful.pretend.device import NAME, Card
+from brimful.pretend.fake_world import World, pretend_world
+from brimful.pretend.recording import Recording
+from brimful.pretend.steps import following
+from brimful.pretend.tape import Tape
+
+
+class Run(contextlib.ContextDecorator):
+    """A program's run on a pretend GPU; see ``gpu``."""
+
+    def __init__(self, card: Card, imitate: kernels.Kernels, world: World, tape: Tape) -> None:
+        """Keep what the block shall be; ``gpu`` makes the parts."""
+        self.card = card
+        self.kernels = imitate
+        self.world = world
+        self.tape = tape
+
+    def __enter__(self) -> Self:
+        """Make the GPU exist."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(device.pretending(self.card))
+            stack.enter_context(kernels.imitate(self.kernels))
+            if self.world.size > 1:
+                stack.enter_context(pretend_world(self.world, self.tape.paused))
+            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            stack.enter_context(self.tape)
+            stack.enter_context(following(self.tape))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Make it vanish; a run that put nothing on the GPU fails.
+
+        Raises:
+            InputError: No byte was ever allocated on the pretend GPU.
+        """
+        self._stack.__exit__(*exc)  # type: ignore[arg-type]
+        if exc[0] is None and not self.tape.num_allocations():
+            raise InputError(
+                f"0 bytes were allocated on the pretend GPU; put the model on {NAME}:0"
+            )
+
+    def recording(self, device_name: str = "") -> Recording:
+        """Return what was recorded of a device.
+
+        Args:
+            device_name: ``gpu:0``, ``cpu`` for the host, ...; empty for the pretend GPU.
+        """
+        return self.tape.finish(device_name)
+
+    def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
+        """Return a mesh of the pretend world.
+
+        Args:
+            shape: Degree of each axis; their product is the world's size.
+            axes: Name of each axis.
+        """
+        return init_device_mesh(NAME, shape, mesh_dim_names=axes)
+
+
+def gpu(
+    name: str = "h100-80gb",
+    *,
+    world_size: int = 1,
+    rank: int = 0,
+    imitate: kernels.Kernels = "cuda",
+    assume_all_selected: bool = False,
+) -> Run:
+    """Return a block in which ``torch.device("gpu")`` is the named card.
+
+    Inside, a training step costs no memory and no arithmetic, and every byte it would allocate is
+    on the tape. Usable as a context manager and as a decorator, once.
+
+    Args:
+        name: A card of ``brimful gpus``.
+        world_size: Processes in the world; more than 1 makes a process group that moves nothing.
+        rank: Which of them this is.
+        imitate: Whose kernels: ``cpu`` only to compare with a run on this machine's CPU.
+        assume_all_selected: Whether a result whose size values decide (``nonzero``) has the
+            largest size it can have; else it ends the run with one sentence.
+
+    Returns:
+        The block; after it, ``recording()`` is what was recorded.
+
+    Raises:
+        UnknownNameError: No such card.
+        InputError: The rank is not in the world.
+    """
+    if name not in gpus():
+        raise unknown_name("GPU", name, list(gpus()), more="(brimful gpus lists them)")
+    device.register()
+    return Run(
+        card_of(name),
+        imitate,
+        World(size=world_size, rank=rank),
+        Tape(assume_all_selected=assume_all_selected),
+    )
+
+
+def card_of(name: str) -> Card:
+    """Return what a card of ``brimful gpus`` says of itself."""
+    spec = gpus()[name]
+    capability = divmod(round(spec.capability * 10), 10)
+    return Card(
+        name=spec.description,
+        capability=capability,
+        usable_bytes=spec.usable_bytes,
+        num_devices=1,
+        multi_processor_count=0,
+    )

@@ -1,0 +1,230 @@
+"""What all other kernels allocate for themselves; each rule is named by a row of the table."""
+
+import torch
+
+from brimful.pretend import kernels
+from brimful.pretend.workspace_attention import (
+    efficient_backward,
+    efficient_forward,
+    flash_backward,
+    sdpa_flash_backward,
+    sdpa_flash_forward,
+)
+from brimful.pretend.workspace_call import (
+    FLOAT_BYTES,
+    Call,
+    Rule,
+    Workspaces,
+    ceil_div,
+    copied,
+    size,
+)
+from brimful.pretend.workspace_reductions import extremes, indexed_extremes, moments, sums
+
+_LOW = (torch.float16, torch.bfloat16)
+CHUNK = 65536
+"""Elements that a block of a multi-tensor kernel takes (``kChunkSize``)."""
+EMBEDDING_SMALL = 3072
+"""Indices up to which the backward of an embedding does not sort them."""
+EMBEDDING_ROWS = 10
+"""Rows that one thread adds up (``NROWS_PER_THREAD``)."""
+NORM_MANY_ROWS = 64 * 1024
+NORM_BLOCK = 32
+NORM_GRID = 64 * 1024 // 2
+
+
+def accumulated_bytes(dtype: torch.dtype) -> int:
+    """Size of the type that a kernel adds values of ``dtype`` up in."""
+    return FLOAT_BYTES if dtype in _LOW else dtype.itemsize
+
+
+# -- matrix products --
+
+
+def product(call: Call) -> Workspaces:
+    """``mm``, ``addmm``: a copy of a matrix whose strides cuBLAS cannot take."""
+    names = ("self", "mat2") if "mat1" not in _names(call) else ("mat1", "mat2")
+    return tuple(part for name in names for part in _matrix_copy(call.arg(name)))
+
+
+def batched_product(call: Call) -> Workspaces:
+    """``bmm``, ``baddbmm``: as ``mm``, for every matrix of a batch."""
+    names = ("self", "mat2") if "batch1" not in _names(call) else ("batch1", "batch2")
+    return tuple(part for name in names for part in _batch_copy(call.arg(name)))
+
+
+def _names(call: Call) -> set[str]:
+    return {argument.name for argument in call.func._schema.arguments}  # noqa: SLF001
+
+
+def _matrix_copy(x: torch.Tensor) -> Workspaces:
+    """``prepare_matrix_for_cublas`` of cuBlasCommonArgs.h."""
+    (rows, columns), (by_row, by_column) = x.shape, x.stride()
+    dense = x.is_contiguous() or x.t().is_contiguous()
+    column_major = by_row == 1 and by_column >= max(1, rows)
+    row_major = by_column == 1 and by_row >= max(1, columns)
+    if dense or column_major or row_major:
+        return ()
+    return size(x.numel() * x.element_size(), "contiguous copy of a matrix for cuBLAS")
+
+
+def _batch_copy(x: torch.Tensor) -> Workspaces:
+    """``prepare_batch_matrix_for_cublas`` of Blas.cpp."""
+    (_, rows, columns), (_, by_row, by_column) = x.shape, x.stride()
+    column_major = by_row == 1 and by_column >= max(1, rows)
+    row_major = by_column == 1 and by_row >= max(1, columns)
+    dense = x.is_contiguous() and by_row != 0 and by_column != 0
+    if column_major or row_major or dense:
+        return ()
+    return size(x.numel() * x.element_size(), "contiguous copy of matrices for cuBLAS")
+
+
+# -- softmax and losses --
+
+
+def softmax(call: Call) -> Workspaces:
+    """``_softmax``, ``_log_softmax``: a contiguous input."""
+    return copied(call.arg("self"), "contiguous copy of the input")
+
+
+def log_softmax_backward(call: Call) -> Workspaces:
+    """``_log_softmax_backward_data``: contiguous inputs."""
+    return (
+        *copied(call.arg("grad_output"), "contiguous copy of the gradient"),
+        *copied(call.arg("output"), "contiguous copy of the output"),
+    )
+
+
+def softmax_backward(call: Call) -> Workspaces:
+    """``_softmax_backward_data``: the gradient times the output, as large as either."""
+    grad, output = call.arg("grad_output"), call.arg("output")
+    times = torch.result_type(grad, output).itemsize * output.numel()
+    return (
+        *size(times, "gradient times output"),
+        *copied(output, "contiguous copy of the output"),
+    )
+
+
+def safe_softmax(call: Call) -> Workspaces:
+    """``_safe_softmax``: a softmax, the mask of what was minus infinity, and its rows."""
+    x, dim = call.arg("self"), call.arg("dim")
+    plain = size(x.numel() * call.out.element_size(), "softmax before masked rows are zeroed")
+    masked = size(x.numel(), "mask of minus infinity")
+    return (*plain, *masked, *size(x.numel() // max(x.shape[dim], 1), "fully masked rows"))
+
+
+def loss(call: Call) -> Workspaces:
+    """``nll_loss``: contiguous targets."""
+    return copied(call.arg("target"), "contiguous copy of the targets")
+
+
+# -- norms --
+
+
+def norm_forward(call: Call) -> Workspaces:
+    """``native_layer_norm``, ``_fused_rms_norm``: a contiguous input."""
+    return copied(call.arg("input"), "contiguous copy of the input")
+
+
+def norm_backward(call: Call) -> Workspaces:
+    """``native_layer_norm_backward``, ``_fused_rms_norm_backward``: contiguous inputs, and partials.
+
+    Of very many short rows the gradients of weight and bias are first added up by blocks of 32
+    rows; a sum of those replaces the tensor that was made for the result.
+    """
+    grad, x = call.arg("grad_out"), call.arg("input")
+    columns = 1
+    for length in call.arg("normalized_shape"):
+        columns *= int(length)
+    copies = (
+        *copied(grad, "contiguous copy of the gradient"),
+        *copied(x, "contiguous copy of the input"),
+    )
+    gradients = [g for g in call.out[1:] if g is not None]
+    rows = x.numel() // max(columns, 1)
+    few = columns // NORM_BLOCK >= kernels.imitated().num_multiprocessors // 2
+    if rows <= NORM_MANY_ROWS or few or not gradients:
+        return copies
+    blocks = min(NORM_GRID // ceil_div(columns, NORM_BLOCK), ceil_div(rows, NORM_BLOCK))
+    one = gradients[0].element_size() * columns
+    parts = size(blocks * one * len(gradients), "partial gradients of weight and bias")
+    return (*copies, *parts, *size(one * len(gradients), "gradients before their partials"))
+
+
+# -- embeddings --
+
+
+def embedding_backward(call: Call) -> Workspaces:
+    """``embedding_dense_backward``: sorted indices and partial sums of rows in fp32.
+
+    Few indices are added up by one kernel without any of this. What cub takes to sort the indices
+    is given back before the partial sums, which are larger, are allocated.
+    """
+    grad, indices = call.arg("grad_output"), call.arg("indices")
+    copies = (
+        *copied(indices, "contiguous copy of the indices"),
+        *copied(grad, "contiguous copy of the gradient"),
+    )
+    count, by_frequency = indices.numel(), call.arg("scale_grad_by_freq")
+    if count <= EMBEDDING_SMALL and not by_frequency:
+        return copies
+    segments = min(count, int(call.arg("num_weights")))
+    partials = count // EMBEDDING_ROWS + segments
+    index = indices.element_size()
+    summed = partials * grad.shape[-1] * accumulated_bytes(grad.dtype)
+    sorts = 3 * count + 2 * segments + partials + (count if by_frequency else 0)
+    return (
+        *copies,
+        *size(sorts * index, "sorted indices, their places, segments and partial segments"),
+        *size(2 * 8, "number of segments and of partial segments"),
+        *size(summed, "grad_weight_per_segment, partial sums of rows"),
+    )
+
+
+# -- many tensors at once --
+
+
+def foreach_norm(call: Call) -> Workspaces:
+    """``_foreach_norm``: a norm of every 65,536 elements, as many for each as for the largest."""
+    tensors = call.arg("self")
+    dtype = call.arg("dtype") or tensors[0].dtype
+    return _chunked(tensors, accumulated_bytes(dtype))
+
+
+def foreach_max(call: Call) -> Workspaces:
+    """``_foreach_max``: as ``_foreach_norm``, in the type of the tensors."""
+    tensors = call.arg("self")
+    return _chunked(tensors, tensors[0].element_size())
+
+
+def _chunked(tensors: list[torch.Tensor], element: int) -> Workspaces:
+    chunks = max(ceil_div(x.numel(), CHUNK) for x in tensors)
+    return size(len(tensors) * chunks * element, "output_per_tensor, one value for every chunk")
+
+
+# -- copies between devices --
+
+
+def copy(call: Call) -> Workspaces:
+    """``copy_``, ``_to_copy``: to or from the host, the layout or type is changed on the way."""
+    source = call.arg("src" if "src" in _names(call) else "self")
+    target = call.out
+    if source.device.type == target.device.type:
+        return ()
+    if source.dtype == target.dtype and source.is_contiguous() and target.is_contiguous():
+        return ()
+    staged = size(target.numel() * target.element_size(), "staging of a copy between devices")
+    if source.device.type != "cpu":
+        return staged
+    return () if target.is_contiguous() else staged
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        batched_product, copy, efficient_backward, efficient_forward, embedding_backward, extremes,
+        flash_backward, foreach_max, foreach_norm, indexed_extremes, log_softmax_backward, loss,
+        moments, norm_backward, norm_forward, product, safe_softmax, sdpa_flash_backward,
+        sdpa_flash_forward, softmax, softmax_backward, sums,
+    )
+}  # fmt: skip
