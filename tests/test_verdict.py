@@ -35,6 +35,7 @@ SIMULATION = Simulation(
     items=(item("parameters", 40), item("saved activations", 35), item("transients", 25)),
     phases=PHASES,
     simulated_peak_allocated_bytes=100,
+    reserved=None,
     owners=(),
     num_events=1,
     simulate_s=0.1,

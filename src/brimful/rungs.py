@@ -4,10 +4,13 @@ Both are JSON files in a run's folder. They share item and phase names with ``pl
 never a field: a simulated number is called simulated, a measured one measured.
 """
 
+from typing import Literal
+
 import msgspec
 
 from brimful.plan import MemoryItem, PhasePeak
 
+Outcome = Literal["fits", "fits with retries", "out of memory"]
 SIMULATION_SCHEMA = "brimful.simulation/1"
 MEASUREMENT_SCHEMA = "brimful.measurement/1"
 
@@ -70,6 +73,28 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dtype: str
 
 
+class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What PyTorch's caching allocator makes of a simulation, by replay at capacity.
+
+    Attributes:
+        allocator: Its settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
+        capacity_bytes: What it may take of the device.
+        outcome: Whether the run completes, completes after flushing its cache, or does not.
+        simulated_peak_reserved_bytes: The most it held; up to its end, where it runs out.
+        num_retries: How often it gave back all it had cached and tried again (slow).
+        short_bytes: By how much the request that failed was too large; 0 where none did.
+        where: Phase and owner of that request, in words; empty where none failed.
+    """
+
+    allocator: str
+    capacity_bytes: int
+    outcome: Outcome
+    simulated_peak_reserved_bytes: int
+    num_retries: int
+    short_bytes: int
+    where: str
+
+
 class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The second rung: the code that trains, run on the pretend GPU.
 
@@ -80,6 +105,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         items: What is alive at the peak, by class; their sum is the peak.
         phases: Peak of every phase.
         simulated_peak_allocated_bytes: The largest live total.
+        reserved: What the caching allocator makes of it; None on a CPU, which has none.
         owners: The largest allocations at the peak, largest first.
         num_events: Allocations and frees recorded.
         simulate_s: Wall time of the simulation without imports, in seconds.
@@ -92,6 +118,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     items: tuple[MemoryItem, ...]
     phases: tuple[PhasePeak, ...]
     simulated_peak_allocated_bytes: int
+    reserved: Reserved | None
     owners: tuple[Owner, ...]
     num_events: int
     simulate_s: float

@@ -49,7 +49,7 @@ def test_recipes_add_up_to_the_known_bytes_per_parameter(precision, bytes_per_pa
     recipe = RECIPES[precision]
     assert recipe.parameter + recipe.gradient + recipe.optimizer_state == bytes_per_parameter
     job = job_of(precision=precision)
-    assert sum(states(job)) == bytes_per_parameter * parameter_count(job.model).total
+    assert sum(states(job, make_cluster("cpu").device)) == bytes_per_parameter * parameter_count(job.model).total
 
 
 strategies = st.builds(
@@ -118,7 +118,10 @@ def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kerne
         for column, count in enumerate(counts):
             text = f"full:{count}" if count else "none"
             alone = msgspec.structs.replace(strategy, activation_checkpointing=text)
-            assert step_memory(job, alone, profile).items.sum() == peak.level[0, column]
+            assert (
+                step_memory(job, alone, profile, cluster.device).items.sum()
+                == peak.level[0, column]
+            )
             one = family_work(job, profile, family_of(job, alone))
             for many, single in zip(work, one, strict=True):
                 assert many[column] == pytest.approx(single[0], rel=1e-12)

@@ -108,7 +108,7 @@ def test_a_code_path_that_was_not_traced_is_refused(changes, precision, attentio
     with pytest.raises(UnsupportedError, match=words):
         estimate(job, cluster, strategy)
     key = profile_key(job.model, precision, attention, kernels)
-    guess = step_memory(job, strategy, load_profile(key)).items.sum()
+    guess = step_memory(job, strategy, load_profile(key), cluster.device).items.sum()
     states = (PARAMETERS, BUFFERS, OPTIMIZER_STATE)
     items = simulate(job, cluster, strategy).items
     assert abs(guess / sum(i.num_bytes for i in items if i.name not in states) - 1) > 5e-3

@@ -357,12 +357,14 @@ class SlowAllocator:
             )
 
 
-def slow_replay(columns, settings, capacity):
+def slow_replay(columns, settings, capacity, flushes=()):
     """The same as ``replay``; columns are lists: events, num_bytes, streams, in_use_until."""
     events, num_bytes, streams, in_use_until = columns
     allocator = SlowAllocator(settings, capacity)
     blocks, failure = {}, None
     for event, row in enumerate(events):
+        if event in flushes:
+            allocator.empty_cache()
         if row >= 0 and num_bytes[row]:
             blocks[row] = allocator.malloc(num_bytes[row], streams[row], event)
             if blocks[row] is None:

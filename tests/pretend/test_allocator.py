@@ -12,7 +12,12 @@ import pytest
 from tests.pretend.slow_allocator import round_size, segment_size, slow_replay
 
 from brimful.pretend.allocator import OutOfMemory, PoolReserved, replay
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS, UNLIMITED_BYTES
+from brimful.pretend.allocator_config import (
+    PYTORCH_DEFAULTS,
+    UNLIMITED_BYTES,
+    parse_settings,
+    spell_settings,
+)
 from brimful.pretend.allocator_state import ADDRESS_BITS, CachingAllocator
 from brimful.units import GIB, KIB, MIB
 
@@ -25,6 +30,7 @@ class Program:
 
     def __init__(self):
         self.events, self.num_bytes, self.streams, self.until = [], [], [], []
+        self.flushes = []
 
     def take(self, *sizes, stream=0, until=0):
         """Allocate, and return the row (the last of several)."""
@@ -38,6 +44,9 @@ class Program:
     def give(self, *rows):
         self.events.extend(~row for row in rows)
 
+    def flush(self):
+        self.flushes.append(len(self.events))
+
     def replay(self, settings=NATIVE, capacity_bytes=None):
         columns = (self.events, self.num_bytes, self.streams, self.until)
         events, num_bytes, streams, until = (np.array(x, dtype=np.int64) for x in columns)
@@ -46,10 +55,11 @@ class Program:
             num_bytes,
             streams=streams,
             in_use_until=until,
+            cache_flushes=np.array(self.flushes, dtype=np.int64),
             settings=settings,
             capacity_bytes=capacity_bytes,
         )
-        self.slow, expected = slow_replay(columns, settings, capacity_bytes)
+        self.slow, expected = slow_replay(columns, settings, capacity_bytes, set(self.flushes))
         assert fast == expected
         return fast
 
@@ -62,11 +72,17 @@ def drawn_size(rng):
 
 
 def drawn_program(rng):
-    """Two to twelve sizes that come again and some that do not; one to three streams."""
+    """Two to twelve sizes that come again and some that do not; one to three streams.
+
+    Every second program empties its cache now and then.
+    """
     program, alive = Program(), []
+    flush_share = rng.choice([0, 0.03])
     sizes = [drawn_size(rng) for _ in range(rng.randint(2, 12))]
     num_streams = rng.randint(1, 3)
     for _ in range(rng.randint(20, 240)):
+        if rng.random() < flush_share:
+            program.flush()
         if alive and rng.random() < 0.47:
             program.give(alive.pop(rng.randrange(len(alive)) if rng.random() < 0.6 else -1))
             continue
@@ -109,12 +125,14 @@ def test_every_statistic_equals_that_of_the_slow_allocator(group):
     happened = dict.fromkeys(
         ("retry", "out of memory", "flush helped", "collected", "oversize", "unmapped", "waited"), 0
     )
+    happened["emptied"] = 0
     for seed in range(100 * group, 100 * (group + 1)):
         rng = random.Random(seed)  # noqa: S311 - no secret
         program = drawn_program(rng)
         peak = live_peak(program)
         capacity = None if rng.random() < 0.35 else int(peak * rng.uniform(0.7, 1.6)) + 2 * MIB
         result = program.replay(drawn_settings(rng, peak), capacity)
+        happened["emptied"] += len(program.flushes) > 0
         happened["retry"] += result.num_retries > 0
         happened["out of memory"] += result.out_of_memory is not None
         happened["flush helped"] += result.num_retries > (result.out_of_memory is not None)
@@ -290,6 +308,14 @@ def test_sizes_are_rounded_to_divisions_of_a_power_of_two():
         program.take(84 * MIB)
         result = program.replay(replace(NATIVE, roundup_power2_divisions=(parts,) * 16))
         assert result.peak_allocated_bytes == result.peak_reserved_bytes == size_bytes
+
+
+def test_settings_are_spelled_so_that_they_are_read_back():
+    assert spell_settings(NATIVE) == ""
+    assert spell_settings(EXPANDABLE) == "expandable_segments:True"
+    for seed in range(200):
+        settings = drawn_settings(random.Random(seed), 2**30)  # noqa: S311 - no secret
+        assert parse_settings(spell_settings(settings)) == replace(settings, allowed_bytes=None)
 
 
 def test_blocks_from_max_split_size_on_stay_whole():
@@ -484,6 +510,31 @@ def test_what_it_is_short_by_is_what_it_lacks():
         break
     else:
         pytest.fail("no program ran out of memory")
+
+
+# -- the program's own flushes --
+
+
+def test_empty_cache_gives_back_what_no_block_is_in():
+    # 20 alive, 60 and 30 cached. Flushed, 70 more make 90, below the 110 before; else 180.
+    for flushed, reserved_bytes in ((True, 110 * MIB), (False, 180 * MIB)):
+        program = Program()
+        program.take(20 * MIB)
+        program.give(program.take(60 * MIB), program.take(30 * MIB))
+        if flushed:
+            program.flush()
+        program.take(70 * MIB)
+        result = program.replay()
+        assert (result.peak_reserved_bytes, result.num_retries) == (reserved_bytes, 0)
+
+
+def test_empty_cache_waits_for_other_streams():
+    program = Program()
+    program.give(program.take(20 * MIB, until=1000))
+    program.flush()
+    program.take(40 * MIB)
+    result = program.replay()
+    assert result.peak_reserved_bytes == result.peak_active_bytes == 40 * MIB
 
 
 # -- other streams --

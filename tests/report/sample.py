@@ -146,6 +146,7 @@ def make_simulation(plan):
         items=items(sizes),
         phases=plan.estimate.phases,
         simulated_peak_allocated_bytes=sum(sizes.values()),
+        reserved=None,
         owners=(owner,) * 30,
         num_events=140,
         simulate_s=0.5,

@@ -26,7 +26,7 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     """
     device = cluster.device
     profile = profile_for(job, strategy.attention, device)
-    memory = step_memory(job, strategy, profile)
+    memory = step_memory(job, strategy, profile, device)
     phases = phase_peaks(memory)
     peak = max(phase.num_bytes for phase in phases)
     work = family_work(job, profile, family_of(job, strategy))

@@ -17,6 +17,7 @@ from brimful.cost.profiles import (
     Variant,
     dimensions,
     variant_key,
+    with_chunks,
 )
 from brimful.job import Job
 from brimful.strategy import Strategy, num_checkpointed
@@ -52,9 +53,22 @@ def body_of(num_blocks: int, num_layers: int) -> Body:
     return "checkpointed" if num_blocks == num_layers else "mixed"
 
 
-def family_variant(profile: Profile, family: Family) -> Variant:
+def family_variant(job: Job, profile: Profile, family: Family) -> Variant:
     """Pick the variant of a profile that the family runs."""
-    return profile.variants[variant_key(family.body, chunked=family.loss_chunks > 1)]
+    num_chunks = family_chunks(job, family)
+    variant = profile.variants[variant_key(family.body, num_chunks=num_chunks)]
+    return Variant(
+        first=with_chunks(variant.first, num_chunks=num_chunks),
+        later=with_chunks(variant.later, num_chunks=num_chunks),
+    )
+
+
+def family_chunks(job: Job, family: Family) -> int:
+    """Return in how many chunks the loss really runs.
+
+    Cutting 10 tokens into 6 chunks gives 5 of 2: ``Tensor.chunk`` rounds their size up.
+    """
+    return -(-family.micro_batch * job.seq_len // family_dimensions(job, family).C)
 
 
 def family_dimensions(job: Job, family: Family) -> Dimensions:
@@ -69,14 +83,10 @@ def family_dimensions(job: Job, family: Family) -> Dimensions:
 
 
 def family_counts(job: Job, family: Family) -> dict[Group, NDArray[np.float64]]:
-    """Count the members of every group of runs: [strategies] each.
-
-    Cutting 10 tokens into 6 chunks gives 5 of 2: ``Tensor.chunk`` rounds their size up.
-    """
+    """Count the members of every group of runs: [strategies] each."""
     num_blocks = np.atleast_1d(np.asarray(family.num_blocks, dtype=np.float64))
-    num_chunks = -(-family.micro_batch * job.seq_len // family_dimensions(job, family).C)
     return {
         "checkpointed": num_blocks,
         "plain": job.model.num_layers - num_blocks,
-        "chunk": np.full_like(num_blocks, num_chunks),
+        "chunk": np.full_like(num_blocks, family_chunks(job, family)),
     }

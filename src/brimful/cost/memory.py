@@ -22,6 +22,7 @@ from brimful.cost.profiles import Profile, Run, check_traced, load_profile, prof
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.hardware.cluster import Device
+from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import MemoryItem, PhasePeak
@@ -35,9 +36,11 @@ from brimful.rungs import (
     PARAMETERS,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
+    WORKSPACES,
 )
 from brimful.strategy import Attention, Strategy
 
+NUM_BLAS_THREADS = 2
 STEP_1, STEP_2 = "step 1", "step 2+"
 
 
@@ -47,12 +50,14 @@ class States(NamedTuple):
     Attributes:
         parameters: Parameters x bytes of the recipe.
         gradients: The same, while they exist.
-        optimizer_state: Two moments of every parameter, and AdamW's 4-byte step count per tensor.
+        optimizer_state: Two moments of every parameter.
+        blas: Workspaces of cuBLAS, from the first forward and backward on.
     """
 
     parameters: int
     gradients: int
     optimizer_state: int
+    blas: int
 
 
 class StepMemory(NamedTuple):
@@ -69,13 +74,18 @@ class StepMemory(NamedTuple):
     run: str
 
 
-def states(job: Job) -> States:
-    """Compute the bytes of parameters, gradients and optimizer state.
+def states(job: Job, device: Device) -> States:
+    """Compute the bytes of parameters, gradients, optimizer state and cuBLAS.
 
     Ignores AdamW's step counts, 4 bytes per tensor.
     """
     recipe, total = RECIPES[job.precision], parameter_count(job.model).total
-    return States(total * recipe.parameter, total * recipe.gradient, total * recipe.optimizer_state)
+    return States(
+        parameters=total * recipe.parameter,
+        gradients=total * recipe.gradient,
+        optimizer_state=total * recipe.optimizer_state,
+        blas=blas_bytes(device),
+    )
 
 
 def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
@@ -101,7 +111,7 @@ def follow_family(
     sizes = kind_bytes(profile, family_dimensions(job, family))
     return follow_step(
         profile,
-        family_variant(profile, family),
+        family_variant(job, profile, family),
         _one_row_per_item(profile, sizes) if by_item else sizes[None],
         family_counts(job, family),
         accumulates=job.global_batch > family.micro_batch,
@@ -113,11 +123,25 @@ def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
     return np.where(item == np.arange(len(ITEM_NAMES))[:, None], sizes, 0.0)
 
 
-def step_memory(job: Job, strategy: Strategy, profile: Profile) -> StepMemory:
+def blas_bytes(device: Device) -> int:
+    """Return what cuBLAS keeps: a workspace for each of two threads, forward's and backward's.
+
+    Ignores cuBLASLt's, 1 MiB a thread, which only linear layers with a bias make.
+
+    Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``; PyTorch's engine runs backward on a thread
+    of its own.
+    """
+    if device.kernels != "cuda":
+        return 0
+    major, minor = divmod(round(device.capability * 10), 10)
+    return NUM_BLAS_THREADS * libraries().cublas_bytes((major, minor))
+
+
+def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) -> StepMemory:
     """Find the peak of one strategy's forward and backward, by item."""
     peak, runs = follow_family(job, profile, family_of(job, strategy), by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
-    return StepMemory(states(job), at_peak, describe_run(runs, int(peak.run[0])))
+    return StepMemory(states(job, device), at_peak, describe_run(runs, int(peak.run[0])))
 
 
 def describe_run(runs: tuple[Run, ...], index: int) -> str:
@@ -139,7 +163,7 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     Optimizer state is made by the first update, beside parameters and gradients; from then on it
     is there in every forward and backward.
     """
-    held, inside = memory.states, int(memory.items.sum())
+    held, inside = memory.states, int(memory.items.sum()) + memory.states.blas
     update = sum(held)
     first = max((held.parameters + inside, memory.run), (update, "optimizer"))
     later = max(
@@ -161,6 +185,7 @@ _WHY = {
     SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
     LOGITS: "profile: logits, log-probabilities, their gradients",
     TRANSIENTS: "profile: dropped within the phase",
+    WORKSPACES: "cuBLAS's, and of flash attention's backward",
 }
 
 
@@ -172,6 +197,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
     at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
+    at_peak[ITEM_NAMES.index(WORKSPACES)] += held.blas
     return tuple(
         MemoryItem(
             name=name,

@@ -24,6 +24,10 @@ FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
 
+TWO_CHUNKS = 2
+NUM_CHUNKS = 5
+"""Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
+
 Role = Literal["other", "first", "second", "middle", "later", "last"]
 Group = Literal["", "checkpointed", "plain", "chunk"]
 Body = Literal["plain", "checkpointed", "mixed"]
@@ -135,7 +139,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         source_hash: Of the sources that decide what a trace looks like.
         kinds: The distinct changes of live bytes.
         works: The distinct works.
-        variants: By body and whether the loss is chunked: ``plain``, ``plain+chunks``, ...
+        variants: By body and how the loss is chunked: ``plain``, ``plain+2chunks``, ...
     """
 
     schema: str
@@ -186,9 +190,24 @@ def check_traced(spec: ModelSpec, precision: Precision, attention: Attention, ke
         )
 
 
-def variant_key(body: Body, *, chunked: bool) -> str:
-    """Return the name of a variant inside a profile."""
-    return f"{body}+chunks" if chunked else body
+def variant_key(body: Body, *, num_chunks: int) -> str:
+    """Return the name of a variant inside a profile.
+
+    Of two chunks the second ends what it begins: it makes the sum of gradients into which later
+    ones add, and is the last. From three on each chunk's part is seen among five.
+    """
+    if num_chunks == 1:
+        return body
+    return f"{body}+2chunks" if num_chunks == TWO_CHUNKS else f"{body}+chunks"
+
+
+def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
+    """Leave out the chunks of a traced loss that a loss in fewer chunks does not have."""
+    if num_chunks <= TWO_CHUNKS:
+        return runs
+    foregone: tuple[Role, Role] = ("middle", "later")
+    absent = foregone[: max(0, NUM_CHUNKS - num_chunks)]
+    return tuple(run for run in runs if run.group != "chunk" or run.role not in absent)
 
 
 def dimensions(spec: ModelSpec, *, micro_batch: int, seq_len: int, chunk_tokens: int) -> Dimensions:

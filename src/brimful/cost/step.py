@@ -63,7 +63,7 @@ def update_bytes(job: Job) -> float:
 
 def family_work(job: Job, profile: Profile, family: Family) -> StepWork:
     """Add up the work of all runs of a step, for every strategy of a family."""
-    variant, dims = family_variant(profile, family), family_dimensions(job, family)
+    variant, dims = family_variant(job, profile, family), family_dimensions(job, family)
     counts = family_counts(job, family)
     first = _micro_work(profile, variant.first, dims, counts)
     later = _micro_work(profile, variant.later, dims, counts)

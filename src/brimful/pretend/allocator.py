@@ -9,7 +9,9 @@ pools) is the caller's to take off the capacity; addresses of ``cudaMalloc`` are
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,9 @@ from brimful.pretend.allocator_config import (
     round_sizes,
     segment_sizes,
 )
-from brimful.pretend.allocator_state import ADDRESS_BITS, CachingAllocator, Pool
+from brimful.pretend.allocator_pool import ADDRESS_BITS, ADDRESS_MASK, Change, Pool
+from brimful.pretend.allocator_state import CachingAllocator
+from brimful.pretend.recording import Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +87,44 @@ class Replay:
     reserved_at_peak: tuple[PoolReserved, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A replay with the places of its blocks.
+
+    Attributes:
+        replay: What the statistics say.
+        addresses: Where each row's block lay, in bytes; -1 for a row that got none.
+        block_bytes: Its size; 0 for a row that got none.
+        changes: What happened to device memory beside the tape's own events, in order; each before
+            the event of the tape that it names.
+        num_events: How many events of the tape were replayed: all, or those before it ran out.
+    """
+
+    replay: Replay
+    addresses: NDArray[np.int64]
+    block_bytes: NDArray[np.int64]
+    changes: tuple[Change, ...]
+    num_events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tape:
+    """The columns that a replay needs; see ``replay``."""
+
+    events: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    streams: NDArray[np.int64] | None
+    in_use_until: NDArray[np.int64] | None
+    cache_flushes: NDArray[np.int64] | None
+
+
 def replay(  # noqa: PLR0913 - the columns of one tape
     events: NDArray[np.int64],
     num_bytes: NDArray[np.int64],
     *,
     streams: NDArray[np.int64] | None = None,
     in_use_until: NDArray[np.int64] | None = None,
+    cache_flushes: NDArray[np.int64] | None = None,
     settings: AllocatorSettings,
     capacity_bytes: int | None,
 ) -> Replay:
@@ -101,6 +137,8 @@ def replay(  # noqa: PLR0913 - the columns of one tape
         in_use_until: Event from which other streams have done with each row (``record_stream``).
             A row freed before that is free at the first allocation from then on, or when the
             allocator waits for all streams to empty its cache. None: no other stream uses any.
+        cache_flushes: Events before which the program called ``torch.cuda.empty_cache``, rising;
+            None: it never did.
         settings: How the allocator behaves.
         capacity_bytes: What the device can give it; None: anything.
 
@@ -110,27 +148,85 @@ def replay(  # noqa: PLR0913 - the columns of one tape
     Source:
         ``c10/cuda/CUDACachingAllocator.cpp``; see ``allocator_state.py``.
     """
+    tape = _Tape(
+        events=events,
+        num_bytes=num_bytes,
+        streams=streams,
+        in_use_until=in_use_until,
+        cache_flushes=cache_flushes,
+    )
+    allocator = _allocator(settings, capacity_bytes, keep_changes=False)
+    return _summary(tape, allocator, *_walk(tape, allocator, settings))
+
+
+def replay_recording(
+    recording: Recording, *, settings: AllocatorSettings, capacity_bytes: int | None
+) -> Replay:
+    """Replay a recording; see ``replay``."""
+    tape = _tape(recording)
+    allocator = _allocator(settings, capacity_bytes, keep_changes=False)
+    return _summary(tape, allocator, *_walk(tape, allocator, settings))
+
+
+def place_recording(
+    recording: Recording, *, settings: AllocatorSettings, capacity_bytes: int | None
+) -> Placed:
+    """Replay a recording and keep where every block lay and when segments came and went.
+
+    Args:
+        recording: What the program asked for.
+        settings: How the allocator behaves.
+        capacity_bytes: What the device can give it; None: anything.
+    """
+    tape = _tape(recording)
+    allocator = _allocator(settings, capacity_bytes, keep_changes=True)
+    blocks, num_events = _walk(tape, allocator, settings)
+    sizes = _block_bytes(blocks)
+    places = np.array([block & ADDRESS_MASK for block in blocks], dtype=np.int64)
+    return Placed(
+        replay=_summary(tape, allocator, blocks, num_events),
+        addresses=np.where(sizes > 0, places, -1),
+        block_bytes=sizes,
+        changes=tuple(allocator.changes or ()),
+        num_events=num_events,
+    )
+
+
+def _tape(recording: Recording) -> _Tape:
+    return _Tape(
+        events=recording.events,
+        num_bytes=recording.num_bytes,
+        streams=recording.stream.astype(np.int64),
+        in_use_until=recording.in_use_until if recording.in_use_until.any() else None,
+        cache_flushes=recording.cache_flushes,
+    )
+
+
+def _allocator(
+    settings: AllocatorSettings, capacity_bytes: int | None, *, keep_changes: bool
+) -> CachingAllocator:
     if settings.garbage_collection_threshold and settings.allowed_bytes is None:
         warnings.warn(
             "garbage_collection_threshold is ignored, as PyTorch ignores it, without a limit "
             "(torch.cuda.set_per_process_memory_fraction); set allowed_bytes",
-            stacklevel=2,
+            stacklevel=3,
         )
-    allocator = CachingAllocator(settings, capacity_bytes)
-    sizes = round_sizes(num_bytes, settings.roundup_power2_divisions)
-    pools = _pools(allocator, sizes, streams)
-    until = None if in_use_until is None else in_use_until.tolist()
-    blocks, num_events = _walk(events, sizes, pools, allocator, until)
-    done, waited = events[:num_events], allocator.waited
-    expandable = settings.expandable_segments
+    return CachingAllocator(settings, capacity_bytes, keep_changes=keep_changes)
+
+
+def _summary(
+    tape: _Tape, allocator: CachingAllocator, blocks: list[int], num_events: int
+) -> Replay:
+    """Read what an allocator says after a tape."""
+    done, waited, block_bytes = tape.events[:num_events], allocator.waited, _block_bytes(blocks)
     return Replay(
-        peak_allocated_bytes=_peak(_signed(done, blocks)),
-        peak_requested_bytes=_peak(_held(done, num_bytes, waited)),
-        peak_active_bytes=_peak(_held(done, blocks, waited)),
+        peak_allocated_bytes=_peak(_signed(done, block_bytes)),
+        peak_requested_bytes=_peak(_held(done, tape.num_bytes, waited)),
+        peak_active_bytes=_peak(_held(done, block_bytes, waited)),
         peak_reserved_bytes=allocator.peak_reserved_bytes,
-        peak_inactive_split_bytes=0 if expandable else allocator.peak_inactive_split_bytes,
+        peak_inactive_split_bytes=allocator.peak_inactive_native_bytes,
         num_retries=allocator.num_retries,
-        out_of_memory=_out_of_memory(allocator, events, num_bytes, num_events),
+        out_of_memory=_out_of_memory(allocator, tape, num_events),
         reserved_at_peak=tuple(
             PoolReserved(stream=stream, is_small=is_small, reserved_bytes=reserved_bytes)
             for (stream, is_small), reserved_bytes in sorted(
@@ -139,6 +235,10 @@ def replay(  # noqa: PLR0913 - the columns of one tape
             if reserved_bytes
         ),
     )
+
+
+def _block_bytes(blocks: list[int]) -> NDArray[np.int64]:
+    return np.array([block >> ADDRESS_BITS for block in blocks], dtype=np.int64)
 
 
 def _pools(
@@ -152,56 +252,68 @@ def _pools(
 
 
 def _walk(
-    events: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    pools: list[Pool],
-    allocator: CachingAllocator,
-    until: list[int] | None,
-) -> tuple[NDArray[np.int64], int]:
-    """Drive the allocator along the events.
+    tape: _Tape, allocator: CachingAllocator, settings: AllocatorSettings
+) -> tuple[list[int], int]:
+    """Drive the allocator along the events, emptying its cache where the program did.
 
     Returns:
-        The bytes of each row's block, and how many events it came through.
+        Each row's block, and how many events it came through.
     """
+    sizes = round_sizes(tape.num_bytes, settings.roundup_power2_divisions)
+    step = _stepper(tape, sizes, allocator)
+    num_events = len(tape.events)
+    flushes = [] if tape.cache_flushes is None else tape.cache_flushes.tolist()
+    for start, stop in pairwise([0, *flushes, num_events]):
+        if start:
+            allocator.now = start
+            allocator.empty_cache()
+        blocks, came_to = step(start, stop)
+        if came_to < stop:
+            return blocks, came_to
+    return blocks, num_events
+
+
+def _stepper(
+    tape: _Tape, sizes: NDArray[np.int64], allocator: CachingAllocator
+) -> Callable[[int, int], tuple[list[int], int]]:
+    """Return what drives the allocator from one event to another, with everything at hand."""
     sizes_bytes, segments = sizes.tolist(), segment_sizes(sizes).tolist()
+    pools = _pools(allocator, sizes, tape.streams)
+    until = None if tape.in_use_until is None else tape.in_use_until.tolist()
     allocate, free, waiting = allocator.allocate, allocator.free, allocator.waiting
     blocks = [0] * len(sizes_bytes)
-    num_events = len(events)
-    for event, row in enumerate(events.tolist()):
-        if row < 0:
-            row = ~row  # noqa: PLW2901 - the loop is hot
-            block = blocks[row]
-            if not block:
-                continue
-            if until is not None and until[row] > event:
+
+    def step(start: int, stop: int) -> tuple[list[int], int]:
+        for event, row in enumerate(tape.events[start:stop].tolist(), start):
+            if row < 0:
+                row = ~row  # noqa: PLW2901 - the loop is hot
+                block = blocks[row]
+                if not block:
+                    continue
+                if until is not None and until[row] > event:
+                    allocator.now = event
+                    allocator.free_later(pools[row], block, row, until[row])
+                else:
+                    free(pools[row], block)
+            elif size_bytes := sizes_bytes[row]:
                 allocator.now = event
-                allocator.free_later(pools[row], block, row, until[row])
-            else:
-                free(pools[row], block)
-        elif size_bytes := sizes_bytes[row]:
-            if waiting:
-                allocator.now = event
-                allocator.complete(event)
-            block = allocate(pools[row], size_bytes, segments[row])
-            if not block:
-                num_events = event
-                break
-            blocks[row] = block
-    block_bytes = [block >> ADDRESS_BITS for block in blocks]
-    return np.array(block_bytes, dtype=np.int64), num_events
+                if waiting:
+                    allocator.complete(event)
+                block = allocate(pools[row], size_bytes, segments[row])
+                if not block:
+                    return blocks, event
+                blocks[row] = block
+        return blocks, stop
+
+    return step
 
 
-def _out_of_memory(
-    allocator: CachingAllocator,
-    events: NDArray[np.int64],
-    num_bytes: NDArray[np.int64],
-    num_events: int,
-) -> OutOfMemory | None:
-    if num_events == len(events):
+def _out_of_memory(allocator: CachingAllocator, tape: _Tape, num_events: int) -> OutOfMemory | None:
+    if num_events == len(tape.events):
         return None
     return OutOfMemory(
         event=num_events,
-        requested_bytes=int(num_bytes[events[num_events]]),
+        requested_bytes=int(tape.num_bytes[tape.events[num_events]]),
         short_bytes=allocator.short_bytes,
         reserved_bytes=allocator.reserved_bytes,
     )

@@ -97,6 +97,32 @@ def parse_settings(text: str) -> AllocatorSettings:
     return settings
 
 
+def spell_settings(settings: AllocatorSettings) -> str:
+    """Spell settings as ``PYTORCH_CUDA_ALLOC_CONF`` would, those that differ from the defaults.
+
+    ``allowed_bytes`` has no key there and is left out.
+    """
+    default = PYTORCH_DEFAULTS
+    pairs = {}
+    if settings.expandable_segments:
+        pairs["expandable_segments"] = "True"
+    if settings.max_split_size_bytes != default.max_split_size_bytes:
+        pairs["max_split_size_mb"] = str(settings.max_split_size_bytes // MIB)
+    if settings.max_non_split_rounding_bytes != default.max_non_split_rounding_bytes:
+        pairs["max_non_split_rounding_mb"] = str(settings.max_non_split_rounding_bytes // MIB)
+    if any(settings.roundup_power2_divisions):
+        pairs["roundup_power2_divisions"] = _spell_divisions(settings.roundup_power2_divisions)
+    if settings.garbage_collection_threshold:
+        pairs["garbage_collection_threshold"] = str(settings.garbage_collection_threshold)
+    return ",".join(f"{key}:{value}" for key, value in pairs.items())
+
+
+def _spell_divisions(table: tuple[int, ...]) -> str:
+    if len(set(table)) == 1 and table[0]:
+        return str(table[0])
+    return f"[{','.join(f'{1 << place}:{parts}' for place, parts in enumerate(table))}]"
+
+
 def round_sizes(num_bytes: NDArray[np.int64], divisions: tuple[int, ...]) -> NDArray[np.int64]:
     """Round requests to block sizes; a request for nothing stays 0.
 

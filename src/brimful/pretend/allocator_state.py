@@ -13,66 +13,23 @@ stand in the docstrings.
 
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from brimful.pretend.allocator_config import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
-    SMALL_BYTES,
-    SMALL_SEGMENT_BYTES,
     UNLIMITED_BYTES,
     AllocatorSettings,
 )
-
-ADDRESS_BITS = 64
-_ADDRESS = (1 << ADDRESS_BITS) - 1
-STILL_WAITING = 1 << 62
-"""Later than any event."""
-_SPAN_BYTES = LARGE_SEGMENT_BYTES << 28
-"""Address space of an expandable segment. PyTorch takes 9/8 of the card's memory and opens another
-segment when that is used up, which only matters after much unmapping: here it is never used up."""
-
-
-class Pool:
-    """The blocks of one stream, small or large.
-
-    Attributes:
-        is_small: Whether it serves requests of at most ``SMALL_BYTES``.
-        free: Its free blocks, smallest first.
-        gaps: First addresses of the unmapped ranges of its expandable segment.
-        least_rest_bytes: What must be left of a block for it to be split.
-        page_bytes: By which its expandable segment grows.
-        reserved_bytes: What it holds of the device.
-    """
-
-    __slots__ = (
-        "free",
-        "gaps",
-        "is_small",
-        "least_rest_bytes",
-        "page_bytes",
-        "reserved_bytes",
-    )
-
-    def __init__(self, *, is_small: bool, expandable: bool) -> None:
-        """Make an empty pool."""
-        self.is_small = is_small
-        self.free: list[int] = []
-        self.gaps: list[int] = []
-        # should_split: a small or expandable remainder of 512 B is kept, a large one above 1 MiB.
-        keeps_all = is_small or expandable
-        self.least_rest_bytes = MIN_BLOCK_BYTES if keeps_all else SMALL_BYTES + 1
-        self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
-        self.reserved_bytes = 0
-
-
-class _Waiting(NamedTuple):
-    """A freed block that another stream still uses: until when, whose, and where it belongs."""
-
-    until_event: int
-    row: int
-    pool: Pool
-    block: int
+from brimful.pretend.allocator_pool import (
+    ADDRESS_BITS,
+    ADDRESS_MASK,
+    SPAN_BYTES,
+    STILL_WAITING,
+    Action,
+    Change,
+    Pool,
+    Waiting,
+)
 
 
 class CachingAllocator:
@@ -88,7 +45,8 @@ class CachingAllocator:
             nothing of expandable ones.
         num_retries: How often all cached segments were given back for want of memory.
         short_bytes: By how much the last request for device memory that failed was too large.
-        now: The event being replayed; only kept up to date while blocks wait.
+        now: The event being replayed.
+        changes: What happened to device memory, in order; None: not kept.
         waiting: Freed blocks that other streams still use, a heap.
         waited: For each row that had to wait: when it was freed, and when it came back to its pool
             (``STILL_WAITING``: not yet), as events.
@@ -109,6 +67,7 @@ class CachingAllocator:
         "_split_below_bytes",
         "_starts",
         "_top",
+        "changes",
         "now",
         "num_retries",
         "peak_inactive_split_bytes",
@@ -120,13 +79,21 @@ class CachingAllocator:
         "waiting",
     )
 
-    def __init__(self, settings: AllocatorSettings, capacity_bytes: int | None) -> None:
+    def __init__(
+        self,
+        settings: AllocatorSettings,
+        capacity_bytes: int | None,
+        *,
+        keep_changes: bool = False,
+    ) -> None:
         """Make an allocator that holds nothing.
 
         Args:
             settings: How it behaves.
             capacity_bytes: What the device can give it; None: anything.
+            keep_changes: Whether to keep ``changes``.
         """
+        self.changes: list[Change] | None = [] if keep_changes else None
         self._settings = settings
         self._capacity_bytes = UNLIMITED_BYTES if capacity_bytes is None else capacity_bytes
         allowed = settings.allowed_bytes
@@ -142,22 +109,27 @@ class CachingAllocator:
         self._gap_bytes: dict[int, int] = {}
         self._since: dict[int, int] = {}
         self._num_large_requests = self._inactive_split_bytes = self._top = 0
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[Waiting] = []
         self.waited: dict[int, tuple[int, int]] = {}
         self.reserved_at_peak: dict[tuple[int, bool], int] = {}
         self.reserved_bytes = self.peak_reserved_bytes = self.peak_inactive_split_bytes = 0
         self.num_retries = self.short_bytes = self.now = 0
+
+    @property
+    def peak_inactive_native_bytes(self) -> int:
+        """``peak_inactive_split_bytes`` as PyTorch counts it: 0 for expandable segments."""
+        return 0 if self._settings.expandable_segments else self.peak_inactive_split_bytes
 
     def pool(self, stream: int, *, is_small: bool) -> Pool:
         """Return the pool of a stream, empty when it is first asked for."""
         pool = self._pools.get((stream, is_small))
         if pool is None:
             expandable = self._settings.expandable_segments
-            pool = Pool(is_small=is_small, expandable=expandable)
+            pool = Pool(stream, is_small=is_small, expandable=expandable)
             self._pools[stream, is_small] = pool
             if expandable:
-                self._add_gap(pool, self._top, _SPAN_BYTES)
-                self._top += _SPAN_BYTES + LARGE_SEGMENT_BYTES  # a hole, as between segments
+                self._add_gap(pool, self._top, SPAN_BYTES)
+                self._top += SPAN_BYTES + LARGE_SEGMENT_BYTES  # a hole, as between segments
         return pool
 
     # -- blocks --
@@ -183,7 +155,7 @@ class CachingAllocator:
         place = bisect_left(free, size_bytes << ADDRESS_BITS)
         block = free[place] if place < len(free) else 0
         if block:
-            have, address = block >> ADDRESS_BITS, block & _ADDRESS
+            have, address = block >> ADDRESS_BITS, block & ADDRESS_MASK
             if have >= self._settings.max_split_size_bytes or address + have in self._gap_bytes:
                 place, block = self._choose(free, place, size_bytes)
         if block:
@@ -192,7 +164,7 @@ class CachingAllocator:
             block = self._obtain(pool, size_bytes, segment_bytes)
             if not block:
                 return 0
-        have, address = block >> ADDRESS_BITS, block & _ADDRESS
+        have, address = block >> ADDRESS_BITS, block & ADDRESS_MASK
         del starts[address]
         if self._segments.get(address) != have:
             self._inactive_split_bytes -= have
@@ -219,7 +191,7 @@ class CachingAllocator:
         """
         free, starts, ends = pool.free, self._starts, self._ends
         split_bytes = self._inactive_split_bytes
-        address = block & _ADDRESS
+        address = block & ADDRESS_MASK
         end = address + (block >> ADDRESS_BITS)
         before = ends.pop(address, 0)
         if before:
@@ -249,7 +221,7 @@ class CachingAllocator:
             ``free`` and ``insert_events``, for a block that ``record_stream`` was called on.
         """
         self.waited[row] = (self.now, STILL_WAITING)
-        heappush(self.waiting, _Waiting(until_event, row, pool, block))
+        heappush(self.waiting, Waiting(until_event, row, pool, block))
 
     def complete(self, until_event: float) -> None:
         """Release the waiting blocks that other streams have done with by then.
@@ -260,6 +232,7 @@ class CachingAllocator:
         while self.waiting and self.waiting[0].until_event <= until_event:
             done = heappop(self.waiting)
             self.waited[done.row] = (self.waited[done.row][0], self.now)
+            self._note("free_completed", done.pool, done.block, done.row)
             self.free(done.pool, done.block)
 
     def _choose(self, free: list[int], place: int, size_bytes: int) -> tuple[int, int]:
@@ -280,7 +253,7 @@ class CachingAllocator:
 
     def _room(self, block: int) -> int:
         have = block >> ADDRESS_BITS
-        return have + self._gap_bytes.get((block & _ADDRESS) + have, 0)
+        return have + self._gap_bytes.get((block & ADDRESS_MASK) + have, 0)
 
     # -- device memory --
 
@@ -329,7 +302,9 @@ class CachingAllocator:
         self._top = address + segment_bytes
         self._segments[address] = segment_bytes
         self._starts[address] = self._ends[self._top] = segment_bytes
-        return segment_bytes << ADDRESS_BITS | address
+        block = segment_bytes << ADDRESS_BITS | address
+        self._note("segment_alloc", pool, block)
+        return block
 
     def _reserve(self, pool: Pool, num_bytes: int) -> bool:
         over_bytes = self.reserved_bytes + num_bytes - self._capacity_bytes
@@ -343,8 +318,13 @@ class CachingAllocator:
             self.reserved_at_peak = {key: pool.reserved_bytes for key, pool in self._pools.items()}
         return True
 
+    def _note(self, action: Action, pool: Pool, block: int, row: int = -1) -> None:
+        if self.changes is not None:
+            address, num_bytes = block & ADDRESS_MASK, block >> ADDRESS_BITS
+            self.changes.append(Change(self.now, action, address, num_bytes, pool.stream, row))
+
     def _is_segment(self, block: int) -> bool:
-        return self._segments.get(block & _ADDRESS) == block >> ADDRESS_BITS
+        return self._segments.get(block & ADDRESS_MASK) == block >> ADDRESS_BITS
 
     def _take(self, pool: Pool, block: int) -> None:
         """Drop a block from its free list."""
@@ -353,13 +333,14 @@ class CachingAllocator:
     def _forget(self, pool: Pool, block: int) -> None:
         """Drop a free block altogether."""
         self._take(pool, block)
-        address = block & _ADDRESS
+        address = block & ADDRESS_MASK
         del self._starts[address], self._ends[address + (block >> ADDRESS_BITS)]
 
     def _return_segment(self, pool: Pool, block: int) -> None:
         """Give a whole cached segment back (``release_block``)."""
         self._forget(pool, block)
-        num_bytes = self._segments.pop(block & _ADDRESS)
+        self._note("segment_free", pool, block)
+        num_bytes = self._segments.pop(block & ADDRESS_MASK)
         pool.reserved_bytes -= num_bytes
         self.reserved_bytes -= num_bytes
 
@@ -393,7 +374,7 @@ class CachingAllocator:
             settings.garbage_collection_threshold * self._allowed_bytes
         )
         cached = [
-            (self._num_large_requests - self._since[block & _ADDRESS], block, pool)
+            (self._num_large_requests - self._since[block & ADDRESS_MASK], block, pool)
             for pool in self._pools.values()
             if not pool.is_small
             for block in pool.free
@@ -449,12 +430,13 @@ class CachingAllocator:
         gap_bytes = self._remove_gap(pool, address)
         if gap_bytes > num_bytes:
             self._add_gap(pool, address + num_bytes, gap_bytes - num_bytes)
+        self._note("segment_map", pool, num_bytes << ADDRESS_BITS | address)
         self.free(pool, num_bytes << ADDRESS_BITS | address)
         return True
 
     def _unmap(self, pool: Pool, block: int) -> None:
         """Give back the whole pages inside a free block (``unmap_block``)."""
-        page_bytes, address = pool.page_bytes, block & _ADDRESS
+        page_bytes, address = pool.page_bytes, block & ADDRESS_MASK
         end = address + (block >> ADDRESS_BITS)
         first = -(-address // page_bytes) * page_bytes
         last = end // page_bytes * page_bytes
@@ -466,6 +448,7 @@ class CachingAllocator:
                 self._starts[start] = self._ends[stop] = stop - start
                 insort(pool.free, (stop - start) << ADDRESS_BITS | start)
         self._add_gap(pool, first, last - first)
+        self._note("segment_unmap", pool, (last - first) << ADDRESS_BITS | first)
         pool.reserved_bytes -= last - first
         self.reserved_bytes -= last - first
 

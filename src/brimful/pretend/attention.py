@@ -1,43 +1,58 @@
-"""Which attention kernel ``scaled_dot_product_attention`` would pick, and so what is saved.
+"""Attention as the imitated device would compute it, and so what it allocates and saves.
 
-The pick follows ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and
-``aten/src/ATen/native/transformers/attention.cpp`` for what training sends: no dropout, a causal
-flag instead of a mask. On CUDA what flash cannot take (fp32, a mask, wide heads) goes to the
-memory-efficient kernel; on a CPU what its fused kernel cannot take (dropout) to the written-out
-formula.
+Which kernel is taken is decided by ``attention_choice``. What surrounds the kernel (padding of
+heads and masks, a boolean mask made into numbers, fp32 copies of the written-out formula) is done
+here by the operations that PyTorch itself does it with, so that the tape sees their bytes
+(``aten/src/ATen/native/transformers/attention.cpp``).
 """
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
 
 import torch
+from torch.nn.attention import flex_attention
 
-from brimful.pretend import kernels
+from brimful.errors import UnsupportedError
+from brimful.pretend.attention_choice import (
+    HEAD_DIM_MULTIPLE,
+    Attention,
+    Choice,
+    choose,
+)
 from brimful.pretend.libraries import library
 
-FLASH_MAX_HEAD_DIM = 256
-FLASH_HEAD_DIM_MULTIPLE = 8
-_HALF = (torch.float16, torch.bfloat16)
+__all__ = ["Attention", "Choice", "choose", "on_choice", "register", "scaled_dot_product_attention"]
+
+MASK_MULTIPLE = 8
+"""Elements that rows of a mask must be a multiple of for the memory-efficient kernel."""
+on_choice: list[Callable[[Choice], None]] = []
+"""Called with every choice, so that a report can show it."""
 
 
 def register() -> None:
-    """Install the choice as the pretend GPU's ``scaled_dot_product_attention``."""
+    """Install this as the pretend GPU's ``scaled_dot_product_attention``."""
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library(key).impl("scaled_dot_product_attention", scaled_dot_product_attention)
+    flex_attention._validate_device = _without_flex(flex_attention._validate_device)  # noqa: SLF001
 
 
-def choose(query: torch.Tensor, attn_mask: torch.Tensor | None, dropout_p: float) -> str:
-    """Name the kernel: ``cpu-flash``, ``flash``, ``efficient`` or ``math``.
+def _without_flex(validate: Callable[..., None]) -> Callable[..., None]:
+    """Refuse FlexAttention on the pretend GPU, where PyTorch's own check would call it unknown.
 
-    Args:
-        query: [batch, heads, tokens, head_dim].
-        attn_mask: The mask, or None.
-        dropout_p: Dropout probability.
+    What compiled FlexAttention allocates is decided by the code that Inductor generates for the
+    card, and what it does uncompiled is not what anybody trains with. Block masks are plain
+    tensors: making one on the pretend GPU shows its bytes.
     """
-    if kernels.current() == "cpu":
-        return "math" if dropout_p > 0 else "cpu-flash"
-    head_dim = query.shape[-1]
-    flash = query.dtype in _HALF and attn_mask is None and head_dim <= FLASH_MAX_HEAD_DIM
-    return "flash" if flash else "efficient"
+
+    def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type == "gpu":
+            raise UnsupportedError(
+                "FlexAttention cannot be simulated: Inductor compiles its kernels for a real card; "
+                "use scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
+            )
+        validate(query, key, value)
+
+    return check
 
 
 def scaled_dot_product_attention(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
@@ -66,34 +81,25 @@ def scaled_dot_product_attention(  # noqa: PLR0913, PLR0917 - the signature is P
     Returns:
         [batch, heads, tokens, head_dim].
     """
-    call = _Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return _KERNELS[choose(query, attn_mask, dropout_p)](call)
+    call = Attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    choice = choose(call)
+    for hook in on_choice:
+        hook(choice)
+    return _KERNELS[choice.kernel](call)
 
 
-class _Call(NamedTuple):
-    """The arguments of one call, as ``scaled_dot_product_attention`` got them."""
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    mask: torch.Tensor | None
-    dropout_p: float
-    is_causal: bool
-    scale: float | None
-    gqa: bool
-
-
-def _cpu_flash(call: _Call) -> torch.Tensor:
+def _cpu_flash(call: Attention) -> torch.Tensor:
     # The CPU kernel indexes grouped heads itself.
     out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
-        *call[:3], call.dropout_p, call.is_causal, attn_mask=call.mask, scale=call.scale
+        *call[:3], call.dropout_p, call.is_causal, attn_mask=_additive(call), scale=call.scale
     )[0]
     return out
 
 
-def _flash(call: _Call) -> torch.Tensor:
+def _flash(call: Attention) -> torch.Tensor:
+    # The kernel indexes grouped heads itself.
     head_dim = call.query.shape[-1]
-    pad = -head_dim % FLASH_HEAD_DIM_MULTIPLE
+    pad = -head_dim % HEAD_DIM_MULTIPLE
     scale = head_dim**-0.5 if call.scale is None else call.scale
     qkv = [torch.nn.functional.pad(x, (0, pad)) if pad else x for x in call[:3]]
     out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001
@@ -102,25 +108,61 @@ def _flash(call: _Call) -> torch.Tensor:
     return out[..., :head_dim] if pad else out
 
 
-def _efficient(call: _Call) -> torch.Tensor:
-    key, value = (_repeat_heads(x, call) for x in (call.key, call.value))
-    keeps = torch.is_grad_enabled()
+def _efficient(call: Attention) -> torch.Tensor:
+    mask = _additive(call)
+    if mask is not None:
+        rows = (*call.query.shape[:3], call.key.shape[2])
+        mask = _aligned(mask).expand(rows)
     out: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
-        call.query, key, value, call.mask, keeps, call.dropout_p, call.is_causal, scale=call.scale
+        *call[:3], mask, call.needs_grad, call.dropout_p, call.is_causal, scale=call.scale
     )[0]
     return out
 
 
-def _math(call: _Call) -> torch.Tensor:
+def _cudnn(call: Attention) -> torch.Tensor:
+    out: torch.Tensor = torch.ops.aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001
+        *call[:3],
+        _additive(call),
+        call.needs_grad,
+        call.dropout_p,
+        call.is_causal,
+        False,
+        scale=call.scale,
+    )[0]
+    return out
+
+
+def _math(call: Attention) -> torch.Tensor:
     out: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001
-        *call[:4], call.dropout_p, call.is_causal, scale=call.scale, enable_gqa=call.gqa
+        *call[:3],
+        _additive(call),
+        call.dropout_p,
+        call.is_causal,
+        scale=call.scale,
+        enable_gqa=call.gqa,
     )[0]
     return out
 
 
-def _repeat_heads(x: torch.Tensor, call: _Call) -> torch.Tensor:
-    groups = call.query.shape[1] // x.shape[1]
-    return x.repeat_interleave(groups, 1) if call.gqa and groups > 1 else x
+def _additive(call: Attention) -> torch.Tensor | None:
+    """``convert_boolean_attn_mask``: a boolean mask as zeros and minus infinities."""
+    mask = call.mask
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    hidden = torch.scalar_tensor(-math.inf, dtype=call.query.dtype, device=mask.device)
+    return torch.where(mask, 0.0, hidden)
 
 
-_KERNELS = {"cpu-flash": _cpu_flash, "flash": _flash, "efficient": _efficient, "math": _math}
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """``preprocess_mask``: a padded copy where a row does not begin at a multiple of 8."""
+    if mask.stride(-1) == 1 and not any(step % MASK_MULTIPLE for step in mask.stride()[:-1]):
+        return mask
+    length = mask.shape[-1]
+    pad = MASK_MULTIPLE - length % MASK_MULTIPLE
+    return torch.nn.functional.pad(mask, (0, pad))[..., :length]
+
+
+_KERNELS = {
+    "cpu-flash": _cpu_flash, "flash": _flash, "efficient": _efficient, "cudnn": _cudnn,
+    "math": _math,
+}  # fmt: skip

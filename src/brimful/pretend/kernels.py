@@ -14,7 +14,8 @@ from typing import Literal
 
 import torch
 
-from brimful.pretend.workspace_data import devices, libraries
+from brimful.hardware.cuda_libraries import libraries
+from brimful.pretend.workspace_data import devices
 
 Kernels = Literal["cuda", "cpu"]
 Version = tuple[int, int]
@@ -61,7 +62,7 @@ class Imitated:
 
 _current: ContextVar[Imitated] = ContextVar(
     "imitated",
-    default=Imitated(
+    default=Imitated(  # noqa: B039 - frozen
         kernels="cuda", capability=DEFAULT_CAPABILITY, torch_version=installed_torch()
     ),
 )

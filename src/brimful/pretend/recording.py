@@ -1,7 +1,7 @@
 """A finished tape, in columns: allocations with their attributes, and the order of events."""
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +94,38 @@ class Recording:
         """Return the rows of the allocations that are alive right after ``event``."""
         unfreed = (self.died == NEVER) | (self.died > event)
         return np.flatnonzero((self.born <= event) & unfreed)
+
+    def without(self, rows: NDArray[np.bool_]) -> "Recording":
+        """Return the recording of a program that does not make the given allocations.
+
+        Args:
+            rows: [allocations], whether each is left out.
+        """
+        index = np.where(self.events >= 0, self.events, ~self.events)
+        stays = ~rows[index]
+        # Where an event, or the gap before it, comes to lie; one more for the end.
+        place = np.concatenate(([0], np.cumsum(stays)))
+        number = np.cumsum(~rows) - 1
+        events = self.events[stays]
+        columns = {
+            name: getattr(self, name)[~rows]
+            for name in ("num_bytes", "stream", "owner", "op", "node", "line", "phase", "item",
+                         "shape_dtype")
+        }  # fmt: skip
+        died = self.died[~rows]
+        until = np.minimum(self.in_use_until[~rows], len(self.events))
+        return replace(
+            self,
+            **columns,
+            events=np.where(events >= 0, number[events], ~number[~events]),
+            born=place[self.born[~rows]],
+            died=np.where(died == NEVER, NEVER, place[died]),
+            in_use_until=place[until] + (self.in_use_until[~rows] > len(self.events)),
+            phase_starts=place[self.phase_starts],
+            marks=place[self.marks],
+            cache_flushes=place[self.cache_flushes],
+            costs=tuple(cost._replace(event=int(place[cost.event])) for cost in self.costs),
+        )
 
 
 @dataclass(slots=True)

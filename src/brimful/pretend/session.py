@@ -34,7 +34,7 @@ class Run(contextlib.ContextDecorator):
         """Make the GPU exist."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
-            stack.enter_context(kernels.imitate(self.kernels))
+            stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
             if self.world.size > 1:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))

@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import autocast, device, engine, real_values, streams
+from brimful.pretend import autocast, device, engine, kernels, real_values, streams
 from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
+from brimful.pretend.kernel_memory import KernelMemory, first_tensor
 from brimful.pretend.owners import Owners
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
@@ -28,11 +29,13 @@ from brimful.pretend.recording import (
     RecordingBuilder,
     line_text,
 )
+from brimful.rungs import WORKSPACES
 
 HOST = "cpu"
 _KINDS = (NAME, "cuda", HOST)
 _TORCH = torch.__path__[0]
 _OWN = __file__.rpartition("tape.py")[0]
+_DEVICE = torch.ops.prim.device.default
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
 _ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
 _RECORD_STREAM = torch.ops.aten.record_stream.default
@@ -71,11 +74,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._first = self._builder(torch.device(main))
         self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
         self._code_is_ours: dict[Any, bool] = {}
-        self._blas_handles: set[tuple[Any, int, bool]] = set()
+        self._kernels = KernelMemory()
+        self._on_cuda = False
         self._num_pauses = 0
         self._assume_all = assume_all_selected
         self.assumptions: set[str] = set()
-        self.unknown_ops: dict[str, int] = {}
 
     # -- what the user of a tape calls --
 
@@ -120,6 +123,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         finally:
             self._num_pauses -= 1
 
+    @property
+    def unknown_ops(self) -> dict[str, int]:
+        """How often each operator was called of whose kernel's own memory nothing is known."""
+        return dict(self._kernels.unknown)
+
     def num_allocations(self) -> int:
         """Return how many allocations were seen on devices, the host apart."""
         return sum(b.num_rows for d, b in self._builders.items() if d.type != HOST)
@@ -148,6 +156,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def __enter__(self) -> Self:
         """Start recording."""
+        self._on_cuda = kernels.current() == "cuda"
         self.owners.watch()
         autocast.on_weight_cast.append(self._weight_cast)
         streams.on_wait.append(self._wait)
@@ -171,6 +180,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # two calls in three, from PyTorch's own inner workings
         if any(map(engine.desugars, types)):
             return NotImplemented
         kwargs = kwargs or {}
@@ -281,6 +292,26 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _kernel_memory(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record what the operation's kernel takes from the allocator beside its outputs."""
+        if not self._on_cuda or self._num_pauses or not self._kernels.concerns(func):
+            return
+        shown = first_tensor(out, args)
+        if not isinstance(shown, FakeTensor) or shown.fake_device.type in {HOST, "meta"}:
+            return
+        where = shown.fake_device
+        place = self._place(func, where, args)
+        thread = (where, bool(place.node), place.stream)
+        rows = []
+        builder = self._builder(where)
+        for taken in self._kernels.of_call(func, args, kwargs, out, thread=thread):
+            # Bytes nobody can point at: named after what they are for.
+            shape = torch.Size((taken.num_bytes,))
+            named = place._replace(op=taken.name, owner="" if taken.stays else place.owner)
+            row = builder.allocate(taken.num_bytes, shape, torch.uint8, named)
+            builder.set_item(row, WORKSPACES)
+            if not taken.stays:
+                rows.append(row)
+        for row in rows:
+            builder.free(row)
 
     def _builder(self, where: Any) -> RecordingBuilder:
         builder = self._builders.get(where)

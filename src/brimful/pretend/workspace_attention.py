@@ -234,4 +234,4 @@ def _workspace_bytes(
             splits = 1
         widths = (round_up(dim, tile.queries) for dim in (head_dim, value.shape[-1]))
         elements += splits * round_up(num_keys, tile.keys) * sum(widths)
-    return batch * heads * round_up(elements, 4) * FLOAT_BYTES
+    return int(batch * heads) * round_up(elements, 4) * FLOAT_BYTES

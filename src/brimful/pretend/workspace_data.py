@@ -64,63 +64,8 @@ class Multiprocessors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     source: str
 
 
-class CublasWorkspace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The workspace that PyTorch gives every cuBLAS handle and stream.
-
-    Attributes:
-        capability: The one capability that has it; the empty list for all others.
-        num_bytes: Its size.
-        source: Where it was read.
-    """
-
-    capability: tuple[int, ...]
-    num_bytes: int
-    source: str
-
-
-class Wheel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What PyPI's CUDA wheel of a PyTorch requires.
-
-    Attributes:
-        torch_version: PyTorch's (major, minor).
-        cudnn_version: cuDNN's, as cuDNN counts.
-        source: The wheel.
-    """
-
-    torch_version: Version
-    cudnn_version: int
-    source: str
-
-
-class Libraries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Libraries beside PyTorch.
-
-    Attributes:
-        cublas: Workspaces of cuBLAS by capability.
-        cublas_lt_bytes: Workspace of cuBLASLt.
-        cublas_lt_source: Where its size was read.
-        wheels: What each PyTorch comes with.
-    """
-
-    cublas: tuple[CublasWorkspace, ...]
-    cublas_lt_bytes: int
-    cublas_lt_source: str
-    wheels: tuple[Wheel, ...]
-
-    def cudnn_version(self, torch_version: Version) -> int:
-        """Return cuDNN's version beside this PyTorch; beyond the table, that of the nearest."""
-        older = [wheel for wheel in self.wheels if wheel.torch_version <= torch_version]
-        return (older[-1] if older else self.wheels[0]).cudnn_version
-
-
 def _read(name: str) -> bytes:
     return resources.files("brimful").joinpath(_FOLDER, name).read_bytes()
-
-
-@cache
-def libraries() -> Libraries:
-    """Read what is known of the libraries beside PyTorch."""
-    return msgspec.json.decode(_read("libraries.json"), type=Libraries)
 
 
 @cache

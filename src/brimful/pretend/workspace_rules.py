@@ -127,7 +127,7 @@ def norm_forward(call: Call) -> Workspaces:
 
 
 def norm_backward(call: Call) -> Workspaces:
-    """``native_layer_norm_backward``, ``_fused_rms_norm_backward``: contiguous inputs, and partials.
+    """``native_layer_norm_backward``, ``_fused_rms_norm_backward``: copies, and partial sums.
 
     Of very many short rows the gradients of weight and bias are first added up by blocks of 32
     rows; a sum of those replaces the tensor that was made for the result.
@@ -181,6 +181,11 @@ def embedding_backward(call: Call) -> Workspaces:
     )
 
 
+def masked_scatter(call: Call) -> Workspaces:
+    """``masked_scatter``: for every element the number of masked ones before it, in int64."""
+    return size(call.arg("self").numel() * 8, "prefix sums of the mask, int64")
+
+
 # -- many tensors at once --
 
 
@@ -222,9 +227,9 @@ def copy(call: Call) -> Workspaces:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        batched_product, copy, efficient_backward, efficient_forward, embedding_backward, extremes,
-        flash_backward, foreach_max, foreach_norm, indexed_extremes, log_softmax_backward, loss,
-        moments, norm_backward, norm_forward, product, safe_softmax, sdpa_flash_backward,
-        sdpa_flash_forward, softmax, softmax_backward, sums,
+        batched_product, copy, efficient_backward, efficient_forward, embedding_backward,
+        extremes, flash_backward, foreach_max, foreach_norm, indexed_extremes,
+        log_softmax_backward, loss, masked_scatter, moments, norm_backward, norm_forward, product,
+        safe_softmax, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward, sums,
     )
 }  # fmt: skip

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from brimful.hardware.cuda_libraries import libraries
 from brimful.pretend import kernels
 from brimful.pretend.workspace_call import Call, Rule, Workspace
-from brimful.pretend.workspace_data import OUTPUTS_ONLY, UNKNOWN, Row, libraries, rows
+from brimful.pretend.workspace_data import OUTPUTS_ONLY, UNKNOWN, Row, rows
 from brimful.pretend.workspace_rules import RULES
 
 __all__ = [
@@ -61,6 +62,7 @@ def workspaces(
     return rule(Call(func, args, kwargs, out, capability))
 
 
+@cache
 def is_known(func: Any) -> bool:
     """Tell whether the table, or one of its two rules, says what an operator allocates.
 
@@ -157,8 +159,7 @@ def blas_workspace_bytes(capability: tuple[int, int]) -> int:
     asked = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if asked:
         return sum(int(kib) * _KIB * int(count) for kib, count in asked)
-    sizes = {row.capability: row.num_bytes for row in libraries().cublas}
-    return sizes.get(capability, sizes[()])
+    return libraries().cublas_bytes(capability)
 
 
 def blas_lt_workspace_bytes(capability: tuple[int, int]) -> int:

@@ -78,9 +78,9 @@ def tabulate(job: Job, cluster: Cluster, profile: Profile, members: list[Family]
 
 
 def _predict(job: Job, cluster: Cluster, profile: Profile, family: Family) -> Table:
-    held = states(job)
+    held = states(job, cluster.device)
     peak, _ = follow_family(job, profile, family, by_item=False)
-    inside = held.parameters + held.optimizer_state + peak.level[0]
+    inside = held.parameters + held.optimizer_state + held.blas + peak.level[0]
     seconds = step_seconds(family_work(job, profile, family), job, cluster.device)
     num_blocks = np.asarray(family.num_blocks)
     unknown = np.full(len(num_blocks), np.nan)

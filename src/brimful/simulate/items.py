@@ -2,13 +2,22 @@
 
 from brimful.pretend.reading import items_at, owners_at, phase_peaks
 from brimful.pretend.recording import Recording
-from brimful.rungs import SIMULATION_SCHEMA, Simulation
+from brimful.rungs import SIMULATION_SCHEMA, Reserved, Simulation
 from brimful.timeline import thin
 from brimful.versions import versions
 
 
-def read_simulation(recording: Recording, *, kernels: str, simulate_s: float) -> Simulation:
-    """Turn a finished recording into the value of the second rung."""
+def read_simulation(
+    recording: Recording, *, kernels: str, reserved: Reserved | None, simulate_s: float
+) -> Simulation:
+    """Turn a finished recording into the value of the second rung.
+
+    Args:
+        recording: What the program did.
+        kernels: Whose kernels were imitated.
+        reserved: What the caching allocator makes of it; None on a CPU.
+        simulate_s: How long it took to make, in seconds.
+    """
     live = recording.live_bytes()
     peak_event = int(live.argmax())
     return Simulation(
@@ -18,6 +27,7 @@ def read_simulation(recording: Recording, *, kernels: str, simulate_s: float) ->
         items=items_at(recording, peak_event),
         phases=phase_peaks(recording),
         simulated_peak_allocated_bytes=int(live[peak_event]),
+        reserved=reserved,
         owners=owners_at(recording, peak_event),
         num_events=len(live),
         simulate_s=simulate_s,

@@ -17,17 +17,20 @@ from brimful.build.program import (
     state_tensors,
     train_step,
 )
+from brimful.cost.estimate import allocatable_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.pretend import device, kernels
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
+from brimful.simulate.capacity import reserve
 from brimful.simulate.items import read_simulation
 from brimful.strategy import Strategy, num_micro_batches
 
 NUM_STEPS = 2
 """Step 1 has no optimizer state before its update; every later step is like step 2."""
+DEFAULT_CAPABILITY = 9.0
 MAX_MICRO_BATCHES = 2
 """The first micro-batch makes the gradients, every later one adds to them like the second."""
 
@@ -40,29 +43,42 @@ class Traced:
     simulate_s: float
 
 
-def simulate(job: Job, cluster: Cluster, strategy: Strategy) -> Simulation:
+def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str = "") -> Simulation:
     """Run a plan's own program on the pretend GPU.
 
     Args:
         job: What is trained.
-        cluster: Its device says whose kernels are imitated.
+        cluster: Its device says whose kernels are imitated, and how much the allocator can have.
         strategy: How it is run.
+        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
 
     Returns:
-        Peak live bytes, by item and phase. Exact for the tensors of eager PyTorch; the workspaces
-        that CUDA kernels allocate for themselves are not in it.
+        Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them.
+        Exact for the tensors of eager PyTorch; kernels' workspaces are of a table.
+
+    Raises:
+        InputError: An allocator setting is unknown.
     """
-    traced = trace(job, strategy, imitate=cluster.device.kernels)
+    device = cluster.device
+    traced = trace(job, strategy, imitate=device.kernels, capability=device.capability)
     return read_simulation(
-        traced.recording, kernels=cluster.device.kernels, simulate_s=traced.simulate_s
+        traced.recording,
+        kernels=device.kernels,
+        reserved=reserve(
+            traced.recording, allocator=allocator, capacity_bytes=allocatable_bytes(device)
+        )
+        if device.kernels == "cuda"
+        else None,
+        simulate_s=traced.simulate_s,
     )
 
 
-def trace(
+def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     job: Job,
     strategy: Strategy,
     *,
     imitate: kernels.Kernels,
+    capability: float = DEFAULT_CAPABILITY,
     count_costs: bool = False,
     num_steps: int = NUM_STEPS,
 ) -> Traced:
@@ -72,6 +88,7 @@ def trace(
         job: What is trained.
         strategy: How it is run.
         imitate: Whose kernels the pretend GPU imitates.
+        capability: CUDA compute capability, e.g. 9.0; of no meaning for ``cpu``.
         count_costs: Whether to record each operation's FLOPs and bytes as well.
         num_steps: How many; two show every phase, one is enough for forward and backward.
     """
@@ -79,7 +96,9 @@ def trace(
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
     tape = Tape(count_costs=count_costs)
-    with kernels.imitate(imitate), FakeTensorMode(allow_non_fake_inputs=True), tape:
+    major_minor = divmod(round(capability * 10), 10)
+    imitation = kernels.imitate(imitate, capability=major_minor)
+    with imitation, FakeTensorMode(allow_non_fake_inputs=True), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)
         _take_steps(tape, program, num_steps)

@@ -4,16 +4,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from brimful.cost.profiles import Dimensions, EventKind, Group, Role, Run, Term, Work
+from brimful.cost.profiles import (
+    NUM_CHUNKS,
+    TWO_CHUNKS,
+    Dimensions,
+    EventKind,
+    Group,
+    Role,
+    Run,
+    Term,
+    Work,
+)
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import OpCost, Recording
 from brimful.simulate.fit import add_terms, fit_size
 
 GROUP_SIZE = 3
 """Blocks of a kind in a traced model: a first, one in the middle, a last."""
-NUM_CHUNKS = 5
-"""Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
 _ROLES: dict[int, tuple[Role, ...]] = {
+    TWO_CHUNKS: ("first", "last"),
     GROUP_SIZE: ("first", "middle", "last"),
     NUM_CHUNKS: ("first", "second", "middle", "later", "last"),
 }
@@ -89,8 +98,8 @@ def _group(phase: str, index: int, labels: list[Label], start: int) -> list[Piec
     for begin, _ in spans:
         order.setdefault(labels[begin][0], []).append(labels[begin])
     for group, members in order.items():
-        expected = NUM_CHUNKS if group == "chunk" else GROUP_SIZE
-        if group and len(members) != expected:
+        expected = {TWO_CHUNKS, NUM_CHUNKS} if group == "chunk" else {GROUP_SIZE}
+        if group and len(members) not in expected:
             raise ValueError(f"{len(members)} pieces of {group} in {phase}, not {expected}")
     return [
         Piece(

@@ -1,0 +1,188 @@
+"""Which repeated unit each event of a tape belongs to, and in which chains the units follow.
+
+A unit is what repeats: one round of a model's pattern of blocks, one micro-batch, one step. An
+allocation belongs to the unit of its owner. A free belongs to the unit that was running when it
+happened, or, where none was, to that of what it frees: dropping a list of gradients walks through
+the units as a forward pass does. Knows nothing of how units are copied.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.pretend.recording import Recording
+
+NO_UNIT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """How the blocks of one stack repeat.
+
+    Attributes:
+        stack: Path of the module list, ``model.layers``.
+        num_prefix: Blocks before the first unit, of kinds of their own.
+        period: Blocks in one unit; what is left after the last whole unit stands by itself.
+    """
+
+    stack: str
+    num_prefix: int
+    period: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A stretch of events of one unit.
+
+    Attributes:
+        unit: Which.
+        start: Its first event.
+        stop: The event after its last.
+    """
+
+    unit: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The units of a recording.
+
+    Attributes:
+        count: How many there are.
+        of_event: Unit of each event, ``NO_UNIT`` if none.
+        of_row: Unit of each row.
+        chains: Pieces that follow each other, unit by unit, upwards or downwards.
+    """
+
+    count: int
+    of_event: NDArray[np.int64]
+    of_row: NDArray[np.int64]
+    chains: tuple[tuple[Piece, ...], ...]
+
+
+def block_of(owner: str, stack: str) -> int:
+    """Return the number of the block of ``stack`` that a path lies in, -1 if in none."""
+    found = re.match(rf"{re.escape(stack)}\.(\d+)(?:\.|$)", owner)
+    return int(found[1]) if found else -1
+
+
+def count_blocks(recording: Recording, stack: str) -> int:
+    """Return how many blocks of a stack own something."""
+    return max((block_of(owner, stack) for owner in recording.owners), default=-1) + 1
+
+
+def units_of_blocks(recording: Recording, pattern: Pattern) -> Units:
+    """Find the units of a stack of blocks."""
+    count = (count_blocks(recording, pattern.stack) - pattern.num_prefix) // pattern.period
+    block = np.array([block_of(owner, pattern.stack) for owner in recording.owners] or [-1])
+    unit = (block - pattern.num_prefix) // pattern.period
+    unit[(block < pattern.num_prefix) | (unit >= count)] = NO_UNIT
+    phase = phase_of_events(recording)
+    births = recording.events >= 0
+    label = np.full(len(births), NO_UNIT)
+    label[births] = unit[recording.owner[recording.events[births]]]
+    _fill_gaps(label, phase, births, count)
+    return _finish(recording, label, phase, count)
+
+
+def units_of_phases(recording: Recording, firsts: tuple[int, ...], end: int) -> Units:
+    """Find units that are stretches of whole phases.
+
+    Args:
+        recording: The tape.
+        firsts: Index of the first phase of each unit.
+        end: Index of the phase after the last unit; the number of phases if there is none.
+    """
+    starts = [*recording.phase_starts.tolist(), len(recording.events)]
+    edges = [starts[phase] for phase in (*firsts, end)]
+    label = np.full(len(recording.events), NO_UNIT)
+    for unit, (start, stop) in enumerate(pairwise(edges)):
+        label[start:stop] = unit
+    one_phase = np.zeros_like(label)
+    return _finish(recording, label, one_phase, len(firsts))
+
+
+def phase_of_events(recording: Recording) -> NDArray[np.int64]:
+    """Return the phase in which each event happened."""
+    events = np.arange(len(recording.events))
+    return np.searchsorted(recording.phase_starts, events, side="right") - 1
+
+
+def _fill_gaps(
+    label: NDArray[np.int64], phase: NDArray[np.int64], births: NDArray[np.bool_], count: int
+) -> None:
+    """Give allocations of nobody, between those of one unit or of neighbours, to the unit."""
+    known = np.flatnonzero(births & (label != NO_UNIT))
+    left, right = known[:-1], known[1:]
+    low, high = label[left], label[right]
+    is_inner = (low != high) | ((low > 0) & (low < count - 1))
+    is_near = (np.abs(low - high) <= 1) & (phase[left] == phase[right]) & (right > left + 1)
+    for first, last in zip(left[is_inner & is_near], right[is_inner & is_near], strict=True):
+        gap = label[first + 1 : last]
+        gap[births[first + 1 : last]] = label[first]
+
+
+def _finish(
+    recording: Recording,
+    label: NDArray[np.int64],
+    phase: NDArray[np.int64],
+    count: int,
+) -> Units:
+    of_row = label[recording.born]
+    frees = np.flatnonzero(recording.events < 0)
+    running = _running(label, phase, recording.events >= 0)[frees]
+    freed = of_row[~recording.events[frees]]
+    is_near = (freed == NO_UNIT) | (np.abs(freed - running) <= 1)
+    label[frees] = np.where((running != NO_UNIT) & is_near, running, freed)
+    chains = tuple(_chains(_pieces(label, phase)))
+    return Units(count=count, of_event=label, of_row=of_row, chains=chains)
+
+
+def _running(
+    label: NDArray[np.int64], phase: NDArray[np.int64], births: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the unit of the allocation before each event, if the next one is of it or near it.
+
+    After the last unit, or where a list of many units' tensors is dropped, none is running.
+    """
+    places = np.arange(len(label))
+    last = np.maximum.accumulate(np.where(births, places, 0))
+    following = np.minimum.accumulate(np.where(births, places, len(label) - 1)[::-1])[::-1]
+    together = (phase[last] == phase) & (phase[following] == phase)
+    is_near = np.abs(label[last] - label[following]) <= 1
+    is_inner = (label[last] != NO_UNIT) & (label[following] != NO_UNIT) & births[last]
+    return np.where(together & is_near & is_inner & births[following], label[last], NO_UNIT)
+
+
+def _pieces(label: NDArray[np.int64], phase: NDArray[np.int64]) -> list[Piece]:
+    """Cut the events where the unit or the phase changes, leaving out what has no unit."""
+    changes = (np.diff(label) != 0) | (np.diff(phase) != 0)
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(label)]
+    return [
+        Piece(unit=int(label[start]), start=start, stop=stop)
+        for start, stop in pairwise(edges)
+        if start < stop and label[start] != NO_UNIT
+    ]
+
+
+def _chains(pieces: list[Piece]) -> list[tuple[Piece, ...]]:
+    """Join pieces that touch and whose units go on in one direction."""
+    chains: list[list[Piece]] = []
+    for piece in pieces:
+        if chains and _goes_on(chains[-1], piece):
+            chains[-1].append(piece)
+        else:
+            chains.append([piece])
+    return [tuple(chain) for chain in chains]
+
+
+def _goes_on(chain: list[Piece], piece: Piece) -> bool:
+    step = piece.unit - chain[-1].unit
+    if piece.start != chain[-1].stop or abs(step) != 1:
+        return False
+    return len(chain) == 1 or step == chain[-1].unit - chain[-2].unit

@@ -1,0 +1,119 @@
+"""What the kernels of a run take from the allocator beside their results, call by call.
+
+``workspaces`` says what one call takes. This keeps what outlives calls: the workspaces of cuBLAS
+and cuBLASLt, made at the first product of each thread and stream. PyTorch's engine runs backward
+on a thread of its own, so a training run has two of each.
+"""
+
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+import torch
+
+from brimful.pretend import kernels, workspaces
+from brimful.pretend.workspace_data import OUTPUTS_ONLY
+
+BLAS = "cuBLAS workspace"
+BLAS_LT = "cuBLASLt workspace"
+
+
+class Taken(NamedTuple):
+    """Bytes that a call takes.
+
+    Attributes:
+        num_bytes: As requested.
+        name: Which kernel's, or what for.
+        stays: Whether they outlive the call.
+    """
+
+    num_bytes: int
+    name: str
+    stays: bool
+
+
+class _Kind(Enum):
+    """What has to be asked at every call of an operator."""
+
+    NOTHING = auto()
+    UNKNOWN = auto()
+    WORKSPACE = auto()
+    PRODUCT = auto()
+
+
+class KernelMemory:
+    """Answers for one run, call after call.
+
+    Attributes:
+        unknown: How often each operator was called of which nobody knows what its kernel takes.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no handle made."""
+        self.unknown: dict[str, int] = {}
+        self._kinds: dict[Any, _Kind] = {}
+        self._handles: set[tuple[str, Any, bool, int]] = set()
+
+    def concerns(self, func: Any) -> bool:
+        """Whether calls of an operator are to be shown to ``of_call``."""
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _kind(func)
+        return kind is not _Kind.NOTHING
+
+    def of_call(
+        self, func: Any, args: Any, kwargs: Any, out: Any, *, thread: tuple[Any, bool, int]
+    ) -> tuple[Taken, ...]:
+        """Return what a call takes.
+
+        Args:
+            func: The operator overload.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            out: What it returned.
+            thread: The device, whether autograd's own thread runs it, and the current stream.
+        """
+        if self._kinds[func] is _Kind.UNKNOWN:
+            self.unknown[str(func)] = self.unknown.get(str(func), 0) + 1
+            return ()
+        capability = kernels.imitated().capability
+        taken = tuple(
+            Taken(w.num_bytes, w.why, stays=False)
+            for w in workspaces.workspaces(func, args, kwargs, out, capability=capability)
+        )
+        if self._kinds[func] is _Kind.WORKSPACE:
+            return taken
+        return (
+            self._handle(BLAS, workspaces.blas_workspace_bytes, thread)
+            + (
+                self._handle(BLAS_LT, workspaces.blas_lt_workspace_bytes, thread)
+                if workspaces.uses_blas_lt(func, args)
+                else ()
+            )
+            + taken
+        )
+
+    def _handle(self, name: str, size: Any, thread: tuple[Any, bool, int]) -> tuple[Taken, ...]:
+        if (name, *thread) in self._handles:
+            return ()
+        self._handles.add((name, *thread))
+        num_bytes = size(kernels.imitated().capability)
+        return (Taken(num_bytes, name, stays=True),) if num_bytes else ()
+
+
+def _kind(func: Any) -> _Kind:
+    if workspaces.uses_blas(func):
+        return _Kind.PRODUCT
+    if not workspaces.is_known(func):
+        return _Kind.UNKNOWN
+    row = workspaces.row_of(func)
+    return _Kind.NOTHING if row is None or row.rule == OUTPUTS_ONLY else _Kind.WORKSPACE
+
+
+def first_tensor(out: Any, args: Any) -> torch.Tensor | None:
+    """Return a tensor that tells on which device a call ran; None if there is none."""
+    for x in (out, *args):
+        if isinstance(x, torch.Tensor):
+            return x
+        if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor):
+            return x[0]
+    return None

@@ -1,0 +1,193 @@
+"""Integers that are known: the few values a program may look at while everything else is fake.
+
+Which rows a sampler picks, whether a padding mask masks anything, how many tokens count: programs
+decide by such integers what to allocate. So tensors of integers and booleans that are made from
+known ones keep a real twin on the host, up to a size; what is computed from unknown values has
+none. Draws of integers are drawn for real, from PyTorch's own generator.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch._subclasses
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful.pretend import real_values
+
+MOST_ELEMENTS = 2**20
+"""Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
+_TWIN = "_brimful_twin"
+_aten = torch.ops.aten
+_HOST = torch.device("cpu")
+
+
+class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """Computes integers beside the fake tensors that stand for them."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        super().__init__()
+        self._spoilt: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation on fake tensors, and on their twins where all of them are known."""
+        kwargs = kwargs or {}
+        if func is _aten.index.Tensor:
+            args = self._positions(*args)
+        try:
+            out = func(*args, **kwargs)
+        except real_values.UNKNOWN:
+            twins = self._twins(args, kwargs)
+            if twins is None:
+                raise
+            return self._as_fake(_really(func, *twins), _device_of(args))
+        self._follow(func, args, kwargs, out)
+        return out
+
+    def value(self, tensor: Any) -> torch.Tensor | None:
+        """Return the known values of a tensor, None where they are not known."""
+        twin: torch.Tensor | None = getattr(tensor, _TWIN, None)
+        if twin is None and not isinstance(tensor, FakeTensor) and _is_whole(tensor):
+            twin = tensor
+        if twin is not None and twin.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
+            return None
+        return twin
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        changes = func._schema.is_mutable  # noqa: SLF001
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        if not changes and not all(map(_may_be_known, outputs)):
+            return
+        twins = self._twins(args, kwargs)
+        if twins is None:
+            if changes:
+                self._spoil(func, args, kwargs)
+            return
+        with contextlib.suppress(RuntimeError, NotImplementedError, TypeError):
+            # An operation that the host cannot do leaves its result unknown.
+            results = _really(func, *twins)
+            results = results if isinstance(results, (tuple, list)) else (results,)
+            for fake, twin in zip(outputs, results, strict=True):
+                if isinstance(fake, FakeTensor):
+                    setattr(fake, _TWIN, twin)
+
+    def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Return the arguments with twins for tensors and the host for devices, or None."""
+        try:
+            return self._twin(list(args)), {k: self._twin(v) for k, v in kwargs.items()}
+        except LookupError:
+            return None
+
+    def _twin(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            value = self.value(x)
+            if value is None:
+                raise LookupError
+            return value
+        if isinstance(x, (list, tuple)):
+            return [self._twin(y) for y in x]
+        return _HOST if isinstance(x, torch.device) else x
+
+    def _spoil(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Forget what was known of a tensor into which something unknown is written."""
+        for i, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            target = args[i] if i < len(args) else kwargs.get(argument.name)
+            for x in target if isinstance(target, (list, tuple)) else (target,):
+                twin = getattr(x, _TWIN, None)
+                if twin is not None:
+                    self._forget(twin.untyped_storage())
+
+    def _forget(self, storage: Any) -> None:
+        key = storage._cdata  # noqa: SLF001
+        self._spoilt[key] = weakref.ref(storage, lambda _: self._spoilt.pop(key, None))
+
+    def _positions(self, tensor: Any, indices: Any) -> tuple[Any, Any]:
+        """Replace known masks among indices by the positions that they select."""
+        found: list[Any] = []
+        for index in indices:
+            is_mask = index is not None and index.dtype in {torch.bool, torch.uint8}
+            value = self.value(index) if is_mask else None
+            if value is None:
+                found.append(index)
+                continue
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                places = value.nonzero(as_tuple=True)
+            found.extend(self._as_fake(place, index.device) for place in places)
+        return tensor, found
+
+    def _as_fake(self, out: Any, device: Any) -> Any:
+        """Return a fake tensor for each known one."""
+        if isinstance(out, (tuple, list)):
+            return type(out)(self._as_fake(x, device) for x in out)
+        if not isinstance(out, torch.Tensor):
+            return out
+        fake = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=device)
+        setattr(fake, _TWIN, out)
+        return fake
+
+
+def _really(func: Any, args: Any, kwargs: Any) -> Any:
+    kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+    with torch._C._DisableTorchDispatch(), torch.no_grad():  # noqa: SLF001
+        return func(*args, **kwargs)
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not (x.is_floating_point() or x.is_complex())
+
+
+def _may_be_known(x: Any) -> bool:
+    return _is_whole(x) and x.numel() <= MOST_ELEMENTS
+
+
+def _device_of(args: Any) -> Any:
+    for x in args:
+        if isinstance(x, FakeTensor):
+            return x.fake_device
+        if isinstance(x, (list, tuple)) and (found := _device_of(x)) is not None:
+            return found
+    return None
+
+
+class _LooksFake(type):
+    """Answers ``isinstance(x, torch._subclasses.FakeTensor)``, by which libraries avoid values."""
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, FakeTensor) and getattr(x, _TWIN, None) is None
+
+
+class _FakeTensorWithoutValues(metaclass=_LooksFake):
+    """Stands for ``FakeTensor`` where a library asks whether it may look at values."""
+
+
+@contextlib.contextmanager
+def knowing() -> Iterator[KnownValues]:
+    """Keep known integers inside the block; entered inside the fake mode, before a tape.
+
+    ``torch._subclasses.FakeTensor``, the name by which ``transformers.utils.is_fake_tensor`` finds
+    out whether a mask may be looked at, says no of a tensor whose values are known.
+    """
+    known = KnownValues()
+    tolist = FakeTensor.tolist
+
+    def values_to_list(tensor: Any) -> Any:
+        value = known.value(tensor)
+        if value is None:
+            return tolist(tensor)
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            return value.tolist()
+
+    torch._subclasses.FakeTensor = _FakeTensorWithoutValues  # noqa: SLF001
+    FakeTensor.tolist = values_to_list
+    try:
+        with known:
+            yield known
+    finally:
+        FakeTensor.tolist = tolist
+        torch._subclasses.FakeTensor = FakeTensor  # noqa: SLF001

@@ -1,0 +1,322 @@
+"""From a recording to a ``PretendReport``: the peak, whose it is, and whether it fits a card.
+
+Owns how a recording is summed up for people. Printing is ``brimful.report.pretend``'s business.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.assumptions import DATASHEET
+from brimful.errors import InputError
+from brimful.plan import MemoryItem, PhasePeak
+from brimful.pretend.allocator import Replay, replay_recording
+from brimful.pretend.allocator_config import (
+    PYTORCH_DEFAULTS,
+    AllocatorSettings,
+    parse_settings,
+    spell_settings,
+)
+from brimful.pretend.modules import by_owner, by_pattern
+from brimful.pretend.reading import classify, items_at, phase_of_step
+from brimful.pretend.recording import Recording
+from brimful.pretend.report_values import (
+    PRETEND_SCHEMA,
+    AtCapacity,
+    Attention,
+    Failure,
+    Host,
+    Kept,
+    Outside,
+    OwnerBytes,
+    PoolBytes,
+    PretendReport,
+    Reserved,
+    Tensor,
+    UnknownOp,
+)
+from brimful.rungs import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
+from brimful.timeline import thin
+from brimful.units import format_bytes
+from brimful.versions import versions
+
+if TYPE_CHECKING:
+    from brimful.pretend.device import Card
+
+NUM_TENSORS = 50
+"""Allocations listed; beyond these each is a small share."""
+_RANK_OF_SCORES = 4
+_LEAST_POSITIONS = 16
+"""Below this a square tensor says nothing."""
+
+
+def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of both
+    recording: Recording,
+    host: Recording,
+    *,
+    card: "Card",
+    settings: AllocatorSettings,
+    budget_bytes: int | None,
+    assumptions: Iterable[str],
+    unknown_ops: Mapping[str, int],
+) -> PretendReport:
+    """Sum up what a program did to the memory of a GPU that does not exist.
+
+    Args:
+        recording: What was recorded of the GPU.
+        host: What was recorded of the host's tensors; it may be empty.
+        card: The card that was pretended.
+        settings: Of the caching allocator.
+        budget_bytes: What the allocator may take at most; None: all that the card leaves it.
+        assumptions: What the recording rests on, a sentence each.
+        unknown_ops: How often each operation was called of whose kernel's memory nothing is known.
+
+    Raises:
+        InputError: Nothing was recorded, or the budget is not above 0.
+    """
+    if not len(recording.events):
+        raise InputError("0 bytes were allocated on the pretend GPU; put the model on it")
+    live = recording.live_bytes()
+    peak_event = int(live.argmax())
+    item = classify(recording)
+    unlimited = replay_recording(recording, settings=settings, capacity_bytes=None)
+    at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
+    return PretendReport(
+        schema=PRETEND_SCHEMA,
+        versions=versions(),
+        card=card.name,
+        allocator=spell_settings(settings),
+        fits=at_capacity.failure is None,
+        at_capacity=at_capacity,
+        simulated_peak_allocated_bytes=int(live[peak_event]),
+        simulated_peak_block_bytes=unlimited.peak_allocated_bytes,
+        peak_event=peak_event,
+        peak_phase=_phase_at(recording, peak_event),
+        reserved=_reserved(recording, unlimited, settings),
+        outside=OUTSIDE,
+        items=items_at(recording, peak_event),
+        phases=_phases(recording, live),
+        owners=_owners(recording, item, recording.alive_at(peak_event)),
+        tensors=_tensors(recording, item, recording.alive_at(peak_event)),
+        kept=_kept(recording, item),
+        attention=_attention(recording, item),
+        host=_host(host),
+        timeline=thin(live, phase_starts=recording.phase_starts.tolist(), phases=recording.phases),
+        num_events=len(live),
+        unknown_ops=tuple(
+            UnknownOp(op=op, num_calls=count)
+            for op, count in sorted(unknown_ops.items(), key=lambda pair: (-pair[1], pair[0]))
+        ),
+        assumptions=tuple(sorted(assumptions)),
+    )
+
+
+# -- the allocator --
+
+OUTSIDE = (
+    Outside(
+        name="CUDA context and driver",
+        low_bytes=DATASHEET.context_low_bytes,
+        high_bytes=DATASHEET.context_high_bytes,
+        source="assumed, from published runs (cost/assumptions.py)",
+    ),
+)
+"""Device memory that never passes the allocator."""
+
+
+def _at_capacity(
+    recording: Recording,
+    unlimited: Replay,
+    card_bytes: int,
+    settings: AllocatorSettings,
+    budget_bytes: int | None,
+) -> AtCapacity:
+    if budget_bytes is not None and budget_bytes <= 0:
+        raise InputError(f"a memory budget of {budget_bytes} bytes leaves nothing; give more")
+    outside_bytes = sum(part.low_bytes for part in OUTSIDE)
+    left_bytes = card_bytes - outside_bytes
+    capacity_bytes = left_bytes if budget_bytes is None else min(left_bytes, budget_bytes)
+    done = unlimited
+    # An allocator that is never refused anything does the same with a limit as without.
+    if unlimited.peak_reserved_bytes > capacity_bytes:
+        done = replay_recording(recording, settings=settings, capacity_bytes=capacity_bytes)
+    return AtCapacity(
+        card_bytes=card_bytes,
+        outside_bytes=outside_bytes,
+        budget_bytes=budget_bytes,
+        capacity_bytes=capacity_bytes,
+        outcome=_outcome(done),
+        simulated_peak_reserved_bytes=done.peak_reserved_bytes,
+        num_retries=done.num_retries,
+        failure=_failure(recording, done),
+    )
+
+
+def _outcome(done: Replay) -> Outcome:
+    if done.out_of_memory:
+        return "out of memory"
+    return "fits with retries" if done.num_retries else "fits"
+
+
+def _failure(recording: Recording, done: Replay) -> Failure | None:
+    failed = done.out_of_memory
+    if failed is None:
+        return None
+    row = int(recording.events[failed.event])
+    before = recording.alive_at(failed.event - 1)
+    return Failure(
+        event=failed.event,
+        num_events=len(recording.events),
+        short_bytes=failed.short_bytes,
+        reserved_bytes=failed.reserved_bytes,
+        allocated_bytes=int(recording.num_bytes[before].sum()),
+        tensor=_tensor(recording, classify(recording), row),
+    )
+
+
+def _reserved(recording: Recording, configured: Replay, settings: AllocatorSettings) -> Reserved:
+    def peak_with(text: str) -> int:
+        other = parse_settings(text)
+        if other == settings:
+            return configured.peak_reserved_bytes
+        return replay_recording(recording, settings=other, capacity_bytes=None).peak_reserved_bytes
+
+    return Reserved(
+        simulated_peak_reserved_bytes=configured.peak_reserved_bytes,
+        simulated_peak_reserved_native_bytes=peak_with(""),
+        simulated_peak_reserved_expandable_bytes=peak_with("expandable_segments:True"),
+        simulated_peak_inactive_split_bytes=configured.peak_inactive_split_bytes,
+        pools=tuple(
+            PoolBytes(stream=p.stream, is_small=p.is_small, num_bytes=p.reserved_bytes)
+            for p in configured.reserved_at_peak
+        ),
+    )
+
+
+# -- whose the bytes are --
+
+
+def _tensor(recording: Recording, item: NDArray[np.int64], row: int) -> Tensor:
+    shape, dtype = recording.shapes[recording.shape_dtype[row]]
+    return Tensor(
+        num_bytes=int(recording.num_bytes[row]),
+        item=ITEM_NAMES[item[row]],
+        module=recording.owners[recording.owner[row]],
+        op=recording.ops[recording.op[row]],
+        node=recording.nodes[recording.node[row]],
+        line=recording.lines[recording.line[row]],
+        shape=shape,
+        dtype=dtype,
+        stream=int(recording.stream[row]),
+        phase=recording.phases[recording.phase[row]],
+    )
+
+
+def _tensors(
+    recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[Tensor, ...]:
+    largest = rows[np.argsort(-recording.num_bytes[rows], kind="stable")][:NUM_TENSORS]
+    return tuple(_tensor(recording, item, int(row)) for row in largest)
+
+
+def _owners(
+    recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[OwnerBytes, ...]:
+    owners = []
+    for whole, its_rows in by_owner(recording, rows):
+        totals = np.bincount(
+            item[its_rows], weights=recording.num_bytes[its_rows], minlength=len(ITEM_NAMES)
+        )
+        items = tuple(
+            MemoryItem(name=name, phase="peak", num_bytes=int(total), where="device", why="")
+            for name, total in zip(ITEM_NAMES, totals, strict=True)
+            if total
+        )
+        owners.append(OwnerBytes(whole=whole, items=items, parts=by_pattern(recording, its_rows)))
+    return tuple(owners)
+
+
+def _kept(recording: Recording, item: NDArray[np.int64]) -> Kept | None:
+    """Find the forward pass at whose end most is kept, and list who keeps it."""
+    ends = np.append(recording.phase_starts[1:], len(recording.events)) - 1
+    forward = [i for i, name in enumerate(recording.phases) if name.endswith("forward")]
+    forward = [i for i in forward if ends[i] >= recording.phase_starts[i]]
+    if not forward:
+        return None
+    is_kept = np.isin(item, [ITEM_NAMES.index(SAVED_ACTIVATIONS), ITEM_NAMES.index(LOGITS)])
+    kept = _live_of(recording, is_kept)
+    most = max(forward, key=lambda i: int(kept[ends[i]]))
+    rows = recording.alive_at(int(ends[most]))
+    rows = rows[is_kept[rows]]
+    return Kept(
+        phase=recording.phases[most],
+        num_bytes=int(recording.num_bytes[rows].sum()),
+        modules=by_pattern(recording, rows),
+    )
+
+
+def _attention(recording: Recording, item: NDArray[np.int64]) -> Attention:
+    """Find masks and scores by their shape: four dimensions, of which the last two are equal."""
+    square, one_head = _square_shapes(recording)
+    loose = (SAVED_ACTIVATIONS, TRANSIENTS)
+    is_loose = np.isin(item, [ITEM_NAMES.index(name) for name in loose])
+    squares = square[recording.shape_dtype] & is_loose
+    masks = squares & one_head[recording.shape_dtype]
+    rows = np.flatnonzero(squares)
+    largest = int(rows[recording.num_bytes[rows].argmax()]) if len(rows) else None
+    return Attention(
+        simulated_peak_mask_bytes=int(_live_of(recording, masks).max()),
+        simulated_peak_score_bytes=int(_live_of(recording, squares & ~masks).max()),
+        largest=None if largest is None else _tensor(recording, item, largest),
+    )
+
+
+def _square_shapes(recording: Recording) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell, per shape, whether its last two dimensions are positions, and whether it is a mask's."""
+    square, mask = [], []
+    for shape, dtype in recording.shapes:
+        sizes = [int(size) for size in shape.strip("[]()").split(",") if size.strip().isdecimal()]
+        is_square = len(sizes) == _RANK_OF_SCORES and sizes[-1] == sizes[-2] >= _LEAST_POSITIONS
+        square.append(is_square)
+        mask.append(is_square and (sizes[1] == 1 or dtype == "bool"))
+    return np.array(square, dtype=bool), np.array(mask, dtype=bool)
+
+
+def _live_of(recording: Recording, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the bytes of the chosen rows that are alive after each event."""
+    row = np.where(recording.events >= 0, recording.events, ~recording.events)
+    sign = np.where(recording.events >= 0, 1, -1)
+    return np.cumsum(sign * (recording.num_bytes * chosen)[row])
+
+
+# -- when --
+
+
+def _phase_at(recording: Recording, event: int) -> str:
+    return recording.phases[int(np.searchsorted(recording.phase_starts, event, "right")) - 1]
+
+
+def _phases(recording: Recording, live: NDArray[np.int64]) -> tuple[PhasePeak, ...]:
+    """Return the peak of ``load``, ``step 1 forward``, ``step 2+ forward`` and so on."""
+    ends = np.append(recording.phase_starts[1:], len(live))
+    peaks: dict[str, PhasePeak] = {}
+    for name, start, end in zip(recording.phases, recording.phase_starts, ends, strict=True):
+        step = phase_of_step(name)
+        kind = f"{step} {name.rpartition(' ')[2]}" if name.startswith("step ") else name
+        top = int(live[start:end].max(initial=0))
+        if kind not in peaks or top > peaks[kind].num_bytes:
+            peaks[kind] = PhasePeak(phase=kind, num_bytes=top, where=name)
+    return tuple(peaks.values())
+
+
+def _host(host: Recording) -> Host:
+    if not len(host.events):
+        return Host(simulated_peak_bytes=0, tensors=())
+    live = host.live_bytes()
+    peak_event = int(live.argmax())
+    return Host(
+        simulated_peak_bytes=int(live[peak_event]),
+        tensors=_tensors(host, classify(host), host.alive_at(peak_event)),
+    )

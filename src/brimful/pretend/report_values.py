@@ -1,0 +1,251 @@
+"""What a program's run on the pretend GPU says, as values: ``PretendReport`` and its parts.
+
+Everything here was simulated, and says so by its name where it is a peak. How it is read off a
+recording stands in ``report.py``.
+"""
+
+import msgspec
+
+from brimful.plan import MemoryItem, PhasePeak
+from brimful.rungs import Outcome, Timeline
+
+PRETEND_SCHEMA = "brimful.pretend/1"
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every part has in common."""
+
+
+class Tensor(_Value):
+    """One allocation, and everything that is known of it.
+
+    Attributes:
+        num_bytes: Its size.
+        item: Which class it counts in.
+        module: Path of the module that owns it; empty: none.
+        op: The operation that made it.
+        node: The autograd node that was running; empty in a forward pass.
+        line: The source line outside PyTorch, ``file:number``; empty: not known.
+        shape: Its shape as text.
+        dtype: Its element type.
+        stream: The stream that it was made on; 0 is the default stream.
+        phase: The phase in which it was made.
+    """
+
+    num_bytes: int
+    item: str
+    module: str
+    op: str
+    node: str
+    line: str
+    shape: str
+    dtype: str
+    stream: int
+    phase: str
+
+
+class ModuleBytes(_Value):
+    """What modules of one pattern hold together.
+
+    Attributes:
+        module: Path with ``*`` for numbers, e.g. ``model.layers.*.mlp``; empty: no module.
+        num_modules: How many modules it stands for.
+        num_allocations: How many allocations they hold.
+        num_bytes: Their bytes.
+    """
+
+    module: str
+    num_modules: int
+    num_allocations: int
+    num_bytes: int
+
+
+class OwnerBytes(_Value):
+    """What one part of a program holds at the peak.
+
+    Attributes:
+        whole: The part, cut after the first number of its path, e.g. ``model.layers.*``.
+        items: Its bytes by class, in the order of ``ITEM_NAMES``.
+        parts: Its bytes by module pattern, largest first.
+    """
+
+    whole: ModuleBytes
+    items: tuple[MemoryItem, ...]
+    parts: tuple[ModuleBytes, ...]
+
+
+class PoolBytes(_Value):
+    """What one pool of the caching allocator held when most was reserved."""
+
+    stream: int
+    is_small: bool
+    num_bytes: int
+
+
+class Outside(_Value):
+    """Device memory that never passes the allocator, as a band; assumed, not simulated."""
+
+    name: str
+    low_bytes: int
+    high_bytes: int
+    source: str
+
+
+class Failure(_Value):
+    """The request at which the device ran out, after everything cached was given back.
+
+    Attributes:
+        event: Which event of the recording it was.
+        num_events: How many there are.
+        short_bytes: How much more the device would have had to give.
+        reserved_bytes: What the allocator held then.
+        allocated_bytes: What the program held then.
+        tensor: What was asked for, by whom and where.
+    """
+
+    event: int
+    num_events: int
+    short_bytes: int
+    reserved_bytes: int
+    allocated_bytes: int
+    tensor: Tensor
+
+
+class AtCapacity(_Value):
+    """The replay of the caching allocator with no more than it can have.
+
+    Attributes:
+        card_bytes: What the driver offers of the card.
+        outside_bytes: What was taken off for memory outside the allocator: its lowest figure.
+        budget_bytes: The limit that was asked for; None: none.
+        capacity_bytes: The smaller of the budget and of the card less what is outside.
+        outcome: Whether the run completes, completes after flushing its cache, or does not.
+        simulated_peak_reserved_bytes: The most it held; up to its end, where it runs out.
+        num_retries: How often everything cached was given back for want of memory (slow).
+        failure: The request that failed; None: none did.
+    """
+
+    card_bytes: int
+    outside_bytes: int
+    budget_bytes: int | None
+    capacity_bytes: int
+    outcome: Outcome
+    simulated_peak_reserved_bytes: int
+    num_retries: int
+    failure: Failure | None
+
+
+class Reserved(_Value):
+    """What the caching allocator would hold if the device gave it anything.
+
+    Attributes:
+        simulated_peak_reserved_bytes: With the settings that were asked for.
+        simulated_peak_reserved_native_bytes: With PyTorch's defaults.
+        simulated_peak_reserved_expandable_bytes: With ``expandable_segments:True`` and no more.
+        simulated_peak_inactive_split_bytes: Free parts of segments partly in use, at most.
+        pools: What each pool held when most was reserved, with the settings that were asked for.
+    """
+
+    simulated_peak_reserved_bytes: int
+    simulated_peak_reserved_native_bytes: int
+    simulated_peak_reserved_expandable_bytes: int
+    simulated_peak_inactive_split_bytes: int
+    pools: tuple[PoolBytes, ...]
+
+
+class Attention(_Value):
+    """Tensors with one entry per pair of positions: ``[batch, heads, n, n]``.
+
+    Attributes:
+        simulated_peak_mask_bytes: Most bytes at once of those that look like masks: boolean, or
+            of one head.
+        simulated_peak_score_bytes: Most bytes at once of the others: scores and weights.
+        largest: The largest one; None: there is none.
+    """
+
+    simulated_peak_mask_bytes: int
+    simulated_peak_score_bytes: int
+    largest: Tensor | None
+
+
+class Kept(_Value):
+    """What forward passes leave behind for backward.
+
+    Attributes:
+        phase: The forward pass at whose end most was kept.
+        num_bytes: How much.
+        modules: By whom, largest first.
+    """
+
+    phase: str
+    num_bytes: int
+    modules: tuple[ModuleBytes, ...]
+
+
+class Host(_Value):
+    """What the same program held in the host's memory, as tensors."""
+
+    simulated_peak_bytes: int
+    tensors: tuple[Tensor, ...]
+
+
+class UnknownOp(_Value):
+    """An operation of whose kernel's own memory nothing is known, and how often it was called."""
+
+    op: str
+    num_calls: int
+
+
+class PretendReport(_Value):
+    """A program's memory on a GPU that does not exist.
+
+    Attributes:
+        schema: ``PRETEND_SCHEMA``.
+        versions: Versions of python, torch, transformers and brimful, as ``name version``.
+        card: The card that was pretended.
+        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
+        fits: Whether the program completes at capacity.
+        at_capacity: The replay that says so.
+        simulated_peak_allocated_bytes: The largest live total, as the program asked for it.
+        simulated_peak_block_bytes: The same in blocks of the allocator, which round up
+            (``torch.cuda.max_memory_allocated``).
+        peak_event: After which event the live total is largest.
+        peak_phase: In which phase that is.
+        reserved: The replay without a limit.
+        outside: Device memory outside the allocator.
+        items: What is alive at the peak, by class; their sum is the peak.
+        phases: Largest live total of every phase; like phases from step 2 on are one.
+        owners: What is alive at the peak, by part of the program, largest first.
+        tensors: The largest allocations alive at the peak.
+        kept: What forward passes leave for backward, by module.
+        attention: Masks and attention scores.
+        host: Host memory.
+        timeline: Live bytes over time.
+        num_events: Allocations and frees recorded.
+        unknown_ops: Operations whose kernels may take memory that is not in here.
+        assumptions: What the numbers rest on, a sentence each.
+    """
+
+    schema: str
+    versions: tuple[str, ...]
+    card: str
+    allocator: str
+    fits: bool
+    at_capacity: AtCapacity
+    simulated_peak_allocated_bytes: int
+    simulated_peak_block_bytes: int
+    peak_event: int
+    peak_phase: str
+    reserved: Reserved
+    outside: tuple[Outside, ...]
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    owners: tuple[OwnerBytes, ...]
+    tensors: tuple[Tensor, ...]
+    kept: Kept | None
+    attention: Attention
+    host: Host
+    timeline: Timeline
+    num_events: int
+    unknown_ops: tuple[UnknownOp, ...]
+    assumptions: tuple[str, ...]
