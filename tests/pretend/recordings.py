@@ -67,6 +67,31 @@ def small_run():
     return b.build()
 
 
+def bare(events, num_bytes, *, streams, until, flushes):
+    """Make a recording of which only what the allocator sees is known."""
+    empty = long_run(0)
+    rows = {"events": events, "num_bytes": num_bytes, "stream": streams, "in_use_until": until}
+    columns = {
+        name: np.array(column, dtype=getattr(empty, name).dtype) for name, column in rows.items()
+    }
+    order = columns["events"]
+    num_rows = len(num_bytes)
+    born, died = np.full(num_rows, NEVER), np.full(num_rows, NEVER)
+    born[order[order >= 0]] = np.flatnonzero(order >= 0)
+    died[~order[order < 0]] = np.flatnonzero(order < 0)
+    names = ("owner", "op", "node", "line", "phase", "item", "shape_dtype")
+    return replace(
+        empty,
+        **columns,
+        **{name: np.zeros(num_rows, dtype=np.int32) for name in names},
+        born=born,
+        died=died,
+        cache_flushes=np.array(flushes, dtype=np.int64),
+        phase_starts=np.zeros(1, dtype=np.int64),
+        phases=("load",),
+    )
+
+
 def long_run(num_events, *, seed=0):
     """Half a million rows of many sizes, most freed after a while, on two streams."""
     rng = np.random.default_rng(seed)
@@ -102,7 +127,7 @@ def long_run(num_events, *, seed=0):
         shape_dtype=index(1000),
         phase_starts=phase_starts,
         marks=np.array([3, 17], dtype=np.int64),
-        cache_flushes=np.array([num_events // 3], dtype=np.int64),
+        cache_flushes=np.array([num_events // 3][:num_events], dtype=np.int64),
         costs=(),
         owners=tuple(f"model.layers.{i // 5}.part{i % 5}" for i in range(400)),
         ops=tuple(f"aten.op{i}.default" for i in range(60)),
@@ -113,17 +138,3 @@ def long_run(num_events, *, seed=0):
         items=("", PARAMETERS, OPTIMIZER_STATE),
         shapes=shapes,
     )  # fmt: skip
-
-
-def without_the_end(recording, num_events):
-    """Cut a recording short: what happens from ``num_events`` on never happened."""
-    kept = recording.events[:num_events]
-    num_rows = int((kept >= 0).sum())
-    columns = {
-        name: getattr(recording, name)[:num_rows]
-        for name in ("num_bytes", "born", "stream", "in_use_until", "owner", "op", "node", "line",
-                     "phase", "item", "shape_dtype")
-    }  # fmt: skip
-    died = recording.died[:num_rows]
-    died = np.where(died >= num_events, NEVER, died)
-    return replace(recording, events=kept, died=died, **columns)

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from tests.pretend.slow_allocator import round_size, segment_size, slow_replay
 
-from brimful.pretend.allocator import OutOfMemory, PoolReserved, replay
+from brimful.pretend.allocator import (
+    OutOfMemory,
+    PoolReserved,
+    place_recording,
+    replay,
+    replay_recording,
+)
 from brimful.pretend.allocator_config import (
     PYTORCH_DEFAULTS,
     UNLIMITED_BYTES,
@@ -20,6 +26,8 @@ from brimful.pretend.allocator_config import (
 )
 from brimful.pretend.allocator_state import ADDRESS_BITS, CachingAllocator
 from brimful.units import GIB, KIB, MIB
+
+from .recordings import bare, long_run
 
 NATIVE = PYTORCH_DEFAULTS
 EXPANDABLE = replace(NATIVE, expandable_segments=True)
@@ -46,6 +54,15 @@ class Program:
 
     def flush(self):
         self.flushes.append(len(self.events))
+
+    def recording(self):
+        return bare(
+            self.events,
+            self.num_bytes,
+            streams=self.streams,
+            until=self.until,
+            flushes=self.flushes,
+        )
 
     def replay(self, settings=NATIVE, capacity_bytes=None):
         columns = (self.events, self.num_bytes, self.streams, self.until)
@@ -181,6 +198,96 @@ def drive(program, settings):
     allocator.empty_cache()
     assert allocator.reserved_bytes == 0
     assert allocator.pool(0, is_small=True).free == []
+
+
+# -- where blocks lie --
+
+
+def mapped_after(mapped, change):
+    """Follow what is mapped, as ranges that do not overlap: first address to last and stream."""
+    first, last = change.address, change.address + change.num_bytes
+    if change.action in {"segment_alloc", "segment_map"}:
+        assert all(end <= first or start >= last for start, (end, _) in mapped.items())
+        mapped[first] = last, change.stream
+    elif change.action in {"segment_free", "segment_unmap"}:
+        covered = 0
+        for start, (end, stream) in list(mapped.items()):
+            if start < last and end > first:
+                assert stream == change.stream
+                covered += min(end, last) - max(start, first)
+                del mapped[start]
+                mapped |= {a: (b, stream) for a, b in ((start, first), (last, end)) if a < b}
+        assert covered == last - first
+
+
+def check_places(program, settings, capacity):
+    """Walk through a replay: no two blocks overlap, and every block is mapped, on its stream."""
+    recording = program.recording()
+    placed = place_recording(recording, settings=settings, capacity_bytes=capacity)
+    mapped, used, changes, most = {}, {}, list(placed.changes), 0
+    for event in range(placed.num_events + 1):
+        while changes and changes[0].event == event:
+            change = changes.pop(0)
+            if change.action == "free_completed":
+                assert used.pop(change.row) == change.address
+            mapped_after(mapped, change)
+            most = max(most, sum(end - start for start, (end, _) in mapped.items()))
+        signed = program.events[event] if event < placed.num_events else 0
+        row = signed if signed >= 0 else ~signed
+        if event == placed.num_events or placed.addresses[row] < 0:
+            continue
+        if signed < 0 and program.until[row] <= event:
+            del used[row]
+        elif signed >= 0:
+            used[row] = placed.addresses[row]
+            check_block(row, placed, program, mapped, used)
+    assert not changes
+    assert most == placed.replay.peak_reserved_bytes
+    assert capacity is None or most <= capacity
+    return placed
+
+
+def check_block(row, placed, program, mapped, used):
+    first, last = placed.addresses[row], placed.addresses[row] + placed.block_bytes[row]
+    here = first
+    while here < last:  # pages that were mapped one after the other
+        start, (end, stream) = max((s, e) for s, e in mapped.items() if s <= here)
+        assert here < end, "not mapped"
+        assert stream == program.streams[row]
+        here = end
+    assert start <= last
+    for other in used:
+        start = placed.addresses[other]
+        assert other == row or start >= last or start + placed.block_bytes[other] <= first
+
+
+def test_every_block_lies_where_memory_is_mapped_and_nothing_else_is():
+    kinds = set()
+    for seed in range(120):
+        rng = random.Random(seed)  # noqa: S311 - no secret
+        program = drawn_program(rng)
+        peak = live_peak(program)
+        settings = drawn_settings(rng, peak)
+        capacity = None if rng.random() < 0.35 else int(peak * rng.uniform(0.7, 1.6)) + 2 * MIB
+        placed = check_places(program, settings, capacity)
+        kinds.update(change.action for change in placed.changes)
+        assert placed.replay == program.replay(settings, capacity)
+        without_places = replay_recording(
+            program.recording(), settings=settings, capacity_bytes=capacity
+        )
+        assert placed.replay == without_places
+    assert kinds == {
+        "segment_alloc",
+        "segment_free",
+        "segment_map",
+        "segment_unmap",
+        "free_completed",
+    }
+
+
+def test_addresses_stay_where_javascript_can_count():
+    placed = place_recording(long_run(20_000), settings=EXPANDABLE, capacity_bytes=None)
+    assert placed.addresses.max() < 2**53 // 16
 
 
 def test_it_needs_no_torch():

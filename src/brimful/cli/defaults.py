@@ -3,6 +3,7 @@
 from brimful.models.spec import ModelSpec
 
 GPUS = "local"
+PRETEND_GPU = "h100-80gb"
 TASK = "causal-lm"
 METHOD = "full"
 PRECISION = "bf16-mixed"

@@ -16,6 +16,7 @@ VERBS = {
     "estimate": "predict peak memory and step time of one strategy",
     "plan": "find the fastest strategy that fits, and say why",
     "simulate": "run a plan's own code on a pretend GPU and read its memory",
+    "pretend": "run any script on a pretend GPU and read its memory",
     "train": "run a plan for real, measured",
     "report": "write the one-page report of a run",
     "calibrate": "measure this machine's rates",
@@ -37,7 +38,7 @@ def parser_of(verb: str) -> Parser:
     module.add_arguments(parser)
     places = [action.metavar or action.dest for action in parser._get_positional_actions()]  # noqa: SLF001
     # One short line: argparse's own lists thirty flags, and differs from version to version.
-    parser.usage = " ".join(["%(prog)s", *map(str, places), "[flags]"])
+    parser.usage = parser.usage or " ".join(["%(prog)s", *map(str, places), "[flags]"])
     return parser
 
 

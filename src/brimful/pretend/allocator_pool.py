@@ -36,6 +36,7 @@ class Change(NamedTuple):
         address: Where, in bytes.
         num_bytes: To how many bytes.
         stream: The stream of the pool.
+        is_small: Whether the pool serves small requests.
         row: For ``free_completed`` the row whose block is free at last; else -1.
     """
 
@@ -44,6 +45,7 @@ class Change(NamedTuple):
     address: int
     num_bytes: int
     stream: int
+    is_small: bool
     row: int
 
 

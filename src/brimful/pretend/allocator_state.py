@@ -321,7 +321,9 @@ class CachingAllocator:
     def _note(self, action: Action, pool: Pool, block: int, row: int = -1) -> None:
         if self.changes is not None:
             address, num_bytes = block & ADDRESS_MASK, block >> ADDRESS_BITS
-            self.changes.append(Change(self.now, action, address, num_bytes, pool.stream, row))
+            self.changes.append(
+                Change(self.now, action, address, num_bytes, pool.stream, pool.is_small, row)
+            )
 
     def _is_segment(self, block: int) -> bool:
         return self._segments.get(block & ADDRESS_MASK) == block >> ADDRESS_BITS

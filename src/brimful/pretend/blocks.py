@@ -6,7 +6,7 @@ happened, or, where none was, to that of what it frees: dropping a list of gradi
 the units as a forward pass does. Knows nothing of how units are copied.
 """
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,8 +67,8 @@ class Units:
 
 def block_of(owner: str, stack: str) -> int:
     """Return the number of the block of ``stack`` that a path lies in, -1 if in none."""
-    found = re.match(rf"{re.escape(stack)}\.(\d+)(?:\.|$)", owner)
-    return int(found[1]) if found else -1
+    number = owner.removeprefix(f"{stack}.").partition(".")[0] if owner.startswith(stack) else ""
+    return int(number) if number.isdecimal() else -1
 
 
 def count_blocks(recording: Recording, stack: str) -> int:
@@ -76,9 +76,20 @@ def count_blocks(recording: Recording, stack: str) -> int:
     return max((block_of(owner, stack) for owner in recording.owners), default=-1) + 1
 
 
-def units_of_blocks(recording: Recording, pattern: Pattern) -> Units:
-    """Find the units of a stack of blocks."""
-    count = (count_blocks(recording, pattern.stack) - pattern.num_prefix) // pattern.period
+def count_units(recording: Recording, pattern: Pattern) -> int:
+    """Return how many whole units of blocks own something."""
+    return (count_blocks(recording, pattern.stack) - pattern.num_prefix) // pattern.period
+
+
+def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[int, int]) -> Units:
+    """Find the units of a stack of blocks.
+
+    Args:
+        recording: The tape.
+        pattern: How the blocks repeat.
+        adopted: Unit of rows that belong to one although no block owns them.
+    """
+    count = count_units(recording, pattern)
     block = np.array([block_of(owner, pattern.stack) for owner in recording.owners] or [-1])
     unit = (block - pattern.num_prefix) // pattern.period
     unit[(block < pattern.num_prefix) | (unit >= count)] = NO_UNIT
@@ -86,25 +97,24 @@ def units_of_blocks(recording: Recording, pattern: Pattern) -> Units:
     births = recording.events >= 0
     label = np.full(len(births), NO_UNIT)
     label[births] = unit[recording.owner[recording.events[births]]]
+    rows = list(adopted)
+    label[recording.born[rows]] = [adopted[row] for row in rows]
     _fill_gaps(label, phase, births, count)
-    return _finish(recording, label, phase, count)
+    return _finish(recording, label, phase, _running(label, phase, births), count)
 
 
-def units_of_phases(recording: Recording, firsts: tuple[int, ...], end: int) -> Units:
-    """Find units that are stretches of whole phases.
+def units_of_stretches(recording: Recording, edges: tuple[int, ...]) -> Units:
+    """Find units that are stretches of the tape, one after the other.
 
     Args:
         recording: The tape.
-        firsts: Index of the first phase of each unit.
-        end: Index of the phase after the last unit; the number of phases if there is none.
+        edges: First event of each unit, and the event after the last unit.
     """
-    starts = [*recording.phase_starts.tolist(), len(recording.events)]
-    edges = [starts[phase] for phase in (*firsts, end)]
     label = np.full(len(recording.events), NO_UNIT)
     for unit, (start, stop) in enumerate(pairwise(edges)):
         label[start:stop] = unit
-    one_phase = np.zeros_like(label)
-    return _finish(recording, label, one_phase, len(firsts))
+    after = (np.arange(len(label)) >= edges[-1]).astype(np.int64)
+    return _finish(recording, label, after, label.copy(), len(edges) - 1)
 
 
 def phase_of_events(recording: Recording) -> NDArray[np.int64]:
@@ -131,11 +141,13 @@ def _finish(
     recording: Recording,
     label: NDArray[np.int64],
     phase: NDArray[np.int64],
+    running: NDArray[np.int64],
     count: int,
 ) -> Units:
+    """Label the frees, given the unit that is running at each event, and find the chains."""
     of_row = label[recording.born]
     frees = np.flatnonzero(recording.events < 0)
-    running = _running(label, phase, recording.events >= 0)[frees]
+    running = running[frees]
     freed = of_row[~recording.events[frees]]
     is_near = (freed == NO_UNIT) | (np.abs(freed - running) <= 1)
     label[frees] = np.where((running != NO_UNIT) & is_near, running, freed)

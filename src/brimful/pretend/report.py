@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
-from brimful.plan import MemoryItem, PhasePeak
+from brimful.plan import PhasePeak
 from brimful.pretend.allocator import Replay, replay_recording
 from brimful.pretend.allocator_config import (
-    PYTORCH_DEFAULTS,
     AllocatorSettings,
     parse_settings,
     spell_settings,
 )
-from brimful.pretend.modules import by_owner, by_pattern
+from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import classify, items_at, phase_of_step
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import (
     PRETEND_SCHEMA,
+    Alike,
     AtCapacity,
     Attention,
     Failure,
     Host,
+    ItemBytes,
     Kept,
     Outside,
     OwnerBytes,
@@ -39,7 +40,6 @@ from brimful.pretend.report_values import (
 )
 from brimful.rungs import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
 from brimful.timeline import thin
-from brimful.units import format_bytes
 from brimful.versions import versions
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         items=items_at(recording, peak_event),
         phases=_phases(recording, live),
         owners=_owners(recording, item, recording.alive_at(peak_event)),
+        alike=_alike(recording, item, recording.alive_at(peak_event)),
         tensors=_tensors(recording, item, recording.alive_at(peak_event)),
         kept=_kept(recording, item),
         attention=_attention(recording, item),
@@ -221,6 +222,30 @@ def _tensors(
     return tuple(_tensor(recording, item, int(row)) for row in largest)
 
 
+def _alike(
+    recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[Alike, ...]:
+    patterns = [pattern_of(owner) for owner in recording.owners]
+    number = {pattern: i for i, pattern in enumerate(dict.fromkeys(patterns))}
+    of_owner = np.array([number[pattern] for pattern in patterns], dtype=np.int64)
+    columns = (recording.op, recording.line, recording.shape_dtype)
+    keys = np.stack([of_owner[recording.owner[rows]], item[rows], *(c[rows] for c in columns)])
+    _, first, which, counts = np.unique(
+        keys, axis=1, return_index=True, return_inverse=True, return_counts=True
+    )
+    totals = np.bincount(which.ravel(), weights=recording.num_bytes[rows])
+    largest = np.argsort(-totals, kind="stable")[:NUM_TENSORS]
+    return tuple(
+        Alike(
+            module=patterns[recording.owner[rows[first[i]]]],
+            num_tensors=int(counts[i]),
+            num_bytes=int(totals[i]),
+            one=_tensor(recording, item, int(rows[first[i]])),
+        )
+        for i in largest.tolist()
+    )
+
+
 def _owners(
     recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[OwnerBytes, ...]:
@@ -230,7 +255,7 @@ def _owners(
             item[its_rows], weights=recording.num_bytes[its_rows], minlength=len(ITEM_NAMES)
         )
         items = tuple(
-            MemoryItem(name=name, phase="peak", num_bytes=int(total), where="device", why="")
+            ItemBytes(name=name, num_bytes=int(total))
             for name, total in zip(ITEM_NAMES, totals, strict=True)
             if total
         )
@@ -274,7 +299,7 @@ def _attention(recording: Recording, item: NDArray[np.int64]) -> Attention:
 
 
 def _square_shapes(recording: Recording) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell, per shape, whether its last two dimensions are positions, and whether it is a mask's."""
+    """Tell, per shape, whether its last two dimensions are positions, and whether of a mask."""
     square, mask = [], []
     for shape, dtype in recording.shapes:
         sizes = [int(size) for size in shape.strip("[]()").split(",") if size.strip().isdecimal()]

@@ -44,6 +44,29 @@ class Tensor(_Value):
     phase: str
 
 
+class Alike(_Value):
+    """Allocations of one class, operation, line, shape and type, in modules of one pattern.
+
+    Attributes:
+        module: Path with ``*`` for numbers.
+        num_tensors: How many there are.
+        num_bytes: Of all of them.
+        one: One of them.
+    """
+
+    module: str
+    num_tensors: int
+    num_bytes: int
+    one: Tensor
+
+
+class ItemBytes(_Value):
+    """Bytes of one class."""
+
+    name: str
+    num_bytes: int
+
+
 class ModuleBytes(_Value):
     """What modules of one pattern hold together.
 
@@ -70,7 +93,7 @@ class OwnerBytes(_Value):
     """
 
     whole: ModuleBytes
-    items: tuple[MemoryItem, ...]
+    items: tuple[ItemBytes, ...]
     parts: tuple[ModuleBytes, ...]
 
 
@@ -216,7 +239,8 @@ class PretendReport(_Value):
         items: What is alive at the peak, by class; their sum is the peak.
         phases: Largest live total of every phase; like phases from step 2 on are one.
         owners: What is alive at the peak, by part of the program, largest first.
-        tensors: The largest allocations alive at the peak.
+        alike: What is alive at the peak, like allocations together, largest first.
+        tensors: The largest single allocations alive at the peak.
         kept: What forward passes leave for backward, by module.
         attention: Masks and attention scores.
         host: Host memory.
@@ -241,6 +265,7 @@ class PretendReport(_Value):
     items: tuple[MemoryItem, ...]
     phases: tuple[PhasePeak, ...]
     owners: tuple[OwnerBytes, ...]
+    alike: tuple[Alike, ...]
     tensors: tuple[Tensor, ...]
     kept: Kept | None
     attention: Attention

@@ -13,18 +13,35 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.gpus import gpus
 from brimful.pretend import device, kernels
+from brimful.pretend.allocator_config import parse_settings
+from brimful.pretend.cuda_calls import CUDA
+from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
 from brimful.pretend.fake_world import World, pretend_world
+from brimful.pretend.known_values import knowing
+from brimful.pretend.moving import modules_move
+from brimful.pretend.optimizers import picking_as
 from brimful.pretend.recording import Recording
+from brimful.pretend.report import read_report
+from brimful.pretend.report_values import PretendReport
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
+
+
+class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """A fake mode that never tries to make a tensor on the device, not even of known values."""
+
+    avoid_device_init = True
 
 
 class Run(contextlib.ContextDecorator):
     """A program's run on a pretend GPU; see ``gpu``."""
 
-    def __init__(self, card: Card, imitate: kernels.Kernels, world: World, tape: Tape) -> None:
+    def __init__(
+        self, card: Card, imitate: kernels.Kernels, world: World, tape: Tape, *, says_cuda: bool
+    ) -> None:
         """Keep what the block shall be; ``gpu`` makes the parts."""
+        self.says_cuda = says_cuda
         self.card = card
         self.kernels = imitate
         self.world = world
@@ -37,9 +54,14 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
             if self.world.size > 1:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
-            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            fake = stack.enter_context(_Fake(allow_non_fake_inputs=True))
+            stack.enter_context(modules_move(fake))
+            stack.enter_context(picking_as(self.kernels))
+            known = stack.enter_context(knowing()) if self.says_cuda else None
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape))
+            if known is not None:
+                stack.enter_context(saying_cuda(known))
             self._stack = stack.pop_all()
         return self
 
@@ -51,8 +73,9 @@ class Run(contextlib.ContextDecorator):
         """
         self._stack.__exit__(*exc)  # type: ignore[arg-type]
         if exc[0] is None and not self.tape.num_allocations():
+            place = CUDA if self.says_cuda else f"{NAME}:0"
             raise InputError(
-                f"0 bytes were allocated on the pretend GPU; put the model on {NAME}:0"
+                f"0 bytes were allocated on the pretend GPU; put the model on {place}"
             )
 
     def recording(self, device_name: str = "") -> Recording:
@@ -62,6 +85,32 @@ class Run(contextlib.ContextDecorator):
             device_name: ``gpu:0``, ``cpu`` for the host, ...; empty for the pretend GPU.
         """
         return self.tape.finish(device_name)
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that was alive on the GPU at once, from the start."""
+        live = self.recording().live_bytes()
+        return int(live.max(initial=0))
+
+    def report(self, *, allocator: str = "", budget_bytes: int | None = None) -> PretendReport:
+        """Sum up the run: the peak, whose it is, and whether it fits the card.
+
+        Args:
+            allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
+            budget_bytes: What the allocator may take at most; None: all that the card leaves it.
+
+        Raises:
+            InputError: A setting that the replay does not follow, or a budget of nothing.
+        """
+        return read_report(
+            self.recording(),
+            self.recording("cpu"),
+            card=self.card,
+            settings=parse_settings(allocator),
+            budget_bytes=budget_bytes,
+            assumptions=self.tape.assumptions,
+            unknown_ops=self.tape.unknown_ops,
+        )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.
@@ -73,13 +122,14 @@ class Run(contextlib.ContextDecorator):
         return init_device_mesh(NAME, shape, mesh_dim_names=axes)
 
 
-def gpu(
+def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     name: str = "h100-80gb",
     *,
     world_size: int = 1,
     rank: int = 0,
     imitate: kernels.Kernels = "cuda",
     assume_all_selected: bool = False,
+    says_cuda: bool = False,
 ) -> Run:
     """Return a block in which ``torch.device("gpu")`` is the named card.
 
@@ -93,6 +143,7 @@ def gpu(
         imitate: Whose kernels: ``cpu`` only to compare with a run on this machine's CPU.
         assume_all_selected: Whether a result whose size values decide (``nonzero``) has the
             largest size it can have; else it ends the run with one sentence.
+        says_cuda: Whether the program calls the device ``cuda``; see ``cuda_mode`` for its limits.
 
     Returns:
         The block; after it, ``recording()`` is what was recorded.
@@ -109,6 +160,7 @@ def gpu(
         imitate,
         World(size=world_size, rank=rank),
         Tape(assume_all_selected=assume_all_selected),
+        says_cuda=says_cuda,
     )
 
 

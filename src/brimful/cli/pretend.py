@@ -1,0 +1,160 @@
+"""``brimful pretend``: any script, unmodified, on a GPU that does not exist."""
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brimful.cli import defaults, flags
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
+from brimful.errors import BrimfulError, InputError
+
+if TYPE_CHECKING:
+    from brimful.pretend import Run
+    from brimful.pretend.report_values import PretendReport
+
+HELP = "run any script on a pretend GPU and read its memory"
+_ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Where PyTorch looks for settings of the allocator, the newer name first."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    parser.usage = "%(prog)s [flags] -- SCRIPT [ARGUMENT ...]"
+    add = parser.add_argument
+    add(
+        "program",
+        metavar="SCRIPT [ARGUMENT ...]",
+        nargs=argparse.REMAINDER,
+        help="what python would be given: a script or -m MODULE, and its own arguments",
+    )
+    gpu = f"a name (brimful gpus); default {defaults.PRETEND_GPU}"
+    add("--gpu", metavar="GPU", default=defaults.PRETEND_GPU, help=gpu)
+    budget = "exit with 1 where the allocator would need more, e.g. 70GiB"
+    add("--memory-budget", metavar="SIZE", type=flags.size("--memory-budget"), help=budget)
+    world = flags.whole("--world-size")
+    add("--world-size", metavar="N", type=world, default=1, help="processes; default 1")
+    rank = flags.whole("--rank", least=0)
+    add("--rank", metavar="R", type=rank, default=0, help="which of them this is; default 0")
+    allocator = (
+        f"as in {_ENVIRONMENT[0]}, e.g. expandable_segments:True; default: what stands there"
+    )
+    add("--allocator", metavar="SETTINGS", help=allocator)
+    selected = "count the largest result where its size hangs on values"
+    add("--assume-all-selected", action="store_true", help=selected)
+    imitate = flags.choice("--kernels", ("cuda", "cpu"))
+    kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
+    add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
+    for flag, what, suffixes in (
+        ("--snapshot", "a PyTorch memory snapshot", (".pickle", ".pkl")),
+        ("--perfetto", "a trace for ui.perfetto.dev", (".json",)),
+        ("--tape", "every allocation and free, as NumPy columns", (".npz",)),
+    ):
+        kind = flags.path(flag, suffixes=suffixes)
+        add(flag, metavar="FILE", type=kind, help=f"write {what} ({' or '.join(suffixes)})")
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the script, print what it did to memory, and write what was asked for."""
+    from brimful.pretend.scripts import check_program
+    from brimful.quiet import quiet_libraries
+
+    program = args.program[1:] if args.program[:1] == ["--"] else args.program
+    check_program(program)
+    quiet_libraries()
+    from brimful.pretend import gpu
+    from brimful.pretend.allocator_config import parse_settings
+
+    allocator = _allocator(args)
+    parse_settings(allocator)  # before the script's minutes, not after them
+    pretended = gpu(
+        args.gpu,
+        world_size=args.world_size,
+        rank=args.rank,
+        imitate=args.kernels,
+        assume_all_selected=args.assume_all_selected,
+        says_cuda=True,
+    )
+    if not _ran(pretended, program, quietly=args.json):
+        return BAD_INPUT
+    report = pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
+    _write(args, pretended, report)
+    if args.json:
+        show_json(msgspec.structs.asdict(report))
+    else:
+        from brimful.report.pretend import pretend_tables
+
+        show("", pretend_tables(report))
+    return FITS if report.fits else DOES_NOT_FIT
+
+
+def _allocator(args: argparse.Namespace) -> str:
+    if args.allocator is not None:
+        return str(args.allocator)
+    return next((os.environ[name] for name in _ENVIRONMENT if name in os.environ), "")
+
+
+def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
+    """Run the program; say on standard error what stopped it, and return whether it ended well."""
+    from brimful.pretend.scripts import run_program
+
+    # One JSON object is all that may stand on standard output.
+    spoken = contextlib.redirect_stdout(sys.stderr) if quietly else contextlib.nullcontext()
+    name = " ".join(program[:2]) if program[0] == "-m" else program[0]
+    try:
+        with spoken, pretended:
+            try:
+                run_program(program)
+            except SystemExit as ended:
+                if ended.code not in {None, 0}:
+                    raise InputError(f"{name} ended with exit code {ended.code}") from ended
+    except BrimfulError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is the script's own
+        shown = _of_the_script(error.__traceback__)
+        traceback.print_exception(type(error), error, shown)
+        why = f"{name} raised {type(error).__name__}, see above; nothing is reported"
+        print(f"brimful: {why}", file=sys.stderr)
+        return False
+    return True
+
+
+def _of_the_script(frames: TracebackType | None) -> TracebackType | None:
+    """Drop what stands above the script in a traceback: us, and Python's own runner."""
+    own = str(Path(__file__).parents[1])
+    shown = frames
+    while shown is not None:
+        file = shown.tb_frame.f_code.co_filename
+        if not (file.startswith((own, "<frozen")) or file.endswith("runpy.py")):
+            return shown
+        shown = shown.tb_next
+    return frames
+
+
+def _write(args: argparse.Namespace, pretended: "Run", report: "PretendReport") -> None:
+    """Write the files that were asked for."""
+    recording = pretended.recording()
+    if args.tape is not None:
+        from brimful.pretend.tape_file import save_recording
+
+        save_recording(recording, args.tape)
+    if args.snapshot is None and args.perfetto is None:
+        return
+    from brimful.pretend.allocator_config import parse_settings
+    from brimful.pretend.perfetto import write_trace
+    from brimful.pretend.snapshot import write_snapshot
+
+    settings = parse_settings(report.allocator)
+    capacity_bytes = report.at_capacity.capacity_bytes
+    if args.snapshot is not None:
+        write_snapshot(recording, args.snapshot, settings=settings, capacity_bytes=capacity_bytes)
+    if args.perfetto is not None:
+        write_trace(recording, args.perfetto, settings=settings, capacity_bytes=capacity_bytes)

@@ -1,0 +1,209 @@
+"""Calls that say ``cuda``: what they mean on the pretend GPU, one by one.
+
+Most calls need only their devices translated; the rest stand here. ``ANSWERS`` are functions that
+PyTorch offers to a function mode, ``replacements`` are names that it does not.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils._device
+import torch.utils.data
+from torch._subclasses.fake_tensor import FakeTensor
+
+from brimful.errors import UnsupportedError
+from brimful.pretend.device import NAME
+from brimful.pretend.known_values import KnownValues
+
+CUDA = "cuda"
+_SAYS_CUDA = re.compile(r"cuda(:\d+)?")
+_Tensor = torch.Tensor
+_RealGenerator = torch.Generator
+
+
+@functools.cache
+def _device(kind: str, index: int | None) -> torch.device:
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        return torch.device(kind) if index is None else torch.device(kind, index)
+
+
+def inward(x: Any) -> Any:
+    """Return the pretend GPU for a device, or a device's name, that says ``cuda``."""
+    if isinstance(x, torch.device):
+        return _device(NAME, x.index) if x.type == CUDA else x
+    if isinstance(x, str) and _SAYS_CUDA.fullmatch(x):
+        return x.replace(CUDA, NAME)
+    return x
+
+
+def outward(x: Any) -> Any:
+    """Return ``cuda`` for the pretend GPU."""
+    if isinstance(x, torch.device) and x.type == NAME:
+        return _device(CUDA, x.index)
+    return x
+
+
+# -- functions that need more than a translation --
+
+
+def _make_device(_: KnownValues, *args: Any, **kwargs: Any) -> torch.device:
+    made = torch.device(*args, **kwargs)
+    # A program's own "cuda" stays what it is; a bare index means the accelerator.
+    called_by_number = bool(args) and isinstance(args[0], int)
+    return outward(made) if called_by_number else made  # type: ignore[no-any-return]
+
+
+def _cuda(_: KnownValues, x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+    where = f"{NAME}:{device}" if isinstance(device, int) else inward(device or CUDA)
+    if args:
+        kwargs["non_blocking"] = args[0]
+    return x.to(where, **kwargs)
+
+
+def _pin(_: KnownValues, x: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return x.clone()
+
+
+def _type(_: KnownValues, x: Any, *args: Any, **kwargs: Any) -> Any:
+    args = tuple(a.replace(".cuda.", f".{NAME}.") if isinstance(a, str) else a for a in args)
+    out = _Tensor.type(x, *args, **kwargs)
+    return out.replace(f".{NAME}.", ".cuda.") if isinstance(out, str) else out
+
+
+def _get_device(_: KnownValues, x: Any) -> int:
+    where = x.fake_device if isinstance(x, FakeTensor) else x.device
+    return -1 if where.type == "cpu" else int(where.index)
+
+
+def _data_ptr(_: KnownValues, x: Any) -> int:
+    if not isinstance(x, FakeTensor):
+        return int(_Tensor.data_ptr(x))
+    # Programs compare addresses to find tensors that share memory; storages can be told apart.
+    begin: int = x.untyped_storage()._cdata  # noqa: SLF001
+    return begin + x.storage_offset() * x.element_size()
+
+
+def _numpy(known: KnownValues, x: Any, **kwargs: Any) -> Any:
+    value = known.value(x) if isinstance(x, FakeTensor) else x
+    with torch._C._DisableTorchDispatch():  # noqa: SLF001
+        if value is None:
+            # The same stand-ins as those of item().
+            stand_in = int(not (x.is_floating_point() or x.dtype == torch.bool))
+            value = torch.full(x.shape, stand_in, dtype=x.dtype)
+        return _Tensor.numpy(value, **kwargs)
+
+
+ANSWERS: dict[Any, Callable[..., Any]] = {
+    torch.device: _make_device,
+    _Tensor.cuda: _cuda,
+    _Tensor.pin_memory: _pin,
+    _Tensor.is_pinned: lambda *_, **__: False,
+    _Tensor.type: _type,
+    _Tensor.get_device: _get_device,
+    _Tensor.data_ptr: _data_ptr,
+    _Tensor.numpy: _numpy,
+}
+"""What is called instead of a PyTorch function, with what is known of values before its arguments;
+anything that it calls is PyTorch's own."""
+
+
+# -- names that no function mode sees --
+
+
+class _GeneratorKind(type(_RealGenerator)):  # type: ignore[misc]  # torch is untyped
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, _RealGenerator)
+
+
+class Generator(_RealGenerator, metaclass=_GeneratorKind):  # type: ignore[misc]  # torch is untyped
+    """A generator; one of the GPU draws nothing, for nothing is drawn there.
+
+    Attributes:
+        is_of_gpu: Whether it was made for the GPU.
+    """
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Make a generator for ``device``, on the host."""
+        made = super().__new__(cls)
+        made.is_of_gpu = torch.device(inward(device)).type == NAME
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        """The device it was made for."""
+        return _device(CUDA, 0) if self.is_of_gpu else _device("cpu", None)
+
+
+def _translated(function: Any) -> Any:
+    """Return a function whose arguments may say ``cuda`` and whose answer does."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(inward, args))
+        return outward(function(*args, **{name: inward(x) for name, x in kwargs.items()}))
+
+    return call
+
+
+def _cuda_by_default(function: Any) -> Any:
+    """Return a function that means ``cuda`` where it is told no device."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        is_named = bool(args) and isinstance(args[0], str)
+        return function(*map(inward, args)) if is_named else function(NAME, *args)
+
+    return call
+
+
+def _loader_init(original: Any) -> Any:
+    """Return ``DataLoader.__init__`` without worker processes: they would send fake tensors."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            kwargs.pop(name, None)
+        names = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
+        given = dict(zip(names, args[1:], strict=False))
+        if "num_workers" in given:
+            args = (*args[:5], 0, *args[6:])
+        else:
+            kwargs["num_workers"] = 0
+        original(self, *args, **kwargs)
+
+    return init
+
+
+def _no_compile(*_args: Any, **_kwargs: Any) -> Any:
+    raise UnsupportedError(
+        "torch.compile is not simulated: a compiled step fuses operations and plans memory of its "
+        "own; run the script without it"
+    )
+
+
+def replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Yield object, name and value of everything that is replaced outside ``torch.cuda``."""
+    for name in ("set_default_device", "get_default_device", "load"):
+        yield torch, name, _translated(getattr(torch, name))
+    context = torch.utils._device.DeviceContext  # noqa: SLF001
+    yield context, "__init__", _translated(context.__init__)
+    yield (
+        torch.accelerator,
+        "current_accelerator",
+        _translated(torch.accelerator.current_accelerator),
+    )
+    yield torch.autocast, "__init__", _translated(torch.autocast.__init__)
+    yield torch._C, "_is_autocast_available", _translated(torch._C._is_autocast_available)  # noqa: SLF001
+    for name in ("is_autocast_enabled", "set_autocast_enabled"):
+        yield torch, name, _cuda_by_default(getattr(torch, name))
+    for name in ("get_autocast_dtype", "set_autocast_dtype"):
+        yield torch, name, _translated(getattr(torch, name))
+    yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(NAME)
+    yield torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(NAME, dtype)
+    yield torch, "Generator", Generator
+    yield torch, "compile", _no_compile
+    loader = torch.utils.data.DataLoader
+    yield loader, "__init__", _loader_init(loader.__init__)

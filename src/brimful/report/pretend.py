@@ -1,0 +1,278 @@
+"""A ``PretendReport`` for the terminal: at most 100 columns wide, and plain when piped."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from brimful.pretend.report_values import (
+    Alike,
+    AtCapacity,
+    Failure,
+    ModuleBytes,
+    OwnerBytes,
+    PretendReport,
+    Tensor,
+)
+from brimful.report.tables import add_row, bullets, pairs_table, plain_table
+from brimful.report.words import ABSENT, share_words
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+
+NUM_TENSORS = 12
+"""Lines of a table that a terminal shows; ``--json`` has more."""
+NUM_OWNERS = 8
+NUM_PARTS = 4
+NUM_UNKNOWN = 8
+NO_MODULE = "(no submodule)"
+
+
+def pretend_tables(report: PretendReport) -> "Group":
+    """Lay out what a program does to a GPU's memory.
+
+    Args:
+        report: What was simulated.
+
+    Returns:
+        The peak and what is alive at it, whose it is, what is kept for backward, phases, totals,
+        what is not known, and a last line that says whether it fits.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [
+        _items(report),
+        _owners(report),
+        _tensors(report),
+        *([] if report.kept is None else [_kept(report)]),
+        _phases(report),
+        _totals(report),
+        *_notes(report),
+    ]
+    spaced: list[RenderableType] = [row for part in parts for row in (part, Text(""))]
+    style = "bold green" if report.fits else "bold red"
+    return Group(*spaced, *(Text(line, style=style) for line in fit_lines(report)))
+
+
+def fit_lines(report: PretendReport) -> list[str]:
+    """Say whether it fits, with both numbers, and if not which request fails and whose it is."""
+    at = report.at_capacity
+    have = format_bytes(at.capacity_bytes)
+    reserved = format_bytes(at.simulated_peak_reserved_bytes)
+    if at.failure is not None:
+        return [_failure_sentence(at.failure, have), *_failure_lines(at.failure)]
+    if at.num_retries:
+        flushes = _plural(at.num_retries, "cache flush", "cache flushes")
+        line = f"fits with {at.num_retries} {flushes}: {reserved} reserved of {have}"
+        return [f"{line}; each flush makes the step slow"]
+    return [f"fits: {reserved} reserved of {have}"]
+
+
+def _failure_sentence(failure: Failure, have: str) -> str:
+    return (
+        f"does not fit: out of memory at event {failure.event} of {failure.num_events} "
+        f"({failure.tensor.phase}), short by {format_bytes(failure.short_bytes)} of {have}"
+    )
+
+
+def _failure_lines(failure: Failure) -> Iterator[str]:
+    tensor = failure.tensor
+    yield (
+        f"  asked for {format_bytes(tensor.num_bytes)} ({tensor.shape} {tensor.dtype}, "
+        f"{tensor.item}) with {format_bytes(failure.allocated_bytes)} allocated and "
+        f"{format_bytes(failure.reserved_bytes)} reserved"
+    )
+    node = f", {tensor.node}" if tensor.node else ""
+    yield f"  by {tensor.module or NO_MODULE}, {short_op(tensor.op)}{node}"
+    if tensor.line:
+        yield f"  at {tensor.line}"
+
+
+def short_op(op: str) -> str:
+    """Leave out of an operation's name what every name has: ``aten.mm.default`` is ``mm``."""
+    return op.removeprefix("aten.").removesuffix(".default")
+
+
+def short_line(line: str, *, num_parts: int = 2) -> str:
+    """Leave the last parts of a source line's path: ``models/llama/model.py:7``."""
+    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return one if count == 1 else many
+
+
+def _items(report: PretendReport) -> "Table":
+    table = plain_table(f"Alive at the peak, in {report.peak_phase} (simulated)")
+    table.add_column("item", max_width=27)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("why", ratio=1)
+    total = report.simulated_peak_allocated_bytes
+    for item in report.items:
+        share = share_words(item.num_bytes, total)
+        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
+    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
+    return table
+
+
+def _owners(report: PretendReport) -> "Table":
+    table = plain_table("Whose it is")
+    for name in ("bytes", "share"):
+        table.add_column(name, justify="right")
+    table.add_column("module", ratio=1)
+    table.add_column("modules", justify="right")
+    table.add_column("mostly", ratio=1)
+    total = report.simulated_peak_allocated_bytes
+    for owner in report.owners[:NUM_OWNERS]:
+        _owner_rows(table, owner, total)
+    rest = report.owners[NUM_OWNERS:]
+    if rest:
+        num_bytes = sum(owner.whole.num_bytes for owner in rest)
+        cells = (format_bytes(num_bytes), share_words(num_bytes, total))
+        add_row(table, (*cells, f"{len(rest)} more", "", ""))
+    return table
+
+
+def _owner_rows(table: "Table", owner: OwnerBytes, total: int) -> None:
+    whole = owner.whole
+    items = sorted(owner.items, key=lambda item: -item.num_bytes)[:2]
+    mostly = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in items)
+    add_row(table, (*_module_cells(whole, total, whole.module or NO_MODULE), mostly))
+    parts = [part for part in owner.parts if part.module != whole.module]
+    for part in parts[:NUM_PARTS]:
+        name = f"  {part.module.removeprefix(whole.module)}"
+        add_row(table, (*_module_cells(part, total, name), ""), style="dim")
+    if len(parts) > NUM_PARTS:
+        num_bytes = sum(part.num_bytes for part in parts[NUM_PARTS:])
+        cells = (format_bytes(num_bytes), share_words(num_bytes, total))
+        add_row(table, (*cells, f"  {len(parts) - NUM_PARTS} more", "", ""), style="dim")
+
+
+def _module_cells(part: ModuleBytes, total: int, name: str) -> tuple[str, ...]:
+    share = share_words(part.num_bytes, total)
+    return (format_bytes(part.num_bytes), share, name, str(part.num_modules))
+
+
+def _tensors(report: PretendReport) -> "Table":
+    table = plain_table("Largest tensors at the peak, like ones together")
+    table.add_column("bytes", justify="right")
+    table.add_column("count", justify="right")
+    table.add_column("tensor", ratio=5)
+    table.add_column("made by", ratio=6)
+    for alike in report.alike[:NUM_TENSORS]:
+        add_row(table, _tensor_cells(alike))
+    return table
+
+
+def _tensor_cells(alike: Alike) -> Sequence[str]:
+    one = alike.one
+    stream = f", stream {one.stream}" if one.stream else ""
+    tensor = f"{one.item}: {one.shape} {one.dtype}{stream}"
+    maker = " ".join(filter(None, (alike.module or NO_MODULE, short_op(one.op), one.node)))
+    where = f"{maker} ({short_line(one.line)})" if one.line else maker
+    return (format_bytes(alike.num_bytes), str(alike.num_tensors), tensor, where)
+
+
+def _kept(report: PretendReport) -> "Table":
+    kept = report.kept
+    assert kept is not None
+    table = plain_table(f"Kept for backward by {kept.phase}: {format_bytes(kept.num_bytes)}")
+    for name in ("bytes", "share"):
+        table.add_column(name, justify="right")
+    table.add_column("module", ratio=1)
+    table.add_column("modules", justify="right")
+    for part in kept.modules[:NUM_TENSORS]:
+        add_row(table, _module_cells(part, kept.num_bytes, part.module or NO_MODULE))
+    rest = kept.modules[NUM_TENSORS:]
+    if rest:
+        num_bytes = sum(part.num_bytes for part in rest)
+        cells = (format_bytes(num_bytes), share_words(num_bytes, kept.num_bytes))
+        add_row(table, (*cells, f"{len(rest)} more", ""))
+    return table
+
+
+def _phases(report: PretendReport) -> "Table":
+    table = plain_table("Peak of every phase (simulated)")
+    table.add_column("phase")
+    table.add_column("peak", justify="right")
+    table.add_column("highest in", ratio=1)
+    for phase in report.phases:
+        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
+    return table
+
+
+def _totals(report: PretendReport) -> "Table":
+    reserved = report.reserved
+    configured = format_bytes(reserved.simulated_peak_reserved_bytes)
+    native = format_bytes(reserved.simulated_peak_reserved_native_bytes)
+    expandable = format_bytes(reserved.simulated_peak_reserved_expandable_bytes)
+    fragments = format_bytes(reserved.simulated_peak_inactive_split_bytes)
+    pairs = [
+        ("card", f"{report.card}, {_capacity_words(report.at_capacity)}"),
+        ("allocator", report.allocator or "PyTorch's defaults"),
+        ("peak allocated", format_bytes(report.simulated_peak_allocated_bytes)),
+        ("  in blocks", f"{format_bytes(report.simulated_peak_block_bytes)}, with rounding"),
+        ("peak reserved", f"{configured}, if it can have all it asks for"),
+        ("  by settings", f"native {native}, expandable segments {expandable}"),
+        ("  by stream", _pool_words(report)),
+        ("  fragments", f"at most {fragments} free inside segments in use"),
+        ("masks, scores", _attention_words(report)),
+        ("host tensors", format_bytes(report.host.simulated_peak_bytes)),
+        ("events", str(report.num_events)),
+    ]
+    return pairs_table(pairs, title="Totals (simulated)")
+
+
+def _capacity_words(at: AtCapacity) -> str:
+    words = f"{format_bytes(at.card_bytes)} less {format_bytes(at.outside_bytes)} outside PyTorch"
+    if at.budget_bytes is not None:
+        words += f"; budget {format_bytes(at.budget_bytes)}"
+    return f"{words}: the allocator can have {format_bytes(at.capacity_bytes)}"
+
+
+def _pool_words(report: PretendReport) -> str:
+    streams: dict[int, int] = {}
+    for pool in report.reserved.pools:
+        streams[pool.stream] = streams.get(pool.stream, 0) + pool.num_bytes
+    words = (f"{format_bytes(num_bytes)} on {_stream(s)}" for s, num_bytes in streams.items())
+    return ", ".join(words)
+
+
+def _stream(number: int) -> str:
+    return f"stream {number}" if number else "the default stream"
+
+
+def _attention_words(report: PretendReport) -> str:
+    attention = report.attention
+    if attention.largest is None:
+        return "no tensor of [batch, heads, n, n]"
+    masks = format_bytes(attention.simulated_peak_mask_bytes)
+    scores = format_bytes(attention.simulated_peak_score_bytes)
+    return f"masks {masks}, scores {scores} at most; largest {_tensor_words(attention.largest)}"
+
+
+def _tensor_words(tensor: Tensor) -> str:
+    words = f"{tensor.shape} {tensor.dtype} of {short_op(tensor.op)}"
+    return f"{words} ({short_line(tensor.line)})" if tensor.line else words
+
+
+def _notes(report: PretendReport) -> Iterator["Group"]:
+    outside = [
+        f"{part.name} {format_bytes(part.low_bytes)} to {format_bytes(part.high_bytes)}: "
+        f"{part.source}"
+        for part in report.outside
+    ]
+    yield bullets("Outside the allocator, not in any number above", outside)
+    if report.unknown_ops:
+        shown = [
+            f"{unknown.op} ({unknown.num_calls} {_plural(unknown.num_calls, 'call', 'calls')})"
+            for unknown in report.unknown_ops[:NUM_UNKNOWN]
+        ]
+        if len(report.unknown_ops) > NUM_UNKNOWN:
+            shown.append(f"{len(report.unknown_ops) - NUM_UNKNOWN} more")
+        yield bullets("Kernels that may take memory of their own, unknown to Brimful", shown)
+    if report.assumptions:
+        yield bullets("Assumptions", report.assumptions)
+    yield bullets("Made with", [", ".join(report.versions) or ABSENT])

@@ -1,0 +1,52 @@
+"""The few shapes that text is laid out in for the terminal; see ``text.py`` for what is."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+
+def plain_table(title: str) -> "Table":
+    """Make a table without lines: it reads well on a terminal, in a pipe and in an issue."""
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+
+
+def add_row(table: "Table", cells: Iterable[str], *, style: str = "") -> None:
+    """Add a row of plain text."""
+    from rich.text import Text
+
+    # Text and not str: names come from users, and rich would read [brackets] as markup. And rich
+    # cuts a long word unless it is told to fold it.
+    table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)
+
+
+def pairs_table(pairs: Sequence[tuple[str, str]], *, title: str) -> "Table":
+    """Lay out names and values."""
+    grid = plain_table(title)
+    grid.show_header = False
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(ratio=1)
+    for name, value in pairs:
+        add_row(grid, (name, value))
+    return grid
+
+
+def bullets(title: str, lines: Sequence[str]) -> "Group":
+    """Lay out sentences under a heading, each on a line of its own."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    rows = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in lines or ("none",)]
+    return Group(Text(title, style="bold"), *rows)
