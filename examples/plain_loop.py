@@ -39,8 +39,8 @@ class Block(nn.Module):
         qkv = self.queries_keys_values(self.attention_norm(x_BTW)).view(heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x_BTW = x_BTW + self.attention_out(attended.transpose(1, 2).reshape(x_BTW.shape))
-        return x_BTW + self.feed_forward(x_BTW)
+        x = x_BTW + self.attention_out(attended.transpose(1, 2).reshape(x_BTW.shape))
+        return x + self.feed_forward(x)
 
 
 class Decoder(nn.Module):

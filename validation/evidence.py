@@ -18,7 +18,9 @@ from brimful.strategy import Strategy, num_micro_batches
 EVIDENCE_SCHEMA = "brimful.evidence/1"
 _STATES = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
 Kernels = Literal["cpu", "cuda"]
-Part = Literal["predicted_vs_simulated", "simulated_vs_measured", "step_time", "resume"]
+Part = Literal[
+    "predicted_vs_simulated", "simulated_vs_measured", "step_time", "resume", "pretend_examples"
+]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,6 +150,28 @@ class KilledRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     is_bit_equal: bool
 
 
+class ExampleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An unmodified script, on the pretend GPU and for real.
+
+    Attributes:
+        script: File in ``examples``.
+        arguments: Its arguments.
+        mode: What ``cuda`` meant, and whose kernels were imitated.
+        simulated_peak_allocated_bytes: Of the GPU, as ``brimful pretend`` says it.
+        measured_peak_allocated_bytes: Of the same script on this machine's CPU.
+        simulated_other_bytes: Of the simulated peak: no parameters, gradients, optimizer state.
+        peak_error: Signed, relative to measured.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    mode: str
+    simulated_peak_allocated_bytes: int
+    measured_peak_allocated_bytes: int
+    simulated_other_bytes: int
+    peak_error: float
+
+
 class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Relative errors of one stratum.
 
@@ -222,6 +246,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "simulated_vs_measured": MeasuredRow,
     "step_time": TimedRow,
     "resume": KilledRow,
+    "pretend_examples": ExampleRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01
@@ -330,6 +355,11 @@ def _spread(of: str, factor: str, value: str, errors: list[float]) -> Spread:
         worst=sizes[-1],
         bias=statistics.fmean(errors),
     )
+
+
+def spread_of(of: str, errors: list[float]) -> Spread:
+    """Sum up signed relative errors without telling cases apart."""
+    return _spread(of, "all", "", errors)
 
 
 def in_all(summary: Summary, of: str) -> Spread | None:

@@ -24,6 +24,7 @@ _MODULES: dict[Part, str] = {
     "simulated_vs_measured": "measured_part",
     "step_time": "timed_part",
     "resume": "killed_part",
+    "pretend_examples": "examples_part",
 }
 BARS_MISSED = 1
 

@@ -1,29 +1,65 @@
-"""Runs a script as it is, on this machine's CPU, and says the peak of its tensors.
+"""A process of its own for one real run of a script: prints the peak of its tensors, in bytes.
 
-``python validation/script_worker.py SCRIPT [ARGUMENT...]`` prints one JSON object as its last line.
-It never imports the tape: what is measured here knows nothing of what was simulated.
+``python validation/script_worker.py SCRIPT [ARGUMENT...]`` runs the script as Python would, under
+the profiler, and ends its standard output with a line of JSON. It never imports the tape: what is
+measured here knows nothing of what was simulated.
 """
 
+import contextlib
 import runpy
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import torch
 
-from brimful.measure.allocations import classify, collect, lifetimes, live_bytes
 from brimful.quiet import quiet_libraries
 
+_TIMEOUT_S = 600
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What the profiler's allocation events say of a script's run.
 
-    Attributes:
-        measured_peak_allocated_bytes: The most that was alive at once.
-        measured_lasting_bytes: What was alive at the end of the first step's update and before it,
-            i.e. at the lowest point between the first and the last tenth of the events.
-    """
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What the profiler's allocation events say of a script's run."""
 
     measured_peak_allocated_bytes: int
-    measured_lasting_bytes: int
+    num_events: int
+
+
+def measure(script: Path, arguments: Sequence[str]) -> Run:
+    """Run a script in another process.
+
+    Raises:
+        subprocess.CalledProcessError: The script failed; its message is on stderr.
+    """
+    command = [sys.executable, str(Path(__file__)), str(script), *arguments]
+    done = subprocess.run(  # noqa: S603 - our own file
+        command, stdout=subprocess.PIPE, check=True, timeout=_TIMEOUT_S
+    )
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Run)
+
+
+def serve(program: list[str]) -> None:
+    """Run the program and write what was seen."""
+    import torch
+
+    from brimful.measure.allocations import collect, lifetimes, live_bytes
+
+    sys.argv = program
+    sys.path[0] = str(Path(program[0]).resolve().parent)
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        torch.profiler.profile(activities=[cpu], profile_memory=True) as profiler,
+    ):
+        runpy.run_path(program[0], run_name="__main__")
+    results = profiler.profiler.kineto_results
+    events, _ = collect(results.experimental_event_tree())
+    live = live_bytes(lifetimes(events), len(events.time_ns))
+    run = Run(measured_peak_allocated_bytes=int(live.max()), num_events=len(live))
+    print(msgspec.json.encode(run).decode())
+
+
+if __name__ == "__main__":
+    quiet_libraries()
+    serve(sys.argv[1:])

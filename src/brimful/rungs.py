@@ -81,6 +81,9 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         capacity_bytes: What it may take of the device.
         outcome: Whether the run completes, completes after flushing its cache, or does not.
         simulated_peak_reserved_bytes: The most it held; up to its end, where it runs out.
+        simulated_peak_block_bytes: The most that was handed out, in whole blocks: what
+            ``torch.cuda.max_memory_allocated`` says. A large block is not split where 1 MiB or less
+            would be left.
         num_retries: How often it gave back all it had cached and tried again (slow).
         short_bytes: By how much the request that failed was too large; 0 where none did.
         where: Phase and owner of that request, in words; empty where none failed.
@@ -90,6 +93,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     capacity_bytes: int
     outcome: Outcome
     simulated_peak_reserved_bytes: int
+    simulated_peak_block_bytes: int
     num_retries: int
     short_bytes: int
     where: str

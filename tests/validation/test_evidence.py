@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import examples_part
 import measured_part
 import msgspec
 import predicted_part
@@ -23,6 +24,7 @@ from evidence import (
     strata,
     write_evidence,
 )
+from examples_part import CASES, Example
 
 from brimful.errors import FileFormatError
 from brimful.job import check_job
@@ -41,6 +43,7 @@ LEAST_ROWS = {
     "simulated_vs_measured": 40,
     "step_time": 8,
     "resume": 10,
+    "pretend_examples": 6,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -83,6 +86,9 @@ def test_it_says_how_it_was_made(evidence):
 
 
 def test_its_cases_can_be_run_again(evidence):
+    if evidence.part == "pretend_examples":
+        assert {Example(row.script, row.arguments) for row in evidence.rows} == set(CASES)
+        return
     for row in evidence.rows:
         check_model(row.case.job.model)
         check_strategy(check_job(row.case.job), row.case.strategy)
@@ -116,6 +122,17 @@ def test_the_errors_are_those_of_the_figures():
         difference = row.simulated_peak_allocated_bytes - row.measured_peak_allocated_bytes
         assert row.difference_bytes == difference
         assert abs(difference) <= max(2**20, 0.005 * row.measured_peak_allocated_bytes)
+
+
+def test_unmodified_scripts_peak_where_they_really_do():
+    evidence = committed("pretend_examples")
+    assert examples_part.summarize(list(evidence.rows)) == evidence.summary
+    for row in evidence.rows:
+        said, truth = row.simulated_peak_allocated_bytes, row.measured_peak_allocated_bytes
+        assert row.peak_error == (said - truth) / truth
+        assert abs(said - truth) <= 0.01 * truth
+        assert truth >= 250 * 2**20
+        assert row.simulated_other_bytes > RICH_SHARE * truth
 
 
 def test_the_cases_are_drawn_as_they_should_be():
@@ -218,7 +235,7 @@ def test_a_quick_run_makes_evidence(tmp_path):
 
 
 def test_real_runs_know_nothing_of_the_simulator():
-    code = "import sys, worker, brimful.measure.meter, brimful.build.program as _; "
+    code = "import sys, worker, script_worker, brimful.measure.meter, brimful.build.program as _; "
     code += "print([m for m in sys.modules if '.pretend' in m or '.simulate' in m])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True

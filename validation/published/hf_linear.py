@@ -148,17 +148,35 @@ class LoraLinear(nn.Module):
         return out
 
 
-def quantize_linears(model: nn.Module, *, codes: Tensor | None, skipped: tuple[str, ...]) -> None:
-    """Replace the linear layers of a model on its device by 4-bit ones.
+def load(model: nn.Module, device: torch.device, *, codes: Tensor | None) -> None:
+    """Move a model from the host to its device, tensor by tensor; tied ones stay tied.
 
     Args:
         model: Changed in place.
-        codes: See ``Linear4bit``.
-        skipped: Last parts of the names of the layers that stay.
+        device: Where to.
+        codes: If given, linear layers but the head are quantized as they arrive; see ``Linear4bit``.
     """
-    for parent, name, layer in _linears(model):
-        if name not in skipped:
-            setattr(parent, name, Linear4bit(layer, codes=codes))
+    moved: dict[int, nn.Parameter] = {}
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if codes is not None and isinstance(child, nn.Linear) and name != "lm_head":
+                place(child, device, moved)
+                setattr(module, name, Linear4bit(child, codes=codes))
+                child.weight = None
+    for module in model.modules():
+        place(module, device, moved)
+
+
+def place(module: nn.Module, device: torch.device, moved: dict[int, nn.Parameter]) -> None:
+    """Move a module's own tensors; ``moved`` remembers parameters that other modules share."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        if id(parameter) not in moved:
+            there = parameter.detach().to(device)
+            new = nn.Parameter(there, requires_grad=parameter.requires_grad)
+            moved[id(parameter)] = moved[id(new)] = new
+        setattr(module, name, moved[id(parameter)])
+    for name, buffer in list(module.named_buffers(recurse=False)):
+        setattr(module, name, buffer.to(device))
 
 
 def add_adapters(model: nn.Module, lora: Lora, *, dtype: torch.dtype) -> None:

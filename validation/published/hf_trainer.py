@@ -22,7 +22,7 @@ import msgspec
 import torch
 from hf_bigcode import BigCodeLM
 from hf_decoder import CausalLM, Shape, Widened
-from hf_linear import Lora, add_adapters, quantize_linears
+from hf_linear import Lora, add_adapters, load
 from row import GIB, Row, Simulated, compared_bytes, read_rows, summarise
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
@@ -120,15 +120,17 @@ def build(config: Config, device: torch.device) -> nn.Module:
         device: Where it lies.
     """
     shape, dtype = SHAPES[config.model], DTYPES[config.dtype]
-    with torch.device(device):
+    with torch.device("cpu"):
         if shape.max_positions:
             model: nn.Module = BigCodeLM(shape)
         else:
             model = CausalLM(shape, widened=config.widened)
-    model = _in_type(model, dtype)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    codes = None
     if config.base != "half":
         codes = torch.empty(CODES, dtype=torch.float32, device=device)
-        quantize_linears(model, codes=codes, skipped=("lm_head",))
+    load(model, device, codes=codes)
     if config.lora is not None:
         add_adapters(model, config.lora, dtype=torch.float32)
     if config.base == "nf4-prepared":
@@ -137,17 +139,11 @@ def build(config: Config, device: torch.device) -> nn.Module:
     return model
 
 
-def _in_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast the parameters, not the buffers: the frequencies of rotary positions stay fp32."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    return model
-
-
 def _widen_norms(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.LayerNorm) or "norm" in name.rpartition(".")[2]:
-            module.to(torch.float32)
+            for parameter in module.parameters():
+                parameter.data = parameter.data.to(torch.float32)
 
 
 def train(config: Config, model: nn.Module, device: torch.device) -> tuple[Any, ...]:

@@ -89,7 +89,9 @@ def compared_bytes(mem_class: MemoryClass, simulated: Simulated) -> int:
         mem_class: What was published.
         simulated: The simulation.
     """
-    return simulated.reserved_bytes if mem_class == "reserved" else simulated.allocated_bytes
+    if mem_class == "reserved":
+        return simulated.reserved_bytes
+    return simulated.replayed_allocated_bytes
 
 
 def summarise(

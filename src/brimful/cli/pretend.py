@@ -91,8 +91,9 @@ def run(args: argparse.Namespace) -> int:
         show_json(msgspec.structs.asdict(report))
     else:
         from brimful.report.pretend import pretend_tables
+        from brimful.report.sparkline import sparkline
 
-        show("", pretend_tables(report))
+        show("", "Live bytes over time", *sparkline(report.timeline), "", pretend_tables(report))
     return FITS if report.fits else DOES_NOT_FIT
 
 

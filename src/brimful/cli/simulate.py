@@ -1,11 +1,15 @@
 """``brimful simulate``: the code that trains, on the pretend GPU."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
+
+if TYPE_CHECKING:
+    from brimful.rungs import Simulation
 
 HELP = "run a plan's own code on a pretend GPU and read its memory"
 
@@ -23,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="write the simulation (JSON)",
     )
+    parser.add_argument(
+        "--allocator",
+        metavar="SETTINGS",
+        default="",
+        help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True (default: PyTorch's)",
+    )
     flags.add_json(parser)
 
 
@@ -37,16 +47,16 @@ def run(args: argparse.Namespace) -> int:
     quiet_libraries()
     from brimful.models.config import check_buildable
     from brimful.report.text import inputs_table, owners_table, verdict_table
-    from brimful.report.words import fit_sentence
+    from brimful.report.words import fit_sentence, reserved_sentence
     from brimful.simulate.run import simulate
     from brimful.verdict import judge
 
     predicted = estimate(*asked)
     check_buildable(asked.job.model)
-    simulation = simulate(*asked)
+    simulation = simulate(*asked, allocator=args.allocator)
     if args.output is not None:
         write_bytes(args.output, msgspec.json.encode(simulation))
-    fits = simulation.simulated_peak_allocated_bytes <= predicted.usable_bytes
+    fits = _fits(simulation, predicted.usable_bytes)
     if args.json:
         show_json(
             {
@@ -78,5 +88,16 @@ def run(args: argparse.Namespace) -> int:
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
     )
     peak_bytes = simulation.simulated_peak_allocated_bytes
-    print(fit_sentence(peak_bytes=peak_bytes, usable_bytes=predicted.usable_bytes))
+    print(
+        fit_sentence(peak_bytes=peak_bytes, usable_bytes=predicted.usable_bytes)
+        if simulation.reserved is None
+        else reserved_sentence(simulation.reserved)
+    )
     return FITS if fits else DOES_NOT_FIT
+
+
+def _fits(simulation: "Simulation", usable_bytes: int) -> bool:
+    """On a GPU the caching allocator decides, elsewhere the live bytes."""
+    if simulation.reserved is not None:
+        return simulation.reserved.outcome != "out of memory"
+    return simulation.simulated_peak_allocated_bytes <= usable_bytes

@@ -188,7 +188,7 @@ def _ordinals(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _points(recording: Recording, kinds: Kinds, *, with_phases: bool) -> NDArray[np.int64]:
-    """Return the events after which something was marked, and what, sorted by event."""
+    """Return the events before which something was marked, and what, sorted by event."""
     starts = recording.phase_starts if with_phases else recording.phase_starts[:0]
     found = [
         np.stack([recording.marks, np.full(len(recording.marks), -1)]),
@@ -200,8 +200,8 @@ def _points(recording: Recording, kinds: Kinds, *, with_phases: bool) -> NDArray
 
 
 def _within(points: NDArray[np.int64], piece: Piece) -> list[list[int]]:
-    """List the points that come right after events of the piece."""
-    low, high = np.searchsorted(points[0], [piece.start + 1, piece.stop + 1])
+    """List the points that come right before events of the piece."""
+    low, high = np.searchsorted(points[0], [piece.start, piece.stop])
     inside = points[:, low:high].copy()
     inside[0] -= piece.start
     return inside.tolist()  # type: ignore[no-any-return]  # numpy's tolist is untyped
@@ -211,5 +211,5 @@ def _work(costs: tuple[OpCost, ...], piece: Piece) -> list[tuple[object, ...]]:
     return [
         (cost.event - piece.start, cost.op, *cost[3:])
         for cost in costs
-        if piece.start < cost.event <= piece.stop
+        if piece.start <= cost.event < piece.stop
     ]

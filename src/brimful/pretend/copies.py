@@ -204,7 +204,7 @@ def _rows(
 def _sorted(
     sequence: _Sequence, starts: NDArray[np.int64], *, repeats: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move points that come right after events along with these.
+    """Move points that come right before events along with these.
 
     Returns:
         [2, new points]: which old point and which copy of it; and [new points]: the events that
@@ -218,15 +218,16 @@ def _sorted(
 def _spread(
     sequence: _Sequence, starts: NDArray[np.int64], *, repeats: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    index, before = np.arange(len(starts)), starts - 1
-    places = np.where(before < 0, 0, sequence.place[before] + 1)
+    index = np.arange(len(starts))
+    end = np.array([len(sequence.order)])
+    places = np.concatenate([sequence.place[: sequence.num_events], end])[starts]
     if not repeats:
         return places, index, np.zeros_like(index)
-    inside = index[(before >= 0) & (sequence.slot[before] != NOWHERE)]
+    inside = index[np.append(sequence.slot, NOWHERE)[starts] != NOWHERE]
     copies = np.repeat(np.arange(1, sequence.num_copies + 1), len(inside))
     again = np.tile(inside, sequence.num_copies)
     return (
-        np.concatenate([places, sequence.place[sequence.number(before[again], copies)] + 1]),
+        np.concatenate([places, sequence.place[sequence.number(starts[again], copies)]]),
         np.concatenate([index, again]),
         np.concatenate([np.zeros_like(index), copies]),
     )

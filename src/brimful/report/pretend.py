@@ -47,8 +47,8 @@ def pretend_tables(report: PretendReport) -> "Group":
         _tensors(report),
         *([] if report.kept is None else [_kept(report)]),
         _phases(report),
-        _totals(report),
-        *_notes(report),
+        pairs_table(total_pairs(report), title="Totals (simulated)"),
+        *(bullets(title, lines) for title, lines in note_lines(report)),
     ]
     spaced: list[RenderableType] = [row for part in parts for row in (part, Text(""))]
     style = "bold green" if report.fits else "bold red"
@@ -203,13 +203,14 @@ def _phases(report: PretendReport) -> "Table":
     return table
 
 
-def _totals(report: PretendReport) -> "Table":
+def total_pairs(report: PretendReport) -> list[tuple[str, str]]:
+    """List the totals by name; an indented name belongs to the one above it."""
     reserved = report.reserved
     configured = format_bytes(reserved.simulated_peak_reserved_bytes)
     native = format_bytes(reserved.simulated_peak_reserved_native_bytes)
     expandable = format_bytes(reserved.simulated_peak_reserved_expandable_bytes)
     fragments = format_bytes(reserved.simulated_peak_inactive_split_bytes)
-    pairs = [
+    return [
         ("card", f"{report.card}, {_capacity_words(report.at_capacity)}"),
         ("allocator", report.allocator or "PyTorch's defaults"),
         ("peak allocated", format_bytes(report.simulated_peak_allocated_bytes)),
@@ -222,7 +223,6 @@ def _totals(report: PretendReport) -> "Table":
         ("host tensors", format_bytes(report.host.simulated_peak_bytes)),
         ("events", str(report.num_events)),
     ]
-    return pairs_table(pairs, title="Totals (simulated)")
 
 
 def _capacity_words(at: AtCapacity) -> str:
@@ -258,13 +258,14 @@ def _tensor_words(tensor: Tensor) -> str:
     return f"{words} ({short_line(tensor.line)})" if tensor.line else words
 
 
-def _notes(report: PretendReport) -> Iterator["Group"]:
+def note_lines(report: PretendReport) -> Iterator[tuple[str, Sequence[str]]]:
+    """Say what the numbers rest on and what is not in them: headings, each with its lines."""
     outside = [
         f"{part.name} {format_bytes(part.low_bytes)} to {format_bytes(part.high_bytes)}: "
         f"{part.source}"
         for part in report.outside
     ]
-    yield bullets("Outside the allocator, not in any number above", outside)
+    yield "Outside the allocator, not in any number above", outside
     if report.unknown_ops:
         shown = [
             f"{unknown.op} ({unknown.num_calls} {_plural(unknown.num_calls, 'call', 'calls')})"
@@ -272,7 +273,7 @@ def _notes(report: PretendReport) -> Iterator["Group"]:
         ]
         if len(report.unknown_ops) > NUM_UNKNOWN:
             shown.append(f"{len(report.unknown_ops) - NUM_UNKNOWN} more")
-        yield bullets("Kernels that may take memory of their own, unknown to Brimful", shown)
+        yield "Kernels that may take memory of their own, unknown to Brimful", shown
     if report.assumptions:
-        yield bullets("Assumptions", report.assumptions)
-    yield bullets("Made with", [", ".join(report.versions) or ABSENT])
+        yield "Assumptions", report.assumptions
+    yield "Made with", [", ".join(report.versions) or ABSENT]

@@ -10,6 +10,7 @@ from brimful.report.figures import chart_figure
 from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
+    ABSENT,
     UNKNOWN,
     cluster_inputs,
     considered_fit,
@@ -147,6 +148,8 @@ def bands_section(folder: RunFolder) -> Html:
     """Compare the totals that arithmetic can only bound with what was measured."""
     estimate, measurement = folder.plan.estimate, folder.measurement
     reserved = estimate.predicted_peak_reserved_bytes
+    replayed = folder.simulation.reserved if folder.simulation else None
+    simulated_reserved = replayed.simulated_peak_reserved_bytes if replayed else None
     measured_reserved = measurement.measured_peak_reserved_bytes if measurement else None
     measured_process = measurement.measured_process_bytes if measurement else None
     rows = [
@@ -155,19 +158,21 @@ def bands_section(folder: RunFolder) -> Html:
             "none: no caching allocator"
             if reserved is None
             else format_band(reserved, unit="bytes"),
+            format_value(simulated_reserved, unit="bytes"),
             format_value(measured_reserved, unit="bytes"),
         ),
         (
             "process",
             format_band(estimate.predicted_process_bytes, unit="bytes"),
+            ABSENT,
             format_value(measured_process, unit="bytes"),
         ),
     ]
-    right = frozenset({1, 2})
+    right = frozenset({1, 2, 3})
     body = markup.join(markup.row([markup.text(c) for c in cells], right=right) for cells in rows)
     return markup.table(
-        "Totals outside the live bytes: a predicted band, and what was measured.",
-        ("Total", "Predicted", "Measured"),
+        "Totals outside the live bytes: a predicted band, the replayed allocator, the real one.",
+        ("Total", "Predicted", "Simulated", "Measured"),
         [body],
         right=right,
     )

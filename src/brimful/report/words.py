@@ -5,7 +5,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Band, Estimate, Plan
-from brimful.rungs import Measurement, Simulation
+from brimful.rungs import Measurement, Reserved, Simulation
 from brimful.search.record import Considered
 from brimful.strategy import Strategy, num_checkpointed, num_micro_batches
 from brimful.units import (
@@ -27,6 +27,21 @@ def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
         return f"fits: {format_bytes(peak_bytes)} of {format_bytes(usable_bytes)}"
     short_bytes = peak_bytes - usable_bytes
     return f"does not fit: {format_bytes(peak_bytes)}, short by {format_bytes(short_bytes)}"
+
+
+def reserved_sentence(reserved: Reserved) -> str:
+    """Say what the caching allocator makes of a simulation at capacity."""
+    held = format_bytes(reserved.simulated_peak_reserved_bytes)
+    capacity = format_bytes(reserved.capacity_bytes)
+    if reserved.outcome == "out of memory":
+        short = format_bytes(reserved.short_bytes)
+        return f"out of memory in {reserved.where}: short by {short} of {capacity}"
+    if reserved.num_retries:
+        return (
+            f"fits with {reserved.num_retries} retries (slow): the allocator holds {held} of "
+            f"{capacity} and has to give back what it cached"
+        )
+    return f"fits: the allocator holds at most {held} of {capacity}"
 
 
 def share_words(num_bytes: float, total_bytes: float) -> str:

@@ -34,6 +34,7 @@ def reserve(recording: Recording, *, allocator: str, capacity_bytes: int) -> Res
         capacity_bytes=capacity_bytes,
         outcome=_outcome(done),
         simulated_peak_reserved_bytes=done.peak_reserved_bytes,
+        simulated_peak_block_bytes=done.peak_allocated_bytes,
         num_retries=done.num_retries,
         short_bytes=failed.short_bytes if failed else 0,
         where=_where(recording, failed) if failed else "",
