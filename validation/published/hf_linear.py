@@ -14,6 +14,9 @@ import torch
 from bitsandbytes_parts import dequantize, quantize
 from torch import Tensor, nn
 
+Moved = dict[nn.Parameter, nn.Parameter]
+"""Parameters on the host and what they became on the device."""
+
 
 class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The adapters.
@@ -154,9 +157,9 @@ def load(model: nn.Module, device: torch.device, *, codes: Tensor | None) -> Non
     Args:
         model: Changed in place.
         device: Where to.
-        codes: If given, linear layers but the head are quantized as they arrive; see ``Linear4bit``.
+        codes: If given, all linear layers but the head are quantized; see ``Linear4bit``.
     """
-    moved: dict[int, nn.Parameter] = {}
+    moved: Moved = {}
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if codes is not None and isinstance(child, nn.Linear) and name != "lm_head":
@@ -167,14 +170,14 @@ def load(model: nn.Module, device: torch.device, *, codes: Tensor | None) -> Non
         place(module, device, moved)
 
 
-def place(module: nn.Module, device: torch.device, moved: dict[int, nn.Parameter]) -> None:
+def place(module: nn.Module, device: torch.device, moved: Moved) -> None:
     """Move a module's own tensors; ``moved`` remembers parameters that other modules share."""
     for name, parameter in list(module.named_parameters(recurse=False)):
-        if id(parameter) not in moved:
+        if parameter not in moved:
             there = parameter.detach().to(device)
             new = nn.Parameter(there, requires_grad=parameter.requires_grad)
-            moved[id(parameter)] = moved[id(new)] = new
-        setattr(module, name, moved[id(parameter)])
+            moved[parameter] = moved[new] = new
+        setattr(module, name, moved[parameter])
     for name, buffer in list(module.named_buffers(recurse=False)):
         setattr(module, name, buffer.to(device))
 

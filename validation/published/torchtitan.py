@@ -45,7 +45,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         live_bytes: Peak of what tensors asked for.
-        allocated_bytes: Peak of the same, each request rounded to 512 bytes.
+        allocated_bytes: Peak of the blocks handed out for it, native segments.
         active_bytes: Peak of blocks handed out, or freed but still in use by other streams.
         native_bytes: Peak reserved, native segments.
         expandable_bytes: Peak reserved, expandable segments.

@@ -13,9 +13,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.errors import UnsupportedError
 from brimful.pretend.recording import Recording
 
 NO_UNIT = -1
+
+
+class NotPeriodicError(UnsupportedError):
+    """A tape that cannot be unrolled, with the reason; trace it in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

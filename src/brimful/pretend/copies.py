@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.pretend.alike import NOWHERE, Pair, references
+from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.recording import NEVER, OpCost, Recording
 
 
@@ -86,7 +87,7 @@ def put_copies(recording: Recording, pair: Pair, *, num_copies: int, with_phases
         with_phases: Whether phases begin within units, so that they are copied too.
 
     Raises:
-        ValueError: What one unit allocates is freed where its copy's would not be.
+        NotPeriodicError: What one unit allocates is freed where its copy's would not be.
     """
     sequence = _sequence(len(recording.events), pair, num_copies)
     old, copy = sequence.origin()
@@ -107,7 +108,9 @@ def put_copies(recording: Recording, pair: Pair, *, num_copies: int, with_phases
         costs=_costs(recording, sequence, starts),
     )
     if not np.array_equal(moved.died == NEVER, recording.died[source] == NEVER):
-        raise ValueError("not every unit's tensors are freed where those of its copy would be")
+        raise NotPeriodicError(
+            "not every unit's tensors are freed where those of its copy would be"
+        )
     return Copied(
         recording=moved, row=source, row_copy=copy[births], phase=order[0], phase_copy=order[1]
     )
@@ -190,7 +193,7 @@ def _rows(
     frees = np.flatnonzero(~births)
     freed = row_at[sequence.place[aim[frees]]]
     if len(np.unique(freed)) != len(freed):
-        raise ValueError("one tensor would be freed twice")
+        raise NotPeriodicError("one tensor would be freed twice")
     died = np.full(len(born), NEVER)
     died[freed] = frees
     events = row_at.copy()

@@ -6,6 +6,7 @@ PyTorch offers to a function mode, ``replacements`` are names that it does not.
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -96,6 +97,37 @@ def _numpy(known: KnownValues, x: Any, **kwargs: Any) -> Any:
         return _Tensor.numpy(value, **kwargs)
 
 
+def _asarray(_: KnownValues, data: Any, **kwargs: Any) -> Any:
+    if not isinstance(data, torch.UntypedStorage):
+        return torch.asarray(data, **{name: inward(x) for name, x in kwargs.items()})
+    # A file that is being read (safetensors): real bytes, of which a fake mode makes nothing.
+    with torch._C._DisableTorchDispatch():  # noqa: SLF001
+        return torch.asarray(data, **kwargs)
+
+
+def _deepcopy(_: KnownValues, x: Any, memo: Any) -> Any:
+    with warnings.catch_warnings():
+        # It looks at the address of a fake tensor, which is none.
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        return _Tensor.__deepcopy__(x, memo)
+
+
+def _format(_: KnownValues, x: Any, spec: str) -> str:
+    is_number = isinstance(x, FakeTensor) and x.dim() == 0
+    return format(x.item(), spec) if is_number else _Tensor.__format__(x, spec)
+
+
+def _set_data(_: KnownValues, x: Any, value: Any) -> None:
+    """Move a tensor in place, which PyTorch refuses where devices of fake tensors differ."""
+    if not isinstance(x, FakeTensor) or x.fake_device == value.fake_device:
+        _set_data_in_place(x, value)
+        return
+    if isinstance(x, torch.nn.Parameter):
+        value = torch.nn.Parameter(value.detach(), requires_grad=x.requires_grad)
+    torch.utils.swap_tensors(x, value)
+
+
+_set_data_in_place = _Tensor.data.__set__
 ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.device: _make_device,
     _Tensor.cuda: _cuda,
@@ -105,6 +137,10 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     _Tensor.get_device: _get_device,
     _Tensor.data_ptr: _data_ptr,
     _Tensor.numpy: _numpy,
+    torch.asarray: _asarray,
+    _Tensor.__deepcopy__: _deepcopy,
+    _Tensor.__format__: _format,
+    _set_data_in_place: _set_data,
 }
 """What is called instead of a PyTorch function, with what is known of values before its arguments;
 anything that it calls is PyTorch's own."""
@@ -184,6 +220,32 @@ def _no_compile(*_args: Any, **_kwargs: Any) -> Any:
     )
 
 
+def _storage_data_ptr(original: Any) -> Any:
+    def data_ptr(storage: Any) -> int:
+        is_fake = storage.device.type == "meta"
+        return int(storage._cdata if is_fake else original(storage))  # noqa: SLF001
+
+    return data_ptr
+
+
+def _saves_nothing(function: str, result: Any = None) -> Any:
+    def save(*_args: Any, **_kwargs: Any) -> Any:
+        warnings.warn(f"{function} writes nothing on the pretend GPU", stacklevel=2)
+        return result
+
+    return save
+
+
+def _saving() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what keeps a program from writing values that nobody has over its checkpoints."""
+    from safetensors import torch as files
+
+    yield torch, "save", _saves_nothing("torch.save")
+    yield files, "_flatten_as_ptr", lambda *_, **__: {}
+    yield files, "serialize_file", _saves_nothing("safetensors")
+    yield files, "serialize", _saves_nothing("safetensors", b"")
+
+
 def replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield object, name and value of everything that is replaced outside ``torch.cuda``."""
     for name in ("set_default_device", "get_default_device", "load"):
@@ -207,3 +269,6 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "compile", _no_compile
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
+    storage = torch.UntypedStorage
+    yield storage, "data_ptr", _storage_data_ptr(storage.data_ptr)
+    yield from _saving()

@@ -26,6 +26,7 @@ from brimful.pretend import cuda_calls, cuda_names
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import KnownValues
+from brimful.pretend.replacing import replaced
 
 
 class _State:
@@ -123,5 +124,5 @@ def saying_cuda(known: KnownValues) -> Iterator[None]:
     """
     mode = _SaysCuda(known)
     names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))
-    with cuda_names.replaced(names), _Below(), mode:
+    with replaced(names), _Below(), mode:
         yield

@@ -4,7 +4,6 @@ Everything is asked of the ``gpu`` device's own module. What stands in neither i
 says that there is no CUDA.
 """
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -114,26 +113,3 @@ def replacements() -> Iterator[tuple[ModuleType, str, Any]]:
     yield torch.cuda.nvtx, "_nvtx", _Ranges
     yield torch.cuda.profiler, "start", _nothing
     yield torch.cuda.profiler, "stop", _nothing
-
-
-@contextlib.contextmanager
-def replaced(what: Any) -> Iterator[None]:
-    """Replace attributes inside the block.
-
-    Args:
-        what: Triples of an object, the attribute's name and its value; a name that the object does
-            not have is made and removed again.
-    """
-    missing = object()
-    before: list[tuple[Any, str, Any]] = []
-    try:
-        for target, name, value in what:
-            before.append((target, name, vars(target).get(name, missing)))
-            setattr(target, name, value)
-        yield
-    finally:
-        for target, name, value in reversed(before):
-            if value is missing:
-                delattr(target, name)
-            else:
-                setattr(target, name, value)

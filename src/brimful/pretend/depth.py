@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from brimful.pretend.blocks import Pattern
-from brimful.pretend.unroll import MIN_UNITS, NotPeriodicError
+from brimful.pretend.blocks import NotPeriodicError, Pattern
+from brimful.pretend.unroll import MIN_UNITS
 
 _PER_BLOCK = frozenset({"layer_idx", "layer_id", "layer_number", "layer_index", "block_idx"})
 """Attributes that number a block and say nothing of its kind."""

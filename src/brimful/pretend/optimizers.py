@@ -2,8 +2,8 @@
 
 PyTorch works on whole lists of parameters (``foreach``) where they are plain tensors on a device
 that is quick at it, and on one after another elsewhere; temporaries differ by the size of a model.
-Source: ``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py``; the same list of types in
-``torch/utils/_foreach_utils.py`` decides for ``clip_grad_norm_``.
+Source: ``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py``; for ``clip_grad_norm_``
+``_has_foreach_support`` in ``torch/utils/_foreach_utils.py``. Each has a list of types of its own.
 """
 
 import contextlib
@@ -23,13 +23,15 @@ def picking_as(imitate: kernels.Kernels) -> Iterator[None]:
     Args:
         imitate: Whose kernels; a CPU's optimizers take one parameter after another.
     """
-    types = _foreach_utils._foreach_supported_types  # noqa: SLF001
+    lists = [home._foreach_supported_types for home in (optimizer, _foreach_utils)]  # noqa: SLF001
     original = optimizer._get_foreach_kernels_supported_devices  # noqa: SLF001
-    types.append(FakeTensor)
+    for types in lists:
+        types.append(FakeTensor)
     if imitate == "cpu":
         optimizer._get_foreach_kernels_supported_devices = list  # noqa: SLF001
     try:
         yield
     finally:
         optimizer._get_foreach_kernels_supported_devices = original  # noqa: SLF001
-        types.remove(FakeTensor)
+        for types in lists:
+            types.remove(FakeTensor)

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.errors import UnsupportedError
 from brimful.pretend.alike import Kinds, Pair, difference, pair_of
 from brimful.pretend.blocks import (
     NO_UNIT,
+    NotPeriodicError,
     Pattern,
     Units,
     block_of,
@@ -26,6 +26,7 @@ from brimful.pretend.blocks import (
     units_of_stretches,
 )
 from brimful.pretend.copies import Copied, put_copies
+from brimful.pretend.growth import Growth, by_maker, grow_costs, grow_rows
 from brimful.pretend.recording import Recording
 
 MIN_UNITS = 4
@@ -33,10 +34,6 @@ MIN_UNITS = 4
 MIN_STEPS = 3
 FORWARD, BACKWARD = " forward", " backward"
 _STEP = re.compile(r"step (\d+) (.*)")
-
-
-class NotPeriodicError(UnsupportedError):
-    """A tape that cannot be unrolled, with the reason; trace it in full."""
 
 
 def unroll_blocks(
@@ -64,34 +61,44 @@ def unroll_blocks(
     num_copies = num_more // pattern.period
     if not num_copies:
         return deep
-    grown = _grow(deep, shallow, units, pattern, num_copies)
+    num_less = units.count - count_units(shallow, pattern)
+    growth = Growth(deep=deep, shallow=shallow, num_more=num_less, num_copies=num_copies)
+    rows = [by_maker(r, _unowned(r, pattern)) for r in (deep, shallow)]
+    grown = grow_rows(growth, rows[0], rows[1], units.of_row == NO_UNIT)
     copied, unit = _repeat(
         grown, units, num_copies=num_copies, kinds=_block_kinds(grown, pattern), with_phases=False
     )
-    return _with_owners(copied, pattern, unit + 1, num_copies)
+    return grow_costs(growth, _with_owners(copied, pattern, unit + 1, num_copies))
 
 
-def unroll_micro_batches(recording: Recording, *, num_micro_batches: int) -> Recording:
+def unroll_micro_batches(
+    deep: Recording, *, shallow: Recording, num_micro_batches: int
+) -> Recording:
     """Return the tape of steps with more micro-batches than were traced.
 
     Args:
-        recording: A tape whose every step has the same number of micro-batches, at least 3 (4 where
+        deep: A tape whose every step has the same number of micro-batches, at least 3 (4 where
             the program makes the next batch before the last one's end).
+        shallow: The same with fewer, at least 1.
         num_micro_batches: Of each step.
 
     Raises:
         NotPeriodicError: The micro-batches are not alike.
     """
-    for step in _step_numbers(recording):
-        forwards = [p for p in _phases_of(recording, step) if recording.phases[p].endswith(FORWARD)]
-        starts = _starts(recording, forwards)
-        num_copies = num_micro_batches - len(starts)
-        if num_copies < 0:
-            raise NotPeriodicError(f"{len(starts)} micro-batches were traced")
-        if num_copies:
-            stop = _end_of_phases(recording, step)
-            recording = _repeat_stretches(recording, starts, stop, num_copies).recording
-    return recording
+    steps = _step_numbers(deep)
+    numbers = {len(_forwards(tape, step)) for tape in (deep, shallow) for step in steps}
+    many, few = max(numbers), min(numbers)
+    if len(numbers) != 2 or many > num_micro_batches:  # noqa: PLR2004 - many and few
+        raise NotPeriodicError(f"the tapes have {sorted(numbers)} micro-batches, not few and many")
+    if many == num_micro_batches:
+        return deep
+    growth = Growth(
+        deep=deep, shallow=shallow, num_more=many - few, num_copies=num_micro_batches - many
+    )
+    recording = deep
+    for step in steps:
+        recording = _unroll_step(replace(growth, deep=recording), step)
+    return grow_costs(growth, recording)
 
 
 def unroll_steps(recording: Recording, *, num_steps: int) -> Recording:
@@ -113,6 +120,19 @@ def unroll_steps(recording: Recording, *, num_steps: int) -> Recording:
     starts = _starts(recording, [_phases_of(recording, number)[0] for number in numbers])
     copied = _repeat_stretches(recording, starts, len(recording.events), num_copies)
     return _with_steps(copied, num_copies)
+
+
+def _unroll_step(growth: Growth, step: int) -> Recording:
+    """Unroll the micro-batches of one step."""
+    deep = growth.deep
+    starts, stop = _starts(deep, _forwards(deep, step)), _end_of_backward(deep, step)
+    after = deep.born >= min(_edges(starts)[-1], stop)
+    ours, theirs = (
+        by_maker(tape, np.flatnonzero(np.isin(tape.phase, _phases_of(tape, step))))
+        for tape in (deep, growth.shallow)
+    )
+    grown = grow_rows(growth, ours, theirs, after)
+    return _repeat_stretches(grown, starts, stop, growth.num_copies).recording
 
 
 def _repeat(
@@ -150,10 +170,9 @@ def _repeat_stretches(
     Where the program begins a unit before its forward pass, the last one ends early; so the
     stretches may end where the last one ends instead of beginning where the first one begins.
     """
-    if len(starts) < MIN_STEPS:
-        raise NotPeriodicError(f"{len(starts)} were traced, and {MIN_STEPS} are needed at least")
-    length = starts[-1] - starts[-2]
-    from_starts = (*starts, min(starts[-1] + length, stop))
+    edges = _edges(starts)
+    length = edges[-1] - starts[-1]
+    from_starts = (*starts, min(edges[-1], stop))
     from_stop = (starts[0], *(stop - n * length for n in range(len(starts) - 1, -1, -1)))
     names = [_STEP.sub(r"step \2", name) for name in recording.phases]
     kinds = Kinds(owner=np.arange(len(recording.owners)), phase=_numbers(names))
@@ -161,12 +180,19 @@ def _repeat_stretches(
     for edges in (from_starts, from_stop):
         units = units_of_stretches(recording, edges)
         try:
-            return _repeat(recording, units, num_copies=num_copies, kinds=kinds, with_phases=True)[
-                0
-            ]
+            copied = _repeat(recording, units, num_copies=num_copies, kinds=kinds, with_phases=True)
         except NotPeriodicError as error:
             reasons.append(error)
+        else:
+            return copied[0]
     raise reasons[0]
+
+
+def _edges(starts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the starts and the end of the last stretch, if it is as long as the one before."""
+    if len(starts) < MIN_STEPS:
+        raise NotPeriodicError(f"{len(starts)} were traced, and {MIN_STEPS} are needed at least")
+    return (*starts, 2 * starts[-1] - starts[-2])
 
 
 def _step_numbers(recording: Recording) -> list[int]:
@@ -179,11 +205,16 @@ def _phases_of(recording: Recording, step: int) -> list[int]:
     return [i for i, name in enumerate(recording.phases) if name.startswith(f"step {step} ")]
 
 
+def _forwards(recording: Recording, step: int) -> list[int]:
+    """Return the phases with which the micro-batches of a step begin."""
+    return [p for p in _phases_of(recording, step) if recording.phases[p].endswith(FORWARD)]
+
+
 def _starts(recording: Recording, phases: list[int]) -> tuple[int, ...]:
     return tuple(int(recording.phase_starts[phase]) for phase in phases)
 
 
-def _end_of_phases(recording: Recording, step: int) -> int:
+def _end_of_backward(recording: Recording, step: int) -> int:
     """Return the event after a step's last backward pass."""
     last = max(i for i in _phases_of(recording, step) if recording.phases[i].endswith(BACKWARD))
     ends = [*recording.phase_starts.tolist(), len(recording.events)]
@@ -208,91 +239,14 @@ def _with_owners(copied: Copied, pattern: Pattern, unit_after: int, num_copies: 
     block = np.array([block_of(owner, pattern.stack) for owner in old.owners])[old.owner]
     is_after = block >= pattern.num_prefix + unit_after * pattern.period
     shift = np.where(is_after, num_copies, copied.row_copy) * (block >= 0)
-    pairs, index = np.unique(old.owner * (num_copies + 1) + shift, return_inverse=True)
+    pairs, index = np.unique(
+        old.owner.astype(np.int64) * (num_copies + 1) + shift, return_inverse=True
+    )
     owners = []
     for pair in pairs.tolist():
         owner, by = divmod(pair, num_copies + 1)
         owners.append(_moved(old.owners[owner], pattern, by=by * pattern.period))
     return replace(old, owner=index.astype(np.int32), owners=tuple(owners))
-
-
-def _grow(
-    deep: Recording, shallow: Recording, units: Units, pattern: Pattern, num_copies: int
-) -> Recording:
-    """Give what is outside the blocks the size it has with more of them.
-
-    Raises:
-        NotPeriodicError: The two tapes do not have the same allocations outside the blocks.
-    """
-    by = num_copies / (units.count - count_units(shallow, pattern))
-    sizes, kinds, shapes = deep.num_bytes.copy(), deep.shape_dtype.copy(), list(deep.shapes)
-    for row, like in _same_outside(deep, shallow, units, pattern):
-        grown = int(sizes[row] - shallow.num_bytes[like])
-        if grown:
-            sizes[row] += round(grown * by)
-            shape, few_shape = shapes[kinds[row]], shallow.shapes[shallow.shape_dtype[like]]
-            kinds[row] = len(shapes)
-            shapes.append((_grown_shape(shape[0], few_shape[0], by), shape[1]))
-    return replace(deep, num_bytes=sizes, shape_dtype=kinds, shapes=tuple(shapes))
-
-
-def _same_outside(
-    deep: Recording, shallow: Recording, units: Units, pattern: Pattern
-) -> Iterator[tuple[int, int]]:
-    """Pair the allocations outside the units of two tapes, by what made them, in order."""
-    ours, theirs = _by_maker(deep, pattern), _by_maker(shallow, pattern)
-    for maker, rows in ours.items():
-        outside = [row for row in rows if units.of_row[row] == NO_UNIT]
-        others = theirs.get(maker, [])
-        if len(rows) == len(others):
-            yield from zip(rows, others, strict=True)
-        elif outside and len(set(deep.num_bytes[rows]) | set(shallow.num_bytes[others])) > 1:
-            raise NotPeriodicError(
-                f"{maker[2]} makes {len(rows)} tensors of several sizes outside the blocks with "
-                f"many, and {len(others)} with few"
-            )
-
-
-def _made_per_unit(deep: Recording, shallow: Recording, pattern: Pattern) -> dict[int, int]:
-    """Find rows that nobody owns, made in one go, so many for each unit; tell the unit of each.
-
-    FSDP2 makes an empty tensor for each module it is given, before that has a path.
-    """
-    found: dict[int, int] = {}
-    count = count_units(deep, pattern)
-    num_more = max(1, count - count_units(shallow, pattern))
-    theirs = _by_maker(shallow, pattern)
-    for maker, rows in _by_maker(deep, pattern).items():
-        each, rest = divmod(len(rows) - len(theirs.get(maker, [])), num_more)
-        run = rows[: each * count]
-        in_one_go = len(run) == each * count and np.all(np.diff(deep.born[run]) == 1)
-        if each > 0 and not rest and in_one_go and len(set(deep.num_bytes[rows].tolist())) == 1:
-            found |= {row: place // each for place, row in enumerate(run)}
-    return found
-
-
-def _by_maker(recording: Recording, pattern: Pattern) -> dict[tuple[int, str, str, str], list[int]]:
-    """Group the rows that no block owns by phase, owner, operation and line."""
-    inner = np.array([block_of(owner, pattern.stack) >= 0 for owner in recording.owners])
-    found: dict[tuple[int, str, str, str], list[int]] = {}
-    for row in np.flatnonzero(~inner[recording.owner]).tolist():
-        maker = (
-            int(recording.phase[row]),
-            recording.owners[recording.owner[row]],
-            recording.ops[recording.op[row]],
-            recording.lines[recording.line[row]],
-        )
-        found.setdefault(maker, []).append(row)
-    return found
-
-
-def _grown_shape(shape: str, few: str, by: float) -> str:
-    """Let each dimension grow as much further as it has grown: [9] to [12] once more is [15]."""
-    sizes, few_sizes = (re.findall(r"\d+", text) for text in (shape, few))
-    if len(sizes) != len(few_sizes):
-        return shape
-    pairs = zip(map(int, sizes), map(int, few_sizes), strict=True)
-    return str([size + round((size - size_few) * by) for size, size_few in pairs])
 
 
 def _numbers(values: list[str]) -> NDArray[np.int64]:
@@ -316,3 +270,27 @@ def _moved(owner: str, pattern: Pattern, *, by: int) -> str:
         return owner
     rest = owner.removeprefix(f"{pattern.stack}.{block}")
     return f"{pattern.stack}.{block + by}{rest}"
+
+
+def _unowned(recording: Recording, pattern: Pattern) -> NDArray[np.int64]:
+    """Return the rows that no block owns."""
+    inner = np.array([block_of(owner, pattern.stack) >= 0 for owner in recording.owners])
+    return np.flatnonzero(~inner[recording.owner])
+
+
+def _made_per_unit(deep: Recording, shallow: Recording, pattern: Pattern) -> dict[int, int]:
+    """Find rows that nobody owns, made in one go, so many for each unit; tell the unit of each.
+
+    FSDP2 makes an empty tensor for each module it is given, before that has a path.
+    """
+    found: dict[int, int] = {}
+    count = count_units(deep, pattern)
+    num_more = max(1, count - count_units(shallow, pattern))
+    theirs = by_maker(shallow, _unowned(shallow, pattern))
+    for maker, rows in by_maker(deep, _unowned(deep, pattern)).items():
+        each, rest = divmod(len(rows) - len(theirs.get(maker, [])), num_more)
+        run = rows[: each * count]
+        in_one_go = len(run) == each * count and np.all(np.diff(deep.born[run]) == 1)
+        if each > 0 and not rest and in_one_go and len(set(deep.num_bytes[rows].tolist())) == 1:
+            found |= {row: place // each for place, row in enumerate(run)}
+    return found

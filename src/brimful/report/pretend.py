@@ -61,7 +61,8 @@ def fit_lines(report: PretendReport) -> list[str]:
     have = format_bytes(at.capacity_bytes)
     reserved = format_bytes(at.simulated_peak_reserved_bytes)
     if at.failure is not None:
-        return [_failure_sentence(at.failure, have), *_failure_lines(at.failure)]
+        short = format_bytes(at.failure.short_bytes)
+        return [f"does not fit: short by {short} of {have}", *_failure_lines(at.failure)]
     if at.num_retries:
         flushes = _plural(at.num_retries, "cache flush", "cache flushes")
         line = f"fits with {at.num_retries} {flushes}: {reserved} reserved of {have}"
@@ -69,19 +70,17 @@ def fit_lines(report: PretendReport) -> list[str]:
     return [f"fits: {reserved} reserved of {have}"]
 
 
-def _failure_sentence(failure: Failure, have: str) -> str:
-    return (
-        f"does not fit: out of memory at event {failure.event} of {failure.num_events} "
-        f"({failure.tensor.phase}), short by {format_bytes(failure.short_bytes)} of {have}"
-    )
-
-
 def _failure_lines(failure: Failure) -> Iterator[str]:
     tensor = failure.tensor
+    where = f"event {failure.event} of {failure.num_events}"
+    yield f"  out of memory in {tensor.phase} ({where})"
     yield (
-        f"  asked for {format_bytes(tensor.num_bytes)} ({tensor.shape} {tensor.dtype}, "
-        f"{tensor.item}) with {format_bytes(failure.allocated_bytes)} allocated and "
+        f"  with {format_bytes(failure.allocated_bytes)} allocated and "
         f"{format_bytes(failure.reserved_bytes)} reserved"
+    )
+    yield (
+        f"  when {format_bytes(tensor.num_bytes)} were asked for: "
+        f"{tensor.item}, {tensor.shape} {tensor.dtype}"
     )
     node = f", {tensor.node}" if tensor.node else ""
     yield f"  by {tensor.module or NO_MODULE}, {short_op(tensor.op)}{node}"

@@ -1,0 +1,188 @@
+"""An unrolled tape is the tape of the whole model, event by event, for every family."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from brimful.pretend.allocator import replay
+from brimful.pretend.allocator_config import parse_settings
+from brimful.pretend.blocks import NotPeriodicError, Pattern
+from brimful.pretend.depth import check_reduced, find_depth, reduced
+from brimful.pretend.unroll import unroll_blocks, unroll_micro_batches, unroll_steps
+from brimful.simulate import run as simulation
+from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
+from tests.samples import make_job, make_model as make_spec, make_strategy  # isort: skip
+
+pytestmark = pytest.mark.torch
+
+NUM_UNITS = 9
+PERIODS = {"gemma2": 2, "gpt_oss": 2}
+PREFIXES = {"deepseek_v3": 2}
+
+
+def allocations(recording):
+    """Everything that a row says, by name instead of by number."""
+    columns = [
+        recording.num_bytes,
+        np.array(recording.items)[recording.item],
+        recording.stream,
+        np.array(recording.owners)[recording.owner],
+        np.array(recording.ops)[recording.op],
+        np.array(recording.nodes)[recording.node],
+        np.array(recording.lines)[recording.line],
+        np.array(recording.phases)[recording.phase],
+        [recording.shapes[i] for i in recording.shape_dtype],
+        recording.born,
+        recording.died,
+        recording.in_use_until,
+    ]
+    return list(zip(*(list(column) for column in columns), strict=True))
+
+
+def multiset(recording):
+    return Counter(row[:4] for row in allocations(recording))
+
+
+def at_boundaries(recording):
+    """Live bytes wherever what happens passes from one module to another."""
+    rows = np.where(recording.events >= 0, recording.events, ~recording.events)
+    owners = [recording.owners[i] for i in recording.owner[rows]]
+    edges = [i for i, (a, b) in enumerate(pairwise(owners)) if a != b]
+    return [(owners[i], int(b)) for i, b in zip(edges, recording.live_bytes()[edges], strict=True)]
+
+
+def reserved_bytes(recording, settings):
+    return replay(
+        recording.events,
+        recording.num_bytes,
+        streams=recording.stream,
+        in_use_until=recording.in_use_until,
+        settings=parse_settings(settings),
+        capacity_bytes=None,
+    ).peak_reserved_bytes
+
+
+def work(recording):
+    """Operations, FLOPs and bytes moved, phase by phase and operation by operation."""
+    found = Counter()
+    for cost in recording.costs:
+        place = recording.phases[cost.phase], cost.op
+        found[*place, "count"] += 1
+        found[*place, "flops"] += cost.matrix_flops + cost.attention_flops
+        found[*place, "bytes"] += sum(cost.moved_bytes)
+    return found
+
+
+def assert_same(unrolled, full):
+    assert at_boundaries(unrolled) == at_boundaries(full)
+    assert unrolled.live_bytes().max() == full.live_bytes().max()
+    assert multiset(unrolled) == multiset(full)
+    for settings in ("", "expandable_segments:True"):
+        expected = reserved_bytes(full, settings)
+        assert abs(reserved_bytes(unrolled, settings) - expected) <= 1e-3 * expected
+    # And more than was asked for: nothing differs at all.
+    assert np.array_equal(unrolled.events, full.events)
+    assert allocations(unrolled) == allocations(full)
+    assert unrolled.phases == full.phases
+    for name in ("phase_starts", "marks", "cache_flushes"):
+        assert np.array_equal(getattr(unrolled, name), getattr(full, name)), name
+    assert work(unrolled) == work(full)
+
+
+def unrolled_and_full(family, *, num_units=NUM_UNITS, **how):
+    period = PERIODS.get(family, 1)
+    num_blocks = PREFIXES.get(family, 0) + num_units * period
+    config = make_config(family, num_blocks)
+    model = make_model(config)
+    depth = find_depth(model, config)
+    assert (depth.pattern.num_prefix, depth.pattern.period) == (PREFIXES.get(family, 0), period)
+    deep, shallow = (reduced(config, n) for n in (depth.num_traced, depth.num_few))
+    check_reduced(make_model(deep), deep, deep=model, deep_config=config)
+    unrolled = unroll_blocks(
+        trace(deep, **how),
+        shallow=trace(shallow, **how),
+        pattern=depth.pattern,
+        num_blocks=num_blocks,
+    )
+    return unrolled, trace(config, **how)
+
+
+@pytest.mark.parametrize("reshard", [None, True, False], ids=["whole", "zero3", "zero2"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blocks_unroll_to_the_whole_model(family, checkpointing, reshard):
+    assert_same(*unrolled_and_full(family, checkpointing=checkpointing, reshard=reshard))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_blocks_unroll_in_a_hybrid_mesh_with_several_micro_batches(reshard):
+    how = {"reshard": reshard, "mesh_shape": (2, 4), "num_micro_batches": 2}
+    assert_same(*unrolled_and_full("llama", num_units=12, **how))
+
+
+@pytest.mark.parametrize("reshard", [None, True])
+def test_micro_batches_unroll(reshard):
+    few, many, whole = (
+        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=n) for n in (1, 4, 7)
+    )
+    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=7), whole)
+
+
+@pytest.mark.parametrize("reshard", [None, True])
+def test_steps_unroll(reshard):
+    few, whole = (
+        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=2, num_steps=n)
+        for n in (3, 7)
+    )
+    assert_same(unroll_steps(few, num_steps=7), whole)
+
+
+def test_blocks_then_micro_batches_then_steps_unroll():
+    def traced(num_blocks, num_micro_batches, num_steps):
+        return trace(
+            make_config("llama", num_blocks),
+            num_micro_batches=num_micro_batches,
+            num_steps=num_steps,
+        )
+
+    pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
+    many, few = (
+        unroll_blocks(traced(4, n, 3), shallow=traced(1, n, 3), pattern=pattern, num_blocks=6)
+        for n in (4, 1)
+    )
+    grown = unroll_micro_batches(many, shallow=few, num_micro_batches=6)
+    assert_same(unroll_steps(grown, num_steps=5), traced(6, 6, 5))
+
+
+def own_trace(monkeypatch, num_blocks, num_micro_batches, **changes):
+    """Trace the program that ``brimful train`` runs, with what each operation costs."""
+    monkeypatch.setattr(simulation, "MAX_MICRO_BATCHES", num_micro_batches)
+    model = make_spec("llama", num_hidden_layers=num_blocks)
+    job = make_job(model=model, global_batch=2 * num_micro_batches, **changes)
+    traced = simulation.trace(job, make_strategy(), imitate="cuda", count_costs=True)
+    return traced.recording
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_costs_of_blocks_unroll(monkeypatch, precision):
+    deep, shallow, whole = (
+        own_trace(monkeypatch, n, 2, precision=precision) for n in (4, 1, NUM_UNITS)
+    )
+    pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
+    assert_same(
+        unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=NUM_UNITS), whole
+    )
+
+
+def test_costs_of_micro_batches_unroll(monkeypatch):
+    many, few, whole = (own_trace(monkeypatch, 2, n) for n in (3, 1, 7))
+    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=7), whole)
+
+
+def test_a_pattern_that_is_not_there_is_refused():
+    deep, shallow = (trace(make_config("deepseek_v3", n)) for n in (5, 1))
+    pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
+    with pytest.raises(NotPeriodicError, match="does not repeat"):
+        unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=9)
