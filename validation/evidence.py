@@ -19,7 +19,12 @@ EVIDENCE_SCHEMA = "brimful.evidence/1"
 _STATES = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
 Kernels = Literal["cpu", "cuda"]
 Part = Literal[
-    "predicted_vs_simulated", "simulated_vs_measured", "step_time", "resume", "pretend_examples"
+    "predicted_vs_simulated",
+    "simulated_vs_measured",
+    "step_time",
+    "resume",
+    "pretend_examples",
+    "published",
 ]
 
 
@@ -172,6 +177,34 @@ class ExampleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     peak_error: float
 
 
+class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published peak, and that of the same program on the pretend GPU.
+
+    Attributes:
+        id: Its name.
+        family: The program, a file in ``published``.
+        mem_class: What was published: allocated, reserved, active, or the driver's figure.
+        published_gib: Of one GPU.
+        simulated_gib: The replay's figure of that class; None: it could not be simulated.
+        peak_error: Signed, relative to published.
+        is_eligible: Whether it counts: complete settings, no fused third-party kernels.
+        explanation: Where it is off by more than 5 %, or not simulated: which bytes, or why.
+        source: Where it was published.
+        versions: Of the libraries that ran it.
+    """
+
+    id: str
+    family: str
+    mem_class: str
+    published_gib: float
+    simulated_gib: float | None
+    peak_error: float | None
+    is_eligible: bool
+    explanation: str
+    source: str
+    versions: str
+
+
 class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Relative errors of one stratum.
 
@@ -247,6 +280,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "step_time": TimedRow,
     "resume": KilledRow,
     "pretend_examples": ExampleRow,
+    "published": PublishedRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01
@@ -357,9 +391,9 @@ def _spread(of: str, factor: str, value: str, errors: list[float]) -> Spread:
     )
 
 
-def spread_of(of: str, errors: list[float]) -> Spread:
-    """Sum up signed relative errors without telling cases apart."""
-    return _spread(of, "all", "", errors)
+def spread_of(of: str, errors: list[float], *, factor: str = "all", value: str = "") -> Spread:
+    """Sum up signed relative errors of cases that nothing tells apart, or one factor."""
+    return _spread(of, factor, value, errors)
 
 
 def in_all(summary: Summary, of: str) -> Spread | None:

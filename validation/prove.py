@@ -25,6 +25,7 @@ _MODULES: dict[Part, str] = {
     "step_time": "timed_part",
     "resume": "killed_part",
     "pretend_examples": "examples_part",
+    "published": "published_part",
 }
 BARS_MISSED = 1
 

@@ -287,3 +287,90 @@ def test_rows_are_split_and_none_is_lost():
     assert np.array_equal(together, rows)
     assert sum(part.num_allocations for part in by_pattern(recording, rows)) == len(rows)
     assert by_pattern(recording, rows[:0]) == ()
+
+
+# -- a real program --
+
+
+def trained():
+    """Two steps of a small network with attention, on the pretend GPU."""
+    import torch
+    from torch import nn
+
+    from brimful import pretend
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+        def forward(self, x):
+            scores = torch.softmax(x @ x.transpose(-1, -2), -1)
+            return x + self.down(torch.relu(self.up(scores @ x)))
+
+    with pretend.gpu("h100-80gb") as run:
+        model = nn.Sequential(*[Block() for _ in range(3)]).to("gpu:0")
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.ones(2, 4, 32, 64, device="gpu:0")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return run
+
+
+@pytest.mark.torch
+def test_a_program_is_read_as_it_was_written():
+    run = trained()
+    report = read_report(
+        run.recording(),
+        run.recording("cpu"),
+        card=run.card,
+        settings=NATIVE,
+        budget_bytes=None,
+        assumptions=run.tape.assumptions,
+        unknown_ops=run.tape.unknown_ops,
+    )
+    num_parameters = 3 * (64 * 256 + 256 + 256 * 64 + 64)
+    items = {item.name: item.num_bytes for item in report.items}
+    assert items["parameters"] == 4 * num_parameters
+    assert sum(items.values()) == report.simulated_peak_allocated_bytes
+    kept = {part.module: part for part in report.kept.modules}
+    # Of each block at least the results of softmax and relu, which their backward wants.
+    assert kept["*"].num_modules == 3
+    assert kept["*"].num_bytes >= 3 * (2 * 4 * 32 * 32 + 2 * 4 * 32 * 256) * 4
+    # Three blocks' softmax results, 2 x 4 x 32 x 32 numbers each, and what is beside the last one.
+    one = 2 * 4 * 32 * 32 * 4
+    assert report.attention.simulated_peak_score_bytes >= 3 * one
+    assert report.attention.largest.num_bytes == one
+    assert report.attention.largest.line.startswith(__file__)
+    assert [phase.phase for phase in report.phases][-1] == "step 2+ optimizer"
+    assert report.fits
+
+
+@pytest.mark.torch
+def test_the_files_of_a_program_say_the_same(tmp_path):
+    from brimful.pretend.perfetto import trace_of
+    from brimful.pretend.snapshot import snapshot_of
+    from brimful.pretend.tape_file import load_recording, save_recording
+
+    run = trained()
+    save_recording(run.recording(), tmp_path / "tape.npz")
+    recording = load_recording(tmp_path / "tape.npz")
+    peak = int(recording.live_bytes().argmax())
+    for settings in (NATIVE, EXPANDABLE):
+        how = {"settings": settings, "capacity_bytes": None}
+        report = read(recording, settings=settings)
+        snapshot = snapshot_of(recording, **how, until_event=peak)
+        allocated = sum(
+            block["requested_size"]
+            for segment in snapshot["segments"]
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
+        )
+        counters = {"live bytes": 0, "reserved bytes": 0}
+        for event in trace_of(recording, **how)["traceEvents"]:
+            if event["ph"] == "C" and event["name"] in counters:
+                counters[event["name"]] = max(counters[event["name"]], event["args"]["bytes"])
+        assert allocated == counters["live bytes"] == report.simulated_peak_allocated_bytes
+        reserved = report.reserved.simulated_peak_reserved_bytes
+        assert counters["reserved bytes"] == reserved

@@ -10,6 +10,7 @@ import examples_part
 import measured_part
 import msgspec
 import predicted_part
+import published_part
 import pytest
 import sampler
 import tables
@@ -44,6 +45,7 @@ LEAST_ROWS = {
     "step_time": 8,
     "resume": 10,
     "pretend_examples": 6,
+    "published": 80,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -86,6 +88,10 @@ def test_it_says_how_it_was_made(evidence):
 
 
 def test_its_cases_can_be_run_again(evidence):
+    if evidence.part == "published":
+        families = {row.family for row in evidence.rows}
+        assert families == set(published_part.FAMILIES)
+        return
     if evidence.part == "pretend_examples":
         assert {Example(row.script, row.arguments) for row in evidence.rows} == set(CASES)
         return
@@ -133,6 +139,17 @@ def test_unmodified_scripts_peak_where_they_really_do():
         assert abs(said - truth) <= 0.01 * truth
         assert truth >= 250 * 2**20
         assert row.simulated_other_bytes > RICH_SHARE * truth
+
+
+def test_published_runs_are_simulated_near_what_was_measured():
+    evidence = committed("published")
+    assert published_part.summarize(list(evidence.rows)) == evidence.summary
+    counted = [row for row in evidence.rows if row.is_eligible]
+    assert {row.id for row in counted} == published_part.eligible()
+    assert published_part.share_within(counted, 0.05) >= 0.8
+    assert published_part.share_within(counted, 0.02) >= 0.6
+    far = [row for row in evidence.rows if not published_part.is_near(row, 0.05)]
+    assert all(row.explanation for row in far)
 
 
 def test_the_cases_are_drawn_as_they_should_be():

@@ -39,6 +39,7 @@ from torch.distributed.fsdp.wrap import (
 )
 
 from brimful import pretend
+from brimful.errors import InputError
 
 ROWS = Path(__file__).parent / "rows" / "fsdp_qlora.json"
 NUM_STEPS = 2
@@ -252,8 +253,16 @@ def simulate(row: Row[Config]) -> Simulated:
 
     Args:
         row: What was published.
+
+    Raises:
+        InputError: The row offloads its parameters.
     """
     config = row.config
+    if config.offload:
+        raise InputError(
+            "FSDP1's offload sets the data of a parameter on one device to a tensor on another, "
+            "which fake tensors refuse; use a row without offload"
+        )
     with pretend.gpu(config.gpu, world_size=config.world_size) as run, pretending(run.tape):
         device = torch.device("gpu:0")
         model = wrap(config, build(config, device), device)

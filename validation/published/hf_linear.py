@@ -163,7 +163,7 @@ def load(model: nn.Module, device: torch.device, *, codes: Tensor | None) -> Non
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if codes is not None and isinstance(child, nn.Linear) and name != "lm_head":
-                place(child, device, moved)
+                place(child, device, {})
                 setattr(module, name, Linear4bit(child, codes=codes))
                 child.weight = None
     for module in model.modules():

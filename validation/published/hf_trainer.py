@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from brimful import pretend
+from brimful.errors import InputError
 
 ROWS = Path(__file__).parent / "rows" / "hf_trainer.json"
 NUM_STEPS = 2
@@ -282,7 +283,11 @@ def main(rows: Path, simulate_row: Callable[[Any], Simulated], config_type: type
     arguments = parser.parse_args()
     found = [x for x in read_rows(rows, config_type) if arguments.all or x.id == arguments.row]
     for row in found:
-        simulated = simulate_row(row)
+        try:
+            simulated = simulate_row(row)
+        except InputError as error:
+            print(f"{row.id:60} {row.published_gib:9.3f} not simulated: {error}", file=sys.stderr)
+            continue
         num_bytes = compared_bytes(row.mem_class, simulated)
         error = num_bytes / GIB / row.published_gib - 1
         if arguments.json:

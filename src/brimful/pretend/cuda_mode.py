@@ -7,11 +7,12 @@ where it returns, on a PyTorch that was built with CUDA as on one that was not.
 Limits: where no function is asked, the device keeps its own name (``tensor.untyped_storage()``,
 ``stream.device``, the text of a tensor); ``torch.cuda.FloatTensor`` and the like, CUDA graphs, and
 CUDA or Triton kernels of one's own are not served, ``torch.compile`` is refused; data workers run
-in the main process.
+in the main process; a thread of the program's own sees none of this.
 """
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -27,6 +28,9 @@ from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.replacing import replaced
+
+_LOAD_IN_ORDER = "HF_DEACTIVATE_ASYNC_LOAD"
+"""With it transformers reads weights one after another, not in threads, which no mode reaches."""
 
 
 class _State:
@@ -124,5 +128,17 @@ def saying_cuda(known: KnownValues) -> Iterator[None]:
     """
     mode = _SaysCuda(known)
     names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))
-    with replaced(names), _Below(), mode:
+    with _environment(_LOAD_IN_ORDER, "1"), replaced(names), _Below(), mode:
         yield
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before

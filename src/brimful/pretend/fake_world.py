@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -103,20 +104,21 @@ def _environment(world: World) -> Iterator[None]:
 
 
 _MESH_METHODS = ("__getitem__", "_flatten", "_unflatten", "get_local_rank", "get_coordinate")
-"""Methods of a mesh, beside its making, that compute with real ranks."""
+"""Methods of a mesh, beside its making, that compute with real ranks; shards do so too."""
 
 
 @contextlib.contextmanager
 def _meshes_outside_the_fake_mode() -> Iterator[None]:
-    found = {name: getattr(DeviceMesh, name, None) for name in (*_MESH_METHODS, "__init__")}
-    originals = {name: method for name, method in found.items() if method is not None}
-    for name, method in originals.items():
-        setattr(DeviceMesh, name, _outside_the_fake_mode(method))
+    wanted = [(DeviceMesh, name) for name in (*_MESH_METHODS, "__init__")]
+    wanted.append((_StridedShard, "local_shard_size_and_offset"))
+    originals = [(kind, name, getattr(kind, name)) for kind, name in wanted if hasattr(kind, name)]
+    for kind, name, method in originals:
+        setattr(kind, name, _outside_the_fake_mode(method))
     try:
         yield
     finally:
-        for name, method in originals.items():
-            setattr(DeviceMesh, name, method)
+        for kind, name, method in originals:
+            setattr(kind, name, method)
 
 
 def _outside_the_fake_mode(method: Any) -> Any:

@@ -10,12 +10,13 @@
 pytest finds this file by its entry point, so it imports nothing but pytest until it is used.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from brimful.pretend.session import Run
 
 

@@ -12,11 +12,7 @@ from brimful.rungs import Outcome, Timeline
 PRETEND_SCHEMA = "brimful.pretend/1"
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every part has in common."""
-
-
-class Tensor(_Value):
+class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One allocation, and everything that is known of it.
 
     Attributes:
@@ -44,7 +40,7 @@ class Tensor(_Value):
     phase: str
 
 
-class Alike(_Value):
+class Alike(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Allocations of one class, operation, line, shape and type, in modules of one pattern.
 
     Attributes:
@@ -60,14 +56,14 @@ class Alike(_Value):
     one: Tensor
 
 
-class ItemBytes(_Value):
+class ItemBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes of one class."""
 
     name: str
     num_bytes: int
 
 
-class ModuleBytes(_Value):
+class ModuleBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What modules of one pattern hold together.
 
     Attributes:
@@ -83,7 +79,7 @@ class ModuleBytes(_Value):
     num_bytes: int
 
 
-class OwnerBytes(_Value):
+class OwnerBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one part of a program holds at the peak.
 
     Attributes:
@@ -97,7 +93,7 @@ class OwnerBytes(_Value):
     parts: tuple[ModuleBytes, ...]
 
 
-class PoolBytes(_Value):
+class PoolBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one pool of the caching allocator held when most was reserved."""
 
     stream: int
@@ -105,7 +101,7 @@ class PoolBytes(_Value):
     num_bytes: int
 
 
-class Outside(_Value):
+class Outside(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Device memory that never passes the allocator, as a band; assumed, not simulated."""
 
     name: str
@@ -114,7 +110,7 @@ class Outside(_Value):
     source: str
 
 
-class Failure(_Value):
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The request at which the device ran out, after everything cached was given back.
 
     Attributes:
@@ -134,7 +130,7 @@ class Failure(_Value):
     tensor: Tensor
 
 
-class AtCapacity(_Value):
+class AtCapacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The replay of the caching allocator with no more than it can have.
 
     Attributes:
@@ -158,7 +154,7 @@ class AtCapacity(_Value):
     failure: Failure | None
 
 
-class Reserved(_Value):
+class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the caching allocator would hold if the device gave it anything.
 
     Attributes:
@@ -176,7 +172,7 @@ class Reserved(_Value):
     pools: tuple[PoolBytes, ...]
 
 
-class Attention(_Value):
+class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tensors with one entry per pair of positions: ``[batch, heads, n, n]``.
 
     Attributes:
@@ -191,7 +187,7 @@ class Attention(_Value):
     largest: Tensor | None
 
 
-class Kept(_Value):
+class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What forward passes leave behind for backward.
 
     Attributes:
@@ -205,21 +201,21 @@ class Kept(_Value):
     modules: tuple[ModuleBytes, ...]
 
 
-class Host(_Value):
+class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the same program held in the host's memory, as tensors."""
 
     simulated_peak_bytes: int
     tensors: tuple[Tensor, ...]
 
 
-class UnknownOp(_Value):
+class UnknownOp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An operation of whose kernel's own memory nothing is known, and how often it was called."""
 
     op: str
     num_calls: int
 
 
-class PretendReport(_Value):
+class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program's memory on a GPU that does not exist.
 
     Attributes:

@@ -11,6 +11,8 @@ from typing import Any, Self
 import torch
 
 DEFAULT_ID = 0
+_DEVICE_TYPE = 20
+"""PrivateUse1, as ``c10/core/DeviceType.h`` numbers it."""
 on_wait: list[Callable[[], None]] = []
 """Called whenever the host waits for work on a device."""
 
@@ -46,44 +48,29 @@ class Event:
         return 0.0
 
 
-class Stream:
-    """A queue of work on one device.
-
-    Attributes:
-        device: The device it belongs to.
-        stream_id: Its number; 0 is the default stream of a device.
-    """
+class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped to mypy
+    """A queue of work on one device, numbered; 0 is the default stream of a device."""
 
     _made = DEFAULT_ID
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         device: Any = None,
-        priority: int = 0,
+        priority: int = 0,  # noqa: ARG004 - taken as PyTorch's streams take it
         stream_id: int | None = None,
         **_kwargs: object,
-    ) -> None:
+    ) -> Self:
         """Make a stream on ``device`` (an index, a device, or None for the current one)."""
-        self.device = torch.device("gpu", index_of(device))
-        self.priority = priority
         if stream_id is None:
             Stream._made += 1
             stream_id = Stream._made
-        self.stream_id = stream_id
-        self.device_index = self.device.index
-        self.device_type = "gpu"
+        made: Self = super().__new__(
+            cls, stream_id=stream_id, device_index=index_of(device), device_type=_DEVICE_TYPE
+        )
+        return made
 
-    def __eq__(self, other: object) -> bool:
-        """Compare by device and number."""
-        return isinstance(other, Stream) and self._key == other._key
-
-    def __hash__(self) -> int:
-        """Hash by device and number."""
-        return hash(self._key)
-
-    @property
-    def _key(self) -> tuple[int, int]:
-        return self.device.index, self.stream_id
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        """Do nothing: the number and the device are given when it is made."""
 
     @property
     def cuda_stream(self) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NUM_TENSORS = 12
 """Lines of a table that a terminal shows; ``--json`` has more."""
 NUM_OWNERS = 8
-NUM_PARTS = 4
+NUM_PARTS = 6
 NUM_UNKNOWN = 8
 NO_MODULE = "(no submodule)"
 

@@ -8,7 +8,7 @@ from string import Template
 from brimful.files import write_text
 from brimful.pretend.report_values import ModuleBytes, PretendReport
 from brimful.report import markup
-from brimful.report.charts import Chart, limit_in_view, memory_chart
+from brimful.report.charts import limit_in_view, memory_chart
 from brimful.report.figures import chart_figure
 from brimful.report.markup import Html
 from brimful.report.pretend import NO_MODULE, fit_lines, note_lines, total_pairs
@@ -102,16 +102,16 @@ def _timeline(report: PretendReport) -> Html:
         "Line chart of live bytes against events: simulated peak "
         f"{format_bytes(report.simulated_peak_allocated_bytes)}."
     )
-    return markup.join([chart_figure("memory", chart, words, caption), _phase_list(chart)])
+    return markup.join([chart_figure("memory", chart, words, caption), _phase_list(report)])
 
 
-def _phase_list(chart: Chart) -> Html:
+def _phase_list(report: PretendReport) -> Html:
     rows = (
-        f"<li><span>{markup.text(phase.name)}</span> "
-        f"<b>{markup.text(format_bytes(phase.peak))}</b></li>"
-        for phase in chart.phases
+        f"<li><span>{markup.text(phase.phase)}</span> "
+        f"<b>{markup.text(format_bytes(phase.num_bytes))}</b></li>"
+        for phase in report.phases
     )
-    label = "Phases of the chart with the peak of each"
+    label = "Phases with the peak of each"
     return Html(f'<ol class="phases" aria-label="{label}">{"".join(rows)}</ol>')
 
 

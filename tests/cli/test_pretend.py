@@ -1,0 +1,180 @@
+"""``brimful pretend`` on scripts made for it: what it prints, its exit codes, and bad inputs."""
+
+import json
+import pickle
+import sys
+
+import pytest
+
+from brimful.pretend.tape_file import load_recording
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import sys
+import torch
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = torch.nn.Linear(1024, 1024).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(int(sys.argv[1])):
+    loss = model(torch.ones(8, 1024, device=device)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"step {step} loss {loss.item():.1f} on {loss.device.type}")
+"""
+FAILING = {
+    "raises": ("import torch\ntorch.ones(1, device='cuda')\n{}['lost']\n", "raised KeyError"),
+    "ends": ("import sys\nsys.exit('no data')\n", "ended with exit code no data"),
+    "host": ("import torch\ntorch.ones(4)\n", "put the model on cuda"),
+    "values": (
+        "import torch\nx = torch.randn(9, device='cuda')\nprint((x > 0).nonzero())\n",
+        r"values.py:3 calls aten.nonzero.default, whose result hangs on values",
+    ),
+    "compiles": ("import torch\ntorch.compile(torch.nn.Linear(1, 1))\n", "compile is not simul"),
+    "syntax": ("import torch\nif:\n", "raised SyntaxError"),
+}
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_runs_as_it_is_and_is_reported(script, brimful):
+    said = brimful("pretend", "--gpu", "t4", "--", script, 2)
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[:2] == ["step 0 loss 0.0 on cuda", "step 1 loss 0.0 on cuda"]
+    for part in ("Live bytes over time", "Alive at the peak", "Whose it is", "Largest tensors",
+                 "Kept for backward", "Peak of every phase", "host tensors"):  # fmt: skip
+        assert part in said.out, part
+    assert lines[-1].startswith("fits: ")
+    assert max(map(len, lines)) <= 100
+    assert sys.modules["__main__"].__file__ != str(script)
+
+
+def test_json_is_all_that_stands_on_standard_output(script, brimful):
+    said = brimful("pretend", "--json", "--kernels", "cpu", "--", script, 2)
+    answer = json.loads(said.out)
+    assert "step 1 loss" in said.err
+    assert answer["schema"] == "brimful.pretend/1"
+    assert answer["fits"] is True
+    weights = 4 * (1024 * 1024 + 1024)
+    # Parameters, gradients, two moments, and AdamW's temporaries of the larger tensor.
+    assert 4 * weights < answer["simulated_peak_allocated_bytes"] < 6.1 * weights
+    assert answer["simulated_peak_allocated_bytes"] == sum(
+        item["num_bytes"] for item in answer["items"]
+    )
+
+
+def test_over_budget_is_exit_code_1_and_says_by_whom(script, brimful):
+    said = brimful("pretend", "--memory-budget", "8MiB", "--kernels", "cpu", "--", script, 1)
+    assert said.code == 1
+    assert "does not fit: out of memory" in said.out
+    assert brimful("pretend", "--memory-budget", "64MiB", "--kernels", "cpu", "--", script, 1).code == 0
+
+
+def test_files_are_written(script, brimful, tmp_path):
+    files = ("--snapshot", "s.pickle", "--perfetto", "p.json", "--tape", "t.npz")
+    assert brimful("pretend", *files, "--", script, 1).code == 0
+    assert pickle.loads((tmp_path / "s.pickle").read_bytes())["segments"]  # noqa: S301 - our own
+    assert json.loads((tmp_path / "p.json").read_text())["traceEvents"]
+    assert len(load_recording(tmp_path / "t.npz").events) > 10
+
+
+def test_a_module_runs_like_python_m(script, brimful, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "width.py").write_text("WIDTH = 8\n")
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys, torch\nfrom package.width import WIDTH\nassert __name__ == '__main__'\n"
+        "print(sys.argv[1:], torch.ones(WIDTH, device='cuda').shape)\n"
+    )
+    said = brimful("pretend", "--", "-m", "package.train", "--flag", "x")
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[0] == "['--flag', 'x'] torch.Size([8])"
+    assert str(tmp_path) not in sys.path
+    assert script.exists()
+
+
+def test_settings_of_the_allocator_come_from_the_environment(script, brimful, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert "expandable_segments:True" in brimful("pretend", "--", script, 1).out
+    said = brimful("pretend", "--allocator", "", "--json", "--", script, 1)
+    assert json.loads(said.out)["allocator"] == ""
+
+
+def test_one_process_of_many(script, brimful, tmp_path):
+    (tmp_path / "world.py").write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "x = torch.ones(1024, device=f\"cuda:{os.environ['LOCAL_RANK']}\")\n"
+        "dist.all_reduce(x)\n"
+        "print(dist.get_rank(), dist.get_world_size())\n"
+    )
+    said = brimful("pretend", "--world-size", 64, "--rank", 9, "--", "world.py")
+    assert (said.code, said.out.splitlines()[0]) == (0, "9 64"), said.err
+    assert script.exists()
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_script_that_cannot_go_on_is_exit_code_2(script, brimful, tmp_path, name):
+    text, said_so = FAILING[name]
+    (tmp_path / f"{name}.py").write_text(text)
+    said = brimful("pretend", "--", f"{name}.py")
+    assert said.code == 2
+    assert said_so in said.err.splitlines()[-1]
+    assert "brimful/pretend" not in said.err.replace("src/brimful/pretend", "")
+    assert script.exists()
+
+
+def test_a_script_s_own_traceback_begins_with_the_script(script, brimful, tmp_path):
+    (tmp_path / "raises.py").write_text(FAILING["raises"][0])
+    err = brimful("pretend", "--", "raises.py").err.splitlines()
+    assert err[0] == "Traceback (most recent call last):"
+    assert err[1].endswith('raises.py", line 3, in <module>')
+    assert script.exists()
+
+
+def test_everything_may_be_taken_as_selected(script, brimful, tmp_path):
+    (tmp_path / "values.py").write_text(FAILING["values"][0])
+    said = brimful("pretend", "--assume-all-selected", "--", "values.py")
+    assert said.code == 0
+    assert "selects everything" in said.out
+    assert script.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said_so"),
+    [
+        ((), "no script was named"),
+        (("--",), "no script was named"),
+        (("--", "absent.py"), "there is no script absent.py"),
+        (("--", "-m"), "-m names no module"),
+        (("--", "-m", "no.such.module"), "there is no module no.such.module"),
+        (("--", "--bf16", "train.py"), "--bf16 is no script"),
+        (("--gpu", "h1000", "--", "train.py", "1"), "unknown GPU 'h1000'"),
+        (("--memory-budget", "much", "--", "train.py", "1"), "--memory-budget"),
+        (("--memory-budget", "0", "--", "train.py", "1"), "leaves nothing"),
+        (("--world-size", "0", "--", "train.py", "1"), "--world-size 0 is too few"),
+        (("--rank", "1", "--", "train.py", "1"), "rank 1 is not in a world of 1"),
+        (("--kernels", "rocm", "--", "train.py", "1"), "rocm"),
+        (("--allocator", "segments:True", "--", "train.py", "1"), "segments"),
+        (("--snapshot", "s.txt", "--", "train.py", "1"), "must end in .pickle or .pkl"),
+        (("--tape", "train.py/t.npz", "--", "train.py", "1"), "train.py/t.npz"),
+    ],
+)  # fmt: skip
+def test_bad_inputs_are_one_sentence(script, brimful, argv, said_so):
+    said = brimful("pretend", *argv)
+    assert said.code == 2
+    last = said.err.splitlines()[-1]
+    assert last.startswith("brimful: ")
+    assert said_so in last
+    assert script.exists()
