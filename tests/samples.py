@@ -69,7 +69,7 @@ def make_cluster(kernels="cpu", **changes):
         "description": "a test's device",
         "kernels": kernels,
         "usable_bytes": 2**34,
-        "capability": 0.0,
+        "capability": 9.0 if kernels == "cuda" else 0.0,
         "matrix_flops_per_s": MatrixRates(fp32=1e12, bf16=2e12),
         "memory_bytes_per_s": 1e11,
         "op_overhead_s": 1e-5,

@@ -25,7 +25,7 @@ class Example(NamedTuple):
 
 CASES = (
     Example("plain_loop.py", ()),
-    Example("plain_loop.py", ("--bf16",)),
+    Example("plain_loop.py", ("--bf16", "--batch", "12", "--layers", "5")),
     Example("lora_peft.py", ()),
     Example("lora_peft.py", ("--batch", "8", "--rank", "32")),
     Example("hf_trainer.py", ()),

@@ -49,6 +49,7 @@ def run():
         lambda: nn.Sequential(nn.BatchNorm1d(2)).to("cuda")[0].running_mean,
         lambda: torch.nn.Parameter(torch.ones(2, device="cuda")),
         lambda: copy.deepcopy(nn.Linear(2, 2).cuda()).weight,
+        lambda: nn.Transformer(8, 2, 2, 2, batch_first=True).cuda().decoder.layers[1].norm1.bias,
     ],
 )  # fmt: skip
 def test_what_is_put_on_cuda_says_so(run, make):
@@ -83,6 +84,20 @@ def test_a_tensor_moves_in_place(run):
     (weight * 2).sum().backward()
     assert weight.grad.device == CUDA
     assert run.peak_allocated_bytes >= 16
+
+
+def test_a_copy_is_a_copy(run):
+    model = nn.Linear(4, 4).cuda()
+    model.weight.note, model.extra = ["mine"], torch.arange(3).cuda()
+    other = copy.deepcopy([model, model.weight])
+    assert other[0].weight is other[1]
+    assert other[1].note == ["mine"]
+    assert other[1].note is not model.weight.note
+    model.extra += torch.randn(3, device="cuda").argmax()
+    assert copy.deepcopy(model).extra.max().item() == 1, "not known any more"
+    assert other[0].extra.tolist() == [0, 1, 2]
+    assert isinstance(other[1], nn.Parameter)
+    assert run.recording().num_bytes.sum() >= 2 * 4 * (16 + 4)
 
 
 def test_the_card_answers(run):

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests import samples
+from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
 
 from brimful.pretend.allocator import replay
 from brimful.pretend.allocator_config import parse_settings
@@ -12,12 +14,12 @@ from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.depth import check_reduced, find_depth, reduced
 from brimful.pretend.unroll import unroll_blocks, unroll_micro_batches, unroll_steps
 from brimful.simulate import run as simulation
-from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
-from tests.samples import make_job, make_model as make_spec, make_strategy  # isort: skip
 
 pytestmark = pytest.mark.torch
 
 NUM_UNITS = 9
+FEWER_UNITS = 6
+"""Of two blocks each."""
 PERIODS = {"gemma2": 2, "gpt_oss": 2}
 PREFIXES = {"deepseek_v3": 2}
 
@@ -91,7 +93,7 @@ def assert_same(unrolled, full):
     assert work(unrolled) == work(full)
 
 
-def unrolled_and_full(family, *, num_units=NUM_UNITS, **how):
+def unrolled_and_full(family, *, num_units, **how):
     period = PERIODS.get(family, 1)
     num_blocks = PREFIXES.get(family, 0) + num_units * period
     config = make_config(family, num_blocks)
@@ -113,7 +115,9 @@ def unrolled_and_full(family, *, num_units=NUM_UNITS, **how):
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blocks_unroll_to_the_whole_model(family, checkpointing, reshard):
-    assert_same(*unrolled_and_full(family, checkpointing=checkpointing, reshard=reshard))
+    num_units = FEWER_UNITS if family in PERIODS else NUM_UNITS
+    how = {"checkpointing": checkpointing, "reshard": reshard}
+    assert_same(*unrolled_and_full(family, num_units=num_units, **how))
 
 
 @pytest.mark.parametrize("reshard", [True, False])
@@ -134,7 +138,7 @@ def test_micro_batches_unroll(reshard):
 def test_steps_unroll(reshard):
     few, whole = (
         trace(make_config("llama", 2), reshard=reshard, num_micro_batches=2, num_steps=n)
-        for n in (3, 7)
+        for n in (4, 7)
     )
     assert_same(unroll_steps(few, num_steps=7), whole)
 
@@ -149,20 +153,21 @@ def test_blocks_then_micro_batches_then_steps_unroll():
 
     pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
     many, few = (
-        unroll_blocks(traced(4, n, 3), shallow=traced(1, n, 3), pattern=pattern, num_blocks=6)
+        unroll_blocks(traced(4, n, 4), shallow=traced(1, n, 4), pattern=pattern, num_blocks=6)
         for n in (4, 1)
     )
     grown = unroll_micro_batches(many, shallow=few, num_micro_batches=6)
-    assert_same(unroll_steps(grown, num_steps=5), traced(6, 6, 5))
+    assert_same(unroll_steps(grown, num_steps=6), traced(6, 6, 6))
 
 
-def own_trace(monkeypatch, num_blocks, num_micro_batches, **changes):
+def own_trace(monkeypatch, num_blocks, num_micro_batches, *, num_steps=2, **changes):
     """Trace the program that ``brimful train`` runs, with what each operation costs."""
     monkeypatch.setattr(simulation, "MAX_MICRO_BATCHES", num_micro_batches)
-    model = make_spec("llama", num_hidden_layers=num_blocks)
-    job = make_job(model=model, global_batch=2 * num_micro_batches, **changes)
-    traced = simulation.trace(job, make_strategy(), imitate="cuda", count_costs=True)
-    return traced.recording
+    model = samples.make_model("llama", num_hidden_layers=num_blocks)
+    job = samples.make_job(model=model, global_batch=2 * num_micro_batches, **changes)
+    return simulation.trace(
+        job, samples.make_strategy(), imitate="cuda", count_costs=True, num_steps=num_steps
+    ).recording
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
@@ -171,9 +176,7 @@ def test_costs_of_blocks_unroll(monkeypatch, precision):
         own_trace(monkeypatch, n, 2, precision=precision) for n in (4, 1, NUM_UNITS)
     )
     pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
-    assert_same(
-        unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=NUM_UNITS), whole
-    )
+    assert_same(unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=NUM_UNITS), whole)
 
 
 def test_costs_of_micro_batches_unroll(monkeypatch):
@@ -181,8 +184,13 @@ def test_costs_of_micro_batches_unroll(monkeypatch):
     assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=7), whole)
 
 
+def test_costs_of_steps_unroll(monkeypatch):
+    few, whole = (own_trace(monkeypatch, 2, 2, num_steps=n) for n in (3, 6))
+    assert_same(unroll_steps(few, num_steps=6), whole)
+
+
 def test_a_pattern_that_is_not_there_is_refused():
     deep, shallow = (trace(make_config("deepseek_v3", n)) for n in (5, 1))
     pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
-    with pytest.raises(NotPeriodicError, match="does not repeat"):
+    with pytest.raises(NotPeriodicError):  # the shallow one has no block of the repeated kind
         unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=9)

@@ -12,6 +12,7 @@ from torch.utils import checkpoint as checkpoints
 from tests.pretend.programs import WIDE, WIDTH, batch, fit, kind_of, mlp, train
 
 PROGRAMS = {}
+MATRIX = 2
 
 
 def program(function):
@@ -164,8 +165,8 @@ def mixed_by_hand(device):
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
         low(batch(device).bfloat16()).float().pow(2).mean().backward()
-        for master, p in zip(model.parameters(), low.parameters(), strict=True):
-            master.grad, p.grad = p.grad.float(), None
+        for master, parameter in zip(model.parameters(), low.parameters(), strict=True):
+            master.grad, parameter.grad = parameter.grad.float(), None
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
@@ -224,7 +225,7 @@ def adafactor(device):
 
 @program
 def muon(device):
-    optimized(device, lambda ps: torch.optim.Muon([p for p in ps if p.dim() == 2]))
+    optimized(device, lambda every: torch.optim.Muon([p for p in every if p.ndim == MATRIX]))
 
 
 @program
@@ -260,7 +261,7 @@ class Tied(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(2048, WIDTH, padding_idx=0)
-        self.body = mlp("cpu", depth=1)
+        self.body = mlp(None, depth=1)
         self.head = nn.Linear(WIDTH, 2048, bias=False)
         self.head.weight = self.embed.weight
 

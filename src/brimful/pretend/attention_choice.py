@@ -71,7 +71,7 @@ class Choice:
 def choose(call: Attention) -> Choice:
     """Choose as the imitated device would.
 
-    On a CPU the fused kernel takes everything but dropout.
+    A CPU has one fused kernel (``use_flash_attention_cpp`` of sdp_utils_cpp.cpp).
 
     Args:
         call: The arguments.
@@ -80,8 +80,9 @@ def choose(call: Attention) -> Choice:
         RuntimeError: Every kernel that could run is switched off, as PyTorch says too.
     """
     if kernels.current() == "cpu":
-        if call.dropout_p > 0:
-            return Choice(kernel="math", rejected=(("cpu-flash", "it has no dropout"),))
+        reason = next(_cpu_flash(call), None)
+        if reason is not None:
+            return Choice(kernel="math", rejected=(("cpu-flash", reason),))
         return Choice(kernel="cpu-flash", rejected=())
     rejected: list[tuple[Kernel, str]] = []
     for kernel in priority():
@@ -206,6 +207,19 @@ def _cudnn_head_dim(query: int, value: int) -> int:
         return 256
     deepseek = (query, value) == (192, 128) and card.cudnn_version >= 91100  # noqa: PLR2004
     return 192 if deepseek and card.capability[0] == 10 else 128  # noqa: PLR2004
+
+
+def _cpu_flash(call: Attention) -> Iterator[str]:
+    """Reasons against the CPU's fused kernel."""
+    if call.dropout_p > 0:
+        yield "it has no dropout"
+    yield from _not_4d(call)
+    if call.mask is not None and (call.mask.requires_grad or call.mask.dim() not in {2, 4}):
+        yield f"a mask of {list(call.mask.shape)}, or one that needs a gradient"
+    if len({x.shape[-1] for x in call[:3]}) != 1:
+        yield "head dimensions must be equal"
+    yield from _wrong_heads(call, grouped=True)
+    yield from _not_dense(call._replace(mask=None), ignore_singleton=True)
 
 
 def _math(_call: Attention) -> Iterator[str]:

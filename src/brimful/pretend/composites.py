@@ -4,15 +4,19 @@ Dropout and the RMS norm are one kernel on CUDA and several operations on a CPU.
 operations that CUDA does have, PyTorch knows no shapes without running them; those are said here.
 """
 
+import functools
 from typing import Any
 
 import torch
+from torch import _meta_registrations as shapes_known
 
 from brimful.pretend import kernels
 from brimful.pretend.libraries import library
 
 _aten = torch.ops.aten
 _WRITTEN_OUT = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001
+_GRU_SAVES, _GRU_GATES = 5, 3
+"""Tensors as large as the hidden state that a GRU cell keeps for backward; its gates."""
 
 
 def register() -> None:
@@ -26,19 +30,96 @@ def register() -> None:
         shapes.impl(name, _in_place)
     shapes.impl("_thnn_fused_gru_cell", _gru_cell)
     shapes.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward)
+    shapes_known._meta_grouped_mm_common = _grouped_mm(shapes_known._meta_grouped_mm_common)  # noqa: SLF001
 
 
-def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FBT001
+def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FBT001 - PyTorch's
     """Drop elements as the imitated device would; see torch's function of this name.
 
     A CPU keeps what it multiplied by, in the type of ``x``; CUDA keeps a mask of booleans.
-    Source: ``dropout`` and ``_dropout_impl`` in ``aten/src/ATen/native/Dropout.cpp``.
 
     Args:
         x: Of any shape.
         p: Probability of an element to be dropped.
         train: Whether anything is dropped at all.
+
+    Source: ``dropout`` and ``_dropout_impl`` in ``aten/src/ATen/native/Dropout.cpp``.
     """
-    if kernels.current() == "cpu" or not train or p in {0, 1}:
-        return _aten.dropout.default._op_dk(_UNFUSED, x, p, train) if False else _dropped(x, p, train=train)  # noqa
-    return _aten.native_dropout(x, p, train)[0]  # type: ignore[no-any-return]
+    if kernels.current() == "cuda" or not train or p in {0, 1} or not x.numel():
+        out: torch.Tensor = _aten.dropout.default._op_dk(_WRITTEN_OUT, x, p, train)  # noqa: SLF001
+        return out
+    noise = torch.empty_like(x).bernoulli_(1 - p)
+    return x * noise.div_(1 - p)
+
+
+def rms_norm(
+    x: torch.Tensor,
+    normalized_shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """Normalise as the imitated device would; see torch's function of this name.
+
+    Args:
+        x: [..., *normalized_shape].
+        normalized_shape: Sizes of the last dimensions.
+        weight: [*normalized_shape], or None.
+        eps: Added to the mean of squares; None for the smallest step of the type.
+
+    Source: ``rms_norm_symint`` and ``rms_norm_composite`` in
+    ``aten/src/ATen/native/layer_norm.cpp``; ``_fused_rms_norm`` has no kernel for the CPU.
+    """
+    args = (x, normalized_shape, weight, eps)
+    if kernels.current() == "cuda":
+        out: torch.Tensor = _aten.rms_norm.default._op_dk(_WRITTEN_OUT, *args)  # noqa: SLF001
+        return out
+    return _aten._fused_rms_norm.default._op_dk(_WRITTEN_OUT, *args)[0]  # type: ignore[no-any-return]  # noqa: SLF001
+
+
+def _in_place(*_args: Any, **_kwargs: Any) -> None:
+    """Change tensors and return nothing."""
+
+
+def _gru_cell(
+    input_gates: torch.Tensor,
+    _hidden_gates: torch.Tensor,
+    hx: torch.Tensor,
+    _input_bias: torch.Tensor | None = None,
+    _hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``_thnn_fused_gru_cell_cuda`` in ``aten/src/ATen/native/cuda/RNN.cu``."""
+    saved = input_gates.new_empty((hx.shape[0], hx.shape[1] * _GRU_SAVES))
+    return torch.empty_like(hx), saved
+
+
+def _gru_cell_backward(
+    grad: torch.Tensor,
+    workspace: torch.Tensor,
+    has_bias: bool,  # noqa: FBT001 - PyTorch's
+) -> tuple[torch.Tensor | None, ...]:
+    """``_thnn_fused_gru_cell_backward_cuda`` in ``aten/src/ATen/native/cuda/RNN.cu``."""
+    rows, width = grad.shape[0], grad.shape[1] * _GRU_GATES
+    gates = [workspace.new_empty((rows, width)) for _ in range(2)]
+    biases = [gate.sum(0) if has_bias else None for gate in gates]
+    return (*gates, torch.empty_like(grad), *biases)
+
+
+def _grouped_mm(original: Any) -> Any:
+    """Let products of groups be of any type; PyTorch's own shapes are of its bf16 kernel only.
+
+    Source: ``_grouped_mm_fallback`` in ``aten/src/ATen/native/GroupedMMUtils.h``.
+    """
+
+    @functools.wraps(original)
+    def shape(a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("scale_a") is not None or a.dtype == torch.bfloat16 or a.dtype != b.dtype:
+            return original(a, b, *args, **kwargs)
+        dtype = kwargs.get("out_dtype") or a.dtype
+        create = shapes_known._create_grouped_mm_output_tensor  # noqa: SLF001
+        return create(a, b, kwargs.get("offs"), dtype)
+
+    return shape
+
+
+def _never_runs(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("the pretend GPU computes nothing; run this under FakeTensorMode")

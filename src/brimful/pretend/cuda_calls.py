@@ -4,8 +4,10 @@ Most calls need only their devices translated; the rest stand here. ``ANSWERS`` 
 PyTorch offers to a function mode, ``replacements`` are names that it does not.
 """
 
+import copy
 import functools
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,12 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.errors import UnsupportedError
 from brimful.pretend.device import NAME
-from brimful.pretend.known_values import KnownValues
+from brimful.pretend.known_values import TWIN, KnownValues
 
 CUDA = "cuda"
+_TORCH = torch.__path__[0]
 _SAYS_CUDA = re.compile(r"cuda(:\d+)?")
 _Tensor = torch.Tensor
-_RealGenerator = torch.Generator
+_RealGenerator: Any = torch.Generator
 
 
 @functools.cache
@@ -54,7 +57,7 @@ def _make_device(_: KnownValues, *args: Any, **kwargs: Any) -> torch.device:
     made = torch.device(*args, **kwargs)
     # A program's own "cuda" stays what it is; a bare index means the accelerator.
     called_by_number = bool(args) and isinstance(args[0], int)
-    return outward(made) if called_by_number else made  # type: ignore[no-any-return]
+    return outward(made) if called_by_number else made
 
 
 def _cuda(_: KnownValues, x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -83,8 +86,8 @@ def _data_ptr(_: KnownValues, x: Any) -> int:
     if not isinstance(x, FakeTensor):
         return int(_Tensor.data_ptr(x))
     # Programs compare addresses to find tensors that share memory; storages can be told apart.
-    begin: int = x.untyped_storage()._cdata  # noqa: SLF001
-    return begin + x.storage_offset() * x.element_size()
+    begin = x.untyped_storage()._cdata  # noqa: SLF001
+    return int(begin + x.storage_offset() * x.element_size())
 
 
 def _numpy(known: KnownValues, x: Any, **kwargs: Any) -> Any:
@@ -106,10 +109,22 @@ def _asarray(_: KnownValues, data: Any, **kwargs: Any) -> Any:
 
 
 def _deepcopy(_: KnownValues, x: Any, memo: Any) -> Any:
-    with warnings.catch_warnings():
-        # It looks at the address of a fake tensor, which is none.
-        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+    """Copy a tensor with its attributes; PyTorch would look at its address, and it has none."""
+    if not isinstance(x, FakeTensor) or not x.is_leaf:
         return _Tensor.__deepcopy__(x, memo)
+    if id(x) in memo:
+        return memo[id(x)]
+    new = x.detach().clone()
+    if isinstance(x, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad=x.requires_grad)
+    new.requires_grad_(x.requires_grad)
+    memo[id(x)] = new
+    own = {*vars(new), TWIN}
+    mine = {name: value for name, value in vars(x).items() if name not in own}
+    vars(new).update(copy.deepcopy(mine, memo))
+    if x.grad is not None:
+        new.grad = copy.deepcopy(x.grad, memo)
+    return new
 
 
 def _format(_: KnownValues, x: Any, spec: str) -> str:
@@ -213,11 +228,18 @@ def _loader_init(original: Any) -> Any:
     return init
 
 
-def _no_compile(*_args: Any, **_kwargs: Any) -> Any:
-    raise UnsupportedError(
-        "torch.compile is not simulated: a compiled step fuses operations and plans memory of its "
-        "own; run the script without it"
-    )
+def _no_compile(original: Any) -> Any:
+    """Return ``torch.compile`` for PyTorch itself only: FlexAttention calls it to run eagerly."""
+
+    def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - its name
+        if sys._getframe(1).f_code.co_filename.startswith(_TORCH):  # noqa: SLF001
+            return original(*args, **kwargs)
+        raise UnsupportedError(
+            "torch.compile is not simulated: a compiled step fuses operations and plans memory of "
+            "its own; run the script without it"
+        )
+
+    return compile
 
 
 def _storage_data_ptr(original: Any) -> Any:
@@ -266,7 +288,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(NAME)
     yield torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(NAME, dtype)
     yield torch, "Generator", Generator
-    yield torch, "compile", _no_compile
+    yield torch, "compile", _no_compile(torch.compile)
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
     storage = torch.UntypedStorage

@@ -5,9 +5,10 @@ Python functions it is the ``gpu`` device. Devices are translated where a call e
 where it returns, on a PyTorch that was built with CUDA as on one that was not.
 
 Limits: where no function is asked, the device keeps its own name (``tensor.untyped_storage()``,
-``stream.device``, the text of a tensor); ``torch.cuda.FloatTensor`` and the like, CUDA graphs, and
-CUDA or Triton kernels of one's own are not served, ``torch.compile`` is refused; data workers run
-in the main process; a thread of the program's own sees none of this.
+``stream.device``, the text of a tensor); ``torch.cuda.FloatTensor`` and the like, CUDA graphs,
+``DataParallel``, FlexAttention, and CUDA or Triton kernels of one's own are not served,
+``torch.compile`` is refused; data workers run in the main process; a thread of the program's own
+sees none of this.
 """
 
 import contextlib

@@ -19,9 +19,7 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
     """Stand for an exchange between processes that moves nothing."""
 
 
-def _reduced_at_once(
-    _state: object, bucket: dist.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
+def _reduced_at_once(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Return the bucket's buffer, reduced: what the default all-reduce would, in place."""
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils import backend_registration
 
-from brimful.pretend import attention, autocast, streams
+from brimful.pretend import attention, autocast, composites, guard, streams
 from brimful.pretend.libraries import library
 
 NAME = "gpu"
@@ -223,11 +223,12 @@ class _Backend(backend_registration._DummyBackendModule):  # type: ignore[misc] 
 def register() -> None:
     """Make ``torch.device("gpu")`` exist, once per process."""
     backend_registration._setup_privateuseone_for_python_backend(  # noqa: SLF001
-        NAME, backend_module=_Backend()
+        NAME, backend_module=_Backend(), device_guard=guard.Guard()
     )
     _claim_composite_ops()
     autocast.register()
     attention.register()
+    composites.register()
 
 
 def _claim_composite_ops() -> None:

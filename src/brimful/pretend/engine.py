@@ -1,6 +1,8 @@
 """What PyTorch's machinery does with real tensors and does otherwise with fake ones.
 
-Source: ``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``;
+Source: ``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``; what asks
+``isTensorSubclassLike`` in ``torch/csrc/autograd/FunctionsManual.cpp`` and
+``aten/src/ATen/native/TensorAdvancedIndexing.cpp``;
 ``torch/utils/_python_dispatch.py`` for wrapper subclasses.
 """
 
@@ -13,7 +15,25 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 ENGINE_AND_PYTHON = 2
 """Uses of a storage that the engine alone holds, seen from Python."""
+_aten = torch.ops.aten
+FILLING = {
+    _aten.index_add.default: _aten.index_add_.default,
+    _aten.scatter_add.default: _aten.scatter_add_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+    _aten.index_put.default: _aten.index_put_.default,
+    _aten.put.default: _aten.put_.default,
+}
+"""Operations that formulas of autograd use for tensor subclasses, and what they use for others."""
+_FILLING_NODES = {
+    f"{name}Backward{number}"
+    for name in (
+        "Index", "IndexSelect", "Gather", "Take", "Sort", "Topk", "Kthvalue", "Mode", "Median",
+        "Nanmedian", "Max", "Min", "Cummax", "Cummin", "UnsafeIndex",
+    )
+    for number in range(2)
+}  # fmt: skip
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
+_functorch = torch._C._functorch  # noqa: SLF001
 
 
 @cache
@@ -29,12 +49,36 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that hold the bytes: a DTensor's local one, others themselves."""
     kind: type = type(tensor)
     if not desugars(kind):
-        yield tensor
+        yield _unwrapped(tensor)
         return
     for name in tensor.__tensor_flatten__()[0]:
         part = getattr(tensor, name)
         if isinstance(part, torch.Tensor):  # a DTensor lists its mesh too
             yield from plain_tensors(part)
+
+
+def _unwrapped(tensor: Any) -> Any:
+    """Return what ``torch.func`` transforms have wrapped."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def in_place(func: Any, args: Any) -> Any:
+    """Return the operation by which a backward formula would change its first argument instead.
+
+    A few formulas fill a tensor of zeros of their own, and for tensor subclasses, as fake tensors
+    are, they do it out of place.
+
+    Args:
+        func: The operation.
+        args: Its arguments; the first is the tensor to be filled.
+    """
+    node = _current_node()
+    if node is None or torch.is_grad_enabled() or node.name() not in _FILLING_NODES:
+        return func
+    uses: int = torch._C._storage_Use_Count(args[0].untyped_storage()._cdata)  # noqa: SLF001
+    return FILLING[func] if uses <= ENGINE_AND_PYTHON else func
 
 
 def adds_in_place(old: Any, new: Any) -> bool:

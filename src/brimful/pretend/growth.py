@@ -89,8 +89,10 @@ def grow_rows(
             sizes[row] = growth.linear(int(sizes[row]), int(shallow.num_bytes[like]))
             shape, dtype = shapes[kinds[row]]
             few_shape, _ = shallow.shapes[shallow.shape_dtype[like]]
-            kinds[row] = len(shapes)
-            shapes.append((_grown_shape(growth, shape, few_shape), dtype))
+            grown = (_grown_shape(growth, shape, few_shape), dtype)
+            if grown not in shapes:
+                shapes.append(grown)
+            kinds[row] = shapes.index(grown)
     return replace(deep, num_bytes=sizes, shape_dtype=kinds, shapes=tuple(shapes))
 
 

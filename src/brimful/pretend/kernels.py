@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from brimful.errors import UnsupportedError
 from brimful.hardware.cuda_libraries import libraries
 from brimful.pretend.workspace_data import devices
 
@@ -92,7 +93,16 @@ def imitate(
         capability: CUDA compute capability of the card.
         torch_version: PyTorch's (major, minor) where its choices are to be another version's; None
             for the one that is installed.
+
+    Raises:
+        UnsupportedError: No card of that capability is in the table.
     """
+    if kernels == "cuda" and capability not in devices():
+        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(devices()))
+        raise UnsupportedError(
+            f"nothing is known of kernels on compute capability {capability[0]}.{capability[1]}; "
+            f"known are {known}"
+        )
     token = _current.set(
         replace(
             _current.get(),

@@ -20,7 +20,8 @@ from brimful.pretend import real_values
 
 MOST_ELEMENTS = 2**20
 """Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
-_TWIN = "_brimful_twin"
+TWIN = "_brimful_twin"
+"""The attribute of a fake tensor that holds its known values."""
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
 
@@ -50,7 +51,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
 
     def value(self, tensor: Any) -> torch.Tensor | None:
         """Return the known values of a tensor, None where they are not known."""
-        twin: torch.Tensor | None = getattr(tensor, _TWIN, None)
+        twin: torch.Tensor | None = getattr(tensor, TWIN, None)
         if twin is None and not isinstance(tensor, FakeTensor) and _is_whole(tensor):
             twin = tensor
         if twin is not None and twin.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
@@ -73,7 +74,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             results = results if isinstance(results, (tuple, list)) else (results,)
             for fake, twin in zip(outputs, results, strict=True):
                 if isinstance(fake, FakeTensor):
-                    setattr(fake, _TWIN, twin)
+                    setattr(fake, TWIN, twin)
 
     def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments with twins for tensors and the host for devices, or None."""
@@ -99,7 +100,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
                 continue
             target = args[i] if i < len(args) else kwargs.get(argument.name)
             for x in target if isinstance(target, (list, tuple)) else (target,):
-                twin = getattr(x, _TWIN, None)
+                twin = getattr(x, TWIN, None)
                 if twin is not None:
                     self._forget(twin.untyped_storage())
 
@@ -128,7 +129,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if not isinstance(out, torch.Tensor):
             return out
         fake = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=device)
-        setattr(fake, _TWIN, out)
+        setattr(fake, TWIN, out)
         return fake
 
 
@@ -159,7 +160,7 @@ class _LooksFake(type):
     """Answers ``isinstance(x, torch._subclasses.FakeTensor)``, by which libraries avoid values."""
 
     def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, FakeTensor) and getattr(x, _TWIN, None) is None
+        return isinstance(x, FakeTensor) and getattr(x, TWIN, None) is None
 
 
 class _FakeTensorWithoutValues(metaclass=_LooksFake):

@@ -264,6 +264,10 @@ class RecordingBuilder:
         """Tag an allocation with its class."""
         self._item[row] = self._items(item)
 
+    def bytes_of(self, row: int) -> int:
+        """Return the size of an allocation."""
+        return self._rows[row * _NUM_COLUMNS]
+
     def stream_of(self, row: int) -> int:
         """Return the stream on which an allocation was made."""
         return self._rows[row * _NUM_COLUMNS + 6]

@@ -27,12 +27,17 @@ from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
+from brimful.pretend.workspace_data import devices
 
 
 class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     """A fake mode that never tries to make a tensor on the device, not even of known values."""
 
     avoid_device_init = True
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Stay one: a copied model's tensors are tensors of the same mode."""
+        return self
 
 
 class Run(contextlib.ContextDecorator):
@@ -59,10 +64,10 @@ class Run(contextlib.ContextDecorator):
             fake = stack.enter_context(_Fake(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(picking_as(self.kernels))
-            known = stack.enter_context(knowing()) if self.says_cuda else None
+            known = stack.enter_context(knowing())
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape))
-            if known is not None:
+            if self.says_cuda:
                 stack.enter_context(saying_cuda(known))
             self._stack = stack.pop_all()
         return self
@@ -76,9 +81,7 @@ class Run(contextlib.ContextDecorator):
         self._stack.__exit__(*exc)  # type: ignore[arg-type]
         if exc[0] is None and not self.tape.num_allocations():
             place = CUDA if self.says_cuda else f"{NAME}:0"
-            raise InputError(
-                f"0 bytes were allocated on the pretend GPU; put the model on {place}"
-            )
+            raise InputError(f"0 bytes were allocated on the pretend GPU; put the model on {place}")
 
     def recording(self, device_name: str = "") -> Recording:
         """Return what was recorded of a device.
@@ -170,10 +173,11 @@ def card_of(name: str) -> Card:
     """Return what a card of ``brimful gpus`` says of itself."""
     spec = gpus()[name]
     capability = divmod(round(spec.capability * 10), 10)
+    chip = devices().get((capability[0], capability[1]))
     return Card(
         name=spec.description,
         capability=capability,
         usable_bytes=spec.usable_bytes,
         num_devices=1,
-        multi_processor_count=0,
+        multi_processor_count=chip.num_multiprocessors if chip else 0,
     )

@@ -14,6 +14,7 @@ from torch import autograd
 from torch.nn.modules import module as hooks
 from torch.optim import optimizer as optimizers
 
+from brimful.pretend import guard
 from brimful.pretend.tape import Tape
 from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
@@ -100,7 +101,7 @@ def following(tape: Tape) -> Iterator[None]:
     original = autograd._engine_run_backward  # noqa: SLF001
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with steps.backward():
+        with steps.backward(), guard.errors_come_through():
             return original(*args, **kwargs)
 
     handles = [

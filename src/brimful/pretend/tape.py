@@ -187,6 +187,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         kwargs = kwargs or {}
         if func is _ADD and not kwargs and engine.adds_in_place(*args):
             func = _ADD_IN_PLACE
+        elif func in engine.FILLING:
+            func = engine.in_place(func, args)
         out = self._run(func, args, kwargs)
         if self._count_costs:
             self._cost(func, args, kwargs, out)
@@ -237,7 +239,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if where.type not in _KINDS or self._num_pauses:
             return
         storage = tensor.untyped_storage()
-        if storage._cdata in self._alive:  # noqa: SLF001
+        known = self._alive.get(storage._cdata)  # noqa: SLF001
+        if known is not None:
+            # Kernels that are given a result too small for them (``out=``) resize its storage.
+            if storage.nbytes() != known[2].bytes_of(known[1]):
+                self._resized(storage, known[1], known[2], storage.nbytes())
             return
         builder = self._builders.get(where) or self._builder(where)
         row = builder.allocate(
@@ -344,11 +350,12 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _resized(self, storage: Any, row: int, builder: RecordingBuilder, num_bytes: int) -> None:
         where = next(d for d, b in self._builders.items() if b is builder)
-        builder.free(row)
         shape = torch.Size((num_bytes,))
         place = self._place("resize_", where, ())._replace(owner=builder.owner_of(row))
-        row = builder.allocate(num_bytes, shape, torch.uint8, place)
-        self._alive[storage._cdata] = (self._alive[storage._cdata][0], row, builder)  # noqa: SLF001
+        # What is there is copied, so the new stretch is allocated before the old one is freed.
+        new = builder.allocate(num_bytes, shape, torch.uint8, place)
+        builder.free(row)
+        self._alive[storage._cdata] = (self._alive[storage._cdata][0], new, builder)  # noqa: SLF001
 
     def _wait(self) -> None:
         for builder in self._builders.values():

@@ -105,7 +105,8 @@ def unroll_steps(recording: Recording, *, num_steps: int) -> Recording:
     """Return the tape of more steps than were traced.
 
     Args:
-        recording: A tape of at least ``MIN_STEPS`` steps and nothing after them.
+        recording: A tape of at least ``MIN_STEPS`` steps (4 where the program makes a step's batch
+            before its forward pass and does something after the last step).
         num_steps: How many.
 
     Raises:
@@ -242,11 +243,14 @@ def _with_owners(copied: Copied, pattern: Pattern, unit_after: int, num_copies: 
     pairs, index = np.unique(
         old.owner.astype(np.int64) * (num_copies + 1) + shift, return_inverse=True
     )
-    owners = []
+    names: dict[str, int] = {}
+    numbers = []
     for pair in pairs.tolist():
         owner, by = divmod(pair, num_copies + 1)
-        owners.append(_moved(old.owners[owner], pattern, by=by * pattern.period))
-    return replace(old, owner=index.astype(np.int32), owners=tuple(owners))
+        name = _moved(old.owners[owner], pattern, by=by * pattern.period)
+        numbers.append(names.setdefault(name, len(names)))
+    owner_of = np.array(numbers, dtype=np.int32)[index]
+    return replace(old, owner=owner_of, owners=tuple(names))
 
 
 def _numbers(values: list[str]) -> NDArray[np.int64]:

@@ -1,8 +1,6 @@
 """Whether a recording fits a card: its replay through the caching allocator, at capacity."""
 
-import numpy as np
-
-from brimful.pretend.allocator import OutOfMemory, Replay, replay
+from brimful.pretend.allocator import OutOfMemory, Replay, replay_recording
 from brimful.pretend.allocator_config import parse_settings
 from brimful.pretend.recording import Recording
 from brimful.rungs import Outcome, Reserved
@@ -20,14 +18,7 @@ def reserve(recording: Recording, *, allocator: str, capacity_bytes: int) -> Res
         InputError: A setting is unknown.
     """
     settings = parse_settings(allocator)
-    done = replay(
-        recording.events,
-        recording.num_bytes,
-        streams=recording.stream.astype(np.int64),
-        in_use_until=recording.in_use_until,
-        settings=settings,
-        capacity_bytes=capacity_bytes,
-    )
+    done = replay_recording(recording, settings=settings, capacity_bytes=capacity_bytes)
     failed = done.out_of_memory
     return Reserved(
         allocator=allocator,

@@ -26,6 +26,7 @@ from brimful.pretend.tape import Tape
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
 from brimful.simulate.capacity import reserve
 from brimful.simulate.items import read_simulation
+from brimful.simulate.unrolled import record_whole
 from brimful.strategy import Strategy, num_micro_batches
 
 NUM_STEPS = 2
@@ -60,16 +61,20 @@ def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str =
         InputError: An allocator setting is unknown.
     """
     device = cluster.device
-    traced = trace(job, strategy, imitate=device.kernels, capability=device.capability)
+    start = time.perf_counter()
+
+    def record(job: Job, strategy: Strategy) -> Recording:
+        return trace(job, strategy, imitate=device.kernels, capability=device.capability).recording
+
+    recording = record_whole(job, strategy, record)
+    capacity_bytes = allocatable_bytes(device)
     return read_simulation(
-        traced.recording,
+        recording,
         kernels=device.kernels,
-        reserved=reserve(
-            traced.recording, allocator=allocator, capacity_bytes=allocatable_bytes(device)
-        )
+        reserved=reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)
         if device.kernels == "cuda"
         else None,
-        simulate_s=traced.simulate_s,
+        simulate_s=time.perf_counter() - start,
     )
 
 
@@ -96,8 +101,11 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
     tape = Tape(count_costs=count_costs)
-    major_minor = divmod(round(capability * 10), 10)
-    imitation = kernels.imitate(imitate, capability=major_minor)
+    imitation = (
+        kernels.imitate(imitate, capability=divmod(round(capability * 10), 10))
+        if imitate == "cuda"
+        else kernels.imitate(imitate)
+    )
     with imitation, FakeTensorMode(allow_non_fake_inputs=True), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)

@@ -1,0 +1,55 @@
+"""The whole depth from a few blocks: what is traced shallow, and unrolled.
+
+Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
+twice and its tape unrolled (``pretend.unroll``). Otherwise, and where a tape does not repeat, the
+whole model is traced.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from brimful.job import Job
+from brimful.pretend.blocks import NotPeriodicError, Pattern
+from brimful.pretend.recording import Recording
+from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
+from brimful.strategy import Strategy, num_checkpointed
+
+NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
+"""Blocks of the two models that are traced."""
+_STACKS = {"llama": "model.layers", "gpt2": "transformer.h"}
+_DEPTH_FIELDS = {"llama": "num_hidden_layers", "gpt2": "n_layer"}
+
+Trace = Callable[[Job, Strategy], Recording]
+
+
+def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
+    """Return the tape of the whole model, unrolled where that is possible.
+
+    Args:
+        job: What is trained.
+        strategy: How it is run.
+        trace: Runs a program on the pretend GPU and returns its tape.
+    """
+    num_blocks = job.model.num_layers
+    checkpointed = num_checkpointed(strategy, num_layers=num_blocks)
+    if num_blocks <= NUM_DEEP + NUM_SHALLOW or checkpointed not in {0, num_blocks}:
+        return trace(job, strategy)
+    few = msgspec.structs.replace(
+        strategy, activation_checkpointing="full" if checkpointed else "none"
+    )
+    pattern = Pattern(stack=_STACKS[job.model.model_type], num_prefix=0, period=1)
+    deep, shallow = (trace(_with_depth(job, n), few) for n in (NUM_DEEP, NUM_SHALLOW))
+    try:
+        return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)
+    except NotPeriodicError:
+        return trace(job, strategy)
+
+
+def _with_depth(job: Job, num_blocks: int) -> Job:
+    """Return the job of a model with fewer blocks, in the description and in the configuration."""
+    model = job.model
+    config = {**model.hf_config, _DEPTH_FIELDS[model.model_type]: num_blocks}
+    return msgspec.structs.replace(
+        job, model=msgspec.structs.replace(model, num_layers=num_blocks, hf_config=config)
+    )

@@ -1,0 +1,90 @@
+"""Known integers: what is known, and above all what is no longer."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brimful.pretend import device
+from brimful.pretend.known_values import MOST_ELEMENTS, knowing
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def known():
+    device.register()
+    with FakeTensorMode(allow_non_fake_inputs=True), knowing() as known:
+        yield known
+
+
+def of(known, x):
+    value = known.value(x)
+    if value is None:
+        return None
+    with torch._C._DisableTorchDispatch():
+        return value.tolist()
+
+
+def test_what_is_made_of_known_integers_is_known(known):
+    x = torch.arange(6).view(2, 3).to("gpu:0")
+    assert of(known, x) == [[0, 1, 2], [3, 4, 5]]
+    assert of(known, torch.cat([x, x + 1])[:, 1]) == [1, 4, 2, 5]
+    assert of(known, (x > 2).sum()) == 3
+    assert of(known, torch.full((2,), 7)) == [7, 7]
+    assert of(known, x.cpu().unique()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_made_of_floats_is_not(known):
+    x = torch.zeros(3)
+    assert of(known, x) is None
+    assert of(known, x.argmax()) is None
+    assert of(known, x > 0) is None
+
+
+def test_large_tensors_are_not_kept(known):
+    assert of(known, torch.zeros(MOST_ELEMENTS + 1, dtype=torch.long)) is None
+    assert of(known, torch.zeros(MOST_ELEMENTS, dtype=torch.long).sum()) == 0
+
+
+def test_writing_into_a_view_changes_the_whole(known):
+    x = torch.zeros(4, dtype=torch.long)
+    x[1:3].fill_(5)
+    x[0] += 2
+    assert of(known, x) == [2, 5, 5, 0]
+
+
+def test_writing_something_unknown_spoils_every_view_and_nothing_else(known):
+    x, other = torch.zeros(4, dtype=torch.long), torch.ones(4, dtype=torch.long)
+    view, copy = x[2:], x.clone()
+    view.copy_(torch.randn(2))
+    assert of(known, x) is None
+    assert of(known, view) is None
+    assert of(known, x + other) is None
+    assert of(known, copy) == [0, 0, 0, 0]
+    assert of(known, other) == [1, 1, 1, 1]
+
+
+def test_draws_are_real(known):
+    generator = torch.Generator().manual_seed(3)
+    drawn = [of(known, torch.randperm(50, generator=generator)) for _ in range(2)]
+    assert sorted(drawn[0]) == sorted(drawn[1]) == list(range(50))
+    assert drawn[0] != drawn[1]
+
+
+def test_a_mask_in_place_of_positions(known):
+    x = torch.randn(2, 3, 4, device="gpu:0")
+    mask = torch.tensor([[True, False, True], [False, False, True]]).to("gpu:0")
+    assert x[mask].shape == (3, 4)
+    assert x[mask].device == x.device
+    assert of(known, mask) is not None
+    assert of(known, x[mask]) is None
+
+
+def test_nothing_of_it_is_left():
+    from torch import _subclasses
+
+    before = _subclasses.FakeTensor, _subclasses.FakeTensor.tolist
+    with FakeTensorMode(), knowing():
+        assert not isinstance(torch.ones(2, dtype=torch.long), _subclasses.FakeTensor)
+        assert isinstance(torch.ones(2), _subclasses.FakeTensor)
+    assert (_subclasses.FakeTensor, _subclasses.FakeTensor.tolist) == before

@@ -1,0 +1,125 @@
+"""Small programs of every kind on the pretend GPU against the same programs run for real."""
+
+import gc
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from brimful import pretend
+from tests.pretend import real_peaks
+from tests.pretend.programs import ONLY_PRETENDED
+from tests.pretend.programs import PROGRAMS as PLAIN
+
+pytestmark = pytest.mark.torch
+
+RELATIVE, ABSOLUTE_BYTES = 0.001, 4096
+COPIES = "a CPU's product copies matrices whose strides it cannot take (grad of sum: all 0)"
+ONEDNN = "oneDNN's scratchpad for a product"
+FLASH = "the CPU's attention kernel keeps a block of scores, and its backward a copy of the output"
+
+
+class Difference(NamedTuple):
+    """Bytes that a CPU takes and a tensor program does not show: a kernel's own, or named ones."""
+
+    why: str
+    num_bytes: int | None = None
+
+
+DIFFERENCES = {
+    "convolution_channels_last": Difference("oneDNN's backward makes a gradient contiguous"),
+    "embedding_bag": Difference("max_indices is kept for the mean too, and one offset", 2048 * 8 + 8),
+    "attention_causal": Difference(FLASH),
+    "attention_boolean_mask": Difference(FLASH),
+    "attention_additive_mask": Difference(FLASH),
+    "attention_grouped": Difference(FLASH),
+    "attention_with_dropout": Difference(COPIES),
+    "autocast": Difference(ONEDNN),
+    "autocast_without_cache": Difference(ONEDNN),
+    "autocast_checkpointed": Difference(ONEDNN),
+    "autocast_interrupted": Difference(ONEDNN),
+    "muon": Difference(ONEDNN),
+    "moved_and_cast": Difference(COPIES),
+    "called_twice": Difference(COPIES),
+    "called_statelessly": Difference(COPIES),
+}
+
+
+def simulated(program):
+    """Return the recording of a program that ran on the pretend GPU."""
+    gc.freeze()
+    gc.disable()  # as in the real run
+    try:
+        with pretend.gpu(imitate="cpu") as run, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program("gpu:0")
+            gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    return run.recording()
+
+
+class Peaks(NamedTuple):
+    """Of one program, in bytes; ``without_kernels``: without what kernels take for themselves."""
+
+    simulated: int
+    real: int
+    without_kernels: int
+    left: int
+
+
+@pytest.fixture(scope="session")
+def peaks(tmp_path_factory):
+    """Run every program for real, all in one process, and simulate them beside it meanwhile."""
+    folder = tmp_path_factory.mktemp("programs")
+    command = [sys.executable, "-m", real_peaks.__name__, str(folder / "peaks.json")]
+    with (folder / "errors.txt").open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=errors
+        )
+    try:
+        recordings = {name: simulated(run) for name, run in real_peaks.programs().items()}
+        status = process.wait(timeout=300)
+    finally:
+        process.kill()
+    assert status == 0, (folder / "errors.txt").read_text("utf-8")
+    real = json.loads((folder / "peaks.json").read_text("utf-8"))
+    found = {}
+    for name, recording in recordings.items():
+        live = recording.live_bytes()
+        found[name] = Peaks(int(live.max()), *real[name], int(live[-1]))
+    return found
+
+
+@pytest.mark.parametrize("name", real_peaks.programs())
+def test_a_program_takes_what_it_takes_for_real(peaks, name):
+    found, difference = peaks[name], DIFFERENCES.get(name)
+    bound = max(RELATIVE * found.real, ABSOLUTE_BYTES)
+    real = found.real
+    if difference is not None:
+        assert abs(found.simulated - real) > bound, "no difference is left to be explained"
+        named = difference.num_bytes
+        real = found.without_kernels if named is None else real - named
+    assert found.simulated == pytest.approx(real, abs=bound)
+
+
+@pytest.mark.parametrize("name", real_peaks.programs())
+def test_when_a_program_has_ended_nothing_is_left_on_the_gpu(peaks, name):
+    assert peaks[name].left == 0
+
+
+@pytest.mark.parametrize("name", ONLY_PRETENDED)
+def test_what_a_cpu_does_otherwise_runs_on_the_pretend_gpu(name):
+    """A CPU has kernels of oneDNN for an LSTM, none for a GRU cell, and no host to save on."""
+    recording = simulated(ONLY_PRETENDED[name])
+    assert recording.live_bytes().max() > 2**20
+
+
+def test_what_is_saved_on_the_host_is_not_on_the_gpu():
+    gpu, host = simulated(ONLY_PRETENDED["saved_on_the_host"]), simulated(PLAIN["plain_mlp"])
+    assert gpu.live_bytes().max() < host.live_bytes().max()
