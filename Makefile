@@ -26,8 +26,8 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks validation docs
-	$(BIN)/ruff check src tests benchmarks validation docs
+	$(BIN)/ruff format --check src tests benchmarks validation docs examples
+	$(BIN)/ruff check src tests benchmarks validation docs examples
 	$(BIN)/mypy
 
 check: lint test

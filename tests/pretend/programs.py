@@ -310,7 +310,7 @@ class Doubling(torch.autograd.Function):
         return x.mul_(2)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(_ctx, grad):
         return grad * 2
 
 
@@ -389,7 +389,7 @@ def functional_gradients(device):
     torch.func.jvp(lambda x: cost(parameters, x), (batch(device),), (batch(device),))
 
 
-def doubled(module, grad_in, grad_out):
+def doubled(_module, grad_in, _grad_out):
     return tuple(grad if grad is None else grad * 2 for grad in grad_in)
 
 
@@ -399,7 +399,7 @@ def gradient_hooks(device):
     for layer in model:
         layer.register_full_backward_hook(doubled)
     model[0].weight.register_hook(lambda grad: grad.clamp(-1, 1))
-    model[3].register_forward_hook(lambda module, args, out: out + 1)
+    model[3].register_forward_hook(lambda *call: call[-1] + 1)
     fit(model, device)
 
 

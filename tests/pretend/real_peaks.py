@@ -20,7 +20,7 @@ TABLES = (
 )  # fmt: skip
 KERNELS = {
     "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution_backward",
-    "aten::max_pool2d_with_indices_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_adaptive_avg_pool2d_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
 }  # fmt: skip
 """Operations of one kernel, which allocates more than its results."""

@@ -113,7 +113,8 @@ def test_the_cpu_choice_is_that_of_a_real_cpu(case):
     out, query = attend("cpu", case)
     real = NODES["cpu-flash"] in node_names(out)
     with kernels.imitate("cpu"), FakeTensorMode():
-        call = Attention(query, query, query, torch.empty(1) if case[2] else None, case[3])
+        mask = torch.empty(query.shape[-2:-1] * 2) if case[2] else None
+        call = Attention(query, query, query, mask, case[3])
         assert (attention.choose(call).kernel == "cpu-flash") is real
         pretended, _ = attend("gpu:0", case)
         assert (NODES["cpu-flash"] in node_names(pretended)) is real

@@ -4,12 +4,11 @@ import contextlib
 from functools import partial
 
 import torch
+from tests.pretend.programs import WIDE, WIDTH, batch, fit, kind_of, mlp, train
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, stateless
 from torch.utils import checkpoint as checkpoints
-
-from tests.pretend.programs import WIDE, WIDTH, batch, fit, kind_of, mlp, train
 
 PROGRAMS = {}
 MATRIX = 2
@@ -311,6 +310,14 @@ def called_twice(device):
     model = mlp(device)
     y = model(batch(device))
     (model(y) + model(y.detach())).sum().backward()
+
+
+@program
+def models_one_after_another(device):
+    for depth in (2, 3, 1):
+        model = mlp(device, depth=depth)
+        fit(model, device)
+        del model
 
 
 @program

@@ -15,19 +15,33 @@ from brimful.pretend.libraries import library
 
 LOWER = (
     "_convolution", "conv1d", "conv2d", "conv3d", "addmm", "addbmm", "baddbmm", "bmm", "mm",
-    "matmul", "linear", "prelu", "scaled_dot_product_attention", "einsum",
+    "matmul", "linear", "prelu", "scaled_dot_product_attention", "einsum", "conv_tbc",
+    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "linalg_vecdot",
 )  # fmt: skip
 """Run in the autocast type on CUDA and on CPU (there by the products inside, for einsum)."""
-LOWER_CUDA = ("addmv", "addr", "mv")
+LOWER_CUDA = ("addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot")
 FP32_CUDA = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
     "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
-    "softplus", "layer_norm", "rms_norm", "group_norm", "logsumexp", "renorm",
+    "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "logsumexp", "renorm",
+    "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim", "cosine_similarity", "dist", "pdist",
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
 )  # fmt: skip
 """Run in fp32 on CUDA, in the type of their inputs on CPU."""
-FP32 = ("nll_loss", "nll_loss2d", "mse_loss", "binary_cross_entropy_with_logits")
+FP32 = (
+    "nll_loss", "nll_loss2d", "mse_loss", "binary_cross_entropy_with_logits", "smooth_l1_loss",
+    "l1_loss", "huber_loss", "kl_div", "cosine_embedding_loss", "hinge_embedding_loss",
+    "margin_ranking_loss", "multi_margin_loss", "soft_margin_loss", "multilabel_margin_loss",
+    "triplet_margin_loss", "poisson_nll_loss", "cdist",
+)  # fmt: skip
 """Run in fp32 on CUDA and on CPU."""
-FP32_OUTPUT_CUDA = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "prod")
+FP32_CPU = ("cross_entropy_loss", "trace")
+"""Run in fp32 on CPU, in the type of their inputs on CUDA."""
+FP32_OUTPUT_CUDA = (
+    "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "cumsum", "cumprod", "prod",
+    "prod.dim_int", "linalg_vector_norm",
+)  # fmt: skip
 """On CUDA: read low precision and write fp32 without a copy of the input."""
 
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # noqa: SLF001
@@ -42,8 +56,12 @@ def register() -> None:
     own = library("AutocastPrivateUse1")
     for name in (*LOWER, *LOWER_CUDA):
         own.impl(name, _lowering(_overload(name), cuda_only=name in LOWER_CUDA))
-    for name in (*FP32, *FP32_CUDA):
-        own.impl(name, _widening(_overload(name), cuda_only=name in FP32_CUDA))
+    for name in FP32:
+        own.impl(name, _widening(_overload(name), on=("cuda", "cpu")))
+    for name in FP32_CUDA:
+        own.impl(name, _widening(_overload(name), on=("cuda",)))
+    for name in FP32_CPU:
+        own.impl(name, _widening(_overload(name), on=("cpu",)))
     for name in FP32_OUTPUT_CUDA:
         own.impl(name, _wide_output(_overload(name)))
     _clear_with_pytorch()
@@ -80,9 +98,9 @@ def _lowering(op: Any, *, cuda_only: bool) -> Callable[..., Any]:
     return kernel
 
 
-def _widening(op: Any, *, cuda_only: bool) -> Callable[..., Any]:
+def _widening(op: Any, *, on: tuple[kernels.Kernels, ...]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if not cuda_only or kernels.current() == "cuda":
+        if kernels.current() in on:
             args, kwargs = _cast_all(args, kwargs, torch.float32)
         return _without_autocast(op, args, kwargs)
 

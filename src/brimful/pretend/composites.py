@@ -73,7 +73,7 @@ def rms_norm(
     if kernels.current() == "cuda":
         out: torch.Tensor = _aten.rms_norm.default._op_dk(_WRITTEN_OUT, *args)  # noqa: SLF001
         return out
-    return _aten._fused_rms_norm.default._op_dk(_WRITTEN_OUT, *args)[0]  # type: ignore[no-any-return]  # noqa: SLF001
+    return _aten._fused_rms_norm.default._op_dk(_WRITTEN_OUT, *args)[0]  # noqa: SLF001
 
 
 def _in_place(*_args: Any, **_kwargs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules import module as hooks
@@ -20,7 +21,7 @@ class Owners:
 
     def __init__(self) -> None:
         """Know no module yet."""
-        self._paths: dict[int, str] = {}
+        self._paths: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._parameter_paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._floor = 0
@@ -31,13 +32,13 @@ class Owners:
     def name(self, module: torch.nn.Module, prefix: str = "") -> None:
         """Give the submodules of ``module`` and their parameters paths."""
         for name, child in module.named_modules(prefix=prefix):
-            self._paths[id(child)] = name
+            self._paths[child] = name
         for name, parameter in module.named_parameters(prefix=prefix):
             self._parameter_paths[id(parameter)] = name.rpartition(".")[0]
 
     def knows(self, module: torch.nn.Module) -> bool:
         """Whether the module has been given a path."""
-        return id(module) in self._paths
+        return module in self._paths
 
     def begin_phase(self) -> None:
         """Forget the modules that are being called now: what follows is not their forward."""
@@ -72,7 +73,7 @@ class Owners:
         return self._owners[place]
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:  # noqa: ARG002
-        path = self._paths.get(id(module))
+        path = self._paths.get(module)
         if path is None:
             above = self._stack[-1] if self._stack else ""
             path = f"{above}.{type(module).__name__}".removeprefix(".")

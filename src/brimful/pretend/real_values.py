@@ -47,7 +47,16 @@ def everything_selected(func: Any, args: Any) -> Any:
         return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
     if func is _aten.masked_select.default:
         return args[0].new_empty((torch.broadcast_shapes(args[0].shape, args[1].shape).numel(),))
+    if func is _aten.index.Tensor:
+        return func(args[0], [place for index in args[1] for place in _places(index)])
     return None
+
+
+def _places(index: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """Return what a mask stands for that selects everything: a position in each dimension."""
+    if index is None or index.dtype not in {torch.bool, torch.uint8}:
+        return [index]
+    return [index.new_empty(index.numel(), dtype=torch.int64) for _ in range(index.dim())]
 
 
 def refusal(func: Any, line: str) -> UnsupportedError:

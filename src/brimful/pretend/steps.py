@@ -6,6 +6,7 @@ state is told to the tape.
 """
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,13 +29,13 @@ class _Steps:
         self._phase = "load"
         self._depth = 0
         self._backwards = 0
-        self._roots: list[torch.nn.Module] = []
+        self._roots: list[weakref.ref[torch.nn.Module]] = []
 
     def enter_module(self, module: torch.nn.Module, args: Any) -> None:  # noqa: ARG002
         self._depth += 1
         if self._depth > 1 or self._backwards:
             return
-        if not any(module is root for root in self._roots):
+        if not any(module is root() for root in self._roots):
             self._adopt(module)
         self._begin("forward" if torch.is_grad_enabled() else "eval")
 
@@ -67,7 +68,7 @@ class _Steps:
         """Name an outermost module's parts; one that was named as part of another stays that."""
         if self._tape.owners.knows(module):
             return
-        self._roots.append(module)
+        self._roots.append(weakref.ref(module))
         self._tape.name_modules(module)
         self._tape.tag(module.parameters(), PARAMETERS)
         self._tape.tag(module.buffers(), BUFFERS)
@@ -80,7 +81,7 @@ class _Steps:
             self._tape.begin_phase(f"step {self._step} {phase}")
 
     def _gradients(self) -> Iterator[torch.Tensor]:
-        for root in self._roots:
+        for root in filter(None, (root() for root in self._roots)):
             for parameter in root.parameters():
                 if parameter.grad is not None:
                     yield parameter.grad
