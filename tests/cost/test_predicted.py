@@ -8,10 +8,10 @@ import torch
 from brimful.cost import profiles
 from brimful.cost.estimate import estimate
 from brimful.cost.family import family_counts, family_of
-from brimful.cost.memory import step_memory
+from brimful.cost.memory import blas_bytes, step_memory
 from brimful.cost.profiles import load_profile, profile_key
 from brimful.errors import UnsupportedError
-from brimful.pretend import attention as kernel_choice
+from brimful.pretend import attention_choice
 from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
 from samples import make_cluster, make_job, make_model, make_strategy
@@ -70,17 +70,7 @@ def other_bytes(items):
     return sum(item.num_bytes for item in items if item.name not in STATES)
 
 
-FEW_CHUNKS = 11
-"""A case whose loss is in fewer chunks than a profile traces: 0.4 % high (LOG, next 1)."""
-NUMBERS = [
-    pytest.param(n, marks=pytest.mark.xfail(reason="two to four loss chunks are not traced yet"))
-    if n == FEW_CHUNKS
-    else n
-    for n in range(NUM_CASES)
-]
-
-
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = cases()[number]
     predicted, simulated = estimate(job, cluster, strategy), simulate(job, cluster, strategy)
@@ -88,9 +78,13 @@ def test_the_prediction_is_the_simulation(number):
     assert abs(predicted.predicted_peak_allocated_bytes - peak) <= 1e-4 * peak
     activations = other_bytes(simulated.items)
     assert abs(other_bytes(predicted.items) - activations) <= 5e-3 * activations
+    # Backward's first product brings its thread's workspace: a peak of step 1 may lie before it.
+    late = blas_bytes(job, family_of(job, strategy), cluster.device)[0] // 2
     for mine, theirs in zip(predicted.phases, simulated.phases, strict=True):
         assert mine.phase == theirs.phase
-        assert mine.num_bytes == pytest.approx(theirs.num_bytes, rel=2e-4)
+        late_here = late if mine.phase == "step 1" else 0
+        assert -2e-4 * theirs.num_bytes <= mine.num_bytes - theirs.num_bytes
+        assert mine.num_bytes - theirs.num_bytes <= 2e-4 * theirs.num_bytes + late_here
 
 
 @pytest.mark.parametrize(
@@ -115,8 +109,8 @@ def test_a_code_path_that_was_not_traced_is_refused(changes, precision, attentio
 
 
 def test_the_limits_of_flash_attention_stand_twice_and_agree():
-    assert profiles.FLASH_MAX_HEAD_DIM == kernel_choice.FLASH_MAX_HEAD_DIM
-    assert profiles.FLASH_HEAD_DIM_MULTIPLE == kernel_choice.FLASH_HEAD_DIM_MULTIPLE
+    assert profiles.FLASH_MAX_HEAD_DIM == attention_choice.FLASH_MAX_HEAD_DIM
+    assert profiles.FLASH_HEAD_DIM_MULTIPLE == attention_choice.HEAD_DIM_MULTIPLE
 
 
 def test_chunks_that_do_not_divide_the_tokens_are_counted_as_torch_cuts_them():

@@ -58,7 +58,9 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def build(device, *, shape, reshard=True, dtype=None, prefetch=False, offload=False):
+def build(  # noqa: PLR0913 - what FSDP2 can be told
+    device, *, shape, reshard=True, dtype=None, prefetch=False, offload=False
+):
     """Shard a model; ``shape`` is (shards,) or (replicas, shards)."""
     names = ("replicate", "shard")[-len(shape) :]
     mesh = init_device_mesh(torch.device(device).type, shape, mesh_dim_names=names)

@@ -99,6 +99,16 @@ def evaluation_between_steps(device):
 
 
 @program
+def inference(device):
+    model = nn.TransformerEncoderLayer(WIDTH, 4, WIDE, dropout=0.1, batch_first=True).to(device)
+    x = batch(device, 4, 256, WIDTH)
+    with torch.inference_mode():
+        model(x)
+        nn.RMSNorm(WIDTH).to(device)(x)
+        functional.cosine_similarity(x, x)
+
+
+@program
 def embedding_bag(device):
     model = nn.EmbeddingBag(4096, 128, mode="mean").to(device)
     ids = torch.zeros(2048, 8, dtype=torch.int64, device=device)
@@ -277,6 +287,14 @@ def attention_learnt_bias(device):
 
 
 @program
+def attention_without_gradients(device):
+    query = batch(device, 2, 4, 256, 64)
+    with torch.no_grad():
+        mask = torch.zeros(256, 256, device=device)
+        functional.scaled_dot_product_attention(query, query, query, mask, dropout_p=0.1)
+
+
+@program
 def multi_head_attention(device):
     model = nn.MultiheadAttention(WIDTH, 4, batch_first=True).to(device)
     x = batch(device, 4, 128, WIDTH)
@@ -412,10 +430,11 @@ def optimizers_in_backward(device):
         optimizers[parameter].step()
         optimizers[parameter].zero_grad()
 
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(update)
+    handles = [p.register_post_accumulate_grad_hook(update) for p in optimizers]
     for _ in range(2):
         model(batch(device)).pow(2).mean().backward()
+    for handle in handles:
+        handle.remove()  # or PyTorch would keep parameter and hook alive for ever
 
 
 # -- what a CPU does so differently that there is nothing to compare with --

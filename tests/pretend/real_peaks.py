@@ -20,7 +20,8 @@ TABLES = (
 )  # fmt: skip
 KERNELS = {
     "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution_backward",
-    "aten::_adaptive_avg_pool2d_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::native_batch_norm_backward", "aten::_adaptive_avg_pool2d_backward",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
 }  # fmt: skip
 """Operations of one kernel, which allocates more than its results."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.pretend import fsdp_program
 
 from brimful import pretend
 from brimful.errors import InputError
-from tests.pretend import fsdp_program
 
 pytestmark = pytest.mark.torch
 

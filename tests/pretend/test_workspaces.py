@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from brimful.hardware.cuda_libraries import libraries
 from brimful.pretend import kernels, workspaces
 from brimful.pretend.workspace_attention import num_splits
-from brimful.hardware.cuda_libraries import libraries
 from brimful.pretend.workspace_data import OUTPUTS_ONLY, UNKNOWN, devices, rows
 from brimful.pretend.workspace_reductions import Reduction, global_memory, ordered
 from brimful.pretend.workspace_rules import RULES

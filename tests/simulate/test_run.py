@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from brimful.plan import convert
+from brimful.pretend.reading import classify, items_at, phase_of_step
 from brimful.pretend.recording import NEVER
 from brimful.rungs import (
     AUTOCAST_CACHE,
@@ -12,7 +13,6 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     Simulation,
 )
-from brimful.pretend.reading import classify, items_at, phase_of_step
 from brimful.simulate.run import simulate, trace
 from samples import make_cluster, make_job, make_strategy
 

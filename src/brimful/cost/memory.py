@@ -41,6 +41,8 @@ from brimful.rungs import (
 from brimful.strategy import Attention, Strategy
 
 NUM_BLAS_THREADS = 2
+BIASED = frozenset({"gpt2"})
+"""Model types whose linear layers have biases."""
 STEP_1, STEP_2 = "step 1", "step 2+"
 
 
@@ -51,13 +53,11 @@ class States(NamedTuple):
         parameters: Parameters x bytes of the recipe.
         gradients: The same, while they exist.
         optimizer_state: Two moments of every parameter.
-        blas: Workspaces of cuBLAS, from the first forward and backward on.
     """
 
     parameters: int
     gradients: int
     optimizer_state: int
-    blas: int
 
 
 class StepMemory(NamedTuple):
@@ -65,27 +65,24 @@ class StepMemory(NamedTuple):
 
     Attributes:
         states: Bytes that live across phases.
+        blas: Workspaces of cuBLAS, from the first forward and backward on.
         items: [items], bytes above parameters and state at the peak of forward and backward.
         run: Where that peak lies, in words.
     """
 
     states: States
+    blas: int
     items: NDArray[np.int64]
     run: str
 
 
-def states(job: Job, device: Device) -> States:
-    """Compute the bytes of parameters, gradients, optimizer state and cuBLAS.
+def states(job: Job) -> States:
+    """Compute the bytes of parameters, gradients and optimizer state.
 
     Ignores AdamW's step counts, 4 bytes per tensor.
     """
     recipe, total = RECIPES[job.precision], parameter_count(job.model).total
-    return States(
-        parameters=total * recipe.parameter,
-        gradients=total * recipe.gradient,
-        optimizer_state=total * recipe.optimizer_state,
-        blas=blas_bytes(device),
-    )
+    return States(total * recipe.parameter, total * recipe.gradient, total * recipe.optimizer_state)
 
 
 def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
@@ -123,25 +120,34 @@ def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
     return np.where(item == np.arange(len(ITEM_NAMES))[:, None], sizes, 0.0)
 
 
-def blas_bytes(device: Device) -> int:
-    """Return what cuBLAS keeps: a workspace for each of two threads, forward's and backward's.
+def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
+    """Return what cuBLAS keeps for the forward's thread and for the backward's: [strategies].
 
-    Ignores cuBLASLt's, 1 MiB a thread, which only linear layers with a bias make.
+    Each has a workspace of cuBLAS; each that runs a linear layer with a bias, which checkpointed
+    blocks do in backward too, one of cuBLASLt.
 
     Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``; PyTorch's engine runs backward on a thread
     of its own.
     """
+    num_blocks = np.atleast_1d(np.asarray(family.num_blocks))
     if device.kernels != "cuda":
-        return 0
-    major, minor = divmod(round(device.capability * 10), 10)
-    return NUM_BLAS_THREADS * libraries().cublas_bytes((major, minor))
+        return np.zeros(len(num_blocks), dtype=np.int64)
+    cublas = libraries().cublas_bytes(divmod(round(device.capability * 10), 10))
+    num_biased = (1 + (num_blocks > 0)) * (job.model.model_type in BIASED)
+    return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
 
 
 def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) -> StepMemory:
     """Find the peak of one strategy's forward and backward, by item."""
-    peak, runs = follow_family(job, profile, family_of(job, strategy), by_item=True)
+    family = family_of(job, strategy)
+    peak, runs = follow_family(job, profile, family, by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
-    return StepMemory(states(job, device), at_peak, describe_run(runs, int(peak.run[0])))
+    return StepMemory(
+        states=states(job),
+        blas=int(blas_bytes(job, family, device)[0]),
+        items=at_peak,
+        run=describe_run(runs, int(peak.run[0])),
+    )
 
 
 def describe_run(runs: tuple[Run, ...], index: int) -> str:
@@ -163,8 +169,8 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     Optimizer state is made by the first update, beside parameters and gradients; from then on it
     is there in every forward and backward.
     """
-    held, inside = memory.states, int(memory.items.sum()) + memory.states.blas
-    update = sum(held)
+    held, inside = memory.states, int(memory.items.sum()) + memory.blas
+    update = sum(held) + memory.blas
     first = max((held.parameters + inside, memory.run), (update, "optimizer"))
     later = max(
         (held.parameters + held.optimizer_state + inside, memory.run), (update, "optimizer")
@@ -197,7 +203,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
     at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
-    at_peak[ITEM_NAMES.index(WORKSPACES)] += held.blas
+    at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas
     return tuple(
         MemoryItem(
             name=name,

@@ -7,7 +7,7 @@ Source: ``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``; 
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,14 +16,20 @@ from torch._subclasses.fake_tensor import FakeTensor
 ENGINE_AND_PYTHON = 2
 """Uses of a storage that the engine alone holds, seen from Python."""
 _aten = torch.ops.aten
-FILLING = {
+_ADD = _aten.add.Tensor
+IN_PLACE = {
+    _ADD: _aten.add_.Tensor,
     _aten.index_add.default: _aten.index_add_.default,
     _aten.scatter_add.default: _aten.scatter_add_.default,
     _aten.scatter.src: _aten.scatter_.src,
     _aten.index_put.default: _aten.index_put_.default,
     _aten.put.default: _aten.put_.default,
 }
-"""Operations that formulas of autograd use for tensor subclasses, and what they use for others."""
+"""Operations that autograd uses for tensor subclasses, and what it may use for other tensors."""
+_OURS = {
+    _aten.scaled_dot_product_attention.default, _aten.dropout.default, _aten.rms_norm.default,
+}  # fmt: skip
+"""Operations for which the pretend GPU has a kernel made of others."""
 _FILLING_NODES = {
     f"{name}Backward{number}"
     for name in (
@@ -57,6 +63,29 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
             yield from plain_tensors(part)
 
 
+@cache
+def parts_of(func: Any) -> Any:
+    """Return what runs the parts of an operation that PyTorch makes of others; None: it is one.
+
+    Autograd makes them, and in inference mode there is no autograd: such operations arrive whole.
+
+    Args:
+        func: The operator overload.
+    """
+    if not _has_kernel(func, "CompositeImplicitAutograd"):
+        return None
+    if not _has_kernel(func, "PrivateUse1"):
+        return func.decompose
+    if func not in _OURS:
+        return None
+    return partial(func._op_dk, torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)  # noqa: SLF001
+    return found
+
+
 def _unwrapped(tensor: Any) -> Any:
     """Return what ``torch.func`` transforms have wrapped."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
@@ -64,21 +93,24 @@ def _unwrapped(tensor: Any) -> Any:
     return tensor
 
 
-def in_place(func: Any, args: Any) -> Any:
-    """Return the operation by which a backward formula would change its first argument instead.
+def in_place(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the operation that autograd would use with real tensors, which fake ones are not.
 
-    A few formulas fill a tensor of zeros of their own, and for tensor subclasses, as fake tensors
-    are, they do it out of place.
+    It adds up gradients in place, and a few of its formulas fill a tensor of zeros of their own; for
+    tensor subclasses, as fake tensors are, it does both out of place.
 
     Args:
-        func: The operation.
-        args: Its arguments; the first is the tensor to be filled.
+        func: An operation of ``IN_PLACE``.
+        args: Its arguments; the first is the tensor that would be changed.
+        kwargs: Its keyword arguments.
     """
+    if func is _ADD:
+        return IN_PLACE[func] if not kwargs and adds_in_place(*args) else func
     node = _current_node()
     if node is None or torch.is_grad_enabled() or node.name() not in _FILLING_NODES:
         return func
     uses: int = torch._C._storage_Use_Count(args[0].untyped_storage()._cdata)  # noqa: SLF001
-    return FILLING[func] if uses <= ENGINE_AND_PYTHON else func
+    return IN_PLACE[func] if uses <= ENGINE_AND_PYTHON else func
 
 
 def adds_in_place(old: Any, new: Any) -> bool:

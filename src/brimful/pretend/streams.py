@@ -75,7 +75,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped to mypy
     @property
     def cuda_stream(self) -> int:
         """The number under which libraries know it."""
-        return self.stream_id
+        return int(self.stream_id)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Mark the end of what it was given so far."""

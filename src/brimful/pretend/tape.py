@@ -36,7 +36,6 @@ _KINDS = (NAME, "cuda", HOST)
 _TORCH = torch.__path__[0]
 _OWN = __file__.rpartition("tape.py")[0]
 _DEVICE = torch.ops.prim.device.default
-_ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
 _ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
 _RECORD_STREAM = torch.ops.aten.record_stream.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
@@ -185,10 +184,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if any(map(engine.desugars, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        if func is _ADD and not kwargs and engine.adds_in_place(*args):
-            func = _ADD_IN_PLACE
-        elif func in engine.FILLING:
-            func = engine.in_place(func, args)
+        if torch.is_inference_mode_enabled() and (parts := engine.parts_of(func)) is not None:
+            with self:
+                return parts(*args, **kwargs)
+        if func in engine.IN_PLACE:
+            func = engine.in_place(func, args, kwargs)
         out = self._run(func, args, kwargs)
         if self._count_costs:
             self._cost(func, args, kwargs, out)

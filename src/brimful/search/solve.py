@@ -6,7 +6,7 @@ import numpy as np
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.family import Family
-from brimful.cost.memory import follow_family, profile_for, states
+from brimful.cost.memory import blas_bytes, follow_family, profile_for, states
 from brimful.cost.profiles import Profile
 from brimful.cost.step import family_work, step_seconds
 from brimful.hardware.cluster import Cluster
@@ -78,9 +78,9 @@ def tabulate(job: Job, cluster: Cluster, profile: Profile, members: list[Family]
 
 
 def _predict(job: Job, cluster: Cluster, profile: Profile, family: Family) -> Table:
-    held = states(job, cluster.device)
+    held, blas = states(job), blas_bytes(job, family, cluster.device)
     peak, _ = follow_family(job, profile, family, by_item=False)
-    inside = held.parameters + held.optimizer_state + held.blas + peak.level[0]
+    inside = held.parameters + held.optimizer_state + blas + peak.level[0]
     seconds = step_seconds(family_work(job, profile, family), job, cluster.device)
     num_blocks = np.asarray(family.num_blocks)
     unknown = np.full(len(num_blocks), np.nan)
@@ -88,6 +88,6 @@ def _predict(job: Job, cluster: Cluster, profile: Profile, family: Family) -> Ta
         micro_batch=np.full(len(num_blocks), family.micro_batch),
         loss_chunks=np.full(len(num_blocks), family.loss_chunks),
         num_blocks=num_blocks,
-        peak_bytes=np.maximum(inside, sum(held)),
+        peak_bytes=np.maximum(inside, sum(held) + blas),
         step_s=unknown if seconds is None else sum(seconds, start=np.zeros(len(num_blocks))),
     )
