@@ -97,8 +97,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=0, help="runs per figure (default: its own)")
     args = parser.parse_args()
     load_average = os.getloadavg()[0]  # of before: this file loads the machine too
-    figures = tuple(_figure(benchmark, args.runs) for benchmark in benchmarks())
-    speed = _speed(figures, load_average)
+    figures = tuple(figure_of(benchmark, args.runs) for benchmark in benchmarks())
+    speed = speed_of(figures, "speed of the command line", load_average)
     print("\n".join(lines(speed)))
     if args.json is not None:
         write_bytes(args.json, msgspec.json.encode(speed) + b"\n")
@@ -108,15 +108,15 @@ def main() -> int:
 def benchmarks() -> tuple[Benchmark, ...]:
     """List what is measured, with its bar."""
     return (
-        Benchmark("import brimful", "s", 0.1, 7, lambda: _printed(_IMPORT)),
+        Benchmark("import brimful", "s", 0.1, 7, lambda: printed(_IMPORT)),
         Benchmark("brimful estimate, command", "s", 0.3, 7, lambda: _command_s("estimate")),
         Benchmark("brimful plan 8B, command", "s", 2.0, 5, lambda: _command_s("plan")),
-        Benchmark("simulate 8B, in-process", "s", 4.0, 3, lambda: _printed(_SIMULATE)),
-        Benchmark("modules in estimate, no torch", "", None, 1, lambda: _printed(_MODULES)),
+        Benchmark("simulate 8B, in-process", "s", 1.5, 3, lambda: printed(_SIMULATE)),
+        Benchmark("modules in estimate, no torch", "", None, 1, lambda: printed(_MODULES)),
     )
 
 
-def _figure(benchmark: Benchmark, num_runs: int) -> Figure:
+def figure_of(benchmark: Benchmark, num_runs: int) -> Figure:
     figures = [benchmark.measure() for _ in range(num_runs or benchmark.num_runs)]
     return Figure(
         name=benchmark.name,
@@ -134,7 +134,7 @@ def _command_s(verb: str) -> float:
     return time.perf_counter() - start_s
 
 
-def _printed(code: str) -> float:
+def printed(code: str) -> float:
     """Return the number that a fresh Python prints."""
     return float(_run([sys.executable, "-c", code]).splitlines()[-1])
 
@@ -148,12 +148,12 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _speed(figures: tuple[Figure, ...], load_average: float) -> Speed:
+def speed_of(figures: tuple[Figure, ...], theme: str, load_average: float) -> Speed:
     from brimful.hardware.probe import probe_local
 
     return Speed(
         schema=SPEED_SCHEMA,
-        theme="speed of the command line",
+        theme=theme,
         hardware=probe_local().description,
         month=f"{dt.datetime.now(dt.UTC):%Y-%m}",
         versions=versions(),

@@ -96,7 +96,7 @@ def _unwrapped(tensor: Any) -> Any:
 def in_place(func: Any, args: Any, kwargs: Any) -> Any:
     """Return the operation that autograd would use with real tensors, which fake ones are not.
 
-    It adds up gradients in place, and a few of its formulas fill a tensor of zeros of their own; for
+    It adds up gradients in place, and some formulas fill a tensor of zeros of their own; for
     tensor subclasses, as fake tensors are, it does both out of place.
 
     Args:
