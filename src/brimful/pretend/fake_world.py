@@ -21,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import InputError
+from brimful.pretend.shards import cut_when_asked_for
 
 Unseen = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -65,7 +66,12 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
             f"a process group of {dist.get_world_size()} exists already; leave it first "
             "(torch.distributed.destroy_process_group)"
         )
-    with _environment(world), _meshes_outside_the_fake_mode(), _shapes_unseen(unseen):
+    with (
+        _environment(world),
+        _meshes_outside_the_fake_mode(),
+        _shapes_unseen(unseen),
+        cut_when_asked_for(),
+    ):
         dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
         original = dist.init_process_group
         dist.init_process_group = _already_there
