@@ -76,10 +76,12 @@ def simulate(request: Request) -> Simulated:
 
     job, strategy = _asked(request)
     kernels = request.device.kernels
-    traced = trace(job, strategy, imitate=kernels)
+    traced = trace(job, strategy, imitate=kernels, capability=request.device.capability)
     if torch.cuda.is_initialized():
         raise RunError("the simulation touched CUDA; it must not")
-    simulation = read_simulation(traced.recording, kernels=kernels, simulate_s=traced.simulate_s)
+    simulation = read_simulation(
+        traced.recording, kernels=kernels, reserved=None, simulate_s=traced.simulate_s
+    )
     return Simulated(
         versions=simulation.versions,
         kernels=simulation.kernels,

@@ -17,7 +17,7 @@ from brimful.simulate import run as simulation
 
 pytestmark = pytest.mark.torch
 
-NUM_UNITS = 9
+NUM_UNITS = 6
 FEWER_UNITS = 6
 """Of two blocks each."""
 PERIODS = {"gemma2": 2, "gpt_oss": 2}

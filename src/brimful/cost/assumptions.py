@@ -58,7 +58,7 @@ def describe(device: Device) -> tuple[str, ...]:
     if device.kernels == "cuda":
         lines.append(
             f"reserved = {assumed.reserved_low} to {assumed.reserved_high} x allocated (published "
-            "FSDP and Megatron runs); kernel workspaces counted: cuBLAS, flash backward"
+            "FSDP and Megatron runs); workspaces counted: cuBLAS, flash, softmax"
         )
         lines.append(
             f"CUDA context {assumed.context_low_bytes / 1e9:.1f} to "

@@ -191,7 +191,7 @@ _WHY = {
     SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
     LOGITS: "profile: logits, log-probabilities, their gradients",
     TRANSIENTS: "profile: dropped within the phase",
-    WORKSPACES: "cuBLAS's, and of flash attention's backward",
+    WORKSPACES: "cuBLAS's, and of attention's backward",
 }
 
 

@@ -47,7 +47,12 @@ _SHAPES = (
 )
 """Tokens are multiples of 2 and 5 (chunks); sequences of 128 and head widths of 32, to which flash
 attention's backward rounds; other widths of 8."""
-FLASH_BUFFERS = (
+FITTED_BUFFERS = (
+    "gradient times output",
+    "contiguous copy of the input",
+    "contiguous copy of the gradient",
+    "softmax before masked rows are zeroed",
+    "mask of minus infinity",
     "softmax_d, fp32 row sums",
     "dq_accum, fp32",
     "dk of every query head",
@@ -161,12 +166,12 @@ def _make_variant(key: str, body: Body, *, num_chunks: int, tables: Tables) -> V
 
 
 def _with_formulas(recording: Recording) -> Recording:
-    """Leave out the workspaces of kernels other than flash attention's backward.
+    """Leave out workspaces that have no formula: all but those of flash attention and softmax.
 
     Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
     is alive then; cuBLAS's, which stays, is closed form (``cost.memory``).
     """
-    kept = np.array([name in FLASH_BUFFERS for name in recording.ops], dtype=bool)
+    kept = np.array([name in FITTED_BUFFERS for name in recording.ops], dtype=bool)
     workspace = np.array([item == WORKSPACES for item in recording.items], dtype=bool)
     return recording.without(workspace[recording.item] & ~kept[recording.op])
 

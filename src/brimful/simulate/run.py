@@ -67,7 +67,7 @@ def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str =
         return trace(job, strategy, imitate=device.kernels, capability=device.capability).recording
 
     recording = record_whole(job, strategy, record)
-    capacity_bytes = allocatable_bytes(device)
+    capacity_bytes = max(0, allocatable_bytes(device))
     return read_simulation(
         recording,
         kernels=device.kernels,
@@ -115,7 +115,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
 
 def _name(tape: Tape, program: Program) -> None:
     tape.name_modules(program.model)
-    tape.name_modules(program.loss, "loss")
+    tape.owners.name(program.loss, "loss")  # what the head computes; its weight is the model's
     tape.tag(program.model.parameters(), PARAMETERS)
     tape.tag(program.model.buffers(), "buffers")
 
