@@ -180,3 +180,19 @@ def test_the_tape_tags_cached_copies_and_sees_them_freed_when_autocast_ends():
     row = [recording.items[i] for i in recording.item].index(AUTOCAST_CACHE)
     assert recording.num_bytes[row] == 8 * 8 * 2
     assert recording.died[row] == before_end
+
+
+@pytest.mark.parametrize(("whose", "kind"), [("cuda", "bfloat16"), ("cpu", "float32")])
+def test_the_parts_of_an_op_that_is_not_listed_may_be_listed(whose, kind):
+    """A CPU lists cross-entropy; CUDA lists the nll_loss in it, which widens log-probabilities."""
+    with kernels.imitate(whose), FakeTensorMode(), Tape() as tape:
+        logits = torch.empty(64, 32, dtype=torch.bfloat16, device="gpu:0", requires_grad=True)
+        with torch.autocast("gpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(logits, torch.zeros(64, dtype=torch.int64, device="gpu:0"))
+        recording = tape.finish()
+    shapes = [recording.shapes[i] for i in recording.shape_dtype.tolist()]
+    ops = [recording.ops[i] for i in recording.op.tolist()]
+    made = dict(zip(ops, shapes, strict=True))
+    assert made["aten._log_softmax.default"] == ("[64, 32]", kind)
+    assert made["aten._to_copy.default"] == ("[64, 32]", "float32")
+    assert loss.dtype == torch.float32

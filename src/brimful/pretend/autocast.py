@@ -88,11 +88,19 @@ def _without_autocast(op: Any, args: Any, kwargs: Any) -> Any:
         return op(*args, **kwargs)
 
 
+def _as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
+    """Run an op that the imitated device's lists leave out; its parts may be on them."""
+    if op._can_decompose():  # noqa: SLF001
+        return op.decompose(*args, **kwargs)
+    return _without_autocast(op, args, kwargs)
+
+
 def _lowering(op: Any, *, cuda_only: bool) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if not cuda_only or kernels.current() == "cuda":
-            dtype = torch.get_autocast_dtype("gpu")
-            args, kwargs = _cast_all(args, kwargs, dtype)
+        if cuda_only and kernels.current() != "cuda":
+            return _as_it_is(op, args, kwargs)
+        dtype = torch.get_autocast_dtype("gpu")
+        args, kwargs = _cast_all(args, kwargs, dtype)
         return _without_autocast(op, args, kwargs)
 
     return kernel
@@ -100,8 +108,9 @@ def _lowering(op: Any, *, cuda_only: bool) -> Callable[..., Any]:
 
 def _widening(op: Any, *, on: tuple[kernels.Kernels, ...]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if kernels.current() in on:
-            args, kwargs = _cast_all(args, kwargs, torch.float32)
+        if kernels.current() not in on:
+            return _as_it_is(op, args, kwargs)
+        args, kwargs = _cast_all(args, kwargs, torch.float32)
         return _without_autocast(op, args, kwargs)
 
     return kernel
