@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.embedding import with_embedding
 from brimful.cost.family import (
     Family,
     family_counts,
@@ -106,13 +107,16 @@ def follow_family(
         The peak above parameters and state, and the runs its index refers to.
     """
     sizes = kind_bytes(profile, family_dimensions(job, family))
-    return follow_step(
+    peak, runs = follow_step(
         profile,
         family_variant(job, profile, family),
         _one_row_per_item(profile, sizes) if by_item else sizes[None],
         family_counts(job, family),
         accumulates=job.global_batch > family.micro_batch,
     )
+    if profile.key.endswith(".cuda"):
+        peak = with_embedding(job, family.micro_batch, peak, by_item=by_item)
+    return peak, runs
 
 
 def _one_row_per_item(profile: Profile, sizes: Array) -> Array:

@@ -151,19 +151,30 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     variants: dict[str, Variant]
 
 
-def architecture_key(spec: ModelSpec, attention: Attention) -> str:
-    """Name the code path that a model takes: tied heads and ungrouped attention differ."""
+def architecture_key(
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str
+) -> str:
+    """Name the code path that a model takes: tied heads and ungrouped attention differ.
+
+    Grouped heads matter where attention is written out: asked for, or in fp32 on CUDA, whose fused
+    kernels take grouped heads in half precision only.
+    """
     tied = "-tied" if spec.tied_embeddings else ""
     grouped = spec.num_kv_heads < spec.num_heads
-    ungrouped = (
-        "-mha" if attention == "eager" and spec.model_type == "llama" and not grouped else ""
-    )
+    written_out = is_written_out(precision, attention, kernels)
+    ungrouped = "-mha" if written_out and spec.model_type == "llama" and not grouped else ""
     return f"{spec.model_type}{tied}{ungrouped}"
+
+
+def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:
+    """Whether grouped heads are attended to by the written-out formula."""
+    return attention == "eager" or (precision == "fp32" and kernels == "cuda")
 
 
 def profile_key(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> str:
     """Return the name of the profile that holds for this model and these settings."""
-    return f"{architecture_key(spec, attention)}.{IMPLEMENTATION}.{precision}.{attention}.{kernels}"
+    architecture = architecture_key(spec, precision, attention, kernels)
+    return f"{architecture}.{IMPLEMENTATION}.{precision}.{attention}.{kernels}"
 
 
 def check_traced(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> None:

@@ -23,6 +23,7 @@ from brimful.cost.profiles import (
     Profile,
     Variant,
     dimensions,
+    is_written_out,
     variant_key,
 )
 from brimful.errors import InputError, UnsupportedError
@@ -86,7 +87,7 @@ def shipped_keys() -> tuple[str, ...]:
     return tuple(
         f"{architecture}.hf.{precision}.{attention}.{kernels}"
         for architecture, precision, attention, kernels in keys
-        if attention == "eager" or "mha" not in architecture
+        if "mha" not in architecture or is_written_out(precision, attention, kernels)
     )
 
 

@@ -1,0 +1,64 @@
+"""The instant at which a CUDA kernel adds up the gradient of the embedding's rows.
+
+Of many indices it first makes partial sums in fp32, as large as a few gradients of the hidden
+states; their size hangs on thresholds, so that no profile has it. It happens when every other
+gradient is there, which makes it a peak of its own.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.recipes import RECIPES
+from brimful.cost.trajectory import Peak
+from brimful.job import Job
+from brimful.rungs import ITEM_NAMES, TRANSIENTS, WORKSPACES
+
+FEW_INDICES = 3072
+"""Up to so many are added up by one kernel without partial sums."""
+ROWS_PER_PARTIAL = 10
+_ACCUMULATED_BYTES, _INDEX_BYTES = 4, 8
+
+
+def embedding_workspace(*, num_tokens: int, vocab_size: int, hidden_size: int) -> int:
+    """Return the bytes of partial sums and sorted indices.
+
+    Source: ``aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu``,
+    ``embedding_backward_cuda_kernel``; ``Embedding.cu`` for the threshold.
+    """
+    if num_tokens <= FEW_INDICES:
+        return 0
+    segments = min(num_tokens, vocab_size)
+    partials = num_tokens // ROWS_PER_PARTIAL + segments
+    indices = 3 * num_tokens + 2 * segments + partials + 2
+    return partials * hidden_size * _ACCUMULATED_BYTES + indices * _INDEX_BYTES
+
+
+def with_embedding(job: Job, micro_batch: int, peak: Peak, *, by_item: bool) -> Peak:
+    """Compare the peak of forward and backward with the embedding's instant.
+
+    Args:
+        job: What is trained.
+        micro_batch: Sequences per forward pass.
+        peak: Of a step; its ``end`` holds every gradient.
+        by_item: Whether its rows are items; else there is one row, the total.
+    """
+    model, num_tokens = job.model, micro_batch * job.seq_len
+    element = RECIPES[job.precision].gradient
+    taken = embedding_workspace(
+        num_tokens=num_tokens, vocab_size=model.vocab_size, hidden_size=model.hidden_size
+    )
+    is_added = model.tied_embeddings or job.global_batch > micro_batch
+    beside = num_tokens * model.hidden_size * element
+    beside += is_added * model.vocab_size * model.hidden_size * element
+    here = peak.end + _rows(by_item=by_item, workspace=taken, transient=beside)
+    higher = (here.sum(0) > peak.level.sum(0)) & (taken > 0)
+    return peak._replace(level=np.where(higher, here, peak.level))
+
+
+def _rows(*, by_item: bool, workspace: int, transient: int) -> NDArray[np.float64]:
+    if not by_item:
+        return np.array([[float(workspace + transient)]])
+    rows = np.zeros((len(ITEM_NAMES), 1))
+    rows[ITEM_NAMES.index(WORKSPACES)] = workspace
+    rows[ITEM_NAMES.index(TRANSIENTS)] = transient
+    return rows
