@@ -1,4 +1,3 @@
-
 """Writes docs/cli.md from the parsers' own --help: ``python docs/generate_cli.py``."""
 
 import os

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.plan import Estimate
+from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
     UNKNOWN,
     cluster_inputs,
@@ -83,7 +84,7 @@ def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Es
         blank,
         _totals(estimate),
         blank,
-        _assumptions(estimate.assumptions),
+        bullets("Assumptions", estimate.assumptions),
         blank,
         Text(verdict, style="bold green" if estimate.fits else "bold red"),
     )
@@ -99,13 +100,13 @@ def verdict_table(verdict: Verdict) -> "Table":
         One row per quantity; "-" stands where a rung was not climbed.
     """
     instrument = f"measured by {verdict.measured_by}" if verdict.measured_by else "not measured yet"
-    table = _table(f"Three rungs, item by item ({instrument})")
+    table = plain_table(f"Three rungs, item by item ({instrument})")
     table.add_column("item", max_width=27)
     for heading in ("predicted", "simulated", "measured", "sim vs pred", "meas vs sim"):
         table.add_column(heading, justify="right")
     for row in verdict.rows:
         style = "bold" if row.name == "peak allocated" else ""
-        _add_row(table, verdict_cells(row), style=style)
+        add_row(table, verdict_cells(row), style=style)
     return table
 
 
@@ -120,7 +121,7 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
     Returns:
         One row per strategy, in the order of the record.
     """
-    table = _table(f"Strategies: {record.num_considered} considered, {record.num_fitting} fit")
+    table = plain_table(f"Strategies: {record.num_considered} considered, {record.num_fitting} fit")
     table.add_column("")
     for heading in ("micro-\nbatch", "check-\npointing", "loss\nchunks"):
         table.add_column(heading, justify="right")
@@ -138,7 +139,7 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
             format_value(row.step_s, unit="s"),
             _fit_and_note(row, usable_bytes=usable_bytes, won=won),
         )
-        _add_row(table, cells, style="bold" if won else "")
+        add_row(table, cells, style="bold" if won else "")
     return table
 
 
@@ -155,13 +156,13 @@ def owners_table(simulation: Simulation) -> "Table":
     Args:
         simulation: The second rung.
     """
-    table = _table("Largest allocations at the peak (simulated)")
+    table = plain_table("Largest allocations at the peak (simulated)")
     for name in ("bytes", "item", "module", "operation", "shape", "type"):
         table.add_column(name, justify="right" if name == "bytes" else "left")
     for owner in simulation.owners[:NUM_OWNERS]:
         operation = owner.op.removeprefix("aten.").removesuffix(".default")
         cells = (format_bytes(owner.num_bytes), owner.item, owner.module or "-", operation)
-        _add_row(table, (*cells, owner.shape, owner.dtype))
+        add_row(table, (*cells, owner.shape, owner.dtype))
     return table
 
 
@@ -175,11 +176,11 @@ def listing(
         rows: One text per column.
         numbers: The columns that hold numbers, set to the right.
     """
-    table = _table("")
+    table = plain_table("")
     for name in header:
         table.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
-        _add_row(table, row)
+        add_row(table, row)
     return table
 
 
@@ -199,39 +200,7 @@ def device_table(device: Device) -> "Table":
         ("launch time", format_seconds(device.op_overhead_s)),
         ("source", device.source),
     )
-    return _pairs(pairs, title=f"Machine {device.name}")
-
-
-def _table(title: str) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    # No lines at all: the same text reads well on a terminal, in a pipe and pasted into an issue.
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
-
-
-def _add_row(table: "Table", cells: Iterable[str], *, style: str = "") -> None:
-    from rich.text import Text
-
-    # Text and not str: names come from users, and rich would read [brackets] as markup. And rich
-    # cuts a long word unless it is told to fold it.
-    table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)
-
-
-def _pairs(pairs: Sequence[tuple[str, str]], *, title: str) -> "Table":
-    grid = _table(title)
-    grid.show_header = False
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(ratio=1)
-    for name, value in pairs:
-        _add_row(grid, (name, value))
-    return grid
+    return pairs_table(pairs, title=f"Machine {device.name}")
 
 
 def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
@@ -248,11 +217,11 @@ def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
         ("machine", cluster_inputs(cluster)),
     )
     flows = [(name, "  ".join(f"{k}={v}" for k, v in pairs)) for name, pairs in blocks]
-    return _pairs(flows, title="Inputs, with every default")
+    return pairs_table(flows, title="Inputs, with every default")
 
 
 def _items(estimate: Estimate) -> "Table":
-    table = _table("Alive at the highest peak (predicted)")
+    table = plain_table("Alive at the highest peak (predicted)")
     table.add_column("item", max_width=27)
     table.add_column("bytes", justify="right")
     table.add_column("share", justify="right")
@@ -260,18 +229,18 @@ def _items(estimate: Estimate) -> "Table":
     total = sum(item.num_bytes for item in estimate.items)
     for item in estimate.items:
         share = share_words(item.num_bytes, total)
-        _add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    _add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
+        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
+    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
     return table
 
 
 def _phases(estimate: Estimate) -> "Table":
-    table = _table("Peak of every phase (predicted)")
+    table = plain_table("Peak of every phase (predicted)")
     table.add_column("phase")
     table.add_column("peak", justify="right")
     table.add_column("while", ratio=1)
     for phase in estimate.phases:
-        _add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
+        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
     return table
 
 
@@ -287,14 +256,4 @@ def _totals(estimate: Estimate) -> "Table":
             f"{estimate.step_flops / 1e12:.4g} TFLOP" if estimate.step_flops else UNKNOWN,
         ),
     ]
-    return _pairs(pairs, title="Totals (predicted)")
-
-
-def _assumptions(assumptions: Sequence[str]) -> "Group":
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    lines = assumptions or ("none",)
-    rows = [Padding(Text(line), (0, 0, 0, 2)) for line in lines]
-    return Group(Text("Assumptions", style="bold"), *rows)
+    return pairs_table(pairs, title="Totals (predicted)")
