@@ -16,8 +16,7 @@ from typing import Literal
 import msgspec
 import torch
 from bert_program import Config, train
-from litgpt import main
-from row import Row, Simulated, summarise
+from row import Row, Simulated, main, summarise
 
 from brimful import pretend
 

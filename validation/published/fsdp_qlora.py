@@ -21,9 +21,8 @@ import torch
 from fsdp1_moves import pretending
 from hf_decoder import Shape
 from hf_linear import Linear4bit, Lora, LoraLinear
-from hf_trainer import main
 from llama_2024 import Block, CausalLM, Mask
-from row import Row, Simulated, summarise
+from row import Row, Simulated, compared_bytes, main, read_rows, summarise
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -275,4 +274,4 @@ def simulate(row: Row[Config]) -> Simulated:
 
 
 if __name__ == "__main__":
-    sys.exit(main(ROWS, simulate, Config))
+    sys.exit(main(read_rows(ROWS, Config), simulate, compared_bytes))

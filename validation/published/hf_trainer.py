@@ -12,9 +12,7 @@ Run ``python validation/published/hf_trainer.py --all`` or ``--row ID``, with ``
 fields.
 """
 
-import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,12 +21,11 @@ import torch
 from hf_bigcode import BigCodeLM
 from hf_decoder import CausalLM, Shape, Widened
 from hf_linear import Lora, add_adapters, load
-from row import GIB, Row, Simulated, compared_bytes, read_rows, summarise
+from row import Row, Simulated, compared_bytes, main, read_rows, summarise
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from brimful import pretend
-from brimful.errors import InputError
 
 ROWS = Path(__file__).parent / "rows" / "hf_trainer.json"
 NUM_STEPS = 2
@@ -264,39 +261,5 @@ def _require_grad(_module: nn.Module, _args: Any, output: Tensor) -> None:
     output.requires_grad_(True)
 
 
-def main(rows: Path, simulate_row: Callable[[Any], Simulated], config_type: type) -> int:
-    """Simulate the rows that are asked for and print each beside what was published.
-
-    Args:
-        rows: Where they are.
-        simulate_row: Runs one.
-        config_type: The settings of their program.
-
-    Returns:
-        Exit code: 1 if no row has the name.
-    """
-    parser = argparse.ArgumentParser()
-    chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--row")
-    chosen.add_argument("--all", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    found = [x for x in read_rows(rows, config_type) if arguments.all or x.id == arguments.row]
-    for row in found:
-        try:
-            simulated = simulate_row(row)
-        except InputError as error:
-            print(f"{row.id:60} {row.published_gib:9.3f} not simulated: {error}", file=sys.stderr)
-            continue
-        num_bytes = compared_bytes(row.mem_class, simulated)
-        error = num_bytes / GIB / row.published_gib - 1
-        if arguments.json:
-            fields = msgspec.to_builtins(simulated)
-            print(msgspec.json.encode({"id": row.id, "error": error, **fields}).decode())
-        else:
-            print(f"{row.id:60} {row.published_gib:9.3f} {num_bytes / GIB:9.3f} {error:+8.3%}")
-    return 0 if found else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(ROWS, simulate, Config))
+    sys.exit(main(read_rows(ROWS, Config), simulate, compared_bytes))

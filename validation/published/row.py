@@ -4,12 +4,16 @@ Owns how rows are read and how a recording becomes the numbers to compare. Knows
 program.
 """
 
+import argparse
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
+from brimful.errors import InputError
 from brimful.pretend.allocator import Replay, replay
 from brimful.pretend.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.recording import NEVER, Recording
@@ -82,14 +86,14 @@ def read_rows(path: Path, config_type: type[ConfigT]) -> tuple[Row[ConfigT], ...
     return msgspec.json.decode(path.read_bytes(), type=tuple[Row[config_type], ...])
 
 
-def compared_bytes(mem_class: MemoryClass, simulated: Simulated) -> int:
+def compared_bytes(row: Row[Any], simulated: Simulated) -> int:
     """Return the simulated number that belongs to what was published.
 
     Args:
-        mem_class: What was published.
+        row: Its ``mem_class`` decides.
         simulated: The simulation.
     """
-    if mem_class == "reserved":
+    if row.mem_class == "reserved":
         return simulated.reserved_bytes
     return simulated.replayed_allocated_bytes
 
@@ -153,3 +157,43 @@ def _owners(recording: Recording, event: int) -> tuple[tuple[str, int], ...]:
         key = f"{label} {shape} {dtype}"
         totals[key] = totals.get(key, 0) + int(recording.num_bytes[row])
     return tuple(sorted(totals.items(), key=lambda x: -x[1])[:NUM_OWNERS])
+
+
+def main(
+    rows: Iterable[Any],
+    simulate_row: Callable[[Any], Simulated],
+    compare: Callable[[Any, Simulated], int],
+) -> int:
+    """Simulate the rows that are asked for and print each beside what was published.
+
+    Args:
+        rows: All there are.
+        simulate_row: Runs one; an ``InputError`` says why it cannot be.
+        compare: Picks the bytes to compare.
+
+    Returns:
+        Exit code: 1 if no row has the name.
+    """
+    parser = argparse.ArgumentParser()
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--row")
+    chosen.add_argument("--all", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = [row for row in rows if arguments.all or row.id == arguments.row]
+    for row in found:
+        try:
+            simulated = simulate_row(row)
+        except InputError as error:
+            print(f"{row.id} is not simulated: {error}", file=sys.stderr)
+            continue
+        num_bytes = compare(row, simulated)
+        error_share = num_bytes / GIB / row.published_gib - 1
+        if arguments.json:
+            fields = msgspec.to_builtins(simulated)
+            said = {"id": row.id, "compared_bytes": num_bytes, "error": error_share, **fields}
+            print(msgspec.json.encode(said).decode(), flush=True)
+        else:
+            published, here = row.published_gib, num_bytes / GIB
+            print(f"{row.id:60} {published:9.3f} {here:9.3f} {error_share:+8.3%}", flush=True)
+    return 0 if found else 1

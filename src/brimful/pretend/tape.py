@@ -32,7 +32,9 @@ from brimful.pretend.recording import (
 from brimful.rungs import WORKSPACES
 
 HOST = "cpu"
-_KINDS = (NAME, "cuda", HOST)
+_KINDS = (NAME, HOST)
+_MAIN = f"{NAME}:0"
+"""The device that ``finish`` returns when none is named."""
 _TORCH = torch.__path__[0]
 _OWN = __file__.rpartition("tape.py")[0]
 _DEVICE = torch.ops.prim.device.default
@@ -54,23 +56,20 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self,
         *,
         count_costs: bool = False,
-        main: str = f"{NAME}:0",
         assume_all_selected: bool = False,
     ) -> None:
         """Make an empty tape.
 
         Args:
             count_costs: Whether to record each operation's FLOPs and bytes moved as well.
-            main: The device that ``finish`` returns when none is named.
             assume_all_selected: Whether a result whose size values decide has the largest size it
                 can have; else such an operation ends the run.
         """
         super().__init__()
         self.owners = Owners()
         self._count_costs = count_costs
-        self._main = main
         self._builders: dict[Any, RecordingBuilder] = {}
-        self._first = self._builder(torch.device(main))
+        self._first = self._builder(torch.device(_MAIN))
         self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
         self._code_is_ours: dict[Any, bool] = {}
         self._kernels = KernelMemory()
@@ -109,9 +108,9 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Return what was recorded so far of a device, in columnar form.
 
         Args:
-            device_name: ``gpu:0``, ``cpu``, ...; empty for the tape's main device.
+            device_name: ``gpu:0``, ``cpu``, ...; empty for ``gpu:0``.
         """
-        return self._builder(torch.device(device_name or self._main)).build()
+        return self._builder(torch.device(device_name or _MAIN)).build()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -135,7 +134,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def memory_stats(self, index: int) -> dict[str, int]:
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
-        builder = self._builder(torch.device(torch.device(self._main).type, index))
+        builder = self._builder(torch.device(NAME, index))
         return {
             "allocated_bytes.all.current": builder.live_bytes,
             "allocated_bytes.all.peak": builder.peak_bytes,
@@ -143,7 +142,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def reset_peak(self, index: int) -> None:
         """Start the peak of a device again from what is alive now."""
-        builder = self._builder(torch.device(torch.device(self._main).type, index))
+        builder = self._builder(torch.device(NAME, index))
         builder.peak_bytes = builder.live_bytes
 
     def empty_cache(self) -> None:
