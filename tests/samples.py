@@ -1,7 +1,7 @@
 """Tiny jobs, strategies and clusters that the tests of many packages share."""
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import Job
+from brimful.job import plain_job
 from brimful.models.config import read_config
 from brimful.strategy import Strategy
 
@@ -37,20 +37,13 @@ def make_model(architecture="llama", **changes):
 def make_job(architecture="llama", **changes):
     fields = {
         "model": make_model(architecture),
-        "task": "causal-lm",
-        "method": "full",
-        "precision": "fp32",
-        "optimizer": "adamw",
         "seq_len": 24,
         "global_batch": 4,
         "num_steps": 5,
         "learning_rate": 1e-2,
-        "warmup_steps": 0,
-        "weight_decay": 0.1,
-        "clip": 1.0,
         "seed": 3,
     }
-    return Job(**{**fields, **changes})
+    return plain_job(**{**fields, **changes})
 
 
 def make_strategy(**changes):

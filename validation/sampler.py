@@ -17,7 +17,7 @@ from brimful.cost.estimate import estimate
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, check_job
+from brimful.job import Job, check_job, plain_job
 from brimful.models.config import load_model, read_config, registry
 from brimful.models.spec import ModelSpec
 from brimful.plan import Estimate
@@ -264,20 +264,13 @@ def _llama(rng: random.Random, drawn: dict[str, int], head_dim: int) -> dict[str
 
 def job_of(model: ModelSpec, *, precision: str, seq_len: int, global_batch: int) -> Job:
     """Spell a job in full; what it leaves open here changes no bytes and no time."""
-    return Job(
-        model=model,
-        task="causal-lm",
-        method="full",
+    return plain_job(
+        model,
         precision=cast("Any", precision),
-        optimizer="adamw",
         seq_len=seq_len,
         global_batch=global_batch,
         num_steps=8,
         learning_rate=1e-4,
-        warmup_steps=0,
-        weight_decay=0.1,
-        clip=1.0,
-        seed=0,
     )
 
 

@@ -109,7 +109,7 @@ def _timed(request: Request) -> Timed:
 def _build(case: Case):  # type: ignore[no-untyped-def]  # noqa: ANN202 - torch is not imported yet
     import torch
 
-    from brimful.build.program import build_program
+    from brimful.build.assemble import build_program
 
     return build_program(case.job, case.strategy, torch.device("cpu"))
 
@@ -118,13 +118,14 @@ def _step(program, case: Case) -> float:  # type: ignore[no-untyped-def]  # noqa
     """Take one optimizer step on random tokens and wait for its loss."""
     import torch
 
-    from brimful.build.program import Batch, count_tokens, train_step
+    from brimful.build.batch import Batch, count_targets
+    from brimful.build.step import train_step
 
     ids = torch.randint(0, case.job.model.vocab_size, (case.job.global_batch, case.job.seq_len))
     batches = [Batch(rows, rows) for rows in ids.split(case.strategy.micro_batch)]
-    num_tokens = count_tokens(batches)
+    num_targets = count_targets(batches)
     rate = case.job.learning_rate
-    return float(train_step(program, batches, num_tokens=num_tokens, learning_rate=rate).loss)
+    return float(train_step(program, batches, num_targets=num_targets, learning_rate=rate).loss)
 
 
 if __name__ == "__main__":

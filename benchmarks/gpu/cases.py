@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rows import Case
 
-from brimful.job import Job, check_job
+from brimful.job import Job, check_job, plain_job
 from brimful.models.config import load_model
 from brimful.strategy import Strategy, check_strategy
 
@@ -64,20 +64,13 @@ REHEARSAL_CASES = (
 def job_of(case: Case) -> Job:
     """Spell a case's job in full."""
     return check_job(
-        Job(
-            model=load_model(case.model),
-            task="causal-lm",
-            method="full",
+        plain_job(
+            load_model(case.model),
             precision=case.precision,
-            optimizer="adamw",
             seq_len=case.seq_len,
             global_batch=case.global_batch,
             num_steps=NUM_METERED_STEPS + NUM_TIMED_STEPS,
             learning_rate=1e-4,
-            warmup_steps=0,
-            weight_decay=0.1,
-            clip=1.0,
-            seed=0,
         )
     )
 

@@ -25,7 +25,8 @@ from brimful.plan import PhasePeak
 from brimful.quiet import quiet_libraries
 
 if TYPE_CHECKING:
-    from brimful.build.program import Batch, Program
+    from brimful.build.batch import Batch
+    from brimful.build.program import Program
     from brimful.job import Job
     from brimful.measure.meter import Meter
     from brimful.pretend.recording import Recording
@@ -113,7 +114,7 @@ def measure(request: Request) -> Measured:
     """Run the case for real: metered steps, timed steps, and one that only names its kernels."""
     import torch
 
-    from brimful.build.program import build_program
+    from brimful.build.assemble import build_program
     from brimful.measure.meter import meter_for
     from brimful.versions import versions
 
@@ -142,7 +143,7 @@ def _random_batches(program: "Program") -> "list[Batch]":
     """Make one step's micro-batches on the host; every label is the token after its input."""
     import torch
 
-    from brimful.build.program import Batch
+    from brimful.build.batch import Batch
 
     job, strategy = program.job, program.strategy
     generator = torch.Generator().manual_seed(job.seed)
@@ -160,12 +161,12 @@ def _timed_step(program: "Program", batches: "list[Batch]") -> float:
     Raises:
         RunError: The loss or the gradient norm is not a number: the run was no training.
     """
-    from brimful.build.program import train_step
+    from brimful.build.step import train_step
 
     job = program.job
     start_s = time.perf_counter()
     result = train_step(
-        program, batches, num_tokens=job.tokens_per_step, learning_rate=job.learning_rate
+        program, batches, num_targets=job.tokens_per_step, learning_rate=job.learning_rate
     )
     # Reading the loss waits for the GPU: its last sum was launched after the optimizer.
     loss, grad_norm = float(result.loss), float(result.grad_norm)

@@ -1,16 +1,72 @@
 """What the user wants to train. Changing a Job changes the mathematics; nothing else may."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from brimful.errors import InputError
 from brimful.models.spec import ModelSpec
 
-Task = Literal["causal-lm"]
-Method = Literal["full"]
-Precision = Literal["fp32", "bf16", "bf16-mixed"]
-Optimizer = Literal["adamw"]
+Task = Literal["causal-lm", "chat", "sequence-classification", "seq2seq", "module"]
+Method = Literal["full", "lora", "dora", "qlora"]
+Precision = Literal[
+    "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master"
+]
+Optimizer = Literal["adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor"]
+Schedule = Literal["cosine", "linear", "constant"]
+Packing = Literal["wrapped", "none", "documents"]
+Base = Literal["same", "bf16", "fp16", "nf4", "nf4-double", "int8", "llm-int8"]
+Upcast = Literal["none", "norms", "all"]
+
+SCALED: frozenset[Precision] = frozenset({"fp16-mixed", "fp16-master"})
+"""Recipes whose loss is scaled, so that small gradients do not vanish in fp16."""
+QUANTIZED: frozenset[Base] = frozenset({"nf4", "nf4-double", "int8", "llm-int8"})
+"""Bases that are held in fewer bits than any floating-point type that trains."""
+
+
+class LossScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dynamic loss scaling, in the terms of ``torch.amp.GradScaler``.
+
+    Attributes:
+        initial_scale: The first factor; a power of two.
+        growth_factor: By what it grows after ``growth_interval`` steps without Inf or NaN.
+        backoff_factor: By what it shrinks on Inf or NaN, when the step is skipped.
+        growth_interval: Steps without Inf or NaN before it grows.
+    """
+
+    initial_scale: float
+    growth_factor: float
+    backoff_factor: float
+    growth_interval: int
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Low-rank adapters beside a frozen base, in PEFT's terms.
+
+    Attributes:
+        rank: Width of the two matrices of each adapter.
+        alpha: Their product is scaled by ``alpha / rank``.
+        targets: Names of the linear layers that get one; ``all-linear`` is every one but the head.
+        trained_modules: Modules that train in full beside the adapters (PEFT's
+            ``modules_to_save``), e.g. a classifier's head.
+        dtype: Type of the adapters: ``same`` is the recipe's own, ``fp32`` what PEFT makes of half
+            precision (``autocast_adapter_dtype``).
+        base: How the frozen weights are held: ``same`` is the recipe's own type, ``bf16`` and
+            ``fp16`` that type whatever the recipe, the others quantised linear layers.
+        upcast: What of the base is held in fp32: nothing, its ``norms``, or ``all`` that is not
+            quantised (PEFT's ``prepare_model_for_kbit_training``).
+        input_requires_grad: Whether gradients flow back to the output of the embedding, as
+            reentrant checkpointing of a frozen base needs; costs the first block's input gradients.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    trained_modules: tuple[str, ...]
+    dtype: Literal["same", "fp32"]
+    base: Base
+    upcast: Upcast
+    input_requires_grad: bool
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,14 +74,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         model: What is trained.
-        task: What the loss is; ``causal-lm`` predicts each next token.
+        weights: Folder or hub id whose safetensors it starts from; None: random weights.
+        task: What the loss is; ``causal-lm`` predicts each next token, ``chat`` the same on the
+            assistant's answers only.
         method: Which parameters are trained; ``full`` trains all.
+        adapter: The adapters of every method but ``full``, which has None.
         precision: The recipe (see ``brimful.cost.recipes``).
+        loss_scale: Loss scaling of the recipes in ``SCALED``; None for all others.
         optimizer: The update rule; ``adamw`` is torch's fused AdamW.
-        seq_len: Tokens per sequence.
+        beta1: AdamW's first decay rate; momentum of SGD; unused by Adafactor.
+        beta2: AdamW's second decay rate.
+        epsilon: What AdamW adds to the root of the second moment.
+        seq_len: Tokens per sequence, at most; images and other samples of ``module`` count 1.
+        packing: How samples become sequences: ``wrapped`` cuts one long text into whole
+            sequences, ``none`` gives each sample a padded one, ``documents`` lays several samples
+            into one and keeps them from seeing one another.
         global_batch: Sequences per optimizer step, over all devices and micro-batches.
         num_steps: Optimizer steps of the run.
-        learning_rate: Peak learning rate, reached after ``warmup_steps``, then a cosine to a tenth.
+        learning_rate: Peak learning rate, reached after ``warmup_steps``.
+        schedule: What follows the warm-up: a ``cosine`` to a tenth, a line to zero, or the peak.
         warmup_steps: Steps of linear warm-up.
         weight_decay: Decoupled decay, on matrices only.
         clip: Largest global gradient norm; 0 leaves gradients alone.
@@ -33,14 +100,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     model: ModelSpec
+    weights: str | None
     task: Task
     method: Method
+    adapter: Adapter | None
     precision: Precision
+    loss_scale: LossScale | None
     optimizer: Optimizer
+    beta1: float
+    beta2: float
+    epsilon: float
     seq_len: int
+    packing: Packing
     global_batch: int
     num_steps: int
     learning_rate: float
+    schedule: Schedule
     warmup_steps: int
     weight_decay: float
     clip: float
@@ -48,12 +123,57 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one optimizer step sees."""
+        """Tokens that one optimizer step sees, padding included."""
         return self.global_batch * self.seq_len
+
+
+def plain_job(model: ModelSpec, **changes: Any) -> Job:
+    """Return the job of training every parameter on plain text in fp32, with changes.
+
+    Args:
+        model: What is trained.
+        changes: Fields of ``Job`` that differ.
+    """
+    plain = Job(
+        model=model,
+        weights=None,
+        task="causal-lm",
+        method="full",
+        adapter=None,
+        precision="fp32",
+        loss_scale=None,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.95,
+        epsilon=1e-8,
+        seq_len=model.max_seq_len,
+        packing="wrapped",
+        global_batch=1,
+        num_steps=1,
+        learning_rate=3e-4,
+        schedule="cosine",
+        warmup_steps=0,
+        weight_decay=0.1,
+        clip=1.0,
+        seed=0,
+    )
+    return msgspec.structs.replace(plain, **changes)
 
 
 MAX_COUNT = 10**9
 """Batches, lengths and steps beyond this are typing errors, and overflow no arithmetic below it."""
+MAX_SCALE = 2.0**40
+"""fp16 ends at 65504, so that no loss can be scaled by as much."""
+MODULE = "module"
+"""The ``model_type`` of a model that a factory makes and of which nothing else is known."""
+PACKINGS: dict[Task, tuple[Packing, ...]] = {
+    "causal-lm": ("wrapped", "none", "documents"),
+    "chat": ("none", "documents"),
+    "sequence-classification": ("none",),
+    "seq2seq": ("none",),
+    "module": ("none",),
+}
+"""Packings that make sense for a task; the first is the default."""
 MAX_SEED = 2**63 - 1
 """The largest that torch and YAML readers of every language agree on."""
 
@@ -84,4 +204,82 @@ def check_job(job: Job) -> Job:
             f"seq_len={job.seq_len} is longer than {job.model.name}'s "
             f"{job.model.max_seq_len} positions; use {job.model.max_seq_len} or less"
         )
+    _check_update(job)
+    _check_loss_scale(job)
+    _check_adapter(job)
+    _check_task(job)
     return job
+
+
+def _check_update(job: Job) -> None:
+    for field in ("beta1", "beta2"):
+        if not 0 <= getattr(job, field) < 1:
+            raise InputError(
+                f"{field}={getattr(job, field)} is out of range; give 0 or more and less than 1"
+            )
+    if not 0 < job.epsilon < 1:
+        raise InputError(f"epsilon={job.epsilon} is out of range; give more than 0 and less than 1")
+
+
+def _check_loss_scale(job: Job) -> None:
+    scale = job.loss_scale
+    if (scale is not None) != (job.precision in SCALED):
+        verb, fix = ("has", "leave it out") if scale else ("needs", "give one")
+        raise InputError(
+            f"precision={job.precision} {verb} a loss_scale, which belongs to "
+            f"{' and '.join(sorted(SCALED))}; {fix}"
+        )
+    if scale is None:
+        return
+    if not 0 < scale.initial_scale <= MAX_SCALE:
+        raise InputError(
+            f"initial_scale={scale.initial_scale} is out of range; give more than 0, at most "
+            f"{MAX_SCALE}"
+        )
+    if not 0 < scale.backoff_factor < 1 <= scale.growth_factor <= MAX_COUNT:
+        raise InputError(
+            f"backoff_factor={scale.backoff_factor} and growth_factor={scale.growth_factor} do not "
+            f"shrink and grow; give less than 1 and 1 or more"
+        )
+    if not 1 <= scale.growth_interval <= MAX_COUNT:
+        raise InputError(f"growth_interval={scale.growth_interval} is too few; give 1 or more")
+
+
+def _check_adapter(job: Job) -> None:
+    adapter = job.adapter
+    if (adapter is None) != (job.method == "full"):
+        verb, fix = ("has none", "give one") if adapter is None else ("has one", "leave it out")
+        raise InputError(
+            f"method={job.method} and its adapter do not agree: the job {verb}; {fix}, or use "
+            f"another method"
+        )
+    if adapter is None:
+        return
+    if (adapter.base in QUANTIZED) != (job.method == "qlora"):
+        bases = ", ".join(sorted(QUANTIZED))
+        raise InputError(
+            f"method={job.method} does not go with base={adapter.base}; qlora takes {bases}, "
+            f"lora and dora take same, bf16 or fp16"
+        )
+    if not 1 <= adapter.rank <= job.model.hidden_size:
+        raise InputError(
+            f"rank={adapter.rank} is out of range; give 1 to {job.model.name}'s "
+            f"hidden_size={job.model.hidden_size}"
+        )
+    if not 0 < adapter.alpha <= MAX_COUNT:
+        raise InputError(f"alpha={adapter.alpha} is out of range; give more than 0")
+    if not adapter.targets:
+        raise InputError("targets is empty, so nothing would be trained; use all-linear")
+
+
+def _check_task(job: Job) -> None:
+    if (job.task == "module") != (job.model.model_type == MODULE):
+        raise InputError(
+            f"task={job.task} does not go with a model of type {job.model.model_type}; "
+            f"task=module trains what a factory package.module:function makes"
+        )
+    allowed = PACKINGS[job.task]
+    if job.packing not in allowed:
+        raise InputError(
+            f"packing={job.packing} does not go with task={job.task}; use {' or '.join(allowed)}"
+        )

@@ -16,7 +16,7 @@ from brimful.mismatch import explain_mismatch
 from brimful.models.config import check_model
 from brimful.strategy import Strategy, check_strategy
 
-PLAN_SCHEMA = "brimful.plan/1"
+PLAN_SCHEMA = "brimful.plan/2"
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,8 +8,8 @@ import msgspec
 from brimful.errors import InputError
 from brimful.job import Job
 
-Attention = Literal["eager", "sdpa"]
-_FULL_K = re.compile(r"full:(\d{1,9})")
+Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
+_SPELLED = re.compile(r"(full|selective)(?::(\d{1,9}))?")
 _EIB = 2**60
 MAX_BYTES = 4 * _EIB
 """Byte counts beyond this overflow; no machine has them."""
@@ -23,9 +23,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         micro_batch: Sequences per forward pass.
-        activation_checkpointing: ``none``, ``full`` or ``full:K`` (the first K blocks).
+        activation_checkpointing: ``none``, ``full`` or ``full:K`` (the first K blocks), or
+            ``selective`` and ``selective:K``, which keep the results of matrix products and of
+            attention and recompute the rest of the block.
         loss_chunks: Pieces in which the logits and the loss are computed; 1 keeps them whole.
-        attention: ``sdpa`` picks the fused kernel of the device; ``eager`` writes it out.
+        attention: ``sdpa`` picks the fused kernel of the device; ``flash``, ``efficient`` and
+            ``cudnn`` are one of them; ``flex`` and ``varlen`` keep packed documents apart without
+            a mask; ``eager`` writes it out.
     """
 
     micro_batch: int
@@ -38,25 +42,31 @@ def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
     """Count the blocks whose activations are recomputed, from the first block on.
 
     Raises:
-        InputError: The value is not ``none``, ``full`` or ``full:K`` with K at most ``num_layers``.
+        InputError: The value is not ``none``, ``full``, ``full:K``, ``selective`` or
+            ``selective:K`` with K at most ``num_layers``.
     """
     text = strategy.activation_checkpointing
     if text == "none":
         return 0
-    if text == "full":
-        return num_layers
-    match = _FULL_K.fullmatch(text)
+    match = _SPELLED.fullmatch(text)
     if match is None:
         raise InputError(
-            f"activation_checkpointing={text!r} is not known; "
-            f"use none, full or full:K with K from 0 to {num_layers}"
+            f"activation_checkpointing={text!r} is not known; use none, full, full:K, selective or "
+            f"selective:K with K from 0 to {num_layers}"
         )
-    if int(match[1]) > num_layers:
+    if match[2] is None:
+        return num_layers
+    if int(match[2]) > num_layers:
         raise InputError(
-            f"activation_checkpointing={text} asks for {match[1]} blocks and the model has "
-            f"{num_layers}; use full:{num_layers} or less"
+            f"activation_checkpointing={text} asks for {match[2]} blocks and the model has "
+            f"{num_layers}; use {match[1]}:{num_layers} or less"
         )
-    return int(match[1])
+    return int(match[2])
+
+
+def is_selective(strategy: Strategy) -> bool:
+    """Whether checkpointed blocks keep the results of matrix products and attention."""
+    return strategy.activation_checkpointing.startswith("selective")
 
 
 def spell_checkpointing(num_blocks: int, *, num_layers: int) -> str:

@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from brimful.build.loss import IGNORE_INDEX
-from brimful.build.program import Batch, build_program, count_tokens, evaluate, train_step
+from brimful.build.assemble import build_program
+from brimful.build.batch import IGNORE_INDEX, Batch, count_targets
+from brimful.build.step import evaluate, train_step
 from samples import make_job, make_model, make_strategy
 
 from .plain import MASKED, plain_run, ragged_batch
@@ -55,9 +56,9 @@ def run(job, strategy, num_steps=NUM_STEPS):
         size = strategy.micro_batch
         pairs = zip(input_ids.split(size), labels.split(size), strict=True)
         batches = [Batch(*pair) for pair in pairs]
-        num_tokens = count_tokens(batches)
+        num_targets = count_targets(batches)
         results.append(
-            train_step(program, batches, num_tokens=num_tokens, learning_rate=job.learning_rate)
+            train_step(program, batches, num_targets=num_targets, learning_rate=job.learning_rate)
         )
     return [(float(r.loss), float(r.grad_norm)) for r in results]
 
@@ -84,7 +85,7 @@ def test_a_mean_of_means_would_be_another_loss():
     program = build_program(job, strategy, CPU)
     input_ids, labels = ragged_batch(job, step=0)
     rows = [Batch(x[None], y[None]) for x, y in zip(input_ids, labels, strict=True)]
-    kept = [row for row in rows if count_tokens([row])]
+    kept = [row for row in rows if count_targets([row])]
     mean_of_means = sum(evaluate(program, [row]) for row in kept) / len(kept)
     assert evaluate(program, rows) == pytest.approx(expected("llama")[0][0], rel=1e-5)
     assert abs(mean_of_means - expected("llama")[0][0]) > 1e-3
@@ -101,4 +102,4 @@ def test_evaluation_leaves_no_gradients_and_the_model_in_training():
 def test_masked_labels_are_those_that_torch_ignores():
     assert IGNORE_INDEX == MASKED
     labels = torch.tensor([[1, MASKED, 2], [MASKED, MASKED, MASKED]])
-    assert count_tokens([Batch(labels, labels), Batch(labels, labels)]) == 4
+    assert count_targets([Batch(labels, labels), Batch(labels, labels)]) == 4

@@ -4,7 +4,8 @@ from torch import nn
 from torch.nn import functional
 
 from brimful.build import phases
-from brimful.build.loss import CHUNK, IGNORE_INDEX, TokenLoss
+from brimful.build.batch import IGNORE_INDEX
+from brimful.build.loss import CHUNK, TokenLoss
 
 pytestmark = pytest.mark.torch
 

@@ -2,11 +2,10 @@ import pytest
 import torch
 from torch import nn
 
+from brimful.build.assemble import build_program, build_skeleton
 from brimful.build.attention import causal_mask
 from brimful.build.checkpointing import decoder_blocks
-from brimful.build.model import build_skeleton
 from brimful.build.optimizer import clip_gradients
-from brimful.build.program import build_program
 from brimful.models.config import parameter_count
 from samples import make_job, make_model, make_strategy
 

@@ -3,15 +3,10 @@ import torch
 from torch import nn
 
 from brimful.build import phases
-from brimful.build.program import (
-    Batch,
-    build_program,
-    gradients,
-    micro_step,
-    state_tensors,
-    train_step,
-    update,
-)
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch
+from brimful.build.program import gradients, state_tensors
+from brimful.build.step import micro_step, train_step, update
 from samples import make_job, make_strategy
 
 from .plain import ragged_batch
@@ -42,7 +37,7 @@ def test_a_recipe_holds_and_computes_in_its_types(architecture, precision, held,
     for module in program.model.modules():
         if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
             module.register_forward_hook(lambda _, __, out: seen.add(out.dtype))
-    loss = micro_step(program, batch, num_tokens=30)
+    loss = micro_step(program, batch, num_targets=30)
     assert loss.dtype == torch.float32
     assert seen == {computed}
     assert {p.dtype for p in program.model.parameters()} == {held}
@@ -68,7 +63,7 @@ def test_mixed_precision_follows_fp32_within_the_grain_of_bf16(architecture, swi
     for precision in ("fp32", "bf16-mixed"):
         program, batch = start(precision, architecture, **switches)
         losses[precision] = [
-            float(train_step(program, [batch], num_tokens=30, learning_rate=1e-3).loss)
+            float(train_step(program, [batch], num_targets=30, learning_rate=1e-3).loss)
             for _ in range(3)
         ]
     assert losses["bf16-mixed"] == pytest.approx(losses["fp32"], rel=2e-2)
@@ -79,7 +74,7 @@ def test_gradients_exist_between_backward_and_update_only():
     program, batch = start("fp32")
     assert gradients(program) == []
     assert state_tensors(program) == []
-    micro_step(program, batch, num_tokens=30)
+    micro_step(program, batch, num_targets=30)
     assert len(gradients(program)) == len(list(program.model.parameters()))
     update(program, learning_rate=1e-3)
     assert gradients(program) == []
@@ -90,7 +85,7 @@ def test_a_step_announces_its_phases_and_its_program():
     program, batch = start("fp32")
     seen = []
     with phases.listening(lambda name, begins, whose: seen.append((name, begins, whose))):
-        train_step(program, [batch, batch], num_tokens=60, learning_rate=1e-3)
+        train_step(program, [batch, batch], num_targets=60, learning_rate=1e-3)
     names = [(name, begins) for name, begins, whose in seen if whose is program]
     micro = [("forward", True), ("forward", False), ("backward", True), ("backward", False)]
     assert names == [*micro, *micro, ("optimizer", True), ("optimizer", False)]

@@ -185,7 +185,7 @@ EDITS = [
     ("job", KeyError, ("lacks the field 'job'",)),
     ("job.seq_len", KeyError, ("job lacks the field 'seq_len'",)),
     ("schema", KeyError, ("lacks the field 'schema'",)),
-    ("schema", "brimful.plan/9", ("'brimful.plan/9'", "'brimful.plan/1'", "plan again")),
+    ("schema", "brimful.plan/9", ("'brimful.plan/9'", "'brimful.plan/2'", "plan again")),
     ("strategy.micro_batch", 3, ("micro_batch=3", "global_batch=4", "1, 2, 4")),
     ("strategy.micro_batch", 0, ("micro_batch=0", "global_batch=4")),
     ("strategy.activation_checkpointing", "full:9", ("9 blocks", "3", "full:3 or less")),

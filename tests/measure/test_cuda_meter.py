@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from brimful.build.program import Batch, build_program, train_step
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch
+from brimful.build.step import train_step
 from brimful.measure.meter import CudaMeter, CudaPeaks
 from brimful.units import MIB
 from samples import make_job, make_strategy

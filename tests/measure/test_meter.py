@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from brimful.build import phases
-from brimful.build.program import Batch, build_program, count_tokens, train_step
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch, count_targets
+from brimful.build.step import train_step
 from brimful.measure.allocations import (
     METHOD,
     STILL_ALIVE,
@@ -61,8 +63,8 @@ def metered(num_steps=2, *, between=lambda: None):
     meter.start()
     program = build_program(job, strategy, torch.device("cpu"))
     for _ in range(num_steps):
-        num_tokens = count_tokens(batches)
-        train_step(program, batches, num_tokens=num_tokens, learning_rate=1e-3)
+        num_targets = count_targets(batches)
+        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
         between()
     meter.stop(program)
     return program, meter.reading

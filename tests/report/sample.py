@@ -1,7 +1,7 @@
 """The values of a run: small, complete, and with names that must be escaped."""
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import Job
+from brimful.job import plain_job
 from brimful.models.config import read_config
 from brimful.plan import (
     PLAN_SCHEMA,
@@ -81,20 +81,14 @@ def make_plan(usable_bytes=3 * GIB // 2):
         calibrated=True,
         source="measured",
     )
-    job = Job(
-        model=read_config(f"tiny {HOSTILE}", CONFIG),
-        task="causal-lm",
-        method="full",
+    job = plain_job(
+        read_config(f"tiny {HOSTILE}", CONFIG),
         precision="bf16-mixed",
-        optimizer="adamw",
         seq_len=512,
         global_batch=16,
         num_steps=30,
         learning_rate=1e-3,
         warmup_steps=2,
-        weight_decay=0.1,
-        clip=1.0,
-        seed=0,
     )
     estimate = Estimate(
         items=items(SIZES),

@@ -8,7 +8,9 @@ from functools import cache
 import pytest
 import torch
 
-from brimful.build.program import Batch, build_program, count_tokens, train_step
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch, count_targets
+from brimful.build.step import train_step
 from brimful.measure.meter import CpuMeter
 from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
@@ -63,8 +65,8 @@ def measured(case):
     meter.start()
     program = build_program(job, strategy, torch.device("cpu"))
     for _ in range(2):
-        num_tokens = count_tokens(batches)
-        train_step(program, batches, num_tokens=num_tokens, learning_rate=1e-3)
+        num_targets = count_targets(batches)
+        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
     meter.stop(program)
     return meter.reading
 

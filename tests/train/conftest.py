@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import Job
+from brimful.job import plain_job
 from brimful.models.config import read_config
 from brimful.plan import PLAN_SCHEMA, Estimate, Plan
 from brimful.strategy import Strategy
@@ -25,20 +25,14 @@ def make_job(**changes):
     }
     fields = {
         "model": read_config("tiny", config),
-        "task": "causal-lm",
-        "method": "full",
-        "precision": "fp32",
-        "optimizer": "adamw",
         "seq_len": 32,
         "global_batch": 4,
         "num_steps": 12,
         "learning_rate": 1e-2,
         "warmup_steps": 3,
-        "weight_decay": 0.1,
-        "clip": 1.0,
         "seed": 7,
     }
-    return Job(**{**fields, **changes})
+    return plain_job(**{**fields, **changes})
 
 
 def make_plan(*, micro_batch=2, **job_changes):

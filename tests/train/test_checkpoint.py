@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 def build(plan):
     import torch
 
-    from brimful.build.program import build_program
+    from brimful.build.assemble import build_program
 
     return build_program(plan.job, plan.strategy, torch.device("cpu"))
 
@@ -26,13 +26,14 @@ def build(plan):
 def step(program, seed):
     import torch
 
-    from brimful.build.program import Batch, count_tokens, train_step
+    from brimful.build.batch import Batch, count_targets
+    from brimful.build.step import train_step
 
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, 300, (2, 33), generator=generator)
     batches = [Batch(tokens[:, :-1], tokens[:, 1:])]
-    num_tokens = count_tokens(batches)
-    return float(train_step(program, batches, num_tokens=num_tokens, learning_rate=0.01).loss)
+    num_targets = count_targets(batches)
+    return float(train_step(program, batches, num_targets=num_targets, learning_rate=0.01).loss)
 
 
 def progress(plan, number):

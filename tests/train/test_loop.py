@@ -156,7 +156,7 @@ def test_the_model_can_be_loaded_and_is_the_trained_one(run, plan_with, tmp_path
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from brimful.build.program import build_program
+    from brimful.build.assemble import build_program
     from brimful.train.checkpoint import load_checkpoint, newest_checkpoint
 
     plan = plan_with()

@@ -12,12 +12,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from brimful.build.batch import IGNORE_INDEX
 from brimful.build.phases import phase
 
 CHUNK = "loss chunk"
 """The phase that one chunk of the loss announces, in the forward pass and when recomputed."""
-IGNORE_INDEX = -100
-"""Labels with this value are masked: no loss, not counted."""
 
 
 class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
@@ -42,17 +41,17 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         self,
         hidden_ND: torch.Tensor,  # noqa: N803
         labels_N: torch.Tensor,  # noqa: N803
-        num_tokens: int,
+        num_targets: int,
     ) -> torch.Tensor:
-        """Return the sum of the unmasked tokens' losses divided by ``num_tokens``.
+        """Return the sum of the unmasked tokens' losses divided by ``num_targets``.
 
         Args:
             hidden_ND: [tokens, hidden].
             labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
-            num_tokens: Unmasked tokens of the whole optimizer step.
+            num_targets: Unmasked tokens of the whole optimizer step.
         """
         if self.num_chunks == 1:
-            return self._sum(hidden_ND, labels_N) / num_tokens
+            return self._sum(hidden_ND, labels_N) / num_targets
         total = hidden_ND.new_zeros((), dtype=torch.float32)
         pairs = zip(hidden_ND.chunk(self.num_chunks), labels_N.chunk(self.num_chunks), strict=True)
         with _no_weight_cache():
@@ -60,7 +59,7 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
                 total = total + checkpoint(
                     self._sum, hidden, labels, use_reentrant=False, preserve_rng_state=False
                 )
-        return total / num_tokens
+        return total / num_targets
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         with phase(CHUNK):

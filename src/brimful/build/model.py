@@ -1,8 +1,10 @@
 """The model: built on no device, moved to one, then initialised, in the same way real or fake."""
 
+from typing import Any
+
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from brimful.build.attention import IMPLEMENTATION
 from brimful.build.precision import PARAMETER_DTYPE
@@ -12,10 +14,15 @@ from brimful.strategy import Strategy
 _DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
-def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
-    """Build the model on the ``meta`` device: shapes and code, no bytes.
+def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
+    """Build a ``transformers`` model on the ``meta`` device: shapes and code, no bytes.
 
     Dropout is off, whatever the configuration says: exactness across micro-batches needs it.
+
+    Args:
+        auto_class: ``AutoModelForCausalLM`` or another of its kind.
+        job: Says which model, and in which type its parameters are held.
+        strategy: Says how it attends.
     """
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
     for name in _DROPOUTS:
@@ -23,7 +30,7 @@ def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
             setattr(config, name, 0.0)
     config.use_cache = False
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
+        return auto_class.from_config(
             config,
             dtype=PARAMETER_DTYPE[job.precision],
             attn_implementation=IMPLEMENTATION[strategy.attention],
@@ -34,7 +41,7 @@ def materialize(skeleton: nn.Module, *, device: torch.device, seed: int) -> nn.M
     """Give the skeleton memory on ``device`` and random weights, in place.
 
     Args:
-        skeleton: From ``build_skeleton``.
+        skeleton: Built on ``meta``.
         device: Where it shall live; under a fake mode its bytes are pretend.
         seed: Seed of the weights.
 

@@ -7,10 +7,6 @@ from torch import nn
 
 from brimful.job import Job
 
-BETAS = (0.9, 0.95)
-"""As in Llama's training; Touvron et al. 2023, arXiv:2302.13971, section 2.2."""
-EPSILON = 1e-8
-
 
 def build_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
     """Make the job's optimizer over every parameter that trains.
@@ -22,7 +18,9 @@ def build_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": job.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=job.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=job.learning_rate, betas=(job.beta1, job.beta2), eps=job.epsilon, fused=True
+    )
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:

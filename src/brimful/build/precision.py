@@ -9,8 +9,13 @@ from brimful.job import Precision
 
 PARAMETER_DTYPE: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
+    "tf32": torch.float32,
     "bf16": torch.bfloat16,
+    "fp16": torch.float16,
     "bf16-mixed": torch.float32,
+    "fp16-mixed": torch.float32,
+    "bf16-master": torch.bfloat16,
+    "fp16-master": torch.float16,
 }
 
 

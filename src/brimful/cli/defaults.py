@@ -1,5 +1,6 @@
 """The user's defaults, in one table; every output echoes them."""
 
+from brimful.job import Base, LossScale, Method, Optimizer, Precision
 from brimful.models.spec import ModelSpec
 
 GPUS = "local"
@@ -20,6 +21,23 @@ SEED = 0
 OBJECTIVE = "time"
 LONGEST_SEQ_LEN = 4096
 """Without --seq-len: this, or the model's positions where they are fewer."""
+BETAS = (0.9, 0.95)
+"""As in Llama's training; Touvron et al. 2023, arXiv:2302.13971, section 2.2."""
+MOMENTUM = 0.9
+EPSILON = 1e-8
+FP16_EPSILON = 1e-4
+"""In fp16 AdamW's 1e-8 is 0 and the update divides by it; measured: NaN at once."""
+SCHEDULE = "cosine"
+LOSS_SCALE = LossScale(
+    initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
+)
+"""The defaults of ``torch.amp.GradScaler``."""
+LORA_RANK = 16
+LORA_ALPHA_PER_RANK = 2.0
+LORA_TARGETS = ("all-linear",)
+LORA_BASE: dict[Precision, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
+"""How a frozen base is held where the recipe's own type is fp32; any other recipe: ``same``."""
+QLORA_BASE: Base = "nf4"
 WARMUP_SHARE = 0.1
 """Without --warmup-steps: this share of the steps."""
 
@@ -32,3 +50,18 @@ def seq_len(model: ModelSpec) -> int:
 def warmup_steps(num_steps: int) -> int:
     """Return the warm-up of a job that names none."""
     return int(WARMUP_SHARE * num_steps)
+
+
+def base(method: Method, precision: Precision) -> Base:
+    """Return how the frozen weights of a job that does not say are held."""
+    return QLORA_BASE if method == "qlora" else LORA_BASE.get(precision, "same")
+
+
+def beta1(optimizer: Optimizer) -> float:
+    """Return the first decay rate, or the momentum, of a job that names none."""
+    return MOMENTUM if optimizer == "sgd" else BETAS[0]
+
+
+def epsilon(precision: Precision) -> float:
+    """Return AdamW's epsilon of a job that names none."""
+    return FP16_EPSILON if precision == "fp16" else EPSILON

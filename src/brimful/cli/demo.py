@@ -13,7 +13,7 @@ from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster, Device
-from brimful.job import Job, Precision
+from brimful.job import Job, Precision, plain_job
 from brimful.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -121,20 +121,14 @@ def _precision(device: Device) -> Precision:
 def _job(precision: Precision, num_steps: int) -> Job:
     from brimful.models.config import read_config
 
-    return Job(
-        model=read_config("demo-25m", MODEL),
-        task="causal-lm",
-        method="full",
+    return plain_job(
+        read_config("demo-25m", MODEL),
         precision=precision,
-        optimizer="adamw",
         seq_len=SEQ_LEN,
         global_batch=GLOBAL_BATCH,
         num_steps=num_steps,
         learning_rate=LEARNING_RATE,
         warmup_steps=max(1, num_steps // 10),
-        weight_decay=0.1,
-        clip=1.0,
-        seed=0,
     )
 
 

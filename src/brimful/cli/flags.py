@@ -9,11 +9,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
+import msgspec
+
 from brimful.cli import defaults
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, Method, Optimizer, Precision, Task, check_job
+from brimful.job import (
+    PACKINGS,
+    SCALED,
+    Adapter,
+    Base,
+    Job,
+    LossScale,
+    Method,
+    Optimizer,
+    Packing,
+    Precision,
+    Schedule,
+    Task,
+    Upcast,
+    check_job,
+)
 from brimful.models.config import load_model
 from brimful.models.spec import ModelSpec
 from brimful.plan import read_plan
@@ -164,6 +181,15 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
     _add_choice(add, "--precision", get_args(Precision), defaults.PRECISION)
     _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
+    _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)
+    packings = get_args(Packing)
+    add(
+        "--packing",
+        metavar="NAME",
+        type=choice("packing", packings),
+        help=f"{' or '.join(packings)}; default: wrapped text, one row per chat or labelled sample",
+    )
+    add("--weights", metavar="MODEL", help="folder or hub id to start from; default: random")
     seq_len = f"default: what the model covers, at most {defaults.LONGEST_SEQ_LEN}"
     _add_whole(add, "--seq-len", f"tokens per sequence; {seq_len}")
     _add_whole(add, "--global-batch", "sequences per optimizer step; default: one micro-batch")
@@ -173,8 +199,44 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     share = f"{defaults.WARMUP_SHARE:g} of the steps"
     _add_whole(add, "--warmup-steps", f"to the learning rate's peak; default {share}", least=0)
     _add_number(add, "--weight-decay", f"default {defaults.WEIGHT_DECAY:g}")
+    beta1, beta2 = defaults.BETAS
+    _add_number(add, "--beta1", f"AdamW's, or SGD's momentum; default {beta1:g}")
+    _add_number(add, "--beta2", f"AdamW's; default {beta2:g}")
+    _add_number(
+        add,
+        "--epsilon",
+        f"AdamW's; default {defaults.EPSILON:g}, {defaults.FP16_EPSILON:g} in pure fp16",
+    )
     _add_number(add, "--clip", f"largest gradient norm, 0 is off; default {defaults.CLIP:g}")
     _add_whole(add, "--seed", f"of weights and data order; default {defaults.SEED}", least=0)
+    add_adapter(parser)
+
+
+def add_adapter(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of adapters and of loss scaling, which are parts of the job."""
+    add = parser.add_argument_group("adapters (lora, dora, qlora)").add_argument
+    _add_whole(add, "--lora-rank", f"default {defaults.LORA_RANK}")
+    _add_number(add, "--lora-alpha", f"default {defaults.LORA_ALPHA_PER_RANK:g} x rank")
+    targets = ",".join(defaults.LORA_TARGETS)
+    add("--lora-targets", metavar="NAMES", help=f"linear layers, by comma; default {targets}")
+    add("--trained-modules", metavar="NAMES", help="modules that train in full beside the adapters")
+    _add_choice(add, "--adapter-dtype", ("same", "fp32"), "same")
+    bases = get_args(Base)
+    add(
+        "--base",
+        metavar="NAME",
+        type=choice("base", bases),
+        help=f"how frozen weights are held: {', '.join(bases)}; default: the recipe's half "
+        f"precision, {defaults.QLORA_BASE} for qlora",
+    )
+    _add_choice(add, "--upcast", get_args(Upcast), "none")
+    add("--input-requires-grad", action="store_const", const=True, help="as PEFT's switch")
+    scaling = parser.add_argument_group("loss scaling (fp16-mixed, fp16-master)").add_argument
+    scale = defaults.LOSS_SCALE
+    _add_number(scaling, "--initial-scale", f"default {scale.initial_scale:g}")
+    _add_number(scaling, "--growth-factor", f"default {scale.growth_factor:g}")
+    _add_number(scaling, "--backoff-factor", f"default {scale.backoff_factor:g}")
+    _add_whole(scaling, "--growth-interval", f"steps; default {scale.growth_interval}")
 
 
 def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
@@ -193,7 +255,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     add(
         "--activation-checkpointing",
         "--ac",
-        metavar="none|full|full:K",
+        metavar="none|full|full:K|selective",
         help=f"blocks recomputed; {default(defaults.ACTIVATION_CHECKPOINTING)}",
     )
     chunks = default(defaults.LOSS_CHUNKS)
@@ -252,9 +314,15 @@ def refuse_flags(args: argparse.Namespace) -> None:
             )
 
 
+_ADAPTER = (
+    "lora_rank", "lora_alpha", "lora_targets", "trained_modules", "adapter_dtype", "base", "upcast",
+    "input_requires_grad",
+)  # fmt: skip
+_LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
-    "task", "method", "precision", "optimizer", "seq_len", "global_batch", "steps", "tokens",
-    "learning_rate", "warmup_steps", "weight_decay", "clip", "seed",
+    "task", "method", "precision", "optimizer", "schedule", "packing", "weights", "seq_len",
+    "global_batch", "steps", "tokens", "learning_rate", "warmup_steps", "weight_decay", "beta1",
+    "beta2", "epsilon", "clip", "seed", *_ADAPTER, *_LOSS_SCALE,
 )  # fmt: skip
 _STRATEGY = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
 
@@ -274,23 +342,77 @@ def job_from(args: argparse.Namespace) -> Job:
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     global_batch = _or(args.global_batch, _or(args.micro_batch, defaults.MICRO_BATCH))
     num_steps = _num_steps(args, model, seq_len * global_batch)
+    task: Task = _or(args.task, defaults.TASK)
+    precision: Precision = _or(args.precision, defaults.PRECISION)
+    optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
+    method: Method = _or(args.method, defaults.METHOD)
     return check_job(
         Job(
             model=model,
-            task=_or(args.task, defaults.TASK),
-            method=_or(args.method, defaults.METHOD),
-            precision=_or(args.precision, defaults.PRECISION),
-            optimizer=_or(args.optimizer, defaults.OPTIMIZER),
+            weights=args.weights,
+            task=task,
+            method=method,
+            adapter=_adapter_from(args, method, precision),
+            precision=precision,
+            loss_scale=_loss_scale_from(args, precision),
+            optimizer=optimizer,
+            beta1=_or(args.beta1, defaults.beta1(optimizer)),
+            beta2=_or(args.beta2, defaults.BETAS[1]),
+            epsilon=_or(args.epsilon, defaults.epsilon(precision)),
             seq_len=seq_len,
+            packing=_or(args.packing, PACKINGS[task][0]),
             global_batch=global_batch,
             num_steps=num_steps,
             learning_rate=_or(args.learning_rate, defaults.LEARNING_RATE),
+            schedule=_or(args.schedule, defaults.SCHEDULE),
             warmup_steps=_or(args.warmup_steps, defaults.warmup_steps(num_steps)),
             weight_decay=_or(args.weight_decay, defaults.WEIGHT_DECAY),
             clip=_or(args.clip, defaults.CLIP),
             seed=_or(args.seed, defaults.SEED),
         )
     )
+
+
+def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision) -> Adapter | None:
+    if method == "full":
+        _refuse_without(args, _ADAPTER, f"--method {method}", "lora, dora or qlora")
+        return None
+    rank = _or(args.lora_rank, defaults.LORA_RANK)
+    return Adapter(
+        rank=rank,
+        alpha=_or(args.lora_alpha, defaults.LORA_ALPHA_PER_RANK * rank),
+        targets=_names(args.lora_targets) or defaults.LORA_TARGETS,
+        trained_modules=_names(args.trained_modules),
+        dtype=_or(args.adapter_dtype, "same"),
+        base=_or(args.base, defaults.base(method, precision)),
+        upcast=_or(args.upcast, "none"),
+        input_requires_grad=bool(args.input_requires_grad),
+    )
+
+
+def _loss_scale_from(args: argparse.Namespace, precision: Precision) -> LossScale | None:
+    if precision not in SCALED:
+        scaled = " or ".join(sorted(SCALED))
+        _refuse_without(args, _LOSS_SCALE, f"--precision {precision}", scaled)
+        return None
+    given = {name: getattr(args, name) for name in _LOSS_SCALE}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return msgspec.structs.replace(defaults.LOSS_SCALE, **changes)
+
+
+def _refuse_without(
+    args: argparse.Namespace, names: tuple[str, ...], setting: str, fix: str
+) -> None:
+    for name in names:
+        if getattr(args, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} {getattr(args, name)} has no meaning with {setting}; "
+                f"use {fix}, or leave it out"
+            )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int) -> int:

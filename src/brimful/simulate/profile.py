@@ -27,7 +27,7 @@ from brimful.cost.profiles import (
     variant_key,
 )
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job, Precision
+from brimful.job import Job, Precision, plain_job
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.pretend.kernels import Kernels
@@ -178,20 +178,13 @@ def _with_formulas(recording: Recording) -> Recording:
 
 
 def _job(spec: ModelSpec, precision: Precision, *, micro_batch: int, seq_len: int) -> Job:
-    return Job(
-        model=spec,
-        task="causal-lm",
-        method="full",
+    return plain_job(
+        spec,
         precision=precision,
-        optimizer="adamw",
         seq_len=seq_len,
         global_batch=2 * micro_batch,
         num_steps=2,
         learning_rate=1e-3,
-        warmup_steps=0,
-        weight_decay=0.1,
-        clip=1.0,
-        seed=0,
     )
 
 

@@ -7,16 +7,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.build import phases
+from brimful.build.assemble import build_skeleton, finish_program
 from brimful.build.loss import CHUNK
-from brimful.build.model import build_skeleton
-from brimful.build.program import (
-    Batch,
-    Program,
-    finish_program,
-    gradients,
-    state_tensors,
-    train_step,
-)
+from brimful.build.program import Program, gradients, state_tensors
+from brimful.build.step import train_step
+from brimful.build.tasks import task_of
 from brimful.cost.estimate import allocatable_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -122,13 +117,12 @@ def _name(tape: Tape, program: Program) -> None:
 
 def _take_steps(tape: Tape, program: Program, num_steps: int) -> None:
     job, strategy = program.job, program.strategy
-    ids = torch.zeros((strategy.micro_batch, job.seq_len), dtype=torch.int64, device="cpu")
     num_batches = min(num_micro_batches(job, strategy), MAX_MICRO_BATCHES)
-    batches = [Batch(ids, ids)] * num_batches
+    batches = [task_of(job).sample(job, strategy)] * num_batches
     for step in range(1, num_steps + 1):
         with phases.listening(_listener(tape, step)):
             train_step(
-                program, batches, num_tokens=job.tokens_per_step, learning_rate=job.learning_rate
+                program, batches, num_targets=job.tokens_per_step, learning_rate=job.learning_rate
             )
 
 

@@ -9,14 +9,10 @@ from typing import BinaryIO, Protocol
 import msgspec
 import torch
 
-from brimful.build.program import (
-    Batch,
-    Program,
-    build_program,
-    count_tokens,
-    evaluate,
-    train_step,
-)
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch, count_targets
+from brimful.build.program import Program
+from brimful.build.step import evaluate, train_step
 from brimful.errors import RunError
 from brimful.plan import Plan
 from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, EvalRow, TrainRow
@@ -246,9 +242,9 @@ def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
     learning_rate = learning_rate_at(job, step)
     start_s = time.perf_counter()
     micro_batches, following = run.data.batches.step_at(position)
-    num_tokens = count_tokens(micro_batches)
+    num_targets = count_targets(micro_batches)
     result = train_step(
-        run.program, micro_batches, num_tokens=num_tokens, learning_rate=learning_rate
+        run.program, micro_batches, num_targets=num_targets, learning_rate=learning_rate
     )
     loss, grad_norm = float(result.loss), float(result.grad_norm)
     step_s = time.perf_counter() - start_s
@@ -258,7 +254,7 @@ def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
         loss=loss,
         learning_rate=learning_rate,
         grad_norm=grad_norm,
-        tokens_per_s=num_tokens / step_s,
+        tokens_per_s=num_targets / step_s,
         step_s=step_s,
     )
     append_row(run.metrics, row)

@@ -104,8 +104,8 @@ def test_micro_batch_changes_neither_sequences_nor_order(micro_batch):
     for _ in range(40):
         windows, _ = batches.windows_at(position)
         step, position = batches.step_at(position)
-        assert {len(batch.input_ids) for batch in step} == {micro_batch}
-        inputs = torch.cat([batch.input_ids for batch in step])
+        assert {len(batch.inputs) for batch in step} == {micro_batch}
+        inputs = torch.cat([batch.inputs for batch in step])
         labels = torch.cat([batch.labels for batch in step])
         assert inputs.dtype == labels.dtype == torch.int64
         assert np.array_equal(inputs.numpy(), windows[:, :-1])
@@ -124,9 +124,9 @@ def test_the_heldout_sample_is_fixed_and_spread_over_the_text(plan_with):
     job = plan_with(seq_len=10).job
     tokens = np.arange(1001, dtype=np.uint16)
     batches = heldout_batches(tokens, job, micro_batch=2, num_tokens=50)
-    starts = [int(row[0]) for batch in batches for row in batch.input_ids]
+    starts = [int(row[0]) for batch in batches for row in batch.inputs]
     assert starts == [0, 200, 400, 600, 800]
-    assert [len(batch.input_ids) for batch in batches] == [2, 2, 1]
+    assert [len(batch.inputs) for batch in batches] == [2, 2, 1]
 
 
 @pytest.mark.torch

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from brimful.build.program import Batch
+    from brimful.build.batch import Batch
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
@@ -161,7 +161,7 @@ def _mix(value: int) -> int:
 def _to_batches(windows_NS: "npt.NDArray[np.int64]", micro_batch: int) -> list["Batch"]:  # noqa: N803
     import torch
 
-    from brimful.build.program import Batch
+    from brimful.build.batch import Batch
 
     inputs = torch.from_numpy(windows_NS[:, :-1].copy())
     labels = torch.from_numpy(windows_NS[:, 1:].copy())
