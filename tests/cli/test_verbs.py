@@ -15,6 +15,7 @@ INPUTS = {
     "job": {
         *("model", "task", "method", "precision", "optimizer", "seq_len", "global_batch"),
         *("num_steps", "learning_rate", "warmup_steps", "weight_decay", "clip", "seed"),
+        *("weights", "adapter", "loss_scale", "beta1", "beta2", "epsilon", "packing", "schedule"),
     },
     "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
     "strategy": {"micro_batch", "activation_checkpointing", "loss_chunks", "attention"},

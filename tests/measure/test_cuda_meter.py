@@ -47,7 +47,7 @@ def test_phases_keep_their_own_peaks_and_all_counters(monkeypatch):
     program = build_program(make_job(), make_strategy(), torch.device("cpu"))
     ids = torch.zeros((2, 24), dtype=torch.int64)
     for _ in range(2):
-        train_step(program, [Batch(ids, ids)] * 2, num_tokens=96, learning_rate=1e-2)
+        train_step(program, [Batch(ids, ids)] * 2, num_targets=96, learning_rate=1e-2)
     meter.stop(program)
 
     parts = [f"step {n} {part}" for n in (1, 2) for part in ("forward", "backward", "optimizer")]

@@ -1,5 +1,9 @@
 """The sentences that the terminal and the page share: the plan in words, and the verdict."""
 
+from typing import Any
+
+import msgspec
+
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -68,21 +72,22 @@ def num_parameters_words(job: Job) -> str:
 
 def job_inputs(job: Job) -> list[tuple[str, str]]:
     """List every field of the job by the name under which it can be set."""
-    return [
-        ("model", model_words(job)),
-        ("task", job.task),
-        ("method", job.method),
-        ("precision", job.precision),
-        ("optimizer", job.optimizer),
-        ("seq_len", str(job.seq_len)),
-        ("global_batch", str(job.global_batch)),
-        ("num_steps", str(job.num_steps)),
-        ("learning_rate", f"{job.learning_rate:g}"),
-        ("warmup_steps", str(job.warmup_steps)),
-        ("weight_decay", f"{job.weight_decay:g}"),
-        ("clip", f"{job.clip:g}"),
-        ("seed", str(job.seed)),
-    ]
+    rest = job.__struct_fields__[1:]
+    return [("model", model_words(job)), *((name, _setting(getattr(job, name))) for name in rest)]
+
+
+def _setting(value: Any) -> str:
+    """Print a setting; of one that is made of settings all of them."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    if isinstance(value, msgspec.Struct):
+        inner = ((name, _setting(getattr(value, name))) for name in value.__struct_fields__)
+        return " ".join(f"{name}={text}" for name, text in inner)
+    return str(value)
 
 
 def strategy_inputs(strategy: Strategy) -> list[tuple[str, str]]:
