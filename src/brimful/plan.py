@@ -137,6 +137,18 @@ def read_yaml(path: Path, kind: type[Value]) -> Value:
     Raises:
         FileFormatError: It cannot be read, is not YAML, or has an unknown or missing field.
     """
+    raw = load_yaml(path)
+    if kind is Plan:
+        _check_schema(raw, path)
+    return convert(raw, kind, source=str(path))
+
+
+def load_yaml(path: Path) -> Any:
+    """Read a YAML file into plain dicts and lists.
+
+    Raises:
+        FileFormatError: It cannot be read or is not YAML.
+    """
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -146,10 +158,7 @@ def read_yaml(path: Path, kind: type[Value]) -> Value:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error
-    raw = _parse_yaml(text, path)
-    if kind is Plan:
-        _check_schema(raw, path)
-    return convert(raw, kind, source=str(path))
+    return _parse_yaml(text, path)
 
 
 def _check_schema(raw: Any, path: Path) -> None:

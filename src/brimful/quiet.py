@@ -1,10 +1,11 @@
 """Keeping libraries from talking over our own output."""
 
+import logging
 import os
 
 
 def quiet_libraries() -> None:
-    """Silence progress bars and notices of torch's profiler and transformers.
+    """Silence progress bars and notices of torch's profiler, transformers and torchao.
 
     To be called before they are imported; what the user has set in the environment stays.
     """
@@ -13,3 +14,5 @@ def quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    # torchao registers an enum where torch expects none, and torch says so at every import.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)

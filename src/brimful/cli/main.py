@@ -1,5 +1,6 @@
 """``brimful``: picks the verb, and turns our exceptions into one sentence and an exit code."""
 
+import argparse
 import contextlib
 import os
 import sys
@@ -8,6 +9,7 @@ from importlib import import_module
 
 from brimful import __version__
 from brimful.cli.flags import HelpText, Parser
+from brimful.cli.job_file import expand
 from brimful.cli.output import BAD_INPUT, INTERRUPTED
 from brimful.errors import BrimfulError, unknown_name
 
@@ -24,6 +26,10 @@ VERBS = {
     "models": "list the known models",
     "gpus": "list the known GPUs",
 }
+
+
+JOB_VERBS = ("estimate", "plan", "simulate", "train")
+"""Verbs that take a job file where a model may stand."""
 
 
 def parser_of(verb: str) -> Parser:
@@ -92,6 +98,14 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _parse(verb: str, arguments: list[str]) -> argparse.Namespace:
+    """Parse a verb's arguments, a job file's among them."""
+    parser = parser_of(verb)
+    if verb in JOB_VERBS:
+        arguments = expand(arguments, parser, lambda: [parser_of(other) for other in JOB_VERBS])
+    return parser.parse_args(arguments)
+
+
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(usage(), file=sys.stdout if arguments else sys.stderr)
@@ -102,6 +116,6 @@ def _dispatch(arguments: list[str]) -> int:
     verb, *rest = arguments
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)
-    args = parser_of(verb).parse_args(rest)
+    args = _parse(verb, rest)
     code: int = import_module(f"brimful.cli.{verb}").run(args)
     return code
