@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from cases import Case
+from comparison_rows import PeerRow, QualityRow
 
 from brimful.errors import FileFormatError
 from brimful.files import write_bytes
 from brimful.hardware.calibration import Calibration
-from brimful.job import Job
 from brimful.plan import MemoryItem
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from brimful.strategy import Strategy, num_micro_batches
+from brimful.strategy import num_micro_batches
 
 EVIDENCE_SCHEMA = "brimful.evidence/1"
 _STATES = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
-Kernels = Literal["cpu", "cuda"]
+SaveMode = Literal["sync", "async"]
 Part = Literal[
     "predicted_vs_simulated",
     "simulated_vs_measured",
@@ -25,6 +26,9 @@ Part = Literal[
     "resume",
     "pretend_examples",
     "published",
+    "parity",
+    "quality",
+    "hf_trainer",
 ]
 
 
@@ -61,14 +65,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     command: str
     wall_s: float
     others_load: float
-
-
-class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is run, in full: it can be run again from this alone."""
-
-    job: Job
-    strategy: Strategy
-    kernels: Kernels
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +139,11 @@ class KilledRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         was_saving: Whether a half-written checkpoint was found.
         resumed_from: Step of the checkpoint that it went on from; 0 where there was none.
         num_rows: Rows of its curve at the end.
-        is_bit_equal: Whether they are those of the run that nobody disturbed, to the last bit.
+        is_bit_equal: Whether they, and the final weights, are those of the run that nobody
+            disturbed, to the last bit.
+        checkpoint: Whether training waited for its checkpoints or went on.
+        was_aimed: Whether the kill waited for a save to begin.
+        num_unreadable: Checkpoints under their final name that were not whole after the kill.
     """
 
     case: Case
@@ -153,6 +153,26 @@ class KilledRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     resumed_from: int
     num_rows: int
     is_bit_equal: bool
+    # Evidence of before has none of these.
+    checkpoint: SaveMode = "sync"
+    was_aimed: bool = False
+    num_unreadable: int = 0
+
+
+class ParityRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A switch that claims to be exact, beside the plain fp32 loop.
+
+    Attributes:
+        case: What was run.
+        num_steps: Steps that were compared.
+        loss_error: Largest difference of a step's losses, relative to the plain one.
+        norm_error: Largest difference of a step's gradient norms, relative to the plain one.
+    """
+
+    case: Case
+    num_steps: int
+    loss_error: float
+    norm_error: float
 
 
 class ExampleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -236,7 +256,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     num_draws: int
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Summary(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """What the rows say together.
 
     Attributes:
@@ -247,6 +269,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         spreads: Errors, in all and per stratum.
         bars: What must hold, in words.
         missed: Which cases or figures do not hold, one sentence each; empty where all do.
+        findings: What else the rows say together, a line each.
     """
 
     num_drawn: int
@@ -256,6 +279,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     spreads: tuple[Spread, ...]
     bars: tuple[str, ...]
     missed: tuple[str, ...]
+    findings: tuple[str, ...] = ()
 
 
 RowT = TypeVar("RowT")
@@ -281,6 +305,9 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "resume": KilledRow,
     "pretend_examples": ExampleRow,
     "published": PublishedRow,
+    "parity": ParityRow,
+    "quality": QualityRow,
+    "hf_trainer": PeerRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

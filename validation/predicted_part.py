@@ -15,7 +15,7 @@ from evidence import (
     spreads,
 )
 from progress import shown
-from sampler import FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_of, draw_cases
+from sampler import ALL_FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_of, draw_cases
 
 from brimful.cost.estimate import estimate
 from brimful.simulate.run import simulate
@@ -40,7 +40,7 @@ def run(*, seed: int, quick: bool) -> tuple[list[PredictedRow], Summary]:
     drawn = draw_cases(
         random.Random(seed),  # noqa: S311 - cases, not secrets
         num_cases,
-        FACTORS,
+        ALL_FACTORS,
         shapes,
         lambda _case, _estimate: None,
     )

@@ -26,6 +26,9 @@ _MODULES: dict[Part, str] = {
     "resume": "killed_part",
     "pretend_examples": "examples_part",
     "published": "published_part",
+    "parity": "parity_part",
+    "quality": "quality_part",
+    "hf_trainer": "peers_part",
 }
 BARS_MISSED = 1
 

@@ -9,15 +9,17 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
-from evidence import Case, Kernels, Refusal
+from cases import Case, Kernels
+from evidence import Refusal
 
 from brimful.cost.estimate import estimate
+from brimful.cost.profiles import TRACED_AS
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, check_job, plain_job
+from brimful.job import SCALED, Job, LossScale, Optimizer, check_job, plain_job
 from brimful.models.config import load_model, read_config, registry
 from brimful.models.spec import ModelSpec
 from brimful.plan import Estimate
@@ -32,7 +34,14 @@ FACTORS = {
     "accumulation": ("1", "more"),
     "kernels": ("cpu", "cuda"),
 }
-"""What exists in this version: one device, full training, AdamW."""
+"""What runs are measured with: one device, full training, AdamW."""
+ALL_FACTORS = {**FACTORS, "precision": tuple(TRACED_AS), "optimizer": get_args(Optimizer)}
+"""Everything that has a formula."""
+_NO_FORMULA = (("kernels", "cuda"), ("optimizer", "adafactor"))
+"""The one pair that has none."""
+_LOSS_SCALE = LossScale(
+    initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
+)
 REGISTRY_SHARE = 1 / 3
 MAX_DRAWS = 4000
 """A cell that refuses this many shapes has none to offer."""
@@ -133,6 +142,7 @@ def pairwise_cover(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> 
         )
     }
     cells: list[Cell] = []
+    missing -= {pair for pair in missing if set(pair) == set(_NO_FORMULA)}
     while missing:
         candidates = [_any_cell(rng, factors) for _ in range(_NUM_CANDIDATES)]
         best = max(candidates, key=lambda cell: len(missing.intersection(pairs_of(cell))))
@@ -147,7 +157,10 @@ def pairs_of(cell: Cell) -> set[tuple[tuple[str, str], tuple[str, str]]]:
 
 
 def _any_cell(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> Cell:
-    return {factor: rng.choice(values) for factor, values in factors.items()}
+    while True:
+        cell = {factor: rng.choice(values) for factor, values in factors.items()}
+        if not set(_NO_FORMULA) <= set(cell.items()):
+            return cell
 
 
 def _draw_valid(
@@ -184,6 +197,7 @@ def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> 
     job = job_of(
         model,
         precision=cell["precision"],
+        optimizer=cell.get("optimizer", "adamw"),
         seq_len=seq_len,
         global_batch=micro_batch * num_micro,
     )
@@ -262,11 +276,15 @@ def _llama(rng: random.Random, drawn: dict[str, int], head_dim: int) -> dict[str
     }
 
 
-def job_of(model: ModelSpec, *, precision: str, seq_len: int, global_batch: int) -> Job:
+def job_of(
+    model: ModelSpec, *, precision: str, seq_len: int, global_batch: int, optimizer: str = "adamw"
+) -> Job:
     """Spell a job in full; what it leaves open here changes no bytes and no time."""
     return plain_job(
         model,
         precision=cast("Any", precision),
+        optimizer=cast("Any", optimizer),
+        loss_scale=_LOSS_SCALE if precision in SCALED else None,
         seq_len=seq_len,
         global_batch=global_batch,
         num_steps=8,

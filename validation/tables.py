@@ -25,6 +25,7 @@ def summary_text(evidence: AnyEvidence) -> str:
         head = f"{'error of':<13}{'factor':<14}{'value':<12}{'cases':>6}"
         lines.append(f"  {head}{'median':>11}{'p90':>11}{'worst':>11}{'bias':>11}")
         lines += [f"  {_spread_text(spread)}" for spread in summary.spreads]
+    lines += [f"  {text}" for text in summary.findings]
     lines += [f"  MISSED {text}" for text in summary.missed] or ["  every bar is met"]
     return "\n".join(line[:_WIDTH] for line in lines)
 

@@ -94,7 +94,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         learning_rate: Peak learning rate, reached after ``warmup_steps``.
         schedule: What follows the warm-up: a ``cosine`` to a tenth, a line to zero, or the peak.
         warmup_steps: Steps of linear warm-up.
-        weight_decay: Decoupled decay, on matrices only.
+        weight_decay: On matrices only; decoupled, but for SGD, where it is added to the gradient.
         clip: Largest global gradient norm; 0 leaves gradients alone.
         seed: Seed of the initial weights and of the data order.
     """

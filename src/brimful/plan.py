@@ -98,13 +98,22 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything needed to run, and what is expected to happen."""
+    """Everything needed to run, and what is expected to happen.
+
+    Attributes:
+        schema: ``PLAN_SCHEMA``.
+        job: What is trained.
+        cluster: What it runs on.
+        strategy: How it is run.
+        estimate: What arithmetic says; None where no formula covers the job, and its peak and step
+            time are unknown until they are simulated.
+    """
 
     schema: str
     job: Job
     cluster: Cluster
     strategy: Strategy
-    estimate: Estimate
+    estimate: Estimate | None
 
 
 Value = TypeVar("Value")

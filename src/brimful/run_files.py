@@ -17,6 +17,8 @@ REPORT_FILE = "report.html"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TOKENS = "tokens"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
 DATA_SCHEMA = "brimful.data/1"
 
 
@@ -25,26 +27,43 @@ class TrainRow(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
+    omit_defaults=True,
     tag_field="kind",
     tag="train",
 ):
-    """One optimizer step.
+    """One optimizer step; what has a default is not in files of earlier versions.
 
     Attributes:
         step: From 1.
-        loss: Mean over the step's unmasked tokens before its update, in nats.
+        loss: Mean over the step's unmasked tokens before its update, in nats; None where it was
+            not finite and the step was skipped.
         learning_rate: Of this step.
-        grad_norm: Global norm before clipping.
-        tokens_per_s: Tokens of the step divided by ``step_s``.
+        grad_norm: Global norm before clipping; None as for the loss.
+        tokens_per_s: Unmasked tokens of the step divided by ``step_s``.
         step_s: Wall time of the step, its data included.
+        num_targets: Unmasked tokens of the step.
+        loss_scale: What the loss was multiplied by; None where it is not scaled.
+        skipped: Whether the scaled gradients overflowed, so that nothing was updated.
+        mfu: Model FLOPs utilization: matrix products of forward and backward, none recomputed,
+            against the device's rate; None where either is unknown.
+        hfu: Hardware FLOPs utilization: the same with what checkpointing recomputes.
+        used_bytes: Memory in use after the step: resident on a CPU, allocated on a GPU.
+        peak_bytes: The largest so far.
     """
 
     step: int
-    loss: float
+    loss: float | None
     learning_rate: float
-    grad_norm: float
+    grad_norm: float | None
     tokens_per_s: float
     step_s: float
+    num_targets: int | None = None
+    loss_scale: float | None = None
+    skipped: bool = False
+    mfu: float | None = None
+    hfu: float | None = None
+    used_bytes: int | None = None
+    peak_bytes: int | None = None
 
 
 class EvalRow(
@@ -52,13 +71,25 @@ class EvalRow(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
+    omit_defaults=True,
     tag_field="kind",
     tag="eval",
 ):
-    """The loss on held-out text after a step, in nats per token."""
+    """How the model does on held-out data after a step.
+
+    Attributes:
+        step: The step.
+        heldout_loss: In nats per unmasked target.
+        perplexity: Its exponential; None for what predicts no tokens.
+        accuracy: Share of targets predicted right; None where the task has no such thing.
+        is_best: Whether no earlier held-out loss was lower.
+    """
 
     step: int
     heldout_loss: float
+    perplexity: float | None = None
+    accuracy: float | None = None
+    is_best: bool = False
 
 
 class DataSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from brimful.errors import InputError
+from brimful.exact import Field, exactness
 from brimful.job import Job
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
@@ -16,6 +17,7 @@ MAX_BYTES = 4 * _EIB
 _BYTES_PER_VALUE = 64
 """More than any block keeps per value of its input, so that the bound below is one."""
 _MAX_CHOICES = 12
+_FIELDS: tuple[Field, ...] = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +87,8 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     """Return the strategy as it is, or say why it cannot run this job.
 
     Raises:
-        InputError: A count is out of range or does not divide what it must divide.
+        InputError: A count is out of range or does not divide what it must divide, or a switch
+            would change what is learnt.
     """
     if strategy.micro_batch < 1 or job.global_batch % strategy.micro_batch:
         raise InputError(
@@ -99,6 +102,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             f"use 1 to {tokens}"
         )
     num_checkpointed(strategy, num_layers=job.model.num_layers)
+    _check_exact(job, strategy)
     _check_size(job, strategy)
     return strategy
 
@@ -108,6 +112,16 @@ def _divisors(number: int, *, near: int) -> str:
     small = [n for n in range(1, min(number, 4096) + 1) if not number % n]
     chosen = sorted(sorted(small, key=lambda n: abs(n - near))[:_MAX_CHOICES])
     return ", ".join(map(str, chosen))
+
+
+def _check_exact(job: Job, strategy: Strategy) -> None:
+    for field in _FIELDS:
+        found = exactness(job, field, getattr(strategy, field))
+        if found.how == "changes":
+            raise InputError(
+                f"{field}={getattr(strategy, field)} would change what this job learns: "
+                f"{found.reason}"
+            )
 
 
 def _check_size(job: Job, strategy: Strategy) -> None:

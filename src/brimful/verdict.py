@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from brimful.plan import MemoryItem, Plan
+from brimful.cost.estimate import limit_bytes
+from brimful.plan import Estimate, MemoryItem, Plan
 from brimful.rungs import (
     AUTOCAST_CACHE,
     ITEM_NAMES,
@@ -50,7 +51,7 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
     """Lay the rungs that were climbed beside the plan.
 
     Args:
-        plan: The first rung.
+        plan: The first rung, where its job has a formula.
         simulation: The second, or None.
         measurement: The third, or None.
 
@@ -60,45 +61,64 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
         logits, weight casts and transients are one row here.
     """
     estimate = plan.estimate
-    simulated_items = simulation.items if simulation else ()
-    measured_items = measurement.items if measurement else ()
     rows = [
-        _row(
-            name,
-            "bytes",
-            _total(estimate.items, name),
-            _simulated(simulation, name),
-            _measured(measurement, name),
-        )
-        for name in _row_names(estimate.items, simulated_items, measured_items)
-    ]
-    rows += [
-        _row(
-            f"peak of {phase.phase}",
-            "bytes",
-            phase.num_bytes,
-            _phase_peak(simulation, phase.phase),
-            _phase_peak(measurement, phase.phase),
-        )
-        for phase in estimate.phases
-    ]
-    rows.append(
+        *_item_rows(estimate, simulation, measurement),
+        *_phase_rows(estimate, simulation, measurement),
         _row(
             "peak allocated",
             "bytes",
-            estimate.predicted_peak_allocated_bytes,
+            estimate.predicted_peak_allocated_bytes if estimate else None,
             simulation.simulated_peak_allocated_bytes if simulation else None,
             measurement.measured_peak_allocated_bytes if measurement else None,
-        )
-    )
-    step_s = measurement.measured_step_s if measurement else None
-    rows.append(_row("step time", "s", estimate.predicted_step_s, None, step_s))
+        ),
+        _row(
+            "step time",
+            "s",
+            estimate.predicted_step_s if estimate else None,
+            None,
+            measurement.measured_step_s if measurement else None,
+        ),
+    ]
     return Verdict(
         schema=VERDICT_SCHEMA,
         rows=tuple(rows),
-        usable_bytes=estimate.usable_bytes,
+        usable_bytes=limit_bytes(plan),
         measured_by=measurement.method if measurement else "",
     )
+
+
+def _item_rows(
+    estimate: Estimate | None, simulation: Simulation | None, measurement: Measurement | None
+) -> list[VerdictRow]:
+    return [
+        _row(
+            name,
+            "bytes",
+            _total(estimate.items, name) if estimate else None,
+            _simulated(simulation, name),
+            _measured(measurement, name),
+        )
+        for name in _row_names(
+            *(rung.items for rung in (estimate, simulation, measurement) if rung is not None)
+        )
+    ]
+
+
+def _phase_rows(
+    estimate: Estimate | None, simulation: Simulation | None, measurement: Measurement | None
+) -> list[VerdictRow]:
+    """Compare the phases of the lowest rung that was climbed; higher ones know more of them."""
+    lowest = estimate or simulation or measurement
+    return [
+        _row(
+            f"peak of {phase.phase}",
+            "bytes",
+            _phase_peak(estimate, phase.phase),
+            _phase_peak(simulation, phase.phase),
+            _phase_peak(measurement, phase.phase),
+        )
+        for phase in (lowest.phases if lowest else ())
+    ]
 
 
 def _row(
@@ -138,7 +158,7 @@ def _measured(rung: Measurement | None, name: str) -> int | None:
     return _total(rung.items, name)
 
 
-def _phase_peak(rung: Simulation | Measurement | None, phase: str) -> int | None:
+def _phase_peak(rung: Estimate | Simulation | Measurement | None, phase: str) -> int | None:
     if rung is None:
         return None
     return next((p.num_bytes for p in rung.phases if p.phase == phase), None)

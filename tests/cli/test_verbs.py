@@ -119,6 +119,37 @@ def test_a_plan_file_is_simulated_as_it_was_planned(brimful, folder):
 
 
 @pytest.mark.torch
+def test_a_job_without_a_formula_is_planned_by_simulating(brimful, folder):
+    argv = (*TINY, "--ac", "selective", "--seq-len", "32", "--global-batch", "2")
+    planned = one_object(brimful("plan", *argv, "--json", "-o", "p.yaml"))
+    assert (planned["rung"], planned["fits"]) == ("simulated", True)
+    assert planned["best"]["strategy"] == planned["strategy"]
+    assert planned["best"]["step_s"] > 0
+    assert {v for k, v in planned.items() if k.startswith("predicted_")} == {None}
+    assert yaml.safe_load((folder / "p.yaml").read_text())["estimate"] is None
+    told = one_object(brimful("simulate", "p.yaml", "--json"))
+    assert told["predicted_peak_allocated_bytes"] is None
+    assert told["simulated_peak_allocated_bytes"] == planned["best"]["peak_bytes"]
+    said = brimful("estimate", "p.yaml")
+    assert said.code == 2
+    assert "activation_checkpointing=selective has no formula" in said.err
+    assert "brimful plan" in said.err
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_what_was_simulated_without_a_formula_is_shown_with_dashes(brimful):
+    argv = (*TINY, "--ac", "selective", "--seq-len", "32")
+    said = brimful("simulate", *argv)
+    assert said.code == 0
+    peak = next(line for line in said.out.splitlines() if line.startswith("peak allocated"))
+    assert peak.split()[2] == "-"
+    planned = brimful("plan", *argv, "--micro-batch", "1", "--loss-chunks", "1")
+    assert "Strategies: 1 simulated, 1 fit" in planned.out
+    assert max(map(len, planned.out.splitlines())) <= 100
+
+
+@pytest.mark.torch
 @pytest.mark.usefixtures("plan")
 def test_train_and_report_json(brimful, folder):
     said = brimful("train", "plan.yaml", "--data", "data.txt", "--out", "run", "--json")

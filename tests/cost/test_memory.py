@@ -10,9 +10,9 @@ from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.family import Family, body_of, family_of
 from brimful.cost.memory import follow_family, profile_for, states, step_memory
 from brimful.cost.profiles import Dimensions, Term, load_profile
-from brimful.cost.recipes import RECIPES
-from brimful.cost.step import family_work, step_seconds
+from brimful.cost.step import family_work, step_seconds, update_bytes
 from brimful.cost.trajectory import evaluate_terms
+from brimful.cost.update import update_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import MatrixRates
 from brimful.models.config import load_model, parameter_count, registry
@@ -42,14 +42,17 @@ def test_parameter_counts_are_the_official_ones(name):
 
 
 @pytest.mark.parametrize(
-    ("precision", "bytes_per_parameter"), [("fp32", 16), ("bf16", 8), ("bf16-mixed", 16)]
+    ("precision", "bytes_per_parameter"),
+    [
+        *(("fp32", 16), ("tf32", 16), ("bf16", 8), ("fp16", 8), ("bf16-mixed", 16)),
+        *(("fp16-mixed", 16), ("bf16-master", 16), ("fp16-master", 16)),
+    ],
 )
 def test_recipes_add_up_to_the_known_bytes_per_parameter(precision, bytes_per_parameter):
     """Rajbhandari et al. 2020, arXiv:1910.02054, section 3: 16 bytes with fp32 Adam."""
-    recipe = RECIPES[precision]
-    assert recipe.parameter + recipe.gradient + recipe.optimizer_state == bytes_per_parameter
     job = job_of(precision=precision)
-    assert sum(states(job)) == bytes_per_parameter * parameter_count(job.model).total
+    held = states(job, update_of(job, "cpu"))
+    assert sum(held) == bytes_per_parameter * parameter_count(job.model).total
 
 
 strategies = st.builds(
@@ -109,11 +112,12 @@ def test_more_loss_chunks_never_take_more_for_the_logits(strategy, precision, ke
 def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kernels):
     job, cluster = job_of(precision=precision), make_cluster(kernels)
     profile = profile_for(job, strategy.attention, cluster.device)
+    moved = update_bytes(states(job, update_of(job, "cpu")))
     for counts in ([0], list(range(1, NUM_LAYERS)), [NUM_LAYERS]):
         body = body_of(counts[0], NUM_LAYERS)
         family = Family(strategy.micro_batch, strategy.loss_chunks, body, np.array(counts))
         peak, _ = follow_family(job, profile, family, by_item=False)
-        work = family_work(job, profile, family)
+        work = family_work(job, profile, family, moved_by_update=moved)
         seconds = step_seconds(work, job, cluster.device)
         for column, count in enumerate(counts):
             text = f"full:{count}" if count else "none"
@@ -122,7 +126,7 @@ def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kerne
                 step_memory(job, alone, profile, cluster.device).items.sum()
                 == peak.level[0, column]
             )
-            one = family_work(job, profile, family_of(job, alone))
+            one = family_work(job, profile, family_of(job, alone), moved_by_update=moved)
             for many, single in zip(work, one, strict=True):
                 assert many[column] == pytest.approx(single[0], rel=1e-12)
             assert sum(part[column] for part in seconds) == pytest.approx(
@@ -142,7 +146,7 @@ def test_matrix_work_is_six_flops_per_weight_and_token_and_eight_when_recomputed
     for text, in_blocks in (("none", 6 * blocks), ("full", 8 * blocks - 2 * last)):
         strategy = make_strategy(activation_checkpointing=text)
         profile = profile_for(job, strategy.attention, cluster.device)
-        work = family_work(job, profile, family_of(job, strategy))
+        work = family_work(job, profile, family_of(job, strategy), moved_by_update=0)
         expected = job.tokens_per_step * (in_blocks + 6 * count.head)
         assert work.matrix_flops[0] == pytest.approx(expected, rel=1e-12)
 

@@ -176,6 +176,7 @@ def make_search(plan):
 
     return SearchRecord(
         schema=SEARCH_SCHEMA,
+        rung="predicted",
         rows=(
             row(plan.strategy, plan.estimate.predicted_peak_allocated_bytes, "fastest"),
             row(strategy(2), 900 * MIB, HOSTILE),

@@ -47,7 +47,7 @@ def test_another_schema_is_refused_with_both(full_run, name):
     path = full_run / f"{name}.json"
     raw = json.loads(path.read_text())
     path.write_text(json.dumps({**raw, "schema": f"brimful.{name}/99"}))
-    with pytest.raises(FileFormatError, match=rf"brimful\.{name}/99.*brimful\.{name}/1"):
+    with pytest.raises(FileFormatError, match=rf"brimful\.{name}/99.*brimful\.{name}/\d"):
         read_run_folder(full_run)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from brimful.errors import FileFormatError, RunError
@@ -36,12 +37,14 @@ def step(program, seed):
     return float(train_step(program, batches, num_targets=num_targets, learning_rate=0.01).loss)
 
 
-def progress(plan, number):
+def progress(plan, number, *, heldout_loss=None):
     from brimful.train.checkpoint import Progress
     from brimful.train.data.batches import DataPosition
 
     position = DataPosition(epoch=1, index=number)
-    return Progress(plan=plan, step=number, position=position, tokens_hash="abc")
+    return Progress(
+        plan=plan, step=number, position=position, tokens_hash="abc", heldout_loss=heldout_loss
+    )
 
 
 @pytest.fixture
@@ -95,20 +98,6 @@ def test_a_tied_weight_is_saved_once_and_stays_tied(saved):
     assert fresh.model.get_output_embeddings().weight is embeddings
 
 
-def test_only_the_last_two_are_kept_and_leftovers_go(trained, tmp_path):
-    from brimful.train.checkpoint import newest_checkpoint, save_checkpoint
-
-    plan, program = trained
-    (tmp_path / ".step-00000004.tmp").mkdir()
-    (tmp_path / ".step-00000004.tmp" / "__0_0.distcp").write_bytes(b"half")
-    (tmp_path / "notes.txt").write_text("the user's own")
-    for number in (5, 10, 100, 100_000_000):
-        save_checkpoint(tmp_path, program, progress(plan, number))
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["notes.txt", "step-00000100", "step-100000000"]
-    assert newest_checkpoint(tmp_path) == tmp_path / "step-100000000"
-
-
 def test_an_incomplete_one_is_passed_over_for_an_older_one(trained, tmp_path):
     from brimful.train.checkpoint import newest_checkpoint, save_checkpoint
 
@@ -145,37 +134,146 @@ def test_a_damaged_one_is_saved_again(saved):
     os.truncate(path / "__0_0.distcp", 100)
     save_checkpoint(path.parent, program, progress(plan, 20))
     assert load_checkpoint(path, build(plan)).step == 20
+    flip_a_bit(path / "__0_0.distcp")
+    save_checkpoint(path.parent, program, progress(plan, 20))
+    assert load_checkpoint(path, build(plan)).step == 20
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("checkpoint.json", b"{}"),
-        ("checkpoint.json", b"\xff"),
-        ("checkpoint.json", b'{"schema": "other/1"}'),
-        (".metadata", b"not a pickle"),
-        ("__0_0.distcp", b"not tensors"),
-    ],
-)
-def test_what_is_not_ours_is_refused(saved, name, content):
-    from brimful.train.checkpoint import load_checkpoint
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
 
-    plan, _, path = saved
-    (path / name).write_bytes(content)
-    with pytest.raises(FileFormatError):
-        load_checkpoint(path, build(plan))
+
+def edit_manifest(folder, change):
+    """Change a manifest as a hand, or a disk, might."""
+    manifest = msgspec.json.decode((folder / "checkpoint.json").read_bytes())
+    change(manifest)
+    (folder / "checkpoint.json").write_bytes(msgspec.json.encode(manifest))
 
 
 def forge(path, name, content):
     """Put other bytes into a checkpoint and make its manifest agree, as an attacker would."""
-    import msgspec
+
+    def agree(manifest):
+        for file in manifest["files"]:
+            if file["name"] == name:
+                file |= {"num_bytes": len(content), "crc32": zlib.crc32(content)}
 
     (path / name).write_bytes(content)
-    manifest = msgspec.json.decode((path / "checkpoint.json").read_bytes())
-    for file in manifest["files"]:
-        if file["name"] == name:
-            file |= {"num_bytes": len(content), "crc32": zlib.crc32(content)}
-    (path / "checkpoint.json").write_bytes(msgspec.json.encode(manifest))
+    edit_manifest(path, agree)
+
+
+def set_state(**fields):
+    return lambda folder: edit_manifest(folder, lambda manifest: manifest["state"].update(fields))
+
+
+def set_field(**fields):
+    return lambda folder: edit_manifest(folder, lambda manifest: manifest.update(fields))
+
+
+def drop_field(name):
+    return lambda folder: edit_manifest(folder, lambda manifest: manifest.pop(name))
+
+
+def lead_elsewhere(folder):
+    """Let the metadata name a file outside the folder."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())  # noqa: S301 - our own
+    for place in metadata.storage_data.values():
+        place.relative_path = "../../passwords"
+    forge(folder, ".metadata", pickle.dumps(metadata))
+
+
+DAMAGES = {
+    "no manifest": (lambda f: (f / "checkpoint.json").unlink(), "is not a checkpoint"),
+    "empty manifest": (lambda f: (f / "checkpoint.json").write_bytes(b""), "is not a checkpoint"),
+    "manifest without fields": (
+        lambda f: (f / "checkpoint.json").write_bytes(b"{}"),
+        "is not a checkpoint .*`schema`",
+    ),
+    "manifest of noise": (
+        lambda f: (f / "checkpoint.json").write_bytes(b"\xff\x00"),
+        "is not a checkpoint",
+    ),
+    "half a manifest": (
+        lambda f: os.truncate(f / "checkpoint.json", 300),
+        "is not a checkpoint",
+    ),
+    "manifest with a field missing": (drop_field("position"), "is not a checkpoint .*`position`"),
+    "manifest of the past": (
+        set_field(schema="brimful.checkpoint/1"),
+        r"schema 'brimful\.checkpoint/1' and this version reads 'brimful\.checkpoint/2'",
+    ),
+    "manifest of the future": (
+        set_field(schema="brimful.checkpoint/99", planets=9),
+        r"schema 'brimful\.checkpoint/99' and this version reads",
+    ),
+    "no tensors": (
+        lambda f: (f / "__0_0.distcp").unlink(),
+        r"__0_0\.distcp has 0 of \d+ bytes",
+    ),
+    "no tensors and no word of them": (
+        lambda f: (set_field(files=[])(f), (f / "__0_0.distcp").unlink()),
+        r"saved by torch .* cannot be read by torch",
+    ),
+    "half the tensors": (
+        lambda f: os.truncate(f / "__0_0.distcp", 1000),
+        r"has 1000 of \d+ bytes; delete",
+    ),
+    "no metadata": (lambda f: (f / ".metadata").unlink(), r"\.metadata has 0 of \d+ bytes"),
+    "a bit of the tensors": (
+        lambda f: flip_a_bit(f / "__0_0.distcp"),
+        r"checksum \w{8} and was saved with \w{8}",
+    ),
+    "a bit of the metadata": (
+        lambda f: flip_a_bit(f / ".metadata"),
+        r"checksum \w{8} and was saved with \w{8}",
+    ),
+    "zeros for tensors": (
+        lambda f: forge(f, "__0_0.distcp", bytes((f / "__0_0.distcp").stat().st_size)),
+        r"saved by torch .* cannot be read by torch",
+    ),
+    "noise for metadata": (lambda f: forge(f, ".metadata", b"noise"), "is not a checkpoint"),
+    "another pickle for metadata": (
+        lambda f: forge(f, ".metadata", pickle.dumps({"a": 1})),
+        "is not a checkpoint; name another",
+    ),
+    "tensors that are elsewhere": (lead_elsewhere, "keeps tensors in .*passwords, outside it"),
+    "numbers of another model": (
+        set_state(optimizer={"model.layers.77.weight": {"step": 3}}),
+        r"another model: model\.layers\.77\.weight",
+    ),
+    "numbers that are none": (
+        set_state(optimizer={"model.norm.weight": {"scale": "0xzz"}}),
+        "holds '0xzz', which is no number",
+    ),
+    "sharing with nothing": (
+        set_state(shared={"optimizer.exp_avg.model.norm.weight": "optimizer.x.nowhere"}),
+        r"another model: optimizer\.x\.nowhere",
+    ),
+    "a scaler from nowhere": (
+        set_state(scaler={"scale": 8}),
+        "checkpoint has a loss scaler and the plan has none",
+    ),
+    "another frozen base": (
+        set_state(base_crc32=7),
+        "frozen weights had checksum 00000007 and those of seed=7 now have none",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_refused_in_one_sentence_and_others_stay(saved, damage):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    plan, program, older = saved
+    newer = save_checkpoint(older.parent, program, progress(plan, 40))
+    act, said = DAMAGES[damage]
+    act(newer)
+    with pytest.raises(FileFormatError, match=said) as refusal:
+        load_checkpoint(newer, build(plan))
+    assert "\n" not in str(refusal.value)
+    assert load_checkpoint(older, build(plan)).step == 20
 
 
 class Exploit:
@@ -209,27 +307,6 @@ def test_entries_that_would_be_unpickled_are_refused(tmp_path):
         dcp.save({"model.x": Exploit(tmp_path / "x")}, checkpoint_id=str(tmp_path / "other"))
     with pytest.raises(FileFormatError, match=r"BytesStorageMetadata|model\.x is no tensor"):
         read_shapes(tmp_path / "other")
-
-
-@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
-def test_one_flipped_bit_is_noticed(saved, name):
-    from brimful.train.checkpoint import load_checkpoint
-
-    plan, _, path = saved
-    content = bytearray((path / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (path / name).write_bytes(content)
-    with pytest.raises(FileFormatError, match=r"has checksum .* was saved with"):
-        load_checkpoint(path, build(plan))
-
-
-def test_what_torch_cannot_read_is_one_sentence(saved):
-    from brimful.train.checkpoint import load_checkpoint
-
-    plan, _, path = saved
-    forge(path, "__0_0.distcp", bytes((path / "__0_0.distcp").stat().st_size))
-    with pytest.raises(FileFormatError, match=r"saved by torch .* cannot be read by torch"):
-        load_checkpoint(path, build(plan))
 
 
 def test_another_model_is_refused_by_name(saved, plan_with):

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,7 +14,17 @@ from brimful.plan import write_yaml
 
 pytestmark = pytest.mark.torch
 
-EXACT = ("kind", "step", "loss", "learning_rate", "grad_norm", "heldout_loss")
+EXACT = (
+    "kind",
+    "step",
+    "loss",
+    "learning_rate",
+    "grad_norm",
+    "num_targets",
+    "heldout_loss",
+    "perplexity",
+    "is_best",
+)
 
 
 class Recorder:
@@ -21,16 +32,20 @@ class Recorder:
 
     def __init__(self, *, at_step=None, act=None):
         self.reports, self.evals, self.checkpoints, self.messages = [], [], [], []
+        self.stages = []
         self.num_closed = 0
         self._at_step, self._act = at_step, act
 
+    def on_stage(self, text):
+        self.stages.append(text)
+
     def on_step(self, report):
         self.reports.append(report)
-        if report.step == self._at_step:
+        if report.row.step == self._at_step:
             self._act()
 
-    def on_eval(self, step, heldout_loss):
-        self.evals.append((step, heldout_loss))
+    def on_eval(self, row):
+        self.evals.append((row.step, row.heldout_loss))
 
     def on_checkpoint(self, step, path):
         self.checkpoints.append((step, path))
@@ -61,7 +76,8 @@ class RecordingMeter:
 def run(text_folder, tmp_path_factory):
     import torch
 
-    from brimful.train.loop import NullMeter, RunSettings, train
+    from brimful.train.loop import NullMeter, train
+    from brimful.train.settings import plain_settings
 
     cache = tmp_path_factory.mktemp("cache")
     num_threads = torch.get_num_threads()
@@ -69,7 +85,7 @@ def run(text_folder, tmp_path_factory):
     torch.set_num_threads(1)
 
     def start(plan, out, *, observer=None, meter=None, **changes):
-        settings = RunSettings(
+        settings = plain_settings(
             out=out,
             data=text_folder,
             cache=cache,
@@ -105,7 +121,7 @@ def test_a_run_learns_and_leaves_its_files(run, plan_with, tmp_path):
     assert result.num_steps == 30
     assert not result.interrupted
     assert result.heldout_loss < observer.evals[0][1] - 0.2
-    assert result.final_loss < observer.reports[0].loss - 0.5
+    assert result.final_loss < observer.reports[0].row.loss - 0.5
     assert [step for step, _ in observer.evals] == [4, 8, 12, 16, 20, 24, 28, 30]
     assert [step for step, _ in observer.checkpoints] == [5, 10, 15, 20, 25, 30]
     assert observer.num_closed == 1
@@ -115,6 +131,41 @@ def test_a_run_learns_and_leaves_its_files(run, plan_with, tmp_path):
     assert kept == ["step-00000025", "step-00000030"]
     summary = json.loads((tmp_path / "out" / "data.json").read_text())
     assert summary["unigram_entropy"] == result.unigram_entropy > 0
+
+
+def test_saving_in_the_background_changes_no_bit(run, plan_with, tmp_path, whole_curve):
+    observer = Recorder()
+    run(plan_with(), tmp_path / "out", observer=observer, checkpoint="async")
+    assert curve(tmp_path / "out") == whole_curve
+    assert [step for step, _ in observer.checkpoints] == [5, 10, 12]
+    kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert kept == ["step-00000010", "step-00000012"]
+
+
+def test_a_run_keeps_as_many_as_asked_and_its_best(run, plan_with, tmp_path):
+    changes = {"checkpoint_every_steps": 1, "eval_every_steps": 1, "num_kept": 1}
+    observer = Recorder()
+    run(plan_with(), tmp_path / "out", observer=observer, keep_best=True, **changes)
+    best = min(observer.evals, key=lambda judged: judged[1])[0]
+    kept = {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()}
+    assert kept == {f"step-{best:08d}", "step-00000012"}
+
+
+def test_a_failed_save_in_the_background_ends_the_run(run, plan_with, tmp_path):
+    import resource
+
+    def no_more_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    observer = Recorder(at_step=9, act=no_more_room)
+    try:
+        with pytest.raises(RunError, match=r"step-00000010 cannot be written \(File too large\)"):
+            run(plan_with(), tmp_path / "out", observer=observer, checkpoint="async")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert observer.checkpoints[-1][0] == 5
+    assert run(plan_with(), tmp_path / "out", resume=True).resumed_from == 5
 
 
 def test_the_result_agrees_with_the_curve(run, plan_with, tmp_path):
@@ -127,15 +178,52 @@ def test_the_result_agrees_with_the_curve(run, plan_with, tmp_path):
     assert result.final_loss == steps[-1]["loss"]
     assert result.heldout_loss == rows[-1]["heldout_loss"]
     assert result.median_step_s == (steady[4] + steady[5]) / 2
+    evals = [row for row in rows if row["kind"] == "eval"]
+    best = min(evals, key=lambda row: row["heldout_loss"])
+    assert (result.best_heldout_loss, result.best_step) == (best["heldout_loss"], best["step"])
+    assert result.perplexity == rows[-1]["perplexity"] == math.exp(result.heldout_loss)
+    assert (result.num_targets, result.num_skipped) == (12 * 128, 0)
+    assert result.accuracy is None
     assert steps[0]["tokens_per_s"] == 128 / steps[0]["step_s"]
+
+
+def test_the_best_so_far_is_noted_as_it_comes(run, plan_with, tmp_path):
+    run(plan_with(learning_rate=0.3), tmp_path / "out", eval_every_steps=1)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    evals = [row for row in map(json.loads, lines) if row["kind"] == "eval"]
+    losses = [row["heldout_loss"] for row in evals]
+    best = [loss < min(losses[:i], default=math.inf) for i, loss in enumerate(losses)]
+    assert [row.get("is_best", False) for row in evals] == best
+    assert set(best) == {True, False}
+
+
+def test_what_is_done_before_the_first_step_is_said(run, plan_with, tmp_path):
+    observer = Recorder()
+    run(plan_with(num_steps=1), tmp_path / "out", observer=observer)
+    assert observer.stages == ["reading the data", "building the model", "running the first step"]
+
+
+def test_an_observer_is_closed_after_an_error_before_the_first_step(run, plan_with, tmp_path):
+    observer, short = Recorder(), tmp_path / "short.txt"
+    short.write_text("a few words\n")
+    with pytest.raises(DataError):
+        run(plan_with(), tmp_path / "out", data=short, observer=observer)
+    assert (observer.stages, observer.num_closed) == (["reading the data"], 1)
+
+
+def test_an_unknown_logger_is_refused_before_anything_is_written(run, plan_with, tmp_path):
+    with pytest.raises(InputError, match="unknown logger 'mlflow'"):
+        run(plan_with(), tmp_path / "out", track=("mlflow",))
+    assert not (tmp_path / "out").exists()
 
 
 def test_reports_say_memory_and_progress(run, plan_with, tmp_path):
     observer = Recorder()
     run(plan_with(), tmp_path / "out", observer=observer)
-    assert [report.step for report in observer.reports] == list(range(1, 13))
+    assert [report.row.step for report in observer.reports] == list(range(1, 13))
     assert all(report.num_steps == 12 for report in observer.reports)
-    assert all(0 < report.used_bytes <= report.peak_bytes * 1.01 for report in observer.reports)
+    rows = [report.row for report in observer.reports]
+    assert all(0 < row.used_bytes <= row.peak_bytes * 1.01 for row in rows)
     assert observer.reports[0].limit_bytes == 2**31
     assert observer.reports[0].remaining_s > 0
     assert observer.reports[-1].remaining_s == 0
@@ -147,7 +235,7 @@ def test_micro_batch_changes_only_the_last_bits(run, plan_with, tmp_path):
         observer = Recorder()
         out = tmp_path / str(micro_batch)
         run(plan_with(micro_batch=micro_batch, num_steps=5), out, observer=observer)
-        losses[micro_batch] = [report.loss for report in observer.reports]
+        losses[micro_batch] = [report.row.loss for report in observer.reports]
     assert losses[1] == pytest.approx(losses[4], rel=1e-4)
     assert losses[2] == pytest.approx(losses[4], rel=1e-4)
 
@@ -186,14 +274,17 @@ def test_the_meter_sees_a_run_of_one_step(run, plan_with, tmp_path):
     assert result.median_step_s is None
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curve):
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curve, how):
     out = tmp_path / "out"
     observer = Recorder(at_step=7, act=lambda: os.kill(os.getpid(), signal.SIGINT))
-    result = run(plan_with(), out, observer=observer)
+    result = run(plan_with(), out, observer=observer, checkpoint=how)
     assert (result.interrupted, result.num_steps, result.model) == (True, 7, None)
     assert observer.checkpoints[-1][0] == 7
-    assert observer.messages[-1].startswith("stopped after step 7, which is saved; go on with: ")
-    assert f"--out {out} --resume" in observer.messages[-1]
+    stopped, summed_up = observer.messages
+    assert stopped.startswith("stopped after step 7, which is saved; go on with: ")
+    assert f"--out {out} --resume" in stopped
+    assert summed_up.startswith("7 steps, 896 tokens seen, median step ")
     assert not (out / "model").exists()
     meter = RecordingMeter(out / "metrics.jsonl")
     result = run(plan_with(), out, resume=True, meter=meter)
@@ -309,15 +400,16 @@ def audit(event, arguments):
 sys.addaudithook(audit)
 
 from brimful.plan import read_plan
-from brimful.train.loop import NullMeter, RunSettings, train
+from brimful.train.loop import NullMeter, train
+from brimful.train.settings import plain_settings
 from brimful.train.observers import PlainObserver
 
 class Killer(PlainObserver):
     def on_step(self, report):
-        if where == f"step {report.step}":
+        if where == f"step {report.row.step}":
             die()
 
-settings = RunSettings(out=Path(out), data=Path(data), cache=Path(cache), resume=True,
+settings = plain_settings(out=Path(out), data=Path(data), cache=Path(cache), resume=True,
     checkpoint_every_steps=5, eval_every_steps=4, num_eval_tokens=256)
 Path(out, "metrics.jsonl").touch()
 train(read_plan(Path(plan_path)), settings, observer=Killer(), meter=NullMeter())

@@ -1,6 +1,7 @@
 import json
 import math
 
+import msgspec
 import pytest
 
 from brimful.errors import FileFormatError
@@ -12,6 +13,7 @@ from brimful.train.metrics import (
     read_metrics,
     write_data_summary,
 )
+from brimful.train.tally import tally_of
 
 
 def row(step, loss=1.5):
@@ -101,3 +103,43 @@ def test_the_data_summary_has_the_documented_keys(tmp_path):
         "num_heldout_tokens": 2,
         "source": "a book",
     }
+
+
+OLD = (
+    '{"kind":"train","step":1,"loss":1.5,"learning_rate":0.1,"grad_norm":2.0,'
+    '"tokens_per_s":3.0,"step_s":4.0}\n{"kind":"eval","step":1,"heldout_loss":2.5}\n'
+)
+
+
+def test_a_curve_of_the_first_version_is_still_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(OLD)
+    train, held = read_metrics(path)
+    assert train == row(1)
+    assert not train.skipped
+    assert (train.loss_scale, train.mfu, train.used_bytes) == (None, None, None)
+    assert (held.perplexity, held.accuracy, held.is_best) == (None, None, False)
+    assert tally_of((train, held)).num_targets == 12
+    write_rows(path, [], last_step=1)
+    assert path.read_text() == OLD
+
+
+def test_what_is_unknown_is_left_out_of_the_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    skipped = msgspec.structs.replace(
+        row(1), loss=None, grad_norm=None, loss_scale=8.0, skipped=True, mfu=0.25, peak_bytes=7
+    )
+    write_rows(path, [skipped, row(2)])
+    first, second = [json.loads(line) for line in path.read_text().splitlines()]
+    assert first["loss"] is None
+    assert (first["loss_scale"], first["skipped"], first["mfu"]) == (8.0, True, 0.25)
+    assert not {"loss_scale", "skipped", "mfu", "hfu", "used_bytes"} & set(second)
+    assert read_metrics(path) == (skipped, row(2))
+
+
+@pytest.mark.parametrize("key", ["loss", "grad_norm"])
+def test_a_number_may_be_missing_in_skipped_steps_only(tmp_path, key):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({**json.loads(OLD.splitlines()[0]), key: None}) + "\n")
+    with pytest.raises(FileFormatError, match=r"line 1 is no row: loss and grad_norm must be num"):
+        read_metrics(path)

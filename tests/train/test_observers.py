@@ -2,53 +2,69 @@ import io
 import shlex
 from pathlib import Path
 
-from rich.console import Console
+from brimful.run_files import EvalRow
+from brimful.train.observers import Observers, PlainObserver, describe_stop
+from brimful.train.step_report import describe_step
+from train.reports import make_report
 
-from brimful.train.observers import PlainObserver, RichObserver, StepReport, describe_stop
-
-
-def report(step, num_steps=10):
-    return StepReport(
-        step=step,
-        num_steps=num_steps,
-        loss=2.34567,
-        learning_rate=3e-4,
-        grad_norm=1.234,
-        tokens_per_s=12_345,
-        step_s=0.5,
-        is_process=True,
-        used_bytes=1 << 30,
-        peak_bytes=3 << 29,
-        limit_bytes=2 << 30,
-        remaining_s=90,
-    )
+NUMBERS = "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  MFU -  peak 1.50 GiB  90.00 s left"
 
 
-NUMBERS = (
-    "loss 2.3457  lr 3.00e-04  norm 1.23  12.3K tok/s  "
-    "process 1.00 GiB (peak 1.50 GiB)  90.00 s left"
-)
+class Listener:
+    """Remembers what it is told; raises where it is told to."""
+
+    def __init__(self, *, raises_at=None):
+        self.told = []
+        self._raises_at = raises_at
+
+    def __getattr__(self, method):
+        def tell(*told):
+            self.told.append((method, *told))
+            if method == self._raises_at:
+                raise OSError("no space left")
+
+        return tell
 
 
 def test_plain_lines_say_every_number():
     file = io.StringIO()
     observer = PlainObserver(file, every_s=0)
-    observer.on_step(report(1))
-    observer.on_eval(1, 3.14159)
+    observer.on_stage("reading the data")
+    observer.on_step(make_report(1))
+    observer.on_eval(EvalRow(step=1, heldout_loss=3.14159, perplexity=23.14, is_best=True))
+    observer.on_eval(EvalRow(step=2, heldout_loss=0.5, accuracy=0.875))
     observer.on_checkpoint(1, Path("run/checkpoints/step-00000001"))
     observer.close()
     assert file.getvalue().splitlines() == [
+        "reading the data ...",
         f"step 1/10  {NUMBERS}",
-        "step 1: held-out loss 3.1416",
+        "step 1: held-out loss 3.1416  perplexity 23.14  best so far",
+        "step 2: held-out loss 0.5000  accuracy 87.50%",
         "step 1: saved run/checkpoints/step-00000001",
     ]
+
+
+def test_a_scaled_step_says_scale_and_skips_and_dashes_for_what_is_no_number():
+    report = make_report(
+        3, num_skipped=2, loss=None, grad_norm=None, loss_scale=65536.0, skipped=True, mfu=0.4123
+    )
+    line = describe_step(report)
+    assert "loss -  " in line
+    assert "norm -  " in line
+    assert "MFU 41.2%" in line
+    assert line.endswith("scale 65536  2 skipped")
+
+
+def test_a_plain_line_stays_short():
+    report = make_report(1200, num_steps=10_000, remaining_s=3590, mfu=0.4123)
+    assert len(describe_step(report)) <= 105
 
 
 def test_plain_lines_are_rare_but_the_last_step_is_said():
     file = io.StringIO()
     observer = PlainObserver(file, every_s=1000)
     for step in range(1, 11):
-        observer.on_step(report(step))
+        observer.on_step(make_report(step))
     assert [line.split()[1] for line in file.getvalue().splitlines()] == ["1/10", "10/10"]
 
 
@@ -57,24 +73,44 @@ def test_plain_lines_go_to_the_standard_output_of_the_moment(capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_the_live_line_says_every_number_and_sentences_stay_whole():
-    file = io.StringIO()
-    observer = RichObserver(Console(file=file, force_terminal=True, width=200))
-    observer.on_message("a path [/tmp/x] " + "y" * 300)
-    observer.on_step(report(3))
-    observer.on_eval(3, 3.14159)
-    observer.close()
-    text = file.getvalue()
-    assert "a path [/tmp/x] " + "y" * 300 in text
-    assert "step 3/10" in text
-    assert NUMBERS in text
-    assert "held-out loss 3.1416" in text
-    # The cursor is shown again.
-    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+def test_several_observers_are_told_the_same():
+    main, logger = Listener(), Listener()
+    observers = Observers(main)
+    observers.on_stage("reading the data")
+    observers.add(logger)
+    row = EvalRow(step=1, heldout_loss=1.0)
+    observers.on_eval(row)
+    observers.on_checkpoint(1, Path("x"))
+    observers.close()
+    assert main.told == [
+        ("on_stage", "reading the data"),
+        ("on_eval", row),
+        ("on_checkpoint", 1, Path("x")),
+        ("close",),
+    ]
+    assert logger.told == main.told[1:]
 
 
-def test_closing_a_live_line_that_never_began_is_fine():
-    RichObserver(Console(file=io.StringIO(), force_terminal=True)).close()
+def test_a_logger_that_fails_is_left_out_and_the_user_is_told():
+    main, bad, good = Listener(), Listener(raises_at="on_checkpoint"), Listener()
+    observers = Observers(main)
+    observers.add(bad)
+    observers.add(good)
+    observers.on_checkpoint(1, Path("x"))
+    observers.on_checkpoint(2, Path("y"))
+    observers.close()
+    assert len(bad.told) == 1
+    assert [told[0] for told in good.told] == ["on_checkpoint", "on_checkpoint", "close"]
+    said = "Listener failed (no space left); the run goes on without it"
+    assert main.told[1] == ("on_message", said)
+
+
+def test_the_main_observer_is_closed_although_a_logger_fails():
+    main = Listener()
+    observers = Observers(main)
+    observers.add(Listener(raises_at="close"))
+    observers.close()
+    assert [told[0] for told in main.told] == ["on_message", "close"]
 
 
 def test_the_way_to_resume_can_be_pasted():

@@ -87,6 +87,14 @@ def test_a_field_of_the_model_is_named_to_the_end(plan_with):
         check_same_plan(plan, other)
 
 
+def test_another_job_is_refused_by_field_too(plan_with):
+    from brimful.train.run_folder import check_same_job
+
+    check_same_job(plan_with().job, plan_with(micro_batch=1).job)
+    with pytest.raises(InputError, match=r"job\.clip=1\.0 and the plan now says 0\.5"):
+        check_same_job(plan_with().job, plan_with(clip=0.5).job)
+
+
 def test_another_estimate_is_the_same_run(plan_with):
     from brimful.train.run_folder import check_same_plan
 

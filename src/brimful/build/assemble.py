@@ -4,11 +4,14 @@ import torch
 from torch import nn
 
 from brimful.build.checkpointing import checkpoint_blocks
+from brimful.build.exactness import check_built
 from brimful.build.model import materialize
-from brimful.build.optimizer import build_optimizer
+from brimful.build.optimizers import build_optimizer
+from brimful.build.precision import build_scaler
 from brimful.build.program import Program
 from brimful.build.tasks import task_of
 from brimful.job import Job
+from brimful.kernel_support import Place, check_attention
 from brimful.strategy import Strategy
 
 
@@ -35,7 +38,10 @@ def finish_program(
 
     Apart from it because a skeleton must be built outside a fake mode, and the rest inside.
     """
-    model = materialize(skeleton, device=device, seed=job.seed)
+    check_built(job, strategy, skeleton)
+    if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
+        check_attention(job, strategy, Place(device.type, _capability(device)))
+    model = materialize(skeleton, device=device, job=job)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
     return Program(
         job=job,
@@ -43,5 +49,14 @@ def finish_program(
         model=model,
         loss=task_of(job).loss(model, strategy),
         optimizer=build_optimizer(job, model),
+        scaler=build_scaler(job),
         device=device,
     )
+
+
+def _capability(device: torch.device) -> float:
+    """Return the CUDA compute capability of a device, e.g. 9.0; 0 for a CPU."""
+    if device.type != "cuda":
+        return 0.0
+    major, minor = torch.cuda.get_device_capability(device)
+    return float(major + minor / 10)

@@ -1,12 +1,28 @@
-"""Activation checkpointing of the first K decoder blocks, by the model class's own switch."""
+"""Activation checkpointing of the first K decoder blocks, by the model class's own switch.
+
+``full`` recomputes the whole block. ``selective`` keeps what is dear to compute, the results of
+matrix products and of attention's kernel, and recomputes norms, activations, rotary positions and
+casts. Batched products are recomputed: where attention is written out they are its scores, which
+grow with the square of the sequence. torchtitan's list is the same, but keeps every second product.
+"""
 
 from functools import partial
+from typing import Any
 
+import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from brimful.strategy import Strategy, num_checkpointed
+from brimful.build.attention import KERNELS
+from brimful.strategy import Strategy, is_selective, num_checkpointed
+
+KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, *KERNELS})
+"""Operators whose results selective checkpointing keeps, as dispatched."""
 
 
 def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) -> None:
@@ -17,15 +33,25 @@ def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) 
 
     Args:
         model: A ``transformers`` model.
-        strategy: Says how many blocks, from the first on.
+        strategy: Says how many blocks, from the first on, and whether they keep dear results.
         num_layers: Blocks that the model has.
     """
     num_blocks = num_checkpointed(strategy, num_layers=num_layers)
+    kept = {"context_fn": _keeping_dear_results} if is_selective(strategy) else {}
     for block in decoder_blocks(model)[:num_blocks]:
         block.gradient_checkpointing = True
         block._gradient_checkpointing_func = partial(  # noqa: SLF001 - the class's own switch
-            checkpoint, use_reentrant=False, preserve_rng_state=False
+            checkpoint, use_reentrant=False, preserve_rng_state=False, **kept
         )
+
+
+def _keeping_dear_results() -> Any:
+    return create_selective_checkpoint_contexts(_policy)
+
+
+def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    kept = operator in KEPT
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:

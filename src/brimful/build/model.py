@@ -1,17 +1,31 @@
-"""The model: built on no device, moved to one, then initialised, in the same way real or fake."""
+"""The model: built on no device, moved to one, then filled, in the same way real or fake."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig
+from torch._guards import detect_fake_mode
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
+from brimful.build.decoder_check import check_decoder
 from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.quantize import fill, full_shape, is_quantized
+from brimful.build.switch import use_fixed_capacity
+from brimful.build.user_module import UserModule, make, without_dropout
+from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
+from brimful.errors import ModelConfigError, UnsupportedError
 from brimful.job import Job
 from brimful.strategy import Strategy
 
-_DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+_RANDOM = re.compile(r"dropout|pdrop|drop_path|layerdrop|jitter_noise|drop_rate|droprate")
+"""Names of configuration fields that are probabilities or noises of training."""
+_NO_KERNEL = "does not support an attention implementation"
+_REASON_LENGTH = 160
+_WEIGHT = "weight"
 
 
 def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
@@ -23,47 +37,136 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
         auto_class: ``AutoModelForCausalLM`` or another of its kind.
         job: Says which model, and in which type its parameters are held.
         strategy: Says how it attends.
+
+    Raises:
+        UnsupportedError: The architecture does what this build path does not.
+        ModelConfigError: The class does not go with the architecture.
     """
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
-    for name in _DROPOUTS:
-        if hasattr(config, name):
-            setattr(config, name, 0.0)
+    _switch_off_noise(config)
     config.use_cache = False
     with torch.device("meta"):
-        return auto_class.from_config(
+        skeleton = _from_config(auto_class, config, job, strategy)
+    if auto_class is AutoModelForCausalLM:
+        check_decoder(skeleton, job)
+    use_fixed_capacity(skeleton)
+    _keep_types(skeleton, base_dtype(job))
+    _untie(skeleton, job)
+    return adapt(skeleton, job)
+
+
+def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> nn.Module:
+    try:
+        skeleton: nn.Module = auto_class.from_config(
             config,
-            dtype=PARAMETER_DTYPE[job.precision],
+            dtype=base_dtype(job),
             attn_implementation=IMPLEMENTATION[strategy.attention],
         )
+    except Exception as error:  # its checks raise errors of many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if _NO_KERNEL in reason:
+            raise UnsupportedError(
+                f"{job.model.name} is of type {job.model.model_type}, which transformers runs with "
+                f"eager attention only; use eager, not {strategy.attention}"
+            ) from error
+        raise ModelConfigError(
+            f"transformers cannot build {job.model.name} for task={job.task} "
+            f"({reason[:_REASON_LENGTH]}); mend that field of its configuration"
+        ) from error
+    return skeleton
 
 
-def materialize(skeleton: nn.Module, *, device: torch.device, seed: int) -> nn.Module:
-    """Give the skeleton memory on ``device`` and random weights, in place.
+def _switch_off_noise(config: Any) -> None:
+    """Set every dropout and every noise to 0, in the parts of a composite configuration too."""
+    for field, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            _switch_off_noise(value)
+        elif _RANDOM.search(field) and isinstance(value, float | int):
+            setattr(config, field, type(value)(0))
+
+
+def _keep_types(skeleton: Any, dtype: torch.dtype) -> None:
+    """Hold in fp32 what the architecture says must not be held in a type of half the size."""
+    patterns = skeleton._get_dtype_plan(dtype)  # noqa: SLF001 - as from_pretrained does
+    for name, parameter in skeleton.named_parameters():
+        parts = name.split(".")
+        for pattern, kept in patterns.items():
+            if pattern in parts or pattern in name.rpartition(".")[0]:
+                parameter.data = parameter.data.to(kept)
+
+
+def _untie(skeleton: Any, job: Job) -> None:
+    """Give the output layer a weight of its own where the configuration says that it has one.
+
+    ``T5Config`` ties in any case and leaves it to the checkpoint to untie (T5 1.1 has both).
+    """
+    head = skeleton.get_output_embeddings()
+    if head is None or job.model.tied_embeddings:
+        return
+    if head.weight is skeleton.get_input_embeddings().weight:
+        head.weight = nn.Parameter(torch.empty_like(head.weight))
+        for name in [n for n, m in skeleton.named_modules() if m is head]:
+            skeleton.all_tied_weights_keys.pop(f"{name}.{_WEIGHT}", None)
+
+
+def materialize(skeleton: nn.Module, *, device: torch.device, job: Job) -> nn.Module:
+    """Give the skeleton memory on ``device`` and its first weights, in place.
+
+    Under a fake mode its bytes are pretend, and no checkpoint is read: its values are nobody's.
 
     Args:
         skeleton: Built on ``meta``.
-        device: Where it shall live; under a fake mode its bytes are pretend.
-        seed: Seed of the weights.
+        device: Where it shall live.
+        job: Says the seed, and the weights that it starts from.
 
     Returns:
         The same module.
+
+    Raises:
+        InputError: The weights are not there, or not of this model.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(job.seed)
+    if isinstance(skeleton, UserModule):
+        _build_on(skeleton, device, job)
+        return skeleton.train()
     _allocate(skeleton, device)
+    checkpoint = _checkpoint_of(skeleton, job)
+    _fill_quantized(skeleton, device, checkpoint)
+    if checkpoint is not None:
+        load(checkpoint)
     skeleton.initialize_weights()
+    initialize(skeleton, job)
     return skeleton.train()
+
+
+def _checkpoint_of(model: nn.Module, job: Job) -> Checkpoint | None:
+    if job.weights is None or detect_fake_mode() is not None:
+        return None
+    return open_checkpoint(model, job.weights)
+
+
+def _build_on(skeleton: UserModule, device: torch.device, job: Job) -> None:
+    """Build the user's module on the device, by the user's own code."""
+    with torch.device(device):
+        built = make(skeleton.name).model
+    built = built.to(PARAMETER_DTYPE[job.precision])
+    skeleton.model = without_dropout(built)
+    checkpoint = _checkpoint_of(built, job)
+    if checkpoint is not None:
+        load(checkpoint)
 
 
 def _allocate(skeleton: nn.Module, device: torch.device) -> None:
     """Replace every meta tensor by an empty one on ``device``, a shared one by one.
 
-    ``Module.to_empty`` would allocate tied weights twice.
+    ``Module.to_empty`` would allocate tied weights twice. Quantised weights are left: ``fill``
+    makes them.
     """
     made: dict[int, torch.Tensor] = {}
     for module in skeleton.modules():
         for tensors in (module._parameters, module._buffers):  # noqa: SLF001
             for name, tensor in tensors.items():
-                if tensor is not None:
+                if tensor is not None and not (is_quantized(module) and name == _WEIGHT):
                     if id(tensor) not in made:
                         made[id(tensor)] = _empty_like(tensor, device)
                     tensors[name] = made[id(tensor)]
@@ -74,3 +177,29 @@ def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(empty, requires_grad=tensor.requires_grad)
     return empty
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def _fill_quantized(
+    skeleton: nn.Module, device: torch.device, checkpoint: Checkpoint | None
+) -> None:
+    """Quantise layer by layer: one weight in full at a time, read or drawn."""
+    for name, layer in _quantized(skeleton, checkpoint):
+        weight = torch.empty(full_shape(layer), dtype=layer.compute_dtype, device=device)
+        if name is not None and checkpoint is not None:
+            read_into(checkpoint, name, weight)
+        else:
+            weight.normal_(std=getattr(skeleton.config, "initializer_range", 0.02))
+        fill(layer, weight)
+        setattr(layer.weight, LOADED, True)
+
+
+def _quantized(
+    skeleton: nn.Module, checkpoint: Checkpoint | None
+) -> Iterator[tuple[str | None, Any]]:
+    """Yield the quantised layers, and under which name each is in the checkpoint."""
+    targets = checkpoint.targets if checkpoint else {}
+    names = {id(layer): name for name, layer in targets.items() if isinstance(layer, nn.Module)}
+    for layer in skeleton.modules():
+        if is_quantized(layer):
+            yield names.get(id(layer)), layer

@@ -5,19 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from brimful.build.precision.loss_scaling import LossScaler
 from brimful.job import Job
 from brimful.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Everything that a training step touches."""
+    """Everything that a training step touches; ``scaler`` is None where no loss is scaled."""
 
     job: Job
     strategy: Strategy
     model: nn.Module
     loss: nn.Module
     optimizer: torch.optim.Optimizer
+    scaler: LossScaler | None
     device: torch.device
 
 

@@ -6,10 +6,12 @@ from typing import NamedTuple
 import torch
 
 from brimful.build.batch import Batch, count_targets
-from brimful.build.optimizer import clip_gradients
+from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
 from brimful.build.phases import phase
-from brimful.build.precision import forward_context
-from brimful.build.program import Program
+from brimful.build.precision import forward_context, micro_batch_context
+from brimful.build.precision.loss_scaling import is_finite, unscale
+from brimful.build.precision.masters import MasterWeights
+from brimful.build.program import Program, gradients
 from brimful.build.tasks import task_of
 
 
@@ -17,14 +19,19 @@ class StepResult(NamedTuple):
     """What one optimizer step did.
 
     Attributes:
-        loss: Mean loss per unmasked target before the update, in nats.
-        grad_norm: Global gradient norm before clipping.
+        loss: Mean loss per unmasked target before the update, in nats; never scaled.
+        grad_norm: Global gradient norm before clipping and without the loss scale, in fp32; Inf or
+            NaN where the step was skipped.
         num_targets: Unmasked targets.
+        skipped: Whether gradients overflowed, so that nothing was updated.
+        loss_scale: What this step's loss was multiplied by; None where losses are not scaled.
     """
 
     loss: torch.Tensor
     grad_norm: torch.Tensor
     num_targets: int
+    skipped: bool
+    loss_scale: float | None
 
 
 def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Tensor:
@@ -38,25 +45,55 @@ def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Ten
     Returns:
         This micro-batch's share of the step's loss, detached, on the device.
     """
-    with phase("forward", program):
-        moved = batch.to(program.device)
-        with forward_context(program.job.precision, program.device):
-            loss = task_of(program.job).share(program, moved, num_targets)
-    with phase("backward", program):
-        loss.backward()
+    with micro_batch_context(program.job.precision):
+        with phase("forward", program):
+            moved = batch.to(program.device)
+            with forward_context(program.job.precision, program.device):
+                loss = task_of(program.job).share(program, moved, num_targets)
+        with phase("backward", program):
+            (loss if program.scaler is None else program.scaler.scaled(loss)).backward()
     return loss.detach()
 
 
-def update(program: Program, *, learning_rate: float) -> torch.Tensor:
-    """Clip, step the optimizer and drop the gradients; returns the norm before clipping."""
+def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, bool]:
+    """Unscale, clip, step the optimizer and drop the gradients.
+
+    Where losses are scaled the norm is read from the device, the one host sync of a step: what is
+    not finite is not stepped on.
+
+    Returns:
+        The norm before clipping, and whether the step was skipped.
+
+    Raises:
+        RunError: No loss scale is small enough.
+    """
     with phase("optimizer", program):
-        parameters = [p for p in program.model.parameters() if p.requires_grad]
-        grad_norm = clip_gradients(parameters, program.job.clip)
         for group in program.optimizer.param_groups:
             group["lr"] = learning_rate
-        program.optimizer.step()
+        grad_norm = _unscale_and_clip(program)
+        skipped = program.scaler is not None and not is_finite(grad_norm)
+        if not skipped:
+            program.optimizer.step()
         program.optimizer.zero_grad(set_to_none=True)
-    return grad_norm
+        if program.scaler is not None:
+            program.scaler.update(is_finite=not skipped)
+    return grad_norm, skipped
+
+
+def _unscale_and_clip(program: Program) -> torch.Tensor:
+    """Undo the loss scale and clip; masters do both themselves, in fp32."""
+    parameters = [p for p in program.model.parameters() if p.requires_grad]
+    scale = None if program.scaler is None else program.scaler.scale
+    if isinstance(program.optimizer, MasterWeights):
+        norm = gradient_norm(parameters)
+        if scale is not None:
+            norm = norm / scale
+        factor = clip_factor(norm, program.job.clip)
+        program.optimizer.gradient_factor = factor if scale is None else factor / scale
+        return norm
+    if scale is not None:
+        unscale(gradients(program), scale)
+    return clip_gradients(parameters, program.job.clip)
 
 
 def train_step(
@@ -69,10 +106,20 @@ def train_step(
         micro_batches: The step's micro-batches, on the host.
         num_targets: Unmasked targets in all of them (``count_targets``).
         learning_rate: For this step.
+
+    Raises:
+        RunError: No loss scale is small enough for the gradients.
     """
+    loss_scale = None if program.scaler is None else program.scaler.scale
     losses = [micro_step(program, batch, num_targets=num_targets) for batch in micro_batches]
-    grad_norm = update(program, learning_rate=learning_rate)
-    return StepResult(torch.stack(losses).sum(), grad_norm, num_targets)
+    grad_norm, skipped = update(program, learning_rate=learning_rate)
+    return StepResult(
+        loss=torch.stack(losses).sum(),
+        grad_norm=grad_norm,
+        num_targets=num_targets,
+        skipped=skipped,
+        loss_scale=loss_scale,
+    )
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
@@ -81,8 +128,13 @@ def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     num_targets = count_targets(batches)
     total = 0.0
     program.model.eval()
+    precision = program.job.precision
     for batch in batches:
-        with phase("eval", program), forward_context(program.job.precision, program.device):
+        with (
+            phase("eval", program),
+            micro_batch_context(precision),
+            forward_context(precision, program.device),
+        ):
             share = task_of(program.job).share(program, batch.to(program.device), num_targets)
             total += float(share)
     program.model.train()

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     cluster = _probe(args.memory_limit)
     found = _plan(cluster, args.steps)
     plan = found.plan
-    if not plan.estimate.fits:
+    if not found.record.rows[0].fits:
         _headline("nothing fits", "give a larger --memory-limit")
         return DOES_NOT_FIT
     _write_plan(found, out)
@@ -135,7 +135,7 @@ def _job(precision: Precision, num_steps: int) -> Job:
 def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     from brimful.cost.estimate import estimate
     from brimful.models.config import parameter_count
-    from brimful.report.text import estimate_tables, search_table
+    from brimful.report.text import plan_tables
     from brimful.search.solve import solve
     from brimful.search.space import Pins
     from brimful.strategy import Strategy
@@ -160,12 +160,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     )
     _headline("3 of 6: the plan", "every strategy is predicted, the fastest that fits wins")
     found = solve(job, cluster, Pins(None, None, None), attention="sdpa", objective="time")
-    plan = found.plan
-    show(
-        search_table(found.record, winner=plan.strategy, usable_bytes=plan.estimate.usable_bytes),
-        "",
-        estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate),
-    )
+    show(plan_tables(found.plan, found.record))
     return found
 
 

@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> int:
     asked = flags.asked(args)
     predicted = estimate(*asked)
     if args.json:
-        show_json(estimate_json(asked, predicted))
+        usable_bytes, fits = predicted.usable_bytes, predicted.fits
+        show_json(estimate_json(asked, predicted, usable_bytes=usable_bytes, fits=fits))
     else:
         from brimful.report.text import estimate_tables
 

@@ -39,10 +39,24 @@ def inputs_json(asked: Asked) -> dict[str, Any]:
     return {"job": asked.job, "cluster": asked.cluster, "strategy": asked.strategy}
 
 
-def estimate_json(asked: Asked, estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as the JSON object of DESIGN."""
+def estimate_json(
+    asked: Asked, estimate: Estimate | None, *, usable_bytes: int, fits: bool
+) -> dict[str, Any]:
+    """Return an estimate as the JSON object of DESIGN.
+
+    Args:
+        asked: The inputs.
+        estimate: The first rung; None: no formula covers the job, and its fields are null.
+        usable_bytes: What tensors may take.
+        fits: Whether they do, on the highest rung that was climbed.
+    """
+    fields: dict[str, Any] = dict.fromkeys(Estimate.__struct_fields__)
+    if estimate is not None:
+        fields = msgspec.structs.asdict(estimate)
     return {
         "schema": "brimful.estimate/1",
         **inputs_json(asked),
-        **msgspec.structs.asdict(estimate),
+        **fields,
+        "usable_bytes": usable_bytes,
+        "fits": fits,
     }

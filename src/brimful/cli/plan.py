@@ -11,6 +11,7 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, show, show_jso
 from brimful.errors import InputError
 
 if TYPE_CHECKING:
+    from brimful.plan import Plan
     from brimful.search.solve import Solution
 
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
@@ -45,13 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search and print."""
     from brimful.plan import write_yaml
-    from brimful.search.explain import ways_out
 
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     found = search(args)
-    fits = found.plan.estimate.fits
-    out = () if fits else ways_out(found.plan)
+    fits = found.record.rows[0].fits
+    out = () if fits else _ways_out(found.plan)
     if args.output is not None:
         write_yaml(found.plan, args.output)
     if args.json:
@@ -62,27 +62,55 @@ def run(args: argparse.Namespace) -> int:
 
 
 def search(args: argparse.Namespace) -> "Solution":
-    """Resolve the flags and search."""
+    """Resolve the flags and search: by formulas, or by simulating where there are none."""
+    from brimful.cost.formula import missing_formula
     from brimful.search.solve import solve
-    from brimful.search.space import Pins
+    from brimful.search.space import Pins, pinned_strategy
 
-    return solve(
-        flags.job_from(args),
-        flags.cluster_from(args),
-        Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks),
-        attention=flags.attention_from(args),
-        objective=args.objective,
-    )
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    pins = Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks)
+    attention = flags.attention_from(args)
+    reason = missing_formula(job, pinned_strategy(pins, attention), cluster.device)
+    if not reason:
+        return solve(job, cluster, pins, attention=attention, objective=args.objective)
+    from brimful.cli.progress import Progress
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    with Progress("simulating strategies", quiet=args.json) as progress:
+        from brimful.simulate.search import solve_by_simulation
+
+        return solve_by_simulation(
+            job,
+            cluster,
+            pins,
+            attention=attention,
+            objective=args.objective,
+            on_tried=progress.update,
+        )
+
+
+def _ways_out(plan: "Plan") -> tuple[str, ...]:
+    from brimful.search.explain import shortfall_bytes, ways_out
+
+    if plan.estimate is not None:
+        return ways_out(plan, shortfall=shortfall_bytes)
+    from brimful.simulate.search import simulated_shortfall
+
+    return ways_out(plan, shortfall=simulated_shortfall())
 
 
 def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
-    """Return a search as the JSON object of DESIGN."""
+    """Return a search as the JSON object of DESIGN; what no formula predicts is null."""
+    from brimful.cost.estimate import limit_bytes
+
     plan, record = found.plan, found.record
     asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
     best, *others = record.rows
     return {
-        **estimate_json(asked, plan.estimate),
+        **estimate_json(asked, plan.estimate, usable_bytes=limit_bytes(plan), fits=best.fits),
         "schema": "brimful.plan-search/1",
+        "rung": record.rung,
         "num_considered": record.num_considered,
         "num_fitting": record.num_fitting,
         "best": msgspec.structs.asdict(best),
@@ -93,15 +121,10 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _show(found: "Solution", ways_out: tuple[str, ...], output: Path | None) -> None:
-    from brimful.report.text import estimate_tables, search_table
+    from brimful.report.text import plan_tables
 
     plan = found.plan
-    usable_bytes = plan.estimate.usable_bytes
-    show(
-        search_table(found.record, winner=plan.strategy, usable_bytes=usable_bytes),
-        "",
-        estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate),
-    )
+    show(plan_tables(plan, found.record))
     for way in ways_out:
         print(f"  way out: {way}")
     if output is not None:

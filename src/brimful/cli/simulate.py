@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     asked = flags.asked(args)
-    from brimful.cost.estimate import estimate
+    from brimful.cost.estimate import estimate_or_none, limit_bytes
     from brimful.files import write_bytes
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.quiet import quiet_libraries
@@ -51,30 +51,31 @@ def run(args: argparse.Namespace) -> int:
     from brimful.simulate.run import simulate
     from brimful.verdict import judge
 
-    predicted = estimate(*asked)
-    check_buildable(asked.job.model)
-    simulation = simulate(*asked, allocator=args.allocator)
-    if args.output is not None:
-        write_bytes(args.output, msgspec.json.encode(simulation))
-    fits = _fits(simulation, predicted.usable_bytes)
-    if args.json:
-        show_json(
-            {
-                **inputs_json(asked),
-                **msgspec.structs.asdict(simulation),
-                "usable_bytes": predicted.usable_bytes,
-                "predicted_peak_allocated_bytes": predicted.predicted_peak_allocated_bytes,
-                "fits": fits,
-            }
-        )
-        return FITS if fits else DOES_NOT_FIT
     plan = Plan(
         schema=PLAN_SCHEMA,
         job=asked.job,
         cluster=asked.cluster,
         strategy=asked.strategy,
-        estimate=predicted,
+        estimate=estimate_or_none(*asked),
     )
+    check_buildable(asked.job.model)
+    simulation = simulate(*asked, allocator=args.allocator)
+    if args.output is not None:
+        write_bytes(args.output, msgspec.json.encode(simulation))
+    usable_bytes = limit_bytes(plan)
+    fits = _fits(simulation, usable_bytes)
+    if args.json:
+        show_json(
+            {
+                **inputs_json(asked),
+                **msgspec.structs.asdict(simulation),
+                "usable_bytes": usable_bytes,
+                "predicted_peak_allocated_bytes": plan.estimate
+                and plan.estimate.predicted_peak_allocated_bytes,
+                "fits": fits,
+            }
+        )
+        return FITS if fits else DOES_NOT_FIT
     show(
         inputs_table(*asked),
         "",
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     )
     peak_bytes = simulation.simulated_peak_allocated_bytes
     print(
-        fit_sentence(peak_bytes=peak_bytes, usable_bytes=predicted.usable_bytes)
+        fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
         if simulation.reserved is None
         else reserved_sentence(simulation.reserved)
     )

@@ -2,11 +2,12 @@
 
 from brimful.cost.assumptions import Assumptions, assumptions_for, describe
 from brimful.cost.family import family_of
+from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.memory import items_at_peak, phase_peaks, profile_for, step_memory
-from brimful.cost.step import StepSeconds, family_work, step_seconds
+from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.plan import Band, Estimate, StepTime
+from brimful.plan import Band, Estimate, Plan, StepTime
 from brimful.strategy import Strategy
 
 
@@ -22,14 +23,16 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         Itemised peak memory, bands, step time.
 
     Raises:
-        UnsupportedError: No profile was traced for this architecture and these settings.
+        UnsupportedError: No formula covers the job.
     """
     device = cluster.device
+    check_formula(job, strategy, device)
     profile = profile_for(job, strategy.attention, device)
     memory = step_memory(job, strategy, profile, device)
     phases = phase_peaks(memory)
     peak = max(phase.num_bytes for phase in phases)
-    work = family_work(job, profile, family_of(job, strategy))
+    moved = update_bytes(memory.states)
+    work = family_work(job, profile, family_of(job, strategy), moved_by_update=moved)
     seconds = _step_time(step_seconds(work, job, device))
     assumed = assumptions_for(device)
     return Estimate(
@@ -48,6 +51,13 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     )
 
 
+def estimate_or_none(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate | None:
+    """Predict a run; None where no formula covers the job (``missing_formula`` says why)."""
+    if missing_formula(job, strategy, cluster.device):
+        return None
+    return estimate(job, cluster, strategy)
+
+
 def _step_time(seconds: StepSeconds | None) -> StepTime | None:
     if seconds is None:
         return None
@@ -63,6 +73,13 @@ def allocatable_bytes(device: Device) -> int:
     if device.kernels != "cuda":
         return device.usable_bytes
     return device.usable_bytes - assumptions_for(device).context_low_bytes
+
+
+def limit_bytes(plan: Plan) -> int:
+    """Return what tensors may take under a plan, as its estimate says where it has one."""
+    if plan.estimate is not None:
+        return plan.estimate.usable_bytes
+    return allocatable_bytes(plan.cluster.device)
 
 
 def _reserved(peak: int, device: Device, assumed: Assumptions) -> Band | None:

@@ -19,9 +19,10 @@ from brimful.cost.family import (
     family_of,
     family_variant,
 )
-from brimful.cost.profiles import Profile, Run, check_traced, load_profile, profile_key
+from brimful.cost.profiles import Profile, Run, load_profile, profile_key
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
+from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
@@ -53,7 +54,7 @@ class States(NamedTuple):
     Attributes:
         parameters: Parameters x bytes of the recipe.
         gradients: The same, while they exist.
-        optimizer_state: Two moments of every parameter.
+        optimizer_state: What the update keeps, masters included.
     """
 
     parameters: int
@@ -66,29 +67,32 @@ class StepMemory(NamedTuple):
 
     Attributes:
         states: Bytes that live across phases.
+        update: What the optimizer takes beside parameters and gradients.
         blas: Workspaces of cuBLAS, from the first forward and backward on.
         items: [items], bytes above parameters and state at the peak of forward and backward.
         run: Where that peak lies, in words.
     """
 
     states: States
+    update: Update
     blas: int
     items: NDArray[np.int64]
     run: str
 
 
-def states(job: Job) -> States:
+def states(job: Job, update: Update) -> States:
     """Compute the bytes of parameters, gradients and optimizer state.
 
-    Ignores AdamW's step counts, 4 bytes per tensor.
+    Args:
+        job: What is trained.
+        update: Its optimizer's (``update_of``).
     """
     recipe, total = RECIPES[job.precision], parameter_count(job.model).total
-    return States(total * recipe.parameter, total * recipe.gradient, total * recipe.optimizer_state)
+    return States(total * recipe.parameter, total * recipe.gradient, update.kept)
 
 
 def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
-    """Load the profile that holds for a job on a device."""
-    check_traced(job.model, job.precision, attention, device.kernels)
+    """Load the profile of a job that has a formula (``formula.py``)."""
     return load_profile(profile_key(job.model, job.precision, attention, device.kernels))
 
 
@@ -146,8 +150,10 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
     family = family_of(job, strategy)
     peak, runs = follow_family(job, profile, family, by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
+    update = update_of(job, device.kernels)
     return StepMemory(
-        states=states(job),
+        states=states(job, update),
+        update=update,
         blas=int(blas_bytes(job, family, device)[0]),
         items=at_peak,
         run=describe_run(runs, int(peak.run[0])),
@@ -174,10 +180,13 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     is there in every forward and backward.
     """
     held, inside = memory.states, int(memory.items.sum()) + memory.blas
-    update = sum(held) + memory.blas
-    first = max((held.parameters + inside, memory.run), (update, "optimizer"))
+    beside = held.parameters + held.gradients + memory.blas
+    first = max(
+        (held.parameters + inside, memory.run), (beside + memory.update.first_peak, "optimizer")
+    )
     later = max(
-        (held.parameters + held.optimizer_state + inside, memory.run), (update, "optimizer")
+        (held.parameters + held.optimizer_state + inside, memory.run),
+        (beside + held.optimizer_state + memory.update.transient, "optimizer"),
     )
     return (
         PhasePeak(phase="load", num_bytes=held.parameters, where="parameters"),
@@ -189,7 +198,6 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
 _WHY = {
     PARAMETERS: "parameters x bytes of the recipe",
     GRADIENTS: "parameters x bytes of the recipe, as far as backward has come",
-    OPTIMIZER_STATE: "AdamW: two moments per parameter",
     BUFFERS: "profile: what the forward registers",
     AUTOCAST_CACHE: "profile: bf16 copies of weights",
     SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
@@ -202,9 +210,10 @@ _WHY = {
 def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
     """List what is alive at the highest peak, which is always in a step 2+."""
     held, at_peak = memory.states, memory.items.copy()
-    if int(at_peak.sum()) < held.gradients:
+    if int(at_peak.sum()) < held.gradients + memory.update.transient:
         at_peak[:] = 0
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
+        at_peak[ITEM_NAMES.index(TRANSIENTS)] = memory.update.transient
     at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
     at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas
@@ -214,7 +223,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
             phase=STEP_2,
             num_bytes=int(num_bytes),
             where="device",
-            why=_WHY[name],
+            why={**_WHY, OPTIMIZER_STATE: memory.update.why}[name],
         )
         for name, num_bytes in zip(ITEM_NAMES, at_peak, strict=True)
         if num_bytes

@@ -24,6 +24,20 @@ FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
 
+TRACED_AS: dict[Precision, Precision] = {
+    "fp32": "fp32",
+    "tf32": "fp32",
+    "bf16": "bf16",
+    "fp16": "bf16",
+    "bf16-master": "bf16",
+    "fp16-master": "bf16",
+    "bf16-mixed": "bf16-mixed",
+    "fp16-mixed": "bf16-mixed",
+}
+"""By whose profile a recipe is predicted: the same allocations but for the name of a type."""
+TRACED_PRECISIONS: tuple[Precision, ...] = tuple(dict.fromkeys(TRACED_AS.values()))
+TRACED_ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
+
 TWO_CHUNKS = 2
 NUM_CHUNKS = 5
 """Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
@@ -168,37 +182,38 @@ def architecture_key(
 
 def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:
     """Whether grouped heads are attended to by the written-out formula."""
-    return attention == "eager" or (precision == "fp32" and kernels == "cuda")
+    return attention == "eager" or (TRACED_AS[precision] == "fp32" and kernels == "cuda")
 
 
 def profile_key(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> str:
     """Return the name of the profile that holds for this model and these settings."""
     architecture = architecture_key(spec, precision, attention, kernels)
-    return f"{architecture}.{IMPLEMENTATION}.{precision}.{attention}.{kernels}"
+    return f"{architecture}.{IMPLEMENTATION}.{TRACED_AS[precision]}.{attention}.{kernels}"
 
 
-def check_traced(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> None:
-    """Refuse what takes a code path that no trace took; its prediction would be a silent guess.
+def untraced_attention(
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str
+) -> str:
+    """Say in one sentence why no trace attends as this model does; empty where one does.
 
     With one key and value head and one sequence, eager attention repeats the head without a copy.
     Flash attention pads heads to a multiple of 8 and does not exist beyond ``FLASH_MAX_HEAD_DIM``.
-
-    Raises:
-        UnsupportedError: The model attends in such a way.
     """
     if attention == "eager" and spec.num_kv_heads == 1 < spec.num_heads:
-        raise UnsupportedError(
+        return (
             f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads}, and no profile "
-            "covers that with eager attention; use --attention sdpa"
+            f"covers that with eager attention; use --attention sdpa, or brimful plan, which "
+            f"traces it"
         )
-    flash = attention == "sdpa" and kernels == "cuda" and precision != "fp32"
+    flash = attention == "sdpa" and kernels == "cuda" and TRACED_AS[precision] != "fp32"
     multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
     if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
-        raise UnsupportedError(
+        return (
             f"{spec.name} has head_dim={spec.head_dim}, and profiles of flash attention cover "
             f"multiples of {FLASH_HEAD_DIM_MULTIPLE} up to {FLASH_MAX_HEAD_DIM}; "
-            "use --attention eager"
+            f"use --attention eager, or brimful plan, which traces it"
         )
+    return ""
 
 
 def variant_key(body: Body, *, num_chunks: int) -> str:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.family import Family, family_counts, family_dimensions, family_variant
+from brimful.cost.memory import States
 from brimful.cost.profiles import Dimensions, Group, Profile, Run
-from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.job import Job
-from brimful.models.config import parameter_count
 
 CAUSAL_SHARE = 0.5
 """Half of a causal attention's scores are masked, and fused kernels skip them.
@@ -50,25 +49,39 @@ class StepSeconds(NamedTuple):
     launch_s: Array
 
 
-def update_bytes(job: Job) -> float:
-    """Bytes that clip and AdamW move.
+def update_bytes(held: States) -> float:
+    """Bytes that clip and update of a job move, by what it holds."""
+    return traffic_of_update(gradients=held.gradients, kept=held.parameters + held.optimizer_state)
 
-    The norm reads every gradient and scaling reads and writes it (3 x gradient); AdamW reads the
-    gradient once more and reads and writes parameter and moments.
+
+def traffic_of_update(*, gradients: float, kept: float) -> float:
+    """Bytes that clip and update move.
+
+    The norm reads every gradient and scaling reads and writes it; the update reads the gradient
+    once more and reads and writes what it keeps: parameters and optimizer state.
+
+    Args:
+        gradients: Bytes of all gradients.
+        kept: Bytes of the parameters that train, and of the optimizer's state.
     """
-    recipe, total = RECIPES[job.precision], parameter_count(job.model).total
-    held = recipe.parameter + recipe.optimizer_state
-    return total * (4 * recipe.gradient + 2 * held)
+    return 4 * gradients + 2 * kept
 
 
-def family_work(job: Job, profile: Profile, family: Family) -> StepWork:
-    """Add up the work of all runs of a step, for every strategy of a family."""
+def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: float) -> StepWork:
+    """Add up the work of all runs of a step, for every strategy of a family.
+
+    Args:
+        job: What is trained.
+        profile: Its profile.
+        family: The strategies.
+        moved_by_update: ``update_bytes`` of the job.
+    """
     variant, dims = family_variant(job, profile, family), family_dimensions(job, family)
     counts = family_counts(job, family)
     first = _micro_work(profile, variant.first, dims, counts)
     later = _micro_work(profile, variant.later, dims, counts)
     total = first + (job.global_batch // family.micro_batch - 1) * later
-    return StepWork(total[0], total[1], total[2] + update_bytes(job), total[3])
+    return StepWork(total[0], total[1], total[2] + moved_by_update, total[3])
 
 
 def _micro_work(

@@ -59,10 +59,28 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     host_ram_bytes: int
 
 
+TF32_SHARE = 0.5
+"""Of the bf16 rate: so on every datasheet of NVIDIA from Ampere to Blackwell (A100 156 of 312
+TFLOP/s, H100 494.7 of 989.4, RTX 4090 82.6 of 165.2)."""
+TF32_CAPABILITY = 8.0
+"""CUDA GPUs before Ampere have no TF32 and multiply in fp32, as do CPUs."""
+
+
 def matrix_rate(device: Device, precision: Precision) -> float:
-    """Return the rate in FLOP/s at which this recipe's matrix products run; 0 is unknown."""
-    rates = device.matrix_flops_per_s
-    return rates.fp32 if precision == "fp32" else rates.bf16
+    """Return the rate in FLOP/s at which this recipe's matrix products run; 0 is unknown.
+
+    On a GPU with units for both, fp16 runs as fast as bf16. On a CPU it does not (bf16 has units
+    that fp16 lacks on many) and its rate is unknown.
+    """
+    rates, is_cuda = device.matrix_flops_per_s, device.kernels == "cuda"
+    if precision == "fp32":
+        return rates.fp32
+    if precision == "tf32":
+        has_tf32 = is_cuda and device.capability >= TF32_CAPABILITY
+        return TF32_SHARE * rates.bf16 if has_tf32 else rates.fp32
+    if precision.startswith("fp16"):
+        return rates.bf16 if is_cuda else 0.0
+    return rates.bf16
 
 
 def check_cluster(cluster: Cluster) -> Cluster:

@@ -1,18 +1,27 @@
-"""Finding a model: a registry name, a folder, or a config.json. Owns every check of its fields."""
+"""Finding a model: a name, a folder, a config.json, a hub id, a factory. Owns every check of it."""
 
-import difflib
 import json
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import ModelConfigError, unknown_name
-from brimful.models import gpt2, llama
+from brimful.errors import ModelConfigError, UnsupportedError, unknown_name
+from brimful.job import Task
+from brimful.models import bert, generic, gpt2, llama, switch_transformers, t5
 from brimful.models.fields import check_fields
-from brimful.models.spec import ModelSpec, ParameterCount
+from brimful.models.hub import fetch_file, is_hub_id
+from brimful.models.module import is_factory, read_factory
+from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 
-ARCHITECTURES = {module.MODEL_TYPE: module for module in (llama, gpt2)}
+ARCHITECTURES = {
+    module.MODEL_TYPE: module for module in (bert, gpt2, llama, switch_transformers, t5)
+}
+"""Architectures with a reader and a closed parameter count of their own; ``generic`` reads others.
+"""
+SEQ2SEQ_TYPES = frozenset({"t5", "switch_transformers"})
+_HEADS_DIVIDE = frozenset({"bert", "gpt2", "llama"})
+"""Architectures whose heads cut up the residual stream; the others say their width apart."""
 
 _REASON_LENGTH = 160
 
@@ -29,7 +38,8 @@ def load_model(name_or_path: str) -> ModelSpec:
     """Resolve what the user called the model.
 
     Args:
-        name_or_path: A registry name, a folder that holds a config.json, or such a file.
+        name_or_path: A registry name, a folder that holds a config.json, such a file, a hub id
+            ``org/name``, or a factory ``package.module:function``, which is not imported yet.
 
     Returns:
         The dimensions of the model.
@@ -37,15 +47,17 @@ def load_model(name_or_path: str) -> ModelSpec:
     Raises:
         UnknownNameError: No such model and no such file.
         ModelConfigError: The file is broken, or its architecture is not known.
-        UnsupportedError: It asks for something that the memory model does not cover.
+        InputError: The hub holds the file and does not hand it out.
     """
     if name_or_path in registry():
         entry = registry()[name_or_path]
         return read_config(name_or_path, {"model_type": entry["model_type"], **entry["config"]})
+    if is_factory(name_or_path) and not Path(name_or_path).exists():
+        return read_factory(name_or_path)
     path = _find_config(name_or_path)
     if path is not None:
         return read_config(name_or_path, _read_json(path))
-    more = "(brimful models lists them), or give a folder or a config.json"
+    more = "(brimful models lists them), or give a folder, a config.json or a hub id org/name"
     raise unknown_name("model", name_or_path, registry(), more=more)
 
 
@@ -63,6 +75,8 @@ def _find_config(name_or_path: str) -> Path | None:
         raise ModelConfigError(f"{name_or_path!r} cannot be a path ({reason}); check it") from error
     if is_there:
         raise ModelConfigError(f"{path} is no file; give a config.json or a folder that holds one")
+    if is_hub_id(name_or_path):
+        return fetch_file(name_or_path, "config.json")
     if path.suffix == ".json" or len(path.parts) > 1:
         raise ModelConfigError(f"no config.json at {path}; give a folder that holds one, or a name")
     return None
@@ -98,14 +112,20 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
 
     Raises:
         ModelConfigError: A field is missing, absurd or contradicts another.
-        UnsupportedError: It asks for something that the memory model does not cover.
     """
-    module = ARCHITECTURES[_model_type(name, config)]
-    missing = [field for field in module.REQUIRED if field not in config]
-    if missing:
-        raise ModelConfigError(f"{name} lacks {', '.join(missing)}; add it to its config.json")
+    model_type = _model_type(name, config)
     check_fields(name, config)
-    spec: ModelSpec = module.read(name, {k: v for k, v in config.items() if k != "model_type"})
+    fields = {field: value for field, value in config.items() if field != "model_type"}
+    if model_type == MODULE:
+        return read_factory(name)
+    if model_type not in ARCHITECTURES:
+        spec = generic.read(name, model_type, fields)
+    else:
+        module = ARCHITECTURES[model_type]
+        missing = [field for field in module.REQUIRED if field not in config]
+        if missing:
+            raise ModelConfigError(f"{name} lacks {', '.join(missing)}; add it to its config.json")
+        spec = module.read(name, fields)
     _check_shapes(spec)
     return spec
 
@@ -114,14 +134,10 @@ def _model_type(name: str, config: dict[str, Any]) -> str:
     if "model_type" not in config:
         raise ModelConfigError(f"{name} lacks model_type; give the config.json of a model")
     model_type = config["model_type"]
-    if isinstance(model_type, str) and model_type in ARCHITECTURES:
-        return model_type
-    near = difflib.get_close_matches(str(model_type), ARCHITECTURES, n=1, cutoff=0.75)
-    known = " and ".join(sorted(ARCHITECTURES))
-    fix = f"did you mean {near[0]}?" if near else "give a model of one of these"
-    raise ModelConfigError(
-        f"{name} has model_type {model_type!r} and this version knows {known}; {fix}"
-    )
+    ours = isinstance(model_type, str) and model_type in {*ARCHITECTURES, MODULE}
+    if ours or (isinstance(model_type, str) and model_type in generic.known_types()):
+        return str(model_type)
+    raise generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
 
 
 def check_model(spec: ModelSpec) -> ModelSpec:
@@ -129,7 +145,6 @@ def check_model(spec: ModelSpec) -> ModelSpec:
 
     Raises:
         ModelConfigError: A size was edited without the configuration that the model is built from.
-        UnsupportedError: The configuration asks for something that the memory model does not cover.
     """
     described = read_config(spec.name, {**spec.hf_config, "model_type": spec.model_type})
     for field in spec.__struct_fields__:
@@ -143,7 +158,7 @@ def check_model(spec: ModelSpec) -> ModelSpec:
 
 
 def _check_shapes(spec: ModelSpec) -> None:
-    if spec.hidden_size % spec.num_heads:
+    if spec.model_type in _HEADS_DIVIDE and spec.hidden_size % spec.num_heads:
         raise ModelConfigError(
             f"{spec.name} has num_heads={spec.num_heads}, which does not divide "
             f"hidden_size={spec.hidden_size}; change one of them"
@@ -160,8 +175,38 @@ def _check_shapes(spec: ModelSpec) -> None:
         )
 
 
+def default_task(spec: ModelSpec) -> Task:
+    """Return the task that a model is trained on where nobody says which."""
+    if spec.model_type == MODULE:
+        return "module"
+    if spec.model_type in SEQ2SEQ_TYPES:
+        return "seq2seq"
+    return "sequence-classification" if is_encoder(spec.model_type) else "causal-lm"
+
+
+def is_encoder(model_type: str) -> bool:
+    """Whether an architecture reads a text as a whole, so that it classifies and does not write."""
+    if model_type in ARCHITECTURES or model_type == MODULE:
+        return model_type == bert.MODEL_TYPE
+    return model_type in generic.encoder_types()
+
+
+def has_parameter_count(spec: ModelSpec) -> bool:
+    """Whether the parameters of a model are known before it is built."""
+    return spec.model_type in ARCHITECTURES
+
+
 def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Count the parameters of a model by the closed form of its architecture."""
+    """Count the parameters of a model by the closed form of its architecture.
+
+    Raises:
+        UnsupportedError: It has none; the parameters are counted when the model is built.
+    """
+    if not has_parameter_count(spec):
+        raise UnsupportedError(
+            f"{spec.name} is of type {spec.model_type}, whose parameters have no formula; "
+            f"brimful simulate counts them"
+        )
     count: ParameterCount = ARCHITECTURES[spec.model_type].parameter_count(spec)
     return count
 
@@ -169,17 +214,21 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
 def check_buildable(spec: ModelSpec) -> ModelSpec:
     """Return a model as it is, or say why ``transformers`` cannot build it; imports it.
 
+    A module is returned as it is: its factory is not called here.
+
     Raises:
         ModelConfigError: A field that decides no bytes here is broken, such as ``rope_parameters``.
     """
+    if spec.model_type == MODULE:
+        return spec
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     try:
         config = AutoConfig.for_model(spec.model_type, **spec.hf_config)
         config.num_hidden_layers = 1  # one block shows every fault, without bytes on meta
         with torch.device("meta"):
-            AutoModelForCausalLM.from_config(config)
+            _auto_class(spec.model_type).from_config(config)
     except Exception as error:  # its checks raise errors of many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise ModelConfigError(
@@ -187,3 +236,14 @@ def check_buildable(spec: ModelSpec) -> ModelSpec:
             f"mend that field of its configuration"
         ) from error
     return spec
+
+
+def _auto_class(model_type: str) -> Any:
+    """Return the class that builds an architecture for its usual task."""
+    import transformers
+
+    if model_type in SEQ2SEQ_TYPES:
+        return transformers.AutoModelForSeq2SeqLM
+    if is_encoder(model_type):
+        return transformers.AutoModelForSequenceClassification
+    return transformers.AutoModelForCausalLM

@@ -46,6 +46,7 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
         embedding=(spec.vocab_size + spec.max_seq_len) * h,
         block=4 * h * h + 4 * h + 2 * h * f + f + h + 4 * h,
         num_blocks=spec.num_layers,
+        other_blocks=0,
         final=2 * h,
         head=0 if spec.tied_embeddings else spec.vocab_size * h,
     )

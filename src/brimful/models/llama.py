@@ -50,6 +50,7 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
         embedding=spec.vocab_size * h,
         block=matrices + attention_bias + mlp_bias + 2 * h,
         num_blocks=spec.num_layers,
+        other_blocks=0,
         final=h,
         head=0 if spec.tied_embeddings else spec.vocab_size * h,
     )

@@ -4,21 +4,28 @@ from typing import Any
 
 import msgspec
 
+MODULE = "module"
+"""The ``model_type`` of a model that a factory makes and of which nothing else is known."""
+
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The dimensions of a decoder, and the configuration that ``transformers`` builds it from.
+    """The dimensions of a model, and the configuration that ``transformers`` builds it from.
+
+    A dimension that an architecture does not have is 0: a ``module`` has none but its name.
 
     Attributes:
-        name: What people call it; a registry name, or the file it was read from.
-        model_type: The architecture key of ``transformers`` (``llama``, ``gpt2``).
+        name: What people call it: a registry name, a hub id, the file it was read from, or the
+            ``package.module:factory`` of a module.
+        model_type: The architecture key of ``transformers`` (``llama``, ``bert``), or ``module``.
         hidden_size: Width of the residual stream.
         intermediate_size: Width of the MLP.
-        num_layers: Number of decoder blocks.
+        num_layers: Blocks that can be checkpointed, those of the encoder and the decoder together.
         num_heads: Query heads per block.
         num_kv_heads: Key and value heads per block.
         head_dim: Width of one head.
         vocab_size: Rows of the token embedding.
-        max_seq_len: The longest sequence that the model's positions cover.
+        max_seq_len: The longest sequence that the model's positions cover; ``MAX_POSITIONS`` where
+            positions are relative and cover any; 1 for a module, whose samples are not sequences.
         tied_embeddings: Whether the output layer is the token embedding.
         hf_config: The raw configuration fields, handed to ``transformers`` as they are.
     """
@@ -38,23 +45,27 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ParameterCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the parameters of a decoder are.
+    """Where the parameters of a model are.
 
     Attributes:
         embedding: Token (and position) embeddings, before the first block.
-        block: One decoder block.
-        num_blocks: How many blocks there are.
-        final: What follows the last block: the final norm.
+        block: One block of the decoder, or of the encoder where there is no decoder.
+        num_blocks: How many blocks of that kind there are.
+        other_blocks: Blocks of any other kind, all together: an encoder beside a decoder, blocks
+            with experts, and what only the first block of a stack has.
+        final: What follows the last block: the final norm, a pooler.
         head: The output layer where it is not tied to the embedding, else 0.
     """
 
     embedding: int
     block: int
     num_blocks: int
+    other_blocks: int
     final: int
     head: int
 
     @property
     def total(self) -> int:
         """Every parameter once."""
-        return self.embedding + self.num_blocks * self.block + self.final + self.head
+        blocks = self.num_blocks * self.block + self.other_blocks
+        return self.embedding + blocks + self.final + self.head

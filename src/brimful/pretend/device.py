@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils import backend_registration
 
-from brimful.pretend import attention, autocast, composites, guard, streams
+from brimful.pretend import attention, autocast, composites, eight_bit, guard, quantized, streams
 from brimful.pretend.libraries import library
 
 NAME = "gpu"
@@ -229,6 +229,8 @@ def register() -> None:
     autocast.register()
     attention.register()
     composites.register()
+    eight_bit.register()
+    quantized.register()
 
 
 def _claim_composite_ops() -> None:

@@ -1,5 +1,6 @@
 """Charts as values: thinned, laid on one axis, and ready to be drawn by the page's script."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Literal
@@ -50,7 +51,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     x: tuple[float, ...]
     x_label: str
-    unit: Literal["bytes", "s", "nats"]
+    unit: Literal["bytes", "s", "nats", "doublings"]
     y_label: str
     y_max: float | None
     from_zero: bool
@@ -234,6 +235,38 @@ def loss_chart(
         y_max=None,
         from_zero=False,
         series=tuple(line for line in series if any(v is not None for v in line.values)),
+        phases=(),
+    )
+
+
+def loss_scale_chart(train_rows: Sequence[TrainRow]) -> Chart | None:
+    """Draw the loss scale as a power of two, and the steps that were skipped.
+
+    Args:
+        train_rows: One per step.
+
+    Returns:
+        The chart, or None where no loss was scaled.
+    """
+    powers = {r.step: math.log2(r.loss_scale) for r in train_rows if r.loss_scale}
+    if not powers:
+        return None
+    skipped = [row.step for row in train_rows if row.skipped and row.step in powers]
+    line = thin((list(powers), list(powers.values())))
+    points = thin((skipped, [powers[step] for step in skipped]))
+    x = _union([line, points])
+    series = [Series(label="loss scale", role="steps", tone="measured", values=_on_axis(line, x))]
+    if skipped:
+        values = _exactly(points, x)
+        series.append(Series(label="skipped", role="points", tone="limit", values=values))
+    return Chart(
+        x=x,
+        x_label="step",
+        unit="doublings",
+        y_label="loss scale, power of two",
+        y_max=None,
+        from_zero=False,
+        series=tuple(series),
         phases=(),
     )
 

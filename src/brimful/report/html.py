@@ -95,7 +95,7 @@ def _contents(sections: list[tuple[str, str, Html]]) -> Html:
 
 def _header(folder: RunFolder) -> Html:
     plan = folder.plan
-    sentence = verdict_sentence(plan.estimate, folder.simulation, folder.measurement)
+    sentence = verdict_sentence(plan, folder.simulation, folder.measurement)
     tone = "fits" if sentence.startswith("Fits") else "short"
     return Html(
         "<header>"
@@ -114,7 +114,8 @@ def _header(folder: RunFolder) -> Html:
 def _key_figures(folder: RunFolder) -> Html:
     estimate, simulation, measurement = folder.plan.estimate, folder.simulation, folder.measurement
     errors = memory_sections.peak_error_words(folder)
-    figures = [("Predicted peak", format_bytes(estimate.predicted_peak_allocated_bytes), "")]
+    predicted = estimate.predicted_peak_allocated_bytes if estimate else None
+    figures = [("Predicted peak", format_value(predicted, unit="bytes"), "")]
     if simulation is not None:
         peak = format_bytes(simulation.simulated_peak_allocated_bytes)
         figures.append(("Simulated peak", peak, errors["simulated"]))
@@ -135,7 +136,8 @@ def _key_figures(folder: RunFolder) -> Html:
 
 
 def _step_figure(folder: RunFolder) -> tuple[str, str, str]:
-    predicted_s = folder.plan.estimate.predicted_step_s
+    estimate = folder.plan.estimate
+    predicted_s = estimate.predicted_step_s if estimate else None
     measured_s = folder.measurement.measured_step_s if folder.measurement else None
     if measured_s is None:
         return ("Predicted step", format_value(predicted_s, unit="s"), "")

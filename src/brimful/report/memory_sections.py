@@ -1,5 +1,6 @@
 """The parts of the page about memory: the verdict, live bytes over time, items and owners."""
 
+from brimful.cost.estimate import limit_bytes
 from brimful.plan import MemoryItem
 from brimful.report import markup
 from brimful.report.charts import Chart, limit_in_view, matching_phases, memory_chart
@@ -50,7 +51,7 @@ def timeline_section(folder: RunFolder) -> Html | None:
     """Draw live bytes against the event index, with the phases named."""
     simulated = folder.simulation.timeline if folder.simulation else None
     measured = folder.measurement.timeline if folder.measurement else None
-    usable_bytes = folder.plan.estimate.usable_bytes
+    usable_bytes = limit_bytes(folder.plan)
     chart = memory_chart(simulated, measured, usable_bytes=usable_bytes)
     if chart is None:
         return None
@@ -94,15 +95,17 @@ def _phase_list(chart: Chart) -> Html:
     return Html(f'<ol class="phases" aria-label="{label}">{"".join(rows)}</ol>')
 
 
-def peak_section(folder: RunFolder) -> Html:
+def peak_section(folder: RunFolder) -> Html | None:
     """Draw what is alive at the peak on every rung, with a table that is also the legend."""
     rungs = _rungs(folder)
-    usable_bytes = folder.plan.estimate.usable_bytes
+    if not rungs:
+        return None
+    usable_bytes = limit_bytes(folder.plan)
     top = max([*(sum(items.values()) for items in rungs.values()), 1])
     in_view = limit_in_view(usable_bytes, top)
     scale = max(top, usable_bytes) if in_view else top
-    limit_bytes = usable_bytes if in_view else 0
-    bars = [_bar(rung, items, scale, limit_bytes) for rung, items in rungs.items()]
+    marked_bytes = usable_bytes if in_view else 0
+    bars = [_bar(rung, items, scale, marked_bytes) for rung, items in rungs.items()]
     words = "Each bar is the peak on one rung; its parts are the items of the table below."
     if in_view:
         words += f" The red line is the limit, {format_bytes(usable_bytes)}."
@@ -114,7 +117,9 @@ def peak_section(folder: RunFolder) -> Html:
 
 
 def _rungs(folder: RunFolder) -> dict[str, dict[str, int]]:
-    rungs = {"predicted": _by_name(folder.plan.estimate.items)}
+    rungs = {}
+    if folder.plan.estimate is not None:
+        rungs["predicted"] = _by_name(folder.plan.estimate.items)
     if folder.simulation is not None:
         rungs["simulated"] = _by_name(folder.simulation.items)
     if folder.measurement is not None:
@@ -179,7 +184,8 @@ def _item_table(rungs: dict[str, dict[str, int]], folder: RunFolder) -> Html:
     names = _order({name for items in rungs.values() for name in items} - {ACTIVATIONS})
     parts = [name for name in names if name in _told_apart_by_module(folder)]
     reasons = _reasons(folder)
-    total = sum(rungs["predicted"].values())
+    lowest = next(iter(rungs))
+    total = sum(rungs[lowest].values())
     rows = []
     for name in names:
         if parts and name == parts[0] and ACTIVATIONS in rungs.get("measured", {}):
@@ -192,7 +198,7 @@ def _item_table(rungs: dict[str, dict[str, int]], folder: RunFolder) -> Html:
     totals: dict[str, int | None] = {rung: sum(items.values()) for rung, items in rungs.items()}
     rows.append(_item_row("total", totals, total, "", style="strong"))
     return markup.table(
-        "Items at the peak; the share is of the predicted peak.",
+        f"Items at the peak; the share is of the {lowest} peak.",
         ("Item", "Predicted", "Simulated", "Measured", "Share", "Why"),
         [markup.join(rows)],
         right=frozenset(range(1, 5)),
@@ -211,8 +217,8 @@ def _together_row(rungs: dict[str, dict[str, int]], parts: list[str], total: int
 def _item_row(
     name: str, found: dict[str, int | None], total: int, why: str, *, style: str = ""
 ) -> Html:
-    predicted = found["predicted"]
-    share = ABSENT if predicted is None else share_words(predicted, total)
+    lowest = next(iter(found.values()))
+    share = ABSENT if lowest is None else share_words(lowest, total)
     swatch = f'<i class="swatch {_style(name)}" aria-hidden="true"></i>' if name != "total" else ""
     cells = [
         Html(f"{swatch}{markup.text(name)}"),
@@ -228,7 +234,7 @@ def _bytes_cell(num_bytes: int | None) -> Html:
 
 
 def _reasons(folder: RunFolder) -> dict[str, str]:
-    items = list(folder.plan.estimate.items)
+    items = list(folder.plan.estimate.items) if folder.plan.estimate else []
     if folder.simulation is not None:
         items += folder.simulation.items
     reasons: dict[str, str] = {}
@@ -274,7 +280,8 @@ def owners_section(folder: RunFolder) -> Html | None:
 
 def peak_error_words(folder: RunFolder) -> dict[str, str]:
     """Print the error of each climbed rung's peak against the rung before it."""
-    predicted = folder.plan.estimate.predicted_peak_allocated_bytes
+    estimate = folder.plan.estimate
+    predicted = estimate.predicted_peak_allocated_bytes if estimate else None
     simulation, measurement = folder.simulation, folder.measurement
     simulated = simulation.simulated_peak_allocated_bytes if simulation else None
     measured = measurement.measured_peak_allocated_bytes if measurement else None

@@ -1,11 +1,14 @@
 """The parts of the page about the run: strategies considered, loss, step time, and provenance."""
 
 import shlex
+from collections.abc import Sequence
 from statistics import median
 
+from brimful.cost.assumptions import describe
+from brimful.cost.estimate import limit_bytes
 from brimful.plan import Estimate
 from brimful.report import markup
-from brimful.report.charts import loss_chart, step_time_chart
+from brimful.report.charts import loss_chart, loss_scale_chart, step_time_chart
 from brimful.report.figures import chart_figure
 from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
@@ -21,8 +24,8 @@ from brimful.report.words import (
     step_time_words,
     strategy_inputs,
 )
-from brimful.run_files import DataSummary
-from brimful.search.record import Considered
+from brimful.run_files import DataSummary, EvalRow, TrainRow
+from brimful.search.record import Considered, Rung
 from brimful.units import format_bytes, format_count, format_seconds
 
 
@@ -37,7 +40,7 @@ def search_section(folder: RunFolder) -> Html | None:
         "Runners-up": [row for row in record.rows if row.fits and row.strategy != chosen],
         "Rejected": [row for row in record.rows if not row.fits and row.strategy != chosen],
     }
-    usable_bytes = folder.plan.estimate.usable_bytes
+    usable_bytes = limit_bytes(folder.plan)
     bodies = [
         markup.join([_group_heading(name), *(_considered(row, usable_bytes) for row in rows)])
         for name, rows in groups.items()
@@ -45,7 +48,7 @@ def search_section(folder: RunFolder) -> Html | None:
     ]
     caption = (
         f"{record.num_considered} strategies considered, {record.num_fitting} fit into "
-        f"{format_bytes(usable_bytes)}. Peaks and step times are predicted."
+        f"{format_bytes(usable_bytes)}. {_SAID[record.rung]}"
     )
     return markup.table(
         caption,
@@ -56,6 +59,10 @@ def search_section(folder: RunFolder) -> Html | None:
 
 
 _NUMBERS = frozenset({2, 4, 5})
+_SAID: dict[Rung, str] = {
+    "predicted": "Peaks and step times are predicted.",
+    "simulated": "Peaks are simulated, step times predicted from the work that was counted.",
+}
 
 
 def _group_heading(name: str) -> Html:
@@ -78,15 +85,13 @@ def _considered(row: Considered, usable_bytes: int) -> Html:
 
 
 def loss_section(folder: RunFolder) -> Html | None:
-    """Draw the losses, with the entropy of the unigrams as the mark to pass."""
+    """Draw the losses, with the entropy of the unigrams as the mark to pass, and the loss scale."""
     chart = loss_chart(folder.train_rows, folder.eval_rows, folder.data)
     if chart is None:
         return None
     caption = []
-    heldout = [row for row in folder.eval_rows if row.heldout_loss is not None]
-    if heldout:
-        last = heldout[-1]
-        caption.append(f"Held-out loss {last.heldout_loss:.3f} at step {last.step}.")
+    if folder.eval_rows:
+        caption.append(_heldout_words(folder.eval_rows))
     if folder.data is not None:
         caption.append(
             f"A model that knows only how often each token occurs scores "
@@ -97,7 +102,34 @@ def loss_section(folder: RunFolder) -> Html | None:
     if blown:
         caption.append(f"The loss was not finite in {blown} steps, which are left out.")
     words = f"Line chart of the loss over {len(folder.train_rows)} steps. {' '.join(caption)}"
-    return chart_figure("loss", chart, words, " ".join(caption))
+    losses = chart_figure("loss", chart, words, " ".join(caption))
+    return markup.join([losses, _loss_scale_figure(folder.train_rows)])
+
+
+def _heldout_words(rows: Sequence[EvalRow]) -> str:
+    """Say the last result on held-out data, and the best where it was another."""
+    last, best = rows[-1], min(rows, key=lambda row: row.heldout_loss)
+    text = f"Held-out loss {last.heldout_loss:.3f} at step {last.step}"
+    if last.perplexity is not None:
+        text += f", perplexity {last.perplexity:.4g}"
+    if last.accuracy is not None:
+        text += f", accuracy {100 * last.accuracy:.2f} %"
+    if best.step != last.step:
+        text += f"; the lowest was {best.heldout_loss:.3f} at step {best.step}"
+    return f"{text}."
+
+
+def _loss_scale_figure(rows: Sequence[TrainRow]) -> Html:
+    chart = loss_scale_chart(rows)
+    if chart is None:
+        return Html("")
+    last = next(row.loss_scale for row in reversed(rows) if row.loss_scale)
+    caption = (
+        f"Loss scale {last:g} at the end; {sum(row.skipped for row in rows)} of {len(rows)} steps "
+        f"were skipped because the scaled gradients overflowed."
+    )
+    words = f"Line chart of the loss scale over {len(rows)} steps. {caption}"
+    return chart_figure("loss-scale", chart, words, caption)
 
 
 def _data_words(data: DataSummary) -> str:
@@ -114,7 +146,10 @@ def step_time_section(folder: RunFolder) -> Html | None:
     rows = [
         ("predicted", step_time_words(estimate)),
         ("measured", format_value(measured_s, unit="s")),
-        ("measured vs predicted", error_words(measured_s, estimate.predicted_step_s)),
+        (
+            "measured vs predicted",
+            error_words(measured_s, estimate.predicted_step_s if estimate else None),
+        ),
     ]
     if folder.train_rows:
         speed = median(row.tokens_per_s for row in folder.train_rows)
@@ -134,8 +169,10 @@ def step_time_section(folder: RunFolder) -> Html | None:
     return markup.join([facts, chart_figure("step-time", chart, words, caption)])
 
 
-def _predicted_rules(estimate: Estimate) -> list[tuple[str, float]]:
-    rules = []
+def _predicted_rules(estimate: Estimate | None) -> list[tuple[str, float]]:
+    rules: list[tuple[str, float]] = []
+    if estimate is None:
+        return rules
     if estimate.predicted_step_s is not None:
         rules.append(("predicted", estimate.predicted_step_s))
     if estimate.predicted_step_band_s is not None:
@@ -147,7 +184,8 @@ def _predicted_rules(estimate: Estimate) -> list[tuple[str, float]]:
 def bands_section(folder: RunFolder) -> Html:
     """Compare the totals that arithmetic can only bound with what was measured."""
     estimate, measurement = folder.plan.estimate, folder.measurement
-    reserved = estimate.predicted_peak_reserved_bytes
+    reserved = estimate.predicted_peak_reserved_bytes if estimate else None
+    has_allocator = folder.plan.cluster.device.kernels == "cuda"
     replayed = folder.simulation.reserved if folder.simulation else None
     simulated_reserved = replayed.simulated_peak_reserved_bytes if replayed else None
     measured_reserved = measurement.measured_peak_reserved_bytes if measurement else None
@@ -155,15 +193,13 @@ def bands_section(folder: RunFolder) -> Html:
     rows = [
         (
             "peak reserved",
-            "none: no caching allocator"
-            if reserved is None
-            else format_band(reserved, unit="bytes"),
+            format_band(reserved, unit="bytes") if has_allocator else "none: no caching allocator",
             format_value(simulated_reserved, unit="bytes"),
             format_value(measured_reserved, unit="bytes"),
         ),
         (
             "process",
-            format_band(estimate.predicted_process_bytes, unit="bytes"),
+            format_band(estimate.predicted_process_bytes if estimate else None, unit="bytes"),
             ABSENT,
             format_value(measured_process, unit="bytes"),
         ),
@@ -195,13 +231,18 @@ def provenance_section(folder: RunFolder) -> Html:
     """Say what the numbers rest on: assumptions, versions, and the commands."""
     parts = [
         Html("<h3>Assumptions</h3>"),
-        markup.bullets(folder.plan.estimate.assumptions or ("none",)),
+        markup.bullets(_assumptions(folder) or ("none",)),
         Html("<h3>Versions</h3>"),
         _versions(folder),
         Html(f"<h3>{'Commands' if folder.commands else 'Commands that repeat it'}</h3>"),
         _commands(folder),
     ]
     return markup.join(parts)
+
+
+def _assumptions(folder: RunFolder) -> tuple[str, ...]:
+    estimate = folder.plan.estimate
+    return estimate.assumptions if estimate else describe(folder.plan.cluster.device)
 
 
 def _versions(folder: RunFolder) -> Html:

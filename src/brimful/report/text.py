@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from brimful.cost.assumptions import describe
+from brimful.cost.estimate import limit_bytes
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.plan import Estimate
+from brimful.plan import Estimate, Plan
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
     UNKNOWN,
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 """Columns that every table fits into."""
+SIMULATED_SEARCH = (
+    "no formula covers this job: peaks are simulated, step times are predicted from the work that "
+    "the simulation counted, and what was not simulated is not known to be slower"
+)
 NUM_OWNERS = 10
 """Allocations that a terminal shows; the report shows more."""
 
@@ -90,6 +96,38 @@ def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Es
     )
 
 
+def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
+    """Lay out what a search found and what is known of its winner.
+
+    Args:
+        plan: The winner, or the nearest to fitting.
+        record: The strategies that were looked at.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    usable_bytes = limit_bytes(plan)
+    found = search_table(record, winner=plan.strategy, usable_bytes=usable_bytes)
+    blank = Text("")
+    if plan.estimate is not None:
+        return Group(
+            found, blank, estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate)
+        )
+    best = record.rows[0]
+    fits = fit_sentence(peak_bytes=best.peak_bytes, usable_bytes=usable_bytes)
+    if not best.fits and best.peak_bytes <= usable_bytes:
+        fits = f"does not fit: {best.note}"
+    return Group(
+        found,
+        blank,
+        inputs_table(plan.job, plan.cluster, plan.strategy),
+        blank,
+        bullets("Assumptions", (SIMULATED_SEARCH, *describe(plan.cluster.device))),
+        blank,
+        Text(fits, style="bold green" if best.fits else "bold red"),
+    )
+
+
 def verdict_table(verdict: Verdict) -> "Table":
     """Lay the three rungs side by side with their signed errors.
 
@@ -121,7 +159,9 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
     Returns:
         One row per strategy, in the order of the record.
     """
-    table = plain_table(f"Strategies: {record.num_considered} considered, {record.num_fitting} fit")
+    looked_at = "considered" if record.rung == "predicted" else "simulated"
+    counts = f"{record.num_considered} {looked_at}, {record.num_fitting} fit"
+    table = plain_table(f"Strategies: {counts}")
     table.add_column("")
     for heading in ("micro-\nbatch", "check-\npointing", "loss\nchunks"):
         table.add_column(heading, justify="right")

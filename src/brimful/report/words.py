@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from brimful.cost.estimate import limit_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -23,6 +24,7 @@ from brimful.verdict import VerdictRow
 
 UNKNOWN = "unknown"
 ABSENT = "-"
+NO_FORMULA = "peak unknown: no formula covers this job"
 
 
 def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
@@ -166,24 +168,26 @@ def _loss_words(strategy: Strategy) -> str:
 
 
 def verdict_sentence(
-    estimate: Estimate, simulation: Simulation | None, measurement: Measurement | None
+    plan: Plan, simulation: Simulation | None, measurement: Measurement | None
 ) -> str:
     """Say whether it fits on the highest rung climbed, and how far that lies from the others."""
-    predicted = estimate.predicted_peak_allocated_bytes
+    predicted = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else None
     simulated = simulation.simulated_peak_allocated_bytes if simulation else None
     if measurement is not None:
         peak, rung, missing = measurement.measured_peak_allocated_bytes, "measured", ""
     elif simulated is not None:
         peak, rung, missing = simulated, "simulated", " Not measured yet."
-    else:
+    elif predicted is not None:
         peak, rung, missing = predicted, "predicted", " Not simulated or measured yet."
+    else:
+        return f"{NO_FORMULA.capitalize()}. Not simulated or measured yet."
     below = {"simulated": simulated, "predicted": predicted}
     against = " and ".join(
         f"{format_signed_percent(peak, reference)} against {name}"
         for name, reference in below.items()
         if name != rung and reference is not None
     )
-    claim = _claim(rung, peak, estimate.usable_bytes)
+    claim = _claim(rung, peak, limit_bytes(plan))
     return f"{claim}{against and ', ' + against}.{missing}"
 
 
@@ -233,7 +237,9 @@ def considered_fit(row: Considered, *, usable_bytes: int) -> str:
     """Say whether a strategy fits, and by how much it does not."""
     if row.fits:
         return "fits"
-    return f"short by {format_bytes(max(row.peak_bytes - usable_bytes, 0))}"
+    if row.peak_bytes <= usable_bytes:
+        return "out of memory"
+    return f"short by {format_bytes(row.peak_bytes - usable_bytes)}"
 
 
 def format_band(band: Band | None, *, unit: str) -> str:
@@ -244,8 +250,10 @@ def format_band(band: Band | None, *, unit: str) -> str:
     return f"{spell(band.low)} to {spell(band.high)}"
 
 
-def step_time_words(estimate: Estimate) -> str:
+def step_time_words(estimate: Estimate | None) -> str:
     """Print the predicted step time with its band and its parts."""
+    if estimate is None:
+        return f"{UNKNOWN} (no formula covers this job)"
     if estimate.predicted_step_s is None:
         return f"{UNKNOWN} (the device's rates are unknown)"
     text = format_seconds(estimate.predicted_step_s)

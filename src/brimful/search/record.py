@@ -1,10 +1,13 @@
 """What a search found, as a value and as ``search.json`` in a run's folder."""
 
+from typing import Literal
+
 import msgspec
 
 from brimful.strategy import Strategy
 
-SEARCH_SCHEMA = "brimful.search/1"
+SEARCH_SCHEMA = "brimful.search/2"
+Rung = Literal["predicted", "simulated"]
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -12,9 +15,11 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         strategy: The strategy.
-        peak_bytes: Its predicted peak of allocated bytes.
-        step_s: Its predicted seconds per optimizer step; None where the rates are unknown.
-        fits: Whether that peak stays within the usable bytes.
+        peak_bytes: Its peak of allocated bytes, on the rung that the record names.
+        step_s: Its predicted seconds per optimizer step, whose work is of a profile or traced; None
+            where the rates are unknown.
+        fits: Whether that peak stays within the usable bytes; where it was simulated for a GPU,
+            whether the caching allocator completes.
         note: Why it won, lost or was rejected, in words; may be empty.
     """
 
@@ -30,12 +35,14 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         schema: ``SEARCH_SCHEMA``.
+        rung: How the peaks of all rows were found.
         rows: The winner first, then runners-up, then the nearest of the rejected.
-        num_considered: Strategies whose memory was computed.
+        num_considered: Strategies whose memory was computed or simulated.
         num_fitting: Those of them that fit.
     """
 
     schema: str
+    rung: Rung
     rows: tuple[Considered, ...]
     num_considered: int
     num_fitting: int

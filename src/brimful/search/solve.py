@@ -6,15 +6,17 @@ import numpy as np
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.family import Family
+from brimful.cost.formula import check_formula
 from brimful.cost.memory import blas_bytes, follow_family, profile_for, states
 from brimful.cost.profiles import Profile
-from brimful.cost.step import family_work, step_seconds
+from brimful.cost.step import family_work, step_seconds, update_bytes
+from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.explain import record
 from brimful.search.record import SearchRecord
-from brimful.search.space import Pins, families
+from brimful.search.space import Pins, families, pinned_strategy
 from brimful.search.table import Objective, Table, rank, strategy_at
 from brimful.strategy import Attention
 
@@ -48,12 +50,12 @@ def solve(
 
     Raises:
         InputError: A pinned value cannot run this job.
-        UnsupportedError: No profile was traced for this architecture and these settings.
+        UnsupportedError: No formula covers the job.
     """
+    check_formula(job, pinned_strategy(pins, attention), cluster.device)
     profile = profile_for(job, attention, cluster.device)
     table = tabulate(job, cluster, profile, list(families(job, pins, attention=attention)))
-    limit_bytes = allocatable_bytes(cluster.device)
-    order = rank(table, limit_bytes=limit_bytes, objective=objective)
+    order = rank(table, objective=objective)
     best = strategy_at(job, table, int(order[0]), attention)
     plan = Plan(
         schema=PLAN_SCHEMA,
@@ -65,7 +67,8 @@ def solve(
     found = record(
         table,
         order,
-        limit_bytes=limit_bytes,
+        rung="predicted",
+        limit_bytes=allocatable_bytes(cluster.device),
         strategy=lambda row: strategy_at(job, table, row, attention),
     )
     return Solution(plan, found)
@@ -73,21 +76,25 @@ def solve(
 
 def tabulate(job: Job, cluster: Cluster, profile: Profile, members: list[Family]) -> Table:
     """Predict peak and step time of every strategy."""
-    columns = [_predict(job, cluster, profile, family) for family in members]
+    update = update_of(job, cluster.device.kernels)
+    columns = [_predict(job, cluster, profile, update, family) for family in members]
     return Table(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
-def _predict(job: Job, cluster: Cluster, profile: Profile, family: Family) -> Table:
-    held, blas = states(job), blas_bytes(job, family, cluster.device)
+def _predict(job: Job, cluster: Cluster, profile: Profile, update: Update, family: Family) -> Table:
+    held, blas = states(job, update), blas_bytes(job, family, cluster.device)
     peak, _ = follow_family(job, profile, family, by_item=False)
     inside = held.parameters + held.optimizer_state + blas + peak.level[0]
-    seconds = step_seconds(family_work(job, profile, family), job, cluster.device)
+    work = family_work(job, profile, family, moved_by_update=update_bytes(held))
+    seconds = step_seconds(work, job, cluster.device)
     num_blocks = np.asarray(family.num_blocks)
     unknown = np.full(len(num_blocks), np.nan)
+    peak_bytes = np.maximum(inside, sum(held) + blas + update.transient)
     return Table(
         micro_batch=np.full(len(num_blocks), family.micro_batch),
         loss_chunks=np.full(len(num_blocks), family.loss_chunks),
         num_blocks=num_blocks,
-        peak_bytes=np.maximum(inside, sum(held) + blas),
+        peak_bytes=peak_bytes,
         step_s=unknown if seconds is None else sum(seconds, start=np.zeros(len(num_blocks))),
+        fits=peak_bytes <= allocatable_bytes(cluster.device),
     )

@@ -20,7 +20,7 @@ class Pins(NamedTuple):
 
     Attributes:
         micro_batch: Sequences per forward pass.
-        activation_checkpointing: ``none``, ``full`` or ``full:K``.
+        activation_checkpointing: ``none``, ``full``, ``full:K`` or ``selective``.
         loss_chunks: Pieces of the loss.
     """
 
@@ -38,29 +38,28 @@ def families(job: Job, pins: Pins, *, attention: Attention) -> Iterator[Family]:
     Raises:
         InputError: A pinned value cannot run this job.
     """
-    _check_pins(job, pins, attention)
-    for micro_batch, chunks in product(_micro_batches(job, pins), _chunks(pins)):
+    check_strategy(job, pinned_strategy(pins, attention))
+    for micro_batch, chunks in product(micro_batches(job, pins), _chunks(pins)):
         if micro_batch * job.seq_len % chunks and pins.loss_chunks is None:
             continue
         for body, num_blocks in _bodies(job, pins):
             yield Family(micro_batch, chunks, body, num_blocks)
 
 
-def _check_pins(job: Job, pins: Pins, attention: Attention) -> None:
-    check_strategy(
-        job,
-        Strategy(
-            micro_batch=1 if pins.micro_batch is None else pins.micro_batch,
-            activation_checkpointing=(
-                "none" if pins.activation_checkpointing is None else pins.activation_checkpointing
-            ),
-            loss_chunks=1 if pins.loss_chunks is None else pins.loss_chunks,
-            attention=attention,
+def pinned_strategy(pins: Pins, attention: Attention) -> Strategy:
+    """Return the plainest strategy that has what the user fixed."""
+    return Strategy(
+        micro_batch=1 if pins.micro_batch is None else pins.micro_batch,
+        activation_checkpointing=(
+            "none" if pins.activation_checkpointing is None else pins.activation_checkpointing
         ),
+        loss_chunks=1 if pins.loss_chunks is None else pins.loss_chunks,
+        attention=attention,
     )
 
 
-def _micro_batches(job: Job, pins: Pins) -> list[int]:
+def micro_batches(job: Job, pins: Pins) -> list[int]:
+    """List the micro-batches that divide the global batch, smallest first, or the pinned one."""
     if pins.micro_batch is not None:
         return [pins.micro_batch]
     largest = min(job.global_batch, MAX_MICRO_BATCH)

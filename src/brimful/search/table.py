@@ -14,7 +14,7 @@ TIE = 0.005
 
 
 class Table(NamedTuple):
-    """Every strategy of the space, one row each, and what was predicted for it.
+    """Strategies, one row each, and what was predicted, or simulated, for each.
 
     Attributes:
         micro_batch: [strategies].
@@ -22,6 +22,7 @@ class Table(NamedTuple):
         num_blocks: [strategies], checkpointed.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
+        fits: [strategies].
     """
 
     micro_batch: NDArray[np.int64]
@@ -29,15 +30,16 @@ class Table(NamedTuple):
     num_blocks: NDArray[np.int64]
     peak_bytes: NDArray[np.float64]
     step_s: NDArray[np.float64]
+    fits: NDArray[np.bool_]
 
 
-def rank(table: Table, *, limit_bytes: int, objective: Objective) -> NDArray[np.int64]:
+def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:
     """Order the rows: those that fit before those that do not, best first.
 
     Among those that fit the objective decides; times within ``TIE`` of each other count as equal
     and the smaller peak wins. Those that do not fit are ordered by how much they are short.
     """
-    misses = table.peak_bytes > limit_bytes
+    misses = ~table.fits
     time = np.nan_to_num(table.step_s, nan=0.0)
     rounded = np.round(np.log(np.maximum(time, 1e-12)) / np.log1p(TIE))
     first = table.peak_bytes if objective == "memory" else rounded

@@ -18,6 +18,8 @@ import numpy as np
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     PROFILE_SCHEMA,
+    TRACED_ATTENTIONS,
+    TRACED_PRECISIONS,
     TWO_CHUNKS,
     Body,
     Profile,
@@ -70,9 +72,8 @@ def source_hash() -> str:
     digest = hashlib.sha256()
     for package in ("build", "pretend", "simulate"):
         folder = resources.files("brimful").joinpath(package)
-        for file in sorted(folder.iterdir(), key=lambda f: f.name):
-            if file.name.endswith(".py"):
-                digest.update(file.read_bytes())
+        for file in sorted(Path(str(folder)).rglob("*.py")):
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -83,7 +84,7 @@ def data_folder() -> Path:
 
 def shipped_keys() -> tuple[str, ...]:
     """List every profile that is shipped; ungrouped heads matter to written-out attention only."""
-    keys = product(ARCHITECTURES, get_args(Precision), get_args(Attention), get_args(Kernels))
+    keys = product(ARCHITECTURES, TRACED_PRECISIONS, TRACED_ATTENTIONS, get_args(Kernels))
     return tuple(
         f"{architecture}.hf.{precision}.{attention}.{kernels}"
         for architecture, precision, attention, kernels in keys

@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.build import phases
 from brimful.build.assemble import build_skeleton, finish_program
+from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.step import train_step
@@ -15,7 +16,9 @@ from brimful.build.tasks import task_of
 from brimful.cost.estimate import allocatable_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.kernel_support import Place, check_attention
 from brimful.pretend import device, kernels
+from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
@@ -37,6 +40,12 @@ class Traced:
 
     recording: Recording
     simulate_s: float
+
+
+class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """A fake mode that makes no tensor on the device: modules of the user's have constants."""
+
+    avoid_device_init = True
 
 
 def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str = "") -> Simulation:
@@ -92,19 +101,21 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         count_costs: Whether to record each operation's FLOPs and bytes as well.
         num_steps: How many; two show every phase, one is enough for forward and backward.
     """
+    check_attention(job, strategy, Place(imitate, capability))
     device.register()
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
+    sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs)
     imitation = (
         kernels.imitate(imitate, capability=divmod(round(capability * 10), 10))
         if imitate == "cuda"
         else kernels.imitate(imitate)
     )
-    with imitation, FakeTensorMode(allow_non_fake_inputs=True), tape:
+    with imitation, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)
-        _take_steps(tape, program, num_steps)
+        _take_steps(tape, program, _without_values(sample), num_steps)
     return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
 
 
@@ -115,15 +126,22 @@ def _name(tape: Tape, program: Program) -> None:
     tape.tag(program.model.buffers(), "buffers")
 
 
-def _take_steps(tape: Tape, program: Program, num_steps: int) -> None:
+def _without_values(sample: Batch) -> Batch:
+    """Make a batch of the same shapes under the fake mode that is entered."""
+    blank = (
+        None if x is None else torch.zeros(x.shape, dtype=x.dtype, device="cpu") for x in sample
+    )
+    return Batch(*blank)
+
+
+def _take_steps(tape: Tape, program: Program, sample: Batch, num_steps: int) -> None:
     job, strategy = program.job, program.strategy
-    num_batches = min(num_micro_batches(job, strategy), MAX_MICRO_BATCHES)
-    batches = [task_of(job).sample(job, strategy)] * num_batches
+    num_batches = num_micro_batches(job, strategy)
+    batches = [sample] * min(num_batches, MAX_MICRO_BATCHES)
+    num_targets = num_batches * sample.labels.numel()
     for step in range(1, num_steps + 1):
         with phases.listening(_listener(tape, step)):
-            train_step(
-                program, batches, num_targets=job.tokens_per_step, learning_rate=job.learning_rate
-            )
+            train_step(program, batches, num_targets=num_targets, learning_rate=job.learning_rate)
 
 
 def _listener(tape: Tape, step: int) -> phases.Listener:

@@ -13,7 +13,7 @@ from brimful.job import Job
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
-from brimful.strategy import Strategy, num_checkpointed
+from brimful.strategy import Strategy, is_selective, num_checkpointed
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
@@ -32,18 +32,28 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         trace: Runs a program on the pretend GPU and returns its tape.
     """
     num_blocks = job.model.num_layers
-    checkpointed = num_checkpointed(strategy, num_layers=num_blocks)
-    if num_blocks <= NUM_DEEP + NUM_SHALLOW or checkpointed not in {0, num_blocks}:
+    if num_blocks <= NUM_DEEP + NUM_SHALLOW or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
-    few = msgspec.structs.replace(
-        strategy, activation_checkpointing="full" if checkpointed else "none"
-    )
+    spelled = _of_any_depth(strategy, num_blocks)
+    few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
     pattern = Pattern(stack=_STACKS[job.model.model_type], num_prefix=0, period=1)
     deep, shallow = (trace(_with_depth(job, n), few) for n in (NUM_DEEP, NUM_SHALLOW))
     try:
         return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)
     except NotPeriodicError:
         return trace(job, strategy)
+
+
+def _is_alike(strategy: Strategy, num_blocks: int) -> bool:
+    """Whether every block is run in the same way."""
+    return num_checkpointed(strategy, num_layers=num_blocks) in {0, num_blocks}
+
+
+def _of_any_depth(strategy: Strategy, num_blocks: int) -> str:
+    """Spell the checkpointing of blocks that are run alike without saying how many there are."""
+    if num_checkpointed(strategy, num_layers=num_blocks) == 0:
+        return "none"
+    return "selective" if is_selective(strategy) else "full"
 
 
 def _with_depth(job: Job, num_blocks: int) -> Job:

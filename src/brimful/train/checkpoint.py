@@ -2,8 +2,8 @@
 
 A checkpoint is a folder ``step-00000020`` with the tensors (``tensor_files``) and a
 ``checkpoint.json`` with everything else. It is made under another name, synced, and renamed: a
-folder with that name is whole, however the process or the machine ended. Random states are torch's
-own (host and device); nothing in a run draws from Python's or NumPy's.
+folder with that name is whole, however the process or the machine ended. What of a program is
+saved says ``program_state``; which checkpoints are kept says ``rotation``.
 """
 
 import os
@@ -20,14 +20,21 @@ from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.plan import Plan
 from brimful.train.data.batches import DataPosition
-from brimful.train.tensor_files import TensorShape, load_tensors, read_shapes, save_tensors
+from brimful.train.program_state import (
+    PlainState,
+    ProgramState,
+    adopt,
+    base_checksum,
+    capture,
+    check_base,
+    room_for,
+)
+from brimful.train.tensor_files import load_tensors, read_shapes, save_tensors
 from brimful.units import MIB
 
-CHECKPOINT_SCHEMA = "brimful.checkpoint/1"
-NUM_KEPT = 2
+CHECKPOINT_SCHEMA = "brimful.checkpoint/2"
 _MANIFEST = "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8,})")
-_LEFTOVER = re.compile(r"\.step-\d{8,}\.tmp")
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +45,12 @@ class SavedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     crc32: int
 
 
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The one field that every schema has had and will have."""
+
+    schema: str
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint says about itself.
 
@@ -46,7 +59,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         step: Optimizer steps done.
         position: Where the next step's data begins.
         tokens_hash: Which tokens it was trained on.
+        heldout_loss: After this very step, in nats per token; None where it was not judged.
         plan: The plan it was trained by.
+        state: What the program holds besides tensors.
         torch_version: Which torch wrote the tensors.
         files: Every other file of the folder.
     """
@@ -55,22 +70,25 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     step: int
     position: DataPosition
     tokens_hash: str
+    heldout_loss: float | None
     plan: Plan
+    state: PlainState
     torch_version: str
     files: tuple[SavedFile, ...]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run has come: what a checkpoint holds besides the program's tensors."""
+    """How far a run has come: what a checkpoint holds besides the program; see ``Checkpoint``."""
 
     plan: Plan
     step: int
     position: DataPosition
     tokens_hash: str
+    heldout_loss: float | None
 
 
 def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
-    """Save a run, then drop all but the newest ``NUM_KEPT`` checkpoints and any leftovers.
+    """Save a run.
 
     Args:
         root: The run's ``checkpoints`` folder.
@@ -78,20 +96,26 @@ def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
         progress: The rest.
 
     Returns:
-        The folder. Where the step is already saved whole, nothing is written.
+        The folder. Where the step is already saved and sound, nothing is written.
 
     Raises:
         RunError: The disk is full or cannot be written; earlier checkpoints are untouched.
+        UnsupportedError: The optimizer's state cannot be saved.
     """
+    return write_checkpoint(root, capture(program, base_crc32=base_checksum(program)), progress)
+
+
+def write_checkpoint(root: Path, state: ProgramState, progress: Progress) -> Path:
+    """Save a state that nothing changes meanwhile; see ``save_checkpoint``."""
     final = root / f"step-{progress.step:08d}"
-    if _is_complete(final):
+    if is_sound(final):
         return final
     temporary = root / f".{final.name}.tmp"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        save_tensors(temporary, _tensors(program))
-        _write_manifest(temporary, progress)
+        save_tensors(temporary, state.tensors)
+        _write_manifest(temporary, state.plain, progress)
         _sync_folder(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -100,12 +124,11 @@ def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
         raise disk_error(final, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    remove_old(root)
     return final
 
 
 def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
-    """Put a checkpoint's tensors and generator states into a freshly built program, in place.
+    """Put a checkpoint's tensors, numbers and generator states into a freshly built program.
 
     Returns:
         What the checkpoint says about itself.
@@ -115,15 +138,12 @@ def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
     """
     checkpoint = read_checkpoint(folder)
     _check_content(folder, checkpoint)
+    check_base(program, checkpoint.state)
     saved = read_shapes(folder)
-    model, rng = _model_tensors(program), _rng_tensors(program)
-    optimizer = _empty_optimizer_state(saved, program)
-    targets = {**model, **rng, **{name: tensor for name, (_, _, tensor) in optimizer.items()}}
-    _check_names(folder, set(saved), set(targets))
-    load_tensors(folder, targets, torch_version=checkpoint.torch_version)
-    for parameter, key, tensor in optimizer.values():
-        program.optimizer.state[parameter][key] = tensor
-    _restore_rng(rng, program.device)
+    room = room_for(program, saved, checkpoint.state)
+    _check_names(folder, set(saved), set(room))
+    load_tensors(folder, room, torch_version=checkpoint.torch_version)
+    adopt(program, room, checkpoint.state)
     return checkpoint
 
 
@@ -133,15 +153,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         FileFormatError: It is not a checkpoint of ours, or files are missing or cut off.
     """
-    try:
-        checkpoint = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=Checkpoint)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
-    if checkpoint.schema != CHECKPOINT_SCHEMA:
-        raise FileFormatError(
-            f"{folder} has schema {checkpoint.schema!r} and this version reads "
-            f"{CHECKPOINT_SCHEMA!r}; start the run again"
-        )
+    checkpoint = _read_manifest(folder)
     for file in checkpoint.files:
         path = folder / file.name
         num_bytes = path.stat().st_size if path.is_file() else 0
@@ -152,30 +164,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return checkpoint
 
 
-def newest_checkpoint(root: Path) -> Path | None:
-    """Find the newest complete checkpoint; None where there is no checkpoint at all.
-
-    Raises:
-        FileFormatError: There are checkpoints and every one is damaged.
-    """
-    folders = _checkpoints(root)
-    for folder in reversed(folders):
-        if _is_complete(folder):
-            return folder
-    if folders:
-        read_checkpoint(folders[-1])
-    return None
-
-
-def remove_old(root: Path) -> None:
-    """Remove all but the newest ``NUM_KEPT`` checkpoints, and what a killed save left behind."""
-    complete = [folder for folder in _checkpoints(root) if _is_complete(folder)]
-    leftovers = [path for path in root.iterdir() if _LEFTOVER.fullmatch(path.name)]
-    for folder in (*complete[:-NUM_KEPT], *leftovers):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _checkpoints(root: Path) -> list[Path]:
+def list_checkpoints(root: Path) -> list[Path]:
+    """List the checkpoints of a run by step, damaged ones too."""
     if not root.is_dir():
         return []
     return sorted(
@@ -184,7 +174,23 @@ def _checkpoints(root: Path) -> list[Path]:
     )
 
 
-def _is_complete(folder: Path) -> bool:
+def newest_checkpoint(root: Path) -> Path | None:
+    """Find the newest complete checkpoint; None where there is no checkpoint at all.
+
+    Raises:
+        FileFormatError: There are checkpoints and every one is damaged.
+    """
+    folders = list_checkpoints(root)
+    for folder in reversed(folders):
+        if is_complete(folder):
+            return folder
+    if folders:
+        read_checkpoint(folders[-1])
+    return None
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a checkpoint's files are there in full; their content is not read."""
     try:
         read_checkpoint(folder)
     except FileFormatError:
@@ -192,13 +198,39 @@ def _is_complete(folder: Path) -> bool:
     return True
 
 
-def _write_manifest(folder: Path, progress: Progress) -> None:
+def is_sound(folder: Path) -> bool:
+    """Whether a checkpoint's files are there in full and as they were saved."""
+    try:
+        _check_content(folder, read_checkpoint(folder))
+    except FileFormatError:
+        return False
+    return True
+
+
+def _read_manifest(folder: Path) -> Checkpoint:
+    try:
+        content = (folder / _MANIFEST).read_bytes()
+        # The schema first: of another one nothing else is known.
+        schema = msgspec.json.decode(content, type=_Header).schema
+        if schema == CHECKPOINT_SCHEMA:
+            return msgspec.json.decode(content, type=Checkpoint)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
+    raise FileFormatError(
+        f"{folder} has schema {schema!r} and this version reads {CHECKPOINT_SCHEMA!r}; "
+        f"use the version that wrote it, or start the run again"
+    )
+
+
+def _write_manifest(folder: Path, state: PlainState, progress: Progress) -> None:
     manifest = Checkpoint(
         schema=CHECKPOINT_SCHEMA,
         step=progress.step,
         position=progress.position,
         tokens_hash=progress.tokens_hash,
+        heldout_loss=progress.heldout_loss,
         plan=progress.plan,
+        state=state,
         torch_version=str(torch.__version__),
         files=tuple(
             SavedFile(name=path.name, num_bytes=path.stat().st_size, crc32=_crc32(path))
@@ -233,67 +265,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# What is saved: flat names to tensors, the very memory that trains.
-
-
-def _tensors(program: Program) -> dict[str, torch.Tensor]:
-    state = {
-        _optimizer_name(name, key): value
-        for name, parameter in program.model.named_parameters()
-        for key, value in program.optimizer.state.get(parameter, {}).items()
-    }
-    return {**_model_tensors(program), **state, **_rng_tensors(program)}
-
-
-def _model_tensors(program: Program) -> dict[str, torch.Tensor]:
-    # named_parameters lists a tied weight once; state_dict would save it twice.
-    saved = program.model.state_dict(keep_vars=True)
-    parameters = dict(program.model.named_parameters())
-    buffers = {name: b for name, b in program.model.named_buffers() if name in saved}
-    return {f"model.{name}": t.detach() for name, t in (parameters | buffers).items()}
-
-
-def _rng_tensors(program: Program) -> dict[str, torch.Tensor]:
-    states = {"rng.cpu": torch.get_rng_state()}
-    if program.device.type == "cuda":
-        states["rng.cuda"] = torch.cuda.get_rng_state(program.device)
-    return states
-
-
-def _restore_rng(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["rng.cpu"])
-    if "rng.cuda" in states:
-        torch.cuda.set_rng_state(states["rng.cuda"], device)
-
-
-def _optimizer_name(parameter_name: str, key: str) -> str:
-    return f"optimizer.{key}.{parameter_name}"
-
-
-def _empty_optimizer_state(
-    saved: dict[str, TensorShape], program: Program
-) -> dict[str, tuple[torch.nn.Parameter, str, torch.Tensor]]:
-    """Make room for the saved state: a fresh optimizer has none before its first step."""
-    on_device = {
-        parameter: bool(group.get("fused") or group.get("capturable"))
-        for group in program.optimizer.param_groups
-        for parameter in group["params"]
-    }
-    room = {}
-    for name, parameter in program.model.named_parameters():
-        if parameter not in on_device:
-            continue
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            entry = saved.get(_optimizer_name(name, key))
-            if entry is None:
-                continue
-            # Step counts live on the host unless the kernel reads them on the device.
-            device = parameter.device if entry.size or on_device[parameter] else "cpu"
-            tensor = torch.empty(entry.size, dtype=entry.dtype, device=device)
-            room[_optimizer_name(name, key)] = (parameter, key, tensor)
-    return room
 
 
 def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:

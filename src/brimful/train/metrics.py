@@ -9,7 +9,7 @@ import msgspec
 from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.mismatch import explain_mismatch
-from brimful.run_files import DATA_SCHEMA, DataSummary, Row
+from brimful.run_files import DATA_SCHEMA, DataSummary, Row, TrainRow
 from brimful.train.data.tokens import TokenSet
 
 
@@ -74,6 +74,7 @@ def read_metrics(path: Path) -> tuple[Row, ...]:
             ) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FileFormatError(f"{path} line {number} is no row ({error}); delete it") from error
+        _check_loss(rows[-1], f"{path} line {number}")
     return tuple(rows)
 
 
@@ -87,6 +88,15 @@ def write_data_summary(path: Path, tokens: TokenSet) -> None:
         source=tokens.source,
     )
     write_bytes(path, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+
+
+def _check_loss(row: Row, place: str) -> None:
+    """Refuse a loss that is no number where the step was not skipped: none is ever written."""
+    if isinstance(row, TrainRow) and not row.skipped and None in (row.loss, row.grad_norm):
+        raise FileFormatError(
+            f"{place} is no row: loss and grad_norm must be numbers where no step was skipped; "
+            f"mend it, or delete it"
+        )
 
 
 def _line(row: Row) -> bytes:

@@ -8,6 +8,7 @@ import msgspec
 
 from brimful.errors import InputError, RunError
 from brimful.files import cache_dir, disk_error
+from brimful.job import Job
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
     CHECKPOINTS,
@@ -20,6 +21,7 @@ from brimful.run_files import (
     SIMULATION_FILE,
     TOKENS,
 )
+from brimful.strategy import Strategy
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 
 BEFORE_TRAINING = frozenset({PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE})
@@ -97,16 +99,27 @@ def check_same_plan(saved: Plan, given: Plan) -> None:
     Raises:
         InputError: Names the first field that differs, and both values.
     """
-    for part in ("job", "strategy"):
-        field = _first_difference(
-            msgspec.to_builtins(getattr(saved, part)), msgspec.to_builtins(getattr(given, part))
+    check_same_job(saved.job, given.job)
+    _check_same("strategy", saved.strategy, given.strategy)
+
+
+def check_same_job(saved: Job, given: Job) -> None:
+    """Refuse to go on with another job than a run was started with.
+
+    Raises:
+        InputError: Names the first field that differs, and both values.
+    """
+    _check_same("job", saved, given)
+
+
+def _check_same(part: str, saved: Job | Strategy, given: Job | Strategy) -> None:
+    field = _first_difference(msgspec.to_builtins(saved), msgspec.to_builtins(given))
+    if field is not None:
+        name, before, now = field
+        raise InputError(
+            f"the run was started with {part}{name}={before!r} and the plan now says {now!r}; "
+            f"resume with the plan that started it, or choose another --out"
         )
-        if field is not None:
-            name, before, now = field
-            raise InputError(
-                f"the run was started with {part}{name}={before!r} and the plan now says {now!r}; "
-                f"resume with the plan that started it, or choose another --out"
-            )
 
 
 def check_same_data(resumed: Resumed, tokens_hash: str) -> None:

@@ -1,5 +1,9 @@
 """Tensors in a folder, by ``torch.distributed.checkpoint`` (DCP) in one process.
 
+They are written by DCP's planner and file writer without ``dcp.save`` around them: that warns on
+every call in one process, and Python's warning filters belong to no thread, so that a background
+save would change them under the training step.
+
 What DCP reads back: its ``.metadata`` is a pickle, which is first read by an unpickler that knows
 only DCP's metadata classes and refuses all else, so that DCP's own reading of the same bytes can
 run nothing. Tensors it reads with ``torch.load(weights_only=True)``. Entries that are no tensors it
@@ -52,10 +56,23 @@ def save_tensors(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         RunError: DCP failed for another reason.
     """
     try:
-        with _one_process():
-            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder))
-    except CheckpointException as error:
+        _write(dcp.FileSystemWriter(folder), dcp.DefaultSavePlanner(), tensors)
+    except OSError:
+        raise
+    except Exception as error:  # torch's file writer wraps a full disk in errors of its own
         raise _unwrap(folder, error) from error
+
+
+def _write(writer: Any, planner: Any, tensors: dict[str, torch.Tensor]) -> None:
+    """Do what ``dcp.save`` does in one process."""
+    writer.reset()
+    planner.set_up_planner(tensors, storage_meta=writer.storage_meta(), is_coordinator=True)
+    writer.set_up_storage_writer(is_coordinator=True)
+    local_plan = writer.prepare_local_plan(planner.create_local_plan())
+    plans, metadata = planner.create_global_plan([local_plan])
+    plan = planner.finish_plan(writer.prepare_global_plan(plans)[0])
+    written = writer.write_data(plan, planner).wait()
+    writer.finish(metadata=metadata, results=[written])
 
 
 def read_shapes(folder: Path) -> dict[str, TensorShape]:
@@ -64,10 +81,18 @@ def read_shapes(folder: Path) -> dict[str, TensorShape]:
     Raises:
         FileFormatError: It was not written by ``save_tensors``.
     """
-    entries = _read_metadata(folder).state_dict_metadata
+    metadata = _read_metadata(folder)
+    entries = metadata.state_dict_metadata
     for name, entry in entries.items():
         if not isinstance(entry, TensorStorageMetadata):
             raise FileFormatError(f"{folder} is not a checkpoint: {name} is no tensor")
+    for place in (metadata.storage_data or {}).values():
+        # DCP opens what it is told to: a name that leads elsewhere is no shard of this folder.
+        if PurePosixPath(place.relative_path).name != place.relative_path:
+            raise FileFormatError(
+                f"{folder} is not a checkpoint: it keeps tensors in {place.relative_path}, "
+                f"outside it; name another"
+            )
     return {
         name: TensorShape(entry.size, entry.properties.dtype) for name, entry in entries.items()
     }
@@ -105,14 +130,14 @@ def _first_failure(error: CheckpointException) -> BaseException:
     return failure
 
 
-def _unwrap(folder: Path, error: CheckpointException) -> BaseException:
-    """Find the cause that DCP wrapped: a full disk is an OSError below a RuntimeError of torch."""
-    cause: BaseException | None = _first_failure(error)
+def _unwrap(folder: Path, error: Exception) -> BaseException:
+    """Find what torch wrapped: a full disk is an OSError below a RuntimeError."""
+    cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError | KeyboardInterrupt):
             return cause
         cause = cause.__cause__ or cause.__context__
-    return RunError(f"{folder} cannot be written ({_first_failure(error)}); choose another --out")
+    return RunError(f"{folder} cannot be written ({error}); choose another --out")
 
 
 class _MetadataUnpickler(pickle.Unpickler):

@@ -22,10 +22,19 @@ _ROUNDS = 4
 
 
 class DataPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where training stands in its data: ``index`` sequences into pass ``epoch``."""
+    """Where training stands in its data.
+
+    Attributes:
+        epoch: The pass.
+        index: Where in it a window of the data begins: sequences, samples, or (streaming) records
+            before it.
+        row: Rows of that window that were seen; a window of token files has one, so that this is 0
+            there, as in checkpoints that were written before there were others.
+    """
 
     epoch: int
     index: int
+    row: int = 0
 
 
 START = DataPosition(epoch=0, index=0)

@@ -1,18 +1,21 @@
 """Token files: text encoded once, kept on disk, mapped into memory. Knows no torch."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from brimful.errors import DataError, RunError
+from brimful.errors import DataError, InputError, RunError
 from brimful.files import write_bytes
-from brimful.train.data.corpus import Corpus, Document, fingerprint, read_texts
+from brimful.train.data.coder import TOKENIZER_FILE, Coder, code_documents
+from brimful.train.data.corpus import Corpus, fingerprint, read_texts
+from brimful.train.data.records import Skipped
 from brimful.train.data.tokenizer import (
     encode_documents,
     read_tokenizer,
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 TOKENS_SCHEMA = "brimful.tokens/1"
-TOKENIZER_FILE = "tokenizer.json"
 _MANIFEST = "tokens.json"
 _TRAIN = "train.bin"
 _HELDOUT = "heldout.bin"
@@ -46,6 +48,7 @@ class TokenSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         num_train_tokens: Tokens to train on.
         num_heldout_tokens: Tokens to judge by.
         unigram_entropy: Of the held-out tokens, in nats per token.
+        skipped: Records that were left out; caches from before there were records have none.
     """
 
     schema: str
@@ -56,6 +59,7 @@ class TokenSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_train_tokens: int
     num_heldout_tokens: int
     unigram_entropy: float
+    skipped: tuple[Skipped, ...] = ()
 
 
 class TokenFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +82,53 @@ class TokenFolder(msgspec.Struct, frozen=True, kw_only=True):
         return map_tokens(self.path / _HELDOUT, vocab_size=self.tokens.vocab_size)
 
 
+class Texts(msgspec.Struct, frozen=True, kw_only=True):
+    """Text to encode, as often as it is asked for.
+
+    Attributes:
+        source: Where it comes from, in words.
+        fingerprint: Hash of the text and the split.
+        num_chars: Counts about how long the training text is.
+        train: Reads the documents to train on.
+        heldout: Reads those to judge by.
+        skipped: Says what ``train`` left out, once it was read to its end.
+    """
+
+    source: str
+    fingerprint: str
+    num_chars: Callable[[], int]
+    train: Callable[[], Iterator[str]]
+    heldout: Callable[[], Iterator[str]]
+    skipped: Callable[[], tuple[Skipped, ...]]
+
+
+def corpus_texts(corpus: Corpus) -> Texts:
+    """Return the documents of a corpus."""
+    return Texts(
+        source=corpus.source,
+        fingerprint=fingerprint(corpus),
+        num_chars=lambda: sum(document.num_bytes for document in corpus.train),
+        train=lambda: read_texts(corpus.train),
+        heldout=lambda: read_texts(corpus.heldout),
+        skipped=tuple,
+    )
+
+
 def prepare_tokens(corpus: Corpus, *, vocab_size: int, cache: Path) -> TokenFolder:
-    """Return the encoded corpus, from the cache or made now.
+    """Return the encoded corpus, by a tokenizer that is trained on it; see ``prepare_texts``."""
+    return prepare_texts(corpus_texts(corpus), None, vocab_size=vocab_size, cache=cache)
+
+
+def prepare_texts(
+    texts: Texts, coder: Coder | None, *, vocab_size: int, cache: Path
+) -> TokenFolder:
+    """Return the encoded texts, from the cache or made now.
 
     Args:
-        corpus: The text.
+        texts: The text.
+        coder: The tokenizer; None: one is trained on the text.
         vocab_size: Rows of the model's embedding.
-        cache: Folder in which token folders are kept, one per text and vocabulary.
+        cache: Folder in which token folders are kept, one per text, tokenizer and vocabulary.
 
     Returns:
         The folder; a folder with its final name is always complete.
@@ -93,17 +137,51 @@ def prepare_tokens(corpus: Corpus, *, vocab_size: int, cache: Path) -> TokenFold
         DataError: The text cannot be read.
         RunError: The disk is full.
     """
-    key = f"{fingerprint(corpus)}-{vocab_size}"
+    key = f"{texts.fingerprint}-{vocab_size}"
+    key = key if coder is None else f"{key}-{coder.identity()}"
+
+    def make(folder: Path) -> None:
+        _encode(texts, coder, vocab_size=vocab_size, key=key, folder=folder)
+
+    folder, tokens = cached_folder(cache, key, make=make, read=_read_manifest)
+    return TokenFolder(path=folder, tokens=tokens)
+
+
+Manifest = TypeVar("Manifest")
+
+
+def cached_folder(
+    cache: Path,
+    key: str,
+    *,
+    make: Callable[[Path], None],
+    read: Callable[[Path, str], Manifest | None],
+) -> tuple[Path, Manifest]:
+    """Return a folder of the cache, made now where it is not there or not whole.
+
+    Args:
+        cache: The cache.
+        key: The folder's name.
+        make: Fills a folder that is given its name only when it is whole.
+        read: Reads a folder's manifest; None where it is not whole.
+
+    Returns:
+        The folder and its manifest.
+
+    Raises:
+        DataError: Another process changes it all the time.
+        RunError: The disk is full.
+    """
     folder = cache / key
-    cached = _read_manifest(folder, key)
+    cached = read(folder, key)
     if cached is not None:
-        return TokenFolder(path=folder, tokens=cached)
+        return folder, cached
     temporary = cache / f".{key}.{os.getpid()}.tmp"
     try:
         temporary.mkdir(parents=True, exist_ok=True)
-        _encode(corpus, vocab_size=vocab_size, key=key, folder=temporary)
+        make(temporary)
         # A damaged folder makes way; one that another process finished meanwhile is as good.
-        if _read_manifest(folder, key) is None:
+        if read(folder, key) is None:
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(FileExistsError):
                 temporary.rename(folder)
@@ -111,10 +189,10 @@ def prepare_tokens(corpus: Corpus, *, vocab_size: int, cache: Path) -> TokenFold
         raise _cache_error(cache, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    made = _read_manifest(folder, key)
+    made = read(folder, key)
     if made is None:
         raise DataError(f"{folder} changed while it was being made; delete it and start again")
-    return TokenFolder(path=folder, tokens=made)
+    return folder, made
 
 
 def _cache_error(cache: Path, error: OSError | RunError) -> RunError:
@@ -132,47 +210,52 @@ def map_tokens(path: Path, *, vocab_size: int) -> "Tokens":
     import numpy as np
 
     if path.stat().st_size == 0:
-        return np.zeros(0, _dtype(vocab_size))
-    tokens: Tokens = np.memmap(path, dtype=_dtype(vocab_size), mode="r")
+        return np.zeros(0, token_dtype(vocab_size))
+    tokens: Tokens = np.memmap(path, dtype=token_dtype(vocab_size), mode="r")
     return tokens
 
 
-def _encode(corpus: Corpus, *, vocab_size: int, key: str, folder: Path) -> None:
-    num_chars = sum(document.num_bytes for document in corpus.train)
-    tokenizer = train_tokenizer(
-        read_texts(corpus.train), vocab_size=vocab_size, num_chars=num_chars
-    )
-    write_tokenizer(tokenizer, folder / TOKENIZER_FILE)
+def _encode(texts: Texts, coder: Coder | None, *, vocab_size: int, key: str, folder: Path) -> None:
+    if coder is None:
+        tokenizer = train_tokenizer(
+            texts.train(), vocab_size=vocab_size, num_chars=texts.num_chars()
+        )
+        write_tokenizer(tokenizer, folder / TOKENIZER_FILE)
+        encode = functools.partial(encode_documents, tokenizer)
+    else:
+        coder.save(folder)
+        encode = functools.partial(code_documents, coder)
     num_train, tokens_hash = _write_tokens(
-        tokenizer, corpus.train, folder / _TRAIN, vocab_size=vocab_size
+        encode(texts.train()), folder / _TRAIN, vocab_size=vocab_size
     )
+    skipped = texts.skipped()
     num_heldout, _ = _write_tokens(
-        tokenizer, corpus.heldout, folder / _HELDOUT, vocab_size=vocab_size
+        encode(texts.heldout()), folder / _HELDOUT, vocab_size=vocab_size
     )
     heldout = map_tokens(folder / _HELDOUT, vocab_size=vocab_size)
     manifest = TokenSet(
         schema=TOKENS_SCHEMA,
         fingerprint=key,
         tokens_hash=tokens_hash,
-        source=corpus.source,
+        source=texts.source,
         vocab_size=vocab_size,
         num_train_tokens=num_train,
         num_heldout_tokens=num_heldout,
         unigram_entropy=unigram_entropy(heldout),
+        skipped=skipped,
     )
     write_bytes(folder / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
 
 
-def _write_tokens(
-    tokenizer: Any, documents: Iterable[Document], path: Path, *, vocab_size: int
-) -> tuple[int, str]:
+def _write_tokens(encoded: Iterable[list[int]], path: Path, *, vocab_size: int) -> tuple[int, str]:
     import numpy as np
 
     num_tokens = 0
     digest = hashlib.blake2b(digest_size=16)
     with path.open("wb") as file:
-        for ids in encode_documents(tokenizer, read_texts(documents)):
-            content = np.asarray(ids, dtype=_dtype(vocab_size)).tobytes()
+        for ids in encoded:
+            check_tokens(ids, vocab_size)
+            content = np.asarray(ids, dtype=token_dtype(vocab_size)).tobytes()
             file.write(content)
             digest.update(content)
             num_tokens += len(ids)
@@ -181,7 +264,21 @@ def _write_tokens(
     return num_tokens, digest.hexdigest()
 
 
-def _dtype(vocab_size: int) -> "np.dtype[Any]":
+def check_tokens(ids: list[int], vocab_size: int) -> None:
+    """Refuse a token that the model has no row for.
+
+    Raises:
+        InputError: There is one.
+    """
+    if ids and max(ids) >= vocab_size:
+        raise InputError(
+            f"the tokenizer writes token {max(ids)} and the model has vocab_size={vocab_size} "
+            f"rows; use the tokenizer that belongs to the model"
+        )
+
+
+def token_dtype(vocab_size: int) -> "np.dtype[Any]":
+    """Return the element type of token files."""
     import numpy as np
 
     # Little-endian on every machine, so that a folder can be copied.
@@ -196,7 +293,7 @@ def _read_manifest(folder: Path, key: str) -> TokenSet | None:
         read_tokenizer(folder / TOKENIZER_FILE)
     except (OSError, ValueError):
         return None
-    item_bytes = _dtype(manifest.vocab_size).itemsize
+    item_bytes = token_dtype(manifest.vocab_size).itemsize
     expected = [manifest.num_train_tokens * item_bytes, manifest.num_heldout_tokens * item_bytes]
     if manifest.schema != TOKENS_SCHEMA or manifest.fingerprint != key or sizes != expected:
         return None

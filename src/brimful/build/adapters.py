@@ -1,0 +1,328 @@
+"""Adapters beside a frozen base: which layers get one, in which types everything is held.
+
+PEFT makes the adapters, under PEFT's names; a model keeps its own class. Everything happens on
+``meta``; ``initialize`` gives the adapters their first values once the model has memory.
+
+Types. The frozen base: what ``adapter.base`` says; where it is quantised, what is left of it in the
+type the recipe computes in. Adapters: the recipe's own, or fp32. ``trained_modules``: as the
+adapters where autocast joins types, else as the base, which feeds them. What ``adapter.upcast``
+names of the base is fp32; it needs autocast too, as it makes activations fp32.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.quantize import dequantize, is_quantized, swap
+from brimful.errors import InputError, unknown_name
+from brimful.job import QUANTIZED, Adapter, Job, Precision, Task
+
+ALL_LINEAR = "all-linear"
+NAME = "default"
+"""What PEFT calls an adapter that nobody named."""
+_AUTOCAST: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed"})
+_COMPUTED: dict[Precision, torch.dtype] = {
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+}
+"""The type of products where it is not that of the parameters."""
+_NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TASK_TYPE: dict[Task, str | None] = {
+    "causal-lm": "CAUSAL_LM",
+    "chat": "CAUSAL_LM",
+    "sequence-classification": "SEQ_CLS",
+    "seq2seq": "SEQ_2_SEQ_LM",
+    "module": None,
+}
+"""What PEFT calls each task in ``adapter_config.json``."""
+
+
+def base_dtype(job: Job) -> torch.dtype:
+    """Return the type that the base, or what of it is not quantised, is held in."""
+    own = PARAMETER_DTYPE[job.precision]
+    if job.adapter is None or job.adapter.base == "same":
+        return own
+    return _NAMED.get(job.adapter.base) or _COMPUTED.get(job.precision, own)
+
+
+def adapter_dtype(job: Job) -> torch.dtype:
+    """Return the type that the adapters are held in; the recipe's own for a job without any."""
+    if job.adapter is not None and job.adapter.dtype == "fp32":
+        return torch.float32
+    return PARAMETER_DTYPE[job.precision]
+
+
+def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
+    """Freeze a base, quantise what is to be, and put adapters beside its layers, in place.
+
+    Args:
+        skeleton: On ``meta``, in ``base_dtype(job)``.
+        job: Says which adapters; one of method ``full`` leaves the skeleton as it is.
+
+    Returns:
+        The same module; only what trains requires gradients.
+
+    Raises:
+        InputError: A target names no linear layer, a trained module no module, or the precision
+            cannot join the types that are asked for.
+        UnsupportedError: The package of a quantised base is not installed.
+    """
+    adapter = job.adapter
+    if adapter is None:
+        return skeleton
+    _check_upcast(job, adapter)
+    targets = _targets(skeleton, adapter)
+    _check_trained(skeleton, adapter)
+    if adapter.base in QUANTIZED:
+        _quantize(skeleton, job, adapter)
+    _inject(skeleton, job, adapter, targets)
+    _set_types(skeleton, job, adapter)
+    if adapter.input_requires_grad:
+        _let_inputs_require_grad(skeleton)
+    return skeleton
+
+
+def _check_upcast(job: Job, adapter: Adapter) -> None:
+    joins = job.precision in _AUTOCAST or base_dtype(job) == torch.float32
+    if adapter.upcast != "none" and not joins:
+        raise InputError(
+            f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "
+            f"cannot multiply with a {base_dtype(job)} base; use bf16-mixed or fp16-mixed, or "
+            f"upcast=none"
+        )
+
+
+def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
+    """List the paths of the layers that get an adapter."""
+    linear = [name for name, m in model.named_modules() if isinstance(m, (nn.Linear, Conv1D))]
+    heads = _paths_of(model, _heads(model))
+    candidates = [n for n in linear if n not in heads and not _ends(n, adapter.trained_modules)]
+    if adapter.targets == (ALL_LINEAR,):
+        return candidates
+    for target in adapter.targets:
+        if not any(_ends(name, (target,)) for name in candidates):
+            known = {name.rpartition(".")[2] for name in candidates} | {ALL_LINEAR}
+            more = f"(the linear layers of this model are {', '.join(sorted(known))})"
+            raise unknown_name("adapter target", target, known, more=more)
+    return [name for name in candidates if _ends(name, adapter.targets)]
+
+
+def _ends(name: str, ends: Iterable[str]) -> bool:
+    """Whether a path ends in one of some names, as PEFT matches them."""
+    return any(name == end or name.endswith(f".{end}") for end in ends)
+
+
+def _heads(model: nn.Module) -> list[nn.Module]:
+    """List the layers that turn states into outputs; by its place where the class has no word."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1:] if head is None else []
+    return [head] if head is not None else last
+
+
+def _paths_of(model: nn.Module, chosen: list[nn.Module]) -> set[str]:
+    return {name for name, m in model.named_modules() if any(m is one for one in chosen)}
+
+
+def _check_trained(model: nn.Module, adapter: Adapter) -> None:
+    names = [name for name, _ in model.named_modules() if name]
+    for trained in adapter.trained_modules:
+        if not any(_ends(name, (trained,)) for name in names):
+            known = {last for name in names if not (last := name.rpartition(".")[2]).isdigit()}
+            raise unknown_name("trained module", trained, known)
+
+
+def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
+    """Swap every linear layer but those that transformers leaves whole too.
+
+    Source: ``get_keys_to_not_convert`` of ``transformers/quantizers/base.py``.
+    """
+    heads = _paths_of(model, _heads(model))
+    whole = {*heads, *_tied(model), _last(model)}
+
+    def keeps(name: str) -> bool:
+        return name in whole or any(
+            _ends(name[:end], adapter.trained_modules) for end in _ends_of_parts(name)
+        )
+
+    swap(model, adapter.base, dtype=base_dtype(job), keeps=keeps)
+    # By these PEFT knows that a layer is bitsandbytes'.
+    model.is_loaded_in_4bit = adapter.base in {"nf4", "nf4-double"}
+    model.is_loaded_in_8bit = adapter.base == "llm-int8"
+
+
+def _ends_of_parts(name: str) -> Iterator[int]:
+    """Yield where the path of each enclosing module, and the path itself, ends."""
+    yield from (i for i, letter in enumerate(name) if letter == ".")
+    yield len(name)
+
+
+def _tied(model: nn.Module) -> set[str]:
+    keys: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    return {key.removesuffix(".weight") for pair in keys.items() for key in pair}
+
+
+def _last(model: nn.Module) -> str:
+    *_, last = (name for name, _ in model.named_parameters())
+    return str(last).rpartition(".")[0]
+
+
+def _inject(model: nn.Module, job: Job, adapter: Adapter, targets: list[str]) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    modules = dict(model.named_modules())
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_alpha=cast("int", adapter.alpha),  # declared so; a float is as good
+        target_modules=_shortest(targets, modules),
+        modules_to_save=list(adapter.trained_modules) or None,
+        use_dora=job.method == "dora",
+        fan_in_fan_out=any(isinstance(modules[name], Conv1D) for name in targets),
+        task_type=TASK_TYPE[job.task],
+    )
+    inject_adapter_in_model(config, model, adapter_name=NAME, low_cpu_mem_usage=True)
+    for name, module in model.named_modules():
+        if _is_adapter(name) or ".modules_to_save" in name:
+            # Theirs come from ``initialize``, after the base's, which are then those of any method.
+            module._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark
+
+
+def _shortest(targets: list[str], modules: Iterable[str]) -> list[str]:
+    """Spell targets by their last parts where these name no other module: ``q_proj``."""
+    last = sorted({name.rpartition(".")[2] for name in targets})
+    return last if {name for name in modules if _ends(name, last)} == set(targets) else targets
+
+
+def _set_types(model: nn.Module, job: Job, adapter: Adapter) -> None:
+    """Give every parameter on ``meta`` its type; biases of quantised layers keep theirs."""
+    autocast = job.precision in _AUTOCAST
+    for name, module in model.named_modules():
+        if ".modules_to_save" in name:
+            dtype = adapter_dtype(job) if autocast else base_dtype(job)
+        elif _is_adapter(name):
+            dtype = adapter_dtype(job)
+        elif not is_quantized(module) and _is_upcast(module, adapter):
+            dtype = torch.float32
+        else:
+            continue
+        _cast(module, dtype)
+
+
+def _is_adapter(name: str) -> bool:
+    return ".lora_" in name
+
+
+def _is_upcast(module: nn.Module, adapter: Adapter) -> bool:
+    is_norm = "norm" in type(module).__name__.lower()
+    return adapter.upcast == "all" or (adapter.upcast == "norms" and is_norm)
+
+
+def _cast(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast a module's own parameters on ``meta``; a parameter that is shared stays shared."""
+    for parameter in module.parameters(recurse=False):
+        parameter.data = parameter.data.to(dtype)
+
+
+def _let_inputs_require_grad(model: nn.Module) -> None:
+    if not hasattr(model, "enable_input_require_grads"):
+        raise InputError(
+            "input_requires_grad needs a model that knows its embedding, and this one's class "
+            "does not; leave it off, as checkpointing here does not need it"
+        )
+    model.enable_input_require_grads()
+
+
+def base_name(name: str) -> str | None:
+    """Return what a parameter of an adapted model is called in the plain one.
+
+    Args:
+        name: Its path, as in ``named_parameters``.
+
+    Returns:
+        None for what the plain model does not have: adapters, and the copies that train of
+        ``trained_modules``. Names of a model without adapters are their own.
+    """
+    if _is_adapter(name) or ".modules_to_save." in name:
+        return None
+    return name.replace(".base_layer.", ".").replace(".original_module.", ".")
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def initialize(model: nn.Module, job: Job) -> None:
+    """Give adapters their first values, as PEFT does: after the base has its own.
+
+    A is uniform and B zero, so that the model begins as its base; a magnitude is the norm of a row
+    of the base's weight; ``trained_modules`` begin as copies.
+
+    Args:
+        model: Adapted, with memory, base filled.
+        job: Its job; one without adapters leaves the model as it is.
+    """
+    if job.adapter is None:
+        return
+    from peft.utils.other import ModulesToSaveWrapper
+
+    for layer in adapted_layers(model):
+        layer.reset_lora_parameters(NAME, init_lora_weights=True)
+        if job.method == "dora":
+            _set_magnitude(layer, adapter_dtype(job))
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            _copy(module.original_module, module.modules_to_save[NAME])
+
+
+def adapted_layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers that have an adapter."""
+    from peft.tuners.lora import LoraLayer
+
+    yield from (module for module in model.modules() if isinstance(module, LoraLayer))
+
+
+def _set_magnitude(layer: nn.Module, dtype: torch.dtype) -> None:
+    a, b = layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
+    dora = layer.lora_magnitude_vector[NAME]
+    dora.update_layer(
+        base_layer=layer.get_base_layer(), lora_A=a, lora_B=b, scaling=layer.scaling[NAME]
+    )
+    dora.weight = nn.Parameter(dora.weight.to(dtype))
+
+
+def _copy(source: nn.Module, target: nn.Module) -> None:
+    for old, new in zip(source.parameters(), target.parameters(), strict=True):
+        new.copy_(old)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def merged_weight(layer: nn.Module, *, dtype: torch.dtype) -> torch.Tensor:
+    """Return the one weight that stands for a base layer with its adapter.
+
+    Computed in fp32 whatever either is held in, and rounded once.
+
+    Args:
+        layer: Of ``adapted_layers``.
+        dtype: Of the result.
+
+    Returns:
+        Laid out as the base layer's.
+    """
+    transposed = isinstance(layer.get_base_layer(), Conv1D) or _was_transposed(layer)
+    base = full_weight(layer.get_base_layer()).float()
+    a, b = layer.lora_A[NAME].weight.float(), layer.lora_B[NAME].weight.float()
+    rows = (base.T if transposed else base) + b @ a * layer.scaling[NAME]
+    if NAME in layer.lora_magnitude_vector:
+        magnitude = layer.lora_magnitude_vector[NAME].weight.float()
+        rows = (magnitude / rows.norm(dim=1))[:, None] * rows
+    return (rows.T if transposed else rows).to(dtype).contiguous()
+
+
+def _was_transposed(layer: nn.Module) -> bool:
+    return bool(getattr(layer.get_base_layer(), "brimful_transposed", False))
+
+
+def full_weight(layer: nn.Module) -> torch.Tensor:
+    """Return a layer's weight, dequantised where it is quantised."""
+    weight: torch.Tensor = dequantize(layer) if is_quantized(layer) else layer.weight
+    return weight

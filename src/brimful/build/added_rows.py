@@ -1,0 +1,29 @@
+"""Rows that a model has beyond its checkpoint: tokens that were added to its vocabulary.
+
+As ``resize_token_embeddings`` of ``transformers`` does it (``mean_resizing``): each new row is the
+mean of the old ones plus noise whose covariance is a billionth of theirs, so that a new token's
+logit begins among those of the others, not above them all (Hewitt 2021, "Initializing New Word
+Embeddings for Pretrained Language Models"). There the covariance is formed and factorised; here the
+same distribution is drawn as random combinations of the old rows, without either.
+"""
+
+import torch
+
+NOISE = 1e-9
+"""The covariance of the noise as a share of that of the rows; Source: ``modeling_utils.py``."""
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def fill_added(weight: torch.Tensor, *, num_old: int) -> None:
+    """Fill the rows after the first ``num_old``, in place.
+
+    Args:
+        weight: [rows, width] or, for a bias, [rows]; the first ``num_old`` are loaded.
+        num_old: Rows that the checkpoint has.
+    """
+    old, new = weight[:num_old], weight[num_old:]
+    mean = old.mean(0, dtype=torch.float32)
+    shares = torch.randn((len(new), num_old), dtype=torch.float32, device=weight.device)
+    shares -= shares.mean(1, keepdim=True)  # so that the mean drops out of the combination
+    noise = (shares.to(old.dtype) @ old).float()
+    new.copy_(mean + noise * (NOISE / num_old) ** 0.5)

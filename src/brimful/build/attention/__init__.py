@@ -1,0 +1,75 @@
+"""How a model attends: which kernel, and what it is given so that documents stay apart.
+
+``transformers`` decides whether a mask is needed by looking at values of ``position_ids``, which a
+fake tensor has not: the simulated run would make a mask that the real one does not. Here the
+answer is known beforehand (a row is one causal document, or says where each ends), so it is given,
+in both. Which kernel runs where stands in ``brimful.kernel_support``.
+"""
+
+from typing import Any
+
+import torch
+
+from brimful.build.attention import flex, fused, varlen
+from brimful.build.attention.masks import causal_mask, document_mask
+from brimful.build.attention.positions import document_positions
+from brimful.build.batch import Batch
+from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.program import Program
+from brimful.strategy import Attention
+
+__all__ = ["IMPLEMENTATION", "KERNELS", "causal_mask", "model_inputs"]
+
+IMPLEMENTATION: dict[Attention, str] = {
+    "eager": "eager",
+    **fused.NAMES,
+    "flex": flex.NAME,
+    "varlen": varlen.NAME,
+}
+"""The name under which ``transformers`` knows each; one without a mask function gets no mask."""
+KERNELS: tuple[Any, ...] = (*fused.KERNELS, *varlen.KERNELS, *flex.KERNELS)
+"""Every attention kernel that may run, as dispatched: what selective checkpointing keeps."""
+
+
+def model_inputs(program: Program, batch: Batch) -> dict[str, Any]:
+    """Make what a decoder is given beside its tokens: positions, masks, bounds of documents.
+
+    Padding comes last, so that a causal token never sees it: only packing needs more.
+
+    Args:
+        program: Says how it attends and whether rows hold several documents.
+        batch: One micro-batch, on the device.
+    """
+    attention = program.strategy.attention
+    if program.job.packing == "documents" and batch.segments is not None:
+        positions = document_positions(batch.segments)
+        return {"position_ids": positions, **_apart(program, batch.segments)}
+    if attention == "flex":
+        return {flex.ARGUMENT: flex.causal_blocks(batch.inputs)}
+    mask = causal_mask(
+        attention,
+        seq_len=batch.inputs.shape[1],
+        dtype=PARAMETER_DTYPE[program.job.precision],
+        device=program.device,
+    )
+    return {"attention_mask": mask}
+
+
+def _apart(program: Program, segments: torch.Tensor) -> dict[str, Any]:
+    """Make what keeps documents from seeing one another, once for all blocks."""
+    attention = program.strategy.attention
+    if attention == "varlen":
+        return {varlen.ARGUMENT: varlen.document_bounds(segments)}
+    if attention == "flex":
+        return {flex.ARGUMENT: flex.document_blocks(segments)}
+    return {"attention_mask": document_mask(segments, dtype=_score_dtype(program))}
+
+
+def _score_dtype(program: Program) -> torch.dtype:
+    """Return the type in which queries meet keys, so that no block makes a copy of the mask."""
+    kind = program.device.type
+    if torch.is_autocast_enabled(kind):
+        lowered: torch.dtype = torch.get_autocast_dtype(kind)
+        return lowered
+    hidden: torch.dtype = program.model.get_input_embeddings().weight.dtype
+    return hidden

@@ -1,0 +1,83 @@
+"""FlexAttention: a kernel that Inductor compiles for the card, told which blocks of scores to skip.
+
+It has no backward pass on a CPU, and on the pretend GPU it is refused, for what it allocates is
+decided by the code that Inductor generates for a real card.
+
+Shapes: B batch, H query heads, G key heads, S tokens, D head width.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from transformers import AttentionInterface
+
+NAME = "brimful_flex"
+ARGUMENT = "visible_blocks"
+"""The keyword under which the block mask goes through the model."""
+KERNELS = (torch.ops.higher_order.flex_attention,)
+
+
+def causal_blocks(inputs: torch.Tensor) -> BlockMask:
+    """Say which blocks of scores a row of one document needs; see ``document_blocks``.
+
+    Args:
+        inputs: [B, S], of which the shape and the device matter.
+    """
+
+    def may_look(_row: Any, _head: Any, query: Any, key: Any) -> Any:
+        return query >= key
+
+    return _blocks(may_look, inputs, num_rows=None)
+
+
+def document_blocks(segments: torch.Tensor) -> BlockMask:
+    """Say which blocks of scores are needed where a token sees its own document up to itself.
+
+    Args:
+        segments: [B, S] of int32: the document of each token in its row.
+    """
+
+    def may_look(row: Any, _head: Any, query: Any, key: Any) -> Any:
+        return (query >= key) & (segments[row, query] == segments[row, key])
+
+    return _blocks(may_look, segments, num_rows=segments.shape[0])
+
+
+def _blocks(may_look: Any, tokens: torch.Tensor, *, num_rows: int | None) -> BlockMask:
+    seq_len = tokens.shape[1]
+    return create_block_mask(may_look, num_rows, None, seq_len, seq_len, device=tokens.device)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _attend(
+    _module: nn.Module,
+    query_BHSD: torch.Tensor,  # noqa: N803
+    key_BGSD: torch.Tensor,  # noqa: N803
+    value_BGSD: torch.Tensor,  # noqa: N803
+    _attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    visible_blocks: BlockMask | None = None,
+    **_others: Any,
+) -> tuple[torch.Tensor, None]:
+    # Uncompiled it would make all scores; elsewhere than on CUDA it says itself that it cannot run.
+    attend = _compiled() if query_BHSD.device.type == "cuda" else flex_attention
+    out_BHSD = attend(  # noqa: N806
+        query_BHSD.to(value_BGSD.dtype),
+        key_BGSD.to(value_BGSD.dtype),
+        value_BGSD,
+        block_mask=visible_blocks,
+        scale=scaling,
+        enable_gqa=query_BHSD.shape[1] != key_BGSD.shape[1],
+    )
+    return out_BHSD.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, _attend)

@@ -1,0 +1,38 @@
+"""Update rules: one file each, one line in the registry.
+
+Every optimizer is a ``torch.optim.Optimizer`` whose state is tensors under plain keys and exists
+from the first update on.
+"""
+
+import torch
+from torch import nn
+
+from brimful.build.optimizers.adafactor import adafactor
+from brimful.build.optimizers.adamw import adamw
+from brimful.build.optimizers.adamw_8bit import adamw_8bit
+from brimful.build.optimizers.adamw_foreach import adamw_foreach
+from brimful.build.optimizers.base import Rule, parameter_groups
+from brimful.build.optimizers.sgd import sgd
+from brimful.build.precision import TECHNIQUES
+from brimful.build.precision.masters import MasterWeights
+from brimful.job import Job, Optimizer
+
+RULES: dict[Optimizer, Rule] = {
+    "adamw": adamw,
+    "adamw-foreach": adamw_foreach,
+    "adamw-8bit": adamw_8bit,
+    "sgd": sgd,
+    "adafactor": adafactor,
+}
+
+
+def build_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the job's optimizer over every parameter that trains, decay on matrices only.
+
+    Raises:
+        UnsupportedError: The rule needs a library that is not installed.
+    """
+    rule, groups = RULES[job.optimizer], parameter_groups(job, model)
+    if TECHNIQUES[job.precision].has_masters:
+        return MasterWeights(groups, rule=lambda masters: rule(masters, job))
+    return rule(groups, job)

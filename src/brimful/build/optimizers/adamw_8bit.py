@@ -1,0 +1,160 @@
+"""AdamW whose moments are held in 8 bits, each block of 256 with its own scale: bitsandbytes.
+
+The arithmetic and the kernels are those of ``bitsandbytes.optim.AdamW8bit``, called one level
+lower for three reasons: all state is then tensors under plain keys, so that any checkpoint can
+hold it; the two tables of 8-bit values are held once and not by every parameter; and the device is
+not waited for after every parameter.
+
+State: 2 bytes per parameter and 8 per block of 256; of tensors below 4096 elements, as there, two
+fp32 moments.
+Source: Dettmers et al. 2022, arXiv:2110.02861; ``bitsandbytes/optim/optimizer.py``.
+"""
+
+import importlib
+from typing import Any
+
+import torch
+
+from brimful.build.optimizer_state import restore_types
+from brimful.build.optimizers.base import Group
+from brimful.errors import UnsupportedError
+from brimful.job import Job
+
+BLOCK = 256
+MIN_ELEMENTS = 4096
+"""Smaller tensors keep fp32 moments."""
+_RULE = "adam"
+"""What bitsandbytes calls the rule; decay is decoupled."""
+
+
+def adamw_8bit(groups: list[Group], job: Job) -> torch.optim.Optimizer:
+    """Make AdamW with 8-bit moments.
+
+    Raises:
+        UnsupportedError: bitsandbytes is not installed.
+    """
+    return AdamW8bit(groups, lr=job.learning_rate, betas=(job.beta1, job.beta2), eps=job.epsilon)
+
+
+class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untyped to mypy
+    """AdamW by bitsandbytes' block-wise kernels."""
+
+    def __init__(
+        self, groups: list[Group], *, lr: float, betas: tuple[float, float], eps: float
+    ) -> None:
+        """Take groups of parameters, each with its ``weight_decay``.
+
+        Args:
+            groups: As torch's optimizers take them.
+            lr: Learning rate of groups without their own.
+            betas: Decay rates of the two moments.
+            eps: What is added to the root of the second moment.
+
+        Raises:
+            UnsupportedError: bitsandbytes is not installed.
+        """
+        self._kernels = _bitsandbytes()
+        self._tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+    def step(self, closure: None = None) -> None:
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: Not used; torch's optimizers have it.
+        """
+        del closure
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned, 8-bit moments in 8 bits; see torch's."""
+        super().load_state_dict(state_dict)
+        restore_types(self, state_dict)
+
+    def _update(self, parameter: torch.Tensor, group: Group) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update(_initial(parameter))
+        state["step"] += 1
+        if "absmax" in state:
+            self._update_in_blocks(parameter, state, group)
+        else:
+            self._update_whole(parameter, state, group)
+
+    def _update_in_blocks(
+        self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
+    ) -> None:
+        signed, unsigned = self._tables_on(parameter.device)
+        self._kernels.optimizer_update_8bit_blockwise(
+            _RULE,
+            parameter.grad.contiguous(),
+            parameter,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            beta3=0.0,
+            alpha=0.0,
+            eps=group["eps"],
+            step=int(state["step"].item()),
+            lr=group["lr"],
+            qmap1=signed,
+            qmap2=unsigned,
+            absmax1=state["absmax"],
+            absmax2=state["absmax_sq"],
+            weight_decay=group["weight_decay"],
+        )
+
+    def _update_whole(
+        self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
+    ) -> None:
+        self._kernels.optimizer_update_32bit(
+            _RULE,
+            parameter.grad.contiguous(),
+            parameter,
+            state["exp_avg"],
+            beta1=group["betas"][0],
+            eps=group["eps"],
+            step=int(state["step"].item()),
+            lr=group["lr"],
+            state2=state["exp_avg_sq"],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+        )
+
+    def _tables_on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the 256 signed and the 256 unsigned values that 8 bits stand for."""
+        if device not in self._tables:
+            make = self._kernels.create_dynamic_map
+            self._tables[device] = make(signed=True).to(device), make(signed=False).to(device)
+        return self._tables[device]
+
+
+def _initial(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return moments of zero; the step count stays on the host, as torch's does."""
+    is_small = parameter.numel() < MIN_ELEMENTS
+    dtype = torch.float32 if is_small else torch.uint8
+    state = {
+        "step": torch.tensor(0.0),
+        "exp_avg": torch.zeros_like(parameter, dtype=dtype),
+        "exp_avg_sq": torch.zeros_like(parameter, dtype=dtype),
+    }
+    if not is_small:
+        num_blocks = -(-parameter.numel() // BLOCK)
+        for key in ("absmax", "absmax_sq"):
+            state[key] = torch.zeros(num_blocks, dtype=torch.float32, device=parameter.device)
+    return state
+
+
+def _bitsandbytes() -> Any:
+    try:
+        return importlib.import_module("bitsandbytes.functional")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"optimizer=adamw-8bit needs bitsandbytes, which cannot be imported ({error}); "
+            "pip install 'brimful[quant]' or use optimizer=adamw"
+        ) from error

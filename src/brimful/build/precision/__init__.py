@@ -1,0 +1,46 @@
+"""Precision recipes: one file per technique, one line per recipe.
+
+Owns in which type parameters are held and in which context a micro-batch runs. Must not know of
+models or tasks.
+"""
+
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+
+from brimful.build.precision.autocast import autocast
+from brimful.build.precision.base import Technique
+from brimful.build.precision.loss_scaling import LossScaler
+from brimful.build.precision.plain import plain
+from brimful.build.precision.tf32 import fp32_products
+from brimful.job import Job, Precision
+
+TECHNIQUES: dict[Precision, Technique] = {
+    "fp32": plain(torch.float32, products=partial(fp32_products, "ieee")),
+    "tf32": plain(torch.float32, products=partial(fp32_products, "tf32")),
+    "bf16": plain(torch.bfloat16),
+    "fp16": plain(torch.float16),
+    "bf16-mixed": autocast(torch.bfloat16),
+    "fp16-mixed": autocast(torch.float16),
+    "bf16-master": plain(torch.bfloat16, has_masters=True),
+    "fp16-master": plain(torch.float16, has_masters=True),
+}
+PARAMETER_DTYPE: dict[Precision, torch.dtype] = {
+    name: technique.held for name, technique in TECHNIQUES.items()
+}
+
+
+def forward_context(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """Return the context for one micro-batch's forward pass."""
+    return TECHNIQUES[precision].forward(device)
+
+
+def micro_batch_context(precision: Precision) -> AbstractContextManager[None]:
+    """Return the context for forward and backward of one micro-batch."""
+    return TECHNIQUES[precision].products()
+
+
+def build_scaler(job: Job) -> LossScaler | None:
+    """Make the loss scaler of a recipe that has one (``job.SCALED``)."""
+    return None if job.loss_scale is None else LossScaler(job.loss_scale)

@@ -1,0 +1,88 @@
+"""Quantised linear layers that stand in for a frozen base's own: one file per format.
+
+A layer is swapped on ``meta``, where its weight still has its full shape, and filled when the model
+has memory: one weight after the other, so that one full weight at a time exists.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from brimful.build.quantize import int8, llm_int8, nf4
+from brimful.build.quantize.base import Format
+from brimful.job import Base
+
+FORMATS: dict[Base, Format] = {
+    "nf4": nf4.NF4,
+    "nf4-double": nf4.NF4_DOUBLE,
+    "int8": int8.INT8,
+    "llm-int8": llm_int8.LLM_INT8,
+}
+_FORMAT, _TRANSPOSED = "brimful_format", "brimful_transposed"
+"""Attributes of a swapped layer: its format, and whether it replaced one of [in, out] weights."""
+
+
+def swap(model: nn.Module, base: Base, *, dtype: torch.dtype, keeps: Callable[[str], bool]) -> None:
+    """Replace linear layers by quantised ones on ``meta``, in place.
+
+    Args:
+        model: On ``meta``.
+        base: One of ``FORMATS``.
+        dtype: What the layers compute in; their biases have it.
+        keeps: Tells by its path whether a layer is left as it is.
+
+    Raises:
+        UnsupportedError: The format's package is not installed.
+    """
+    for name, layer in list(model.named_modules()):
+        if (type(layer) is nn.Linear or isinstance(layer, Conv1D)) and not keeps(name):
+            model.set_submodule(name, _swapped(layer, base, dtype))
+
+
+def _swapped(layer: nn.Module, base: Base, dtype: torch.dtype) -> nn.Module:
+    transposed = isinstance(layer, Conv1D)
+    rows, columns = reversed(layer.weight.shape) if transposed else layer.weight.shape
+    swapped = FORMATS[base].linear(columns, rows, layer.bias is not None, dtype)
+    if layer.bias is not None:
+        swapped.bias = nn.Parameter(layer.bias.to(dtype), requires_grad=False)
+    setattr(swapped, _FORMAT, base)
+    setattr(swapped, _TRANSPOSED, transposed)
+    swapped.requires_grad_(requires_grad=False)
+    return swapped
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """Whether a module's weight is for ``fill`` to make; its bias is an ordinary parameter."""
+    return hasattr(module, _FORMAT)
+
+
+def full_shape(module: nn.Module) -> torch.Size:
+    """Return the shape of the weight that ``fill`` takes; ask before it is filled."""
+    shape: torch.Size = module.weight.shape
+    return torch.Size(reversed(shape)) if getattr(module, _TRANSPOSED) else shape
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def fill(module: Any, weight: torch.Tensor) -> None:
+    """Quantise a weight into a layer, in place.
+
+    Quantised where it lies, as transformers does: what a device's load needs at most is one full
+    weight beside the quantised ones. Random weights and loaded ones are filled alike.
+
+    Args:
+        module: For which ``is_quantized``.
+        weight: Of ``full_shape``, laid out as in the layer that was replaced, on the device where
+            the module shall live, of any floating-point type.
+    """
+    rows = weight.T if getattr(module, _TRANSPOSED) else weight
+    FORMATS[getattr(module, _FORMAT)].fill(module, rows.to(module.compute_dtype))
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def dequantize(module: Any) -> torch.Tensor:
+    """Return the weight that a filled layer computes with, laid out as in the layer it replaced."""
+    rows = FORMATS[getattr(module, _FORMAT)].dequantize(module)
+    return rows.T if getattr(module, _TRANSPOSED) else rows

@@ -1,0 +1,46 @@
+"""What every quantised format has: a linear layer, how it is filled, and what it stands for."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from brimful.errors import UnsupportedError
+
+
+class Format(NamedTuple):
+    """A way to hold the weight of a linear layer in few bits.
+
+    Attributes:
+        linear: Makes the layer of (in features, out features, whether it has a bias, and the type
+            it computes in) on ``meta``, where its weight still has the shape of the full one.
+        fill: Quantises a weight, [out features, in features] on the layer's device and in the type
+            it computes in, into the layer.
+        dequantize: Returns the weight that the layer computes with, [out features, in features].
+    """
+
+    linear: Callable[[int, int, bool, torch.dtype], nn.Linear]
+    fill: Callable[[Any, torch.Tensor], None]
+    dequantize: Callable[[Any], torch.Tensor]
+
+
+def require_bitsandbytes() -> Any:
+    """Return the package ``bitsandbytes``.
+
+    Raises:
+        UnsupportedError: It is not installed.
+    """
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise UnsupportedError(
+            "this quantised base is bitsandbytes', which is not installed; pip install "
+            "'brimful[quant]', or use base=int8, which needs no package"
+        ) from error
+    return bitsandbytes
+
+
+def frozen(data: torch.Tensor) -> nn.Parameter:
+    """Wrap a tensor of any type as a parameter that does not train."""
+    return nn.Parameter(data, requires_grad=False)

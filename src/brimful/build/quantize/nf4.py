@@ -1,0 +1,96 @@
+"""NF4: four bits a weight and one scale for 64 of them, by bitsandbytes.
+
+A weight takes half a byte and its block's scale 4 / 64 of one; with double quantisation the scales
+are held in a byte each, with a scale of their own for 256. In forward and backward the layer makes
+its weight anew in the type that it computes in.
+"""
+
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from brimful.build.quantize.base import Format, frozen, require_bitsandbytes
+
+BLOCK = 64
+"""Weights that share a scale: bitsandbytes' default, and the paper's."""
+NESTED_BLOCK = 256
+"""Scales that share a scale, with double quantisation."""
+
+
+def _linear(
+    in_features: int,
+    out_features: int,
+    bias: bool,  # noqa: FBT001 - a field of Format's
+    dtype: torch.dtype,
+    *,
+    double: bool,
+) -> nn.Linear:
+    bitsandbytes = require_bitsandbytes()
+    _table()
+    with torch.device("meta"):
+        layer: nn.Linear = bitsandbytes.nn.Linear4bit(
+            in_features,
+            out_features,
+            bias=bias,
+            compute_dtype=dtype,
+            compress_statistics=double,
+            quant_type="nf4",
+        )
+    # In evaluation it would lay the weights out for a kernel that has no backward, for good.
+    layer.support_avx512bf16_for_cpu = False
+    return layer
+
+
+def _fill(layer: Any, weight: torch.Tensor, *, double: bool) -> None:
+    """Quantise as ``Params4bit`` does, into a plain parameter: fake tensors take no subclass."""
+    packed, state = require_bitsandbytes().functional.quantize_4bit(
+        weight.contiguous(), blocksize=BLOCK, compress_statistics=False, quant_type="nf4"
+    )
+    if double:
+        _compress(state)
+    layer.weight = frozen(packed)
+    layer.weight.quant_state = layer.quant_state = state
+    for name, constant in _constants(state).items():
+        layer.register_buffer(name, constant, persistent=False)
+
+
+def _compress(state: Any) -> None:
+    """Quantise the scales, as ``quantize_4bit`` does if asked.
+
+    It keeps its table of bytes for the life of the process, on the device of the first call; were
+    that pretended, the next real run would find it. Here every layer gets the table anew.
+    """
+    offset = state.absmax.mean()
+    table = torch.tensor(_table(), device="cpu").to(offset.device)
+    state.absmax, state.state2 = require_bitsandbytes().functional.quantize_blockwise(
+        state.absmax - offset, code=table, blocksize=NESTED_BLOCK
+    )
+    state.offset, state.nested = offset, True
+
+
+@cache
+def _table() -> tuple[float, ...]:
+    """Return what each byte of a scale stands for; first called where tensors are real."""
+    return tuple(require_bitsandbytes().functional.create_dynamic_map().tolist())
+
+
+def _constants(state: Any) -> dict[str, torch.Tensor]:
+    """Name what the weight cannot be read without; as buffers they are counted where they live."""
+    named = {"absmax": state.absmax, "code": state.code}
+    if state.nested:
+        nested = {"absmax_offset": state.offset, "nested_absmax": state.state2.absmax}
+        named |= {**nested, "nested_code": state.state2.code}
+    return named
+
+
+def _dequantize(layer: Any) -> torch.Tensor:
+    weight: torch.Tensor = require_bitsandbytes().functional.dequantize_4bit(
+        layer.weight.data, layer.quant_state
+    )
+    return weight
+
+
+NF4 = Format(partial(_linear, double=False), partial(_fill, double=False), _dequantize)
+NF4_DOUBLE = Format(partial(_linear, double=True), partial(_fill, double=True), _dequantize)

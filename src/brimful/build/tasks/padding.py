@@ -1,0 +1,86 @@
+"""Masks that keep padding out of sight, for tasks whose rows are single padded documents.
+
+Whether there is a mask is decided by whether a batch says where its padding is, never by the values
+of the mask: ``transformers`` would look, and a fake tensor has none (decision 2). All masks are
+numbers, 0 where a query may look and the type's minimum where not, so that a row of nothing but
+padding yields numbers and no NaN.
+
+Shapes: B batch, S tokens, T target tokens.
+"""
+
+import torch
+
+from brimful.build.batch import Batch
+from brimful.errors import UnsupportedError
+from brimful.job import Job
+from brimful.models.kernels import attentions_of
+from brimful.strategy import Strategy
+
+ROW_MULTIPLE = 8
+"""Elements that the memory-efficient kernel wants a mask's rows to begin at, or it copies them."""
+
+
+def check_attention(job: Job, strategy: Strategy) -> None:
+    """Refuse a kernel that would not see the mask, or that the model's class has not.
+
+    Raises:
+        UnsupportedError: It is one.
+    """
+    allowed = attentions_of(job)
+    if strategy.attention not in allowed:
+        raise UnsupportedError(
+            f"{job.model.name} of type {job.model.model_type} cannot be run with "
+            f"attention={strategy.attention}, which takes no mask of padding or no bias of "
+            f"positions; use {' or '.join(allowed)}"
+        )
+
+
+def check_whole_logits(job: Job, strategy: Strategy) -> None:
+    """Refuse chunks of a loss that has no sequence to be cut along.
+
+    Raises:
+        UnsupportedError: There are some.
+    """
+    if strategy.loss_chunks != 1:
+        raise UnsupportedError(
+            f"loss_chunks={strategy.loss_chunks} cuts a loss over tokens, and task={job.task} has "
+            f"one for each sample; use 1"
+        )
+
+
+def padding_mask(batch: Batch, dtype: torch.dtype) -> torch.Tensor | None:
+    """Make the mask under which no token sees padding.
+
+    Args:
+        batch: One micro-batch; without segments it has no padding.
+        dtype: Type of the queries.
+
+    Returns:
+        [B, 1, 1, S], or None.
+    """
+    if batch.segments is None:
+        return None
+    num_rows, seq_len = batch.segments.shape
+    padded = -(-seq_len // ROW_MULTIPLE) * ROW_MULTIPLE
+    mask = torch.zeros((num_rows, 1, 1, padded), dtype=dtype, device=batch.segments.device)
+    blocked = (batch.segments == 0)[:, None, None]
+    return mask[..., :seq_len].masked_fill_(blocked, torch.finfo(dtype).min)
+
+
+def score_dtype(embedding: torch.Tensor) -> torch.dtype:
+    """Return the type in which queries meet keys, so that no block makes a copy of the mask.
+
+    Args:
+        embedding: The model's token embedding.
+    """
+    kind = embedding.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else embedding.dtype
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def padded_sample(job: Job, strategy: Strategy) -> Batch:
+    """Make a micro-batch of rows as long as they get, with labels of the same length."""
+    shape = (strategy.micro_batch, job.seq_len)
+    ids = torch.zeros(shape, dtype=torch.int64, device="cpu")
+    return Batch(ids, ids, torch.ones(shape, dtype=torch.int32, device="cpu"))

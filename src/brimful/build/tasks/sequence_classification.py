@@ -1,0 +1,115 @@
+"""Encoders, and decoders with a score, that put one of several labels on a text."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AutoModelForSequenceClassification
+from transformers.modeling_layers import GenericForSequenceClassification
+
+from brimful.build.attention import model_inputs
+from brimful.build.batch import IGNORE_INDEX, Batch
+from brimful.build.decoder_check import check_window
+from brimful.build.model import skeleton_of
+from brimful.build.program import Program
+from brimful.build.tasks.base import TaskParts
+from brimful.build.tasks.padding import (
+    check_attention,
+    check_whole_logits,
+    padded_sample,
+    padding_mask,
+    score_dtype,
+)
+from brimful.errors import UnsupportedError
+from brimful.job import Job
+from brimful.strategy import Strategy
+
+
+class LabelLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
+    """Cross-entropy of one label for each text."""
+
+    def forward(
+        self,
+        logits_BL: torch.Tensor,  # noqa: N803
+        labels_B: torch.Tensor,  # noqa: N803
+        num_targets: int,
+    ) -> torch.Tensor:
+        """Return the sum of the unmasked texts' losses divided by ``num_targets``.
+
+        Args:
+            logits_BL: [batch, labels].
+            labels_B: [batch], or ``IGNORE_INDEX``.
+            num_targets: Unmasked texts of the whole optimizer step.
+        """
+        total = functional.cross_entropy(
+            logits_BL.float(), labels_B, reduction="sum", ignore_index=IGNORE_INDEX
+        )
+        return total / num_targets
+
+
+def skeleton(job: Job, strategy: Strategy) -> nn.Module:
+    """Build the classifier on ``meta``.
+
+    Raises:
+        UnsupportedError: Its attention cannot be given a mask.
+    """
+    check_whole_logits(job, strategy)
+    check_attention(job, strategy)
+    model: Any = skeleton_of(AutoModelForSequenceClassification, job, strategy)
+    if not model._supports_attention_backend:  # noqa: SLF001 - the class says it nowhere else
+        raise UnsupportedError(
+            f"{job.model.name} is of type {job.model.model_type}, whose attention cannot be given "
+            f"a mask; use an encoder like bert"
+        )
+    check_window(model.config, job)
+    return model
+
+
+def _is_scored(model: nn.Module) -> bool:
+    """Whether it is a decoder whose last token is scored."""
+    return isinstance(model, GenericForSequenceClassification) or hasattr(model, "score")
+
+
+def loss(_model: nn.Module, _strategy: Strategy) -> LabelLoss:
+    """Make the loss."""
+    return LabelLoss()
+
+
+def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
+    """Return this micro-batch's share of the step's loss."""
+    logits = _scores(program, batch) if _is_scored(program.model) else _classes(program, batch)
+    total: torch.Tensor = program.loss(logits, batch.labels, num_targets)
+    return total
+
+
+def _classes(program: Program, batch: Batch) -> torch.Tensor:
+    embedding = program.model.get_input_embeddings().weight
+    mask = padding_mask(batch, score_dtype(embedding))
+    logits: torch.Tensor = program.model(input_ids=batch.inputs, attention_mask=mask).logits
+    return logits
+
+
+def _scores(program: Program, batch: Batch) -> torch.Tensor:
+    """Score the last token of each text; padding comes last and is seen by none before it."""
+    hidden_BSD = program.model.base_model(  # noqa: N806
+        input_ids=batch.inputs, **model_inputs(program, batch), use_cache=False
+    )[0]
+    if batch.segments is None:
+        last_BD = hidden_BSD[:, -1]  # noqa: N806
+    else:
+        last_B = (batch.segments != 0).sum(1).clamp(min=1) - 1  # noqa: N806
+        where = last_B[:, None, None].expand(-1, 1, hidden_BSD.shape[2])
+        last_BD = hidden_BSD.gather(1, where)[:, 0]  # noqa: N806
+    logits: torch.Tensor = program.model.score(last_BD)
+    return logits
+
+
+def sample(job: Job, strategy: Strategy) -> Batch:
+    """Make a micro-batch of texts as long as they get."""
+    batch = padded_sample(job, strategy)
+    return batch._replace(labels=torch.zeros(strategy.micro_batch, dtype=torch.int64, device="cpu"))
+
+
+PARTS = TaskParts(skeleton=skeleton, loss=loss, share=share, sample=sample)
+"""``packing`` is ``none``: one text a row."""

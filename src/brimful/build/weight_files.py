@@ -1,0 +1,159 @@
+"""Finding and reading the safetensors that a model starts from. Knows files, no models.
+
+Tensors are read in pieces with ``pread``, not by mapping the file: a mapped file's pages would
+count as resident beside the model until it is closed.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from brimful.errors import FileFormatError, InputError, UnknownNameError
+from brimful.models.hub import fetch_folder, is_hub_id
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_model.safetensors"
+_PATTERNS = ["*.safetensors", INDEX]
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PIECE_BYTES = 2**26
+"""What is read at once; the host holds this much of the weights beside the model's own memory."""
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+"""Types, as safetensors spells them, that a model in full precision is stored in."""
+
+
+def find_files(source: str) -> dict[str, Path]:
+    """Find the file of every tensor of a checkpoint.
+
+    Args:
+        source: A folder, a safetensors file, or a hub id.
+
+    Returns:
+        The tensors' names, in the order of the files, and where each lies.
+
+    Raises:
+        UnknownNameError: There is no such folder, nor such a model on the hub.
+        InputError: It holds pickles, adapters or nothing, or a shard is missing.
+        FileFormatError: A file is not safetensors.
+    """
+    path = Path(source)
+    if path.is_file():
+        return _names_of(_checked_suffix(path))
+    if not path.is_dir():
+        if not is_hub_id(source):
+            raise UnknownNameError(f"no weights at {source}; give a folder that holds {SINGLE}")
+        path = fetch_folder(source, _PATTERNS)
+    files = [_names_of(file) for file in _shards(path)]
+    return {name: file for names in files for name, file in names.items()}
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        return _indexed(folder)
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    found = sorted(folder.glob("*.safetensors"))
+    whole = [file for file in found if file.name != ADAPTER]
+    if whole:
+        return whole
+    raise _nothing_there(folder, has_adapter=bool(found))
+
+
+def _nothing_there(folder: Path, *, has_adapter: bool) -> InputError:
+    if has_adapter:
+        return InputError(
+            f"{folder} holds adapters ({ADAPTER}) and no model; give the folder of their base"
+        )
+    pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
+    if pickles:
+        return _pickle(pickles[0])
+    return InputError(f"{folder} holds no safetensors; give a folder that holds {SINGLE}")
+
+
+def _checked_suffix(file: Path) -> Path:
+    if file.suffix in _PICKLES:
+        raise _pickle(file)
+    return file
+
+
+def _pickle(file: Path) -> InputError:
+    return InputError(
+        f"{file} is a pickle, which can run any code when it is read; load it where you trust it "
+        f"and write it anew with save_pretrained, which makes {SINGLE}"
+    )
+
+
+def _indexed(folder: Path) -> list[Path]:
+    """List the shards that an index names, each a plain name of a file beside it."""
+    index = folder / INDEX
+    try:
+        named = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise FileFormatError(
+            f"{index} is not an index of shards ({type(error).__name__}); download it again"
+        ) from error
+    for name in named:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise FileFormatError(
+                f"{index} names a file outside of its folder ({name!r}); download it again"
+            )
+        if not (folder / name).is_file():
+            raise InputError(
+                f"{folder} lacks {name}, one of the {len(named)} files that {INDEX} names; "
+                f"download it again"
+            )
+    return [folder / name for name in named]
+
+
+def _names_of(file: Path) -> dict[str, Path]:
+    with opened(file) as tensors:
+        return dict.fromkeys(tensors.keys(), file)
+
+
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """Open a file of tensors, read piece by piece.
+
+    Raises:
+        FileFormatError: It is not safetensors, or cut short.
+    """
+    try:
+        with safe_open(file, framework="pt", device="cpu", backend="pread") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        reason = str(error).strip().splitlines()
+        raise FileFormatError(
+            f"{file} is not safetensors, or cut short "
+            f"({reason[0] if reason else type(error).__name__}); download it again"
+        ) from error
+
+
+def pieces(stored: Any) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield the rows of a stored tensor, at most ``PIECE_BYTES`` at once where rows are that small.
+
+    Args:
+        stored: What ``get_slice`` of an opened file returns.
+
+    Yields:
+        Which rows, and their values on the host in the type of the file.
+    """
+    shape = stored.get_shape()
+    if not shape:
+        yield slice(None), read_whole(stored)
+        return
+    num_rows = shape[0]
+    row_bytes = 8 * max(1, torch.Size(shape[1:]).numel())
+    step = max(1, PIECE_BYTES // row_bytes)
+    for start in range(0, num_rows, step):
+        rows = slice(start, min(start + step, num_rows))
+        yield rows, stored[rows.start : rows.stop]
+
+
+def read_whole(stored: Any) -> torch.Tensor:
+    """Read a stored tensor at once, in the type of the file."""
+    whole: torch.Tensor = stored[()]
+    return whole

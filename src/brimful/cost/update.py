@@ -1,0 +1,169 @@
+"""What an optimizer keeps, and what it needs beside that while it updates.
+
+A rule turns the shapes of a bucket into parts that are updated one after another. Where a recipe
+has masters the buckets are those of ``build/precision/masters.py``; otherwise they are the
+optimizer's two groups, matrices and the rest.
+
+Ignored: step counts (4 bytes per tensor) and, of 8-bit AdamW, its two tables of 256 values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from brimful.cost.recipes import FP32_BYTES, RECIPES
+from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.job import Job, Optimizer
+
+MASTERS_BUCKET_BYTES = 2**25
+"""fp32 gradients that exist at a time; tested equal to ``build.precision.masters``."""
+QUANTIZED_BLOCK, QUANTIZED_LEAST = 256, 4096
+"""8-bit AdamW: values that share a scale, and the smallest tensor that is quantised; tested equal
+to ``build.optimizers.adamw_8bit``."""
+
+
+class Update(NamedTuple):
+    """Bytes of an optimizer, above parameters and gradients.
+
+    Attributes:
+        kept: Its state from the first update on, masters included.
+        first_peak: The most there is in the first update, which makes the state.
+        transient: The most there is in later ones beside the state.
+        why: What the state is, in words.
+    """
+
+    kept: int
+    first_peak: int
+    transient: int
+    why: str
+
+
+class Part(NamedTuple):
+    """Parameters that are updated at once: bytes that stay, and bytes while it lasts."""
+
+    kept: int
+    transient: int
+
+
+class Held(NamedTuple):
+    """What hangs on the recipe and the device, and not on the shapes.
+
+    Attributes:
+        num_bytes: Of one value of what is updated.
+        kernels: ``cuda`` or ``cpu``.
+        momentum: Of SGD.
+    """
+
+    num_bytes: int
+    kernels: str
+    momentum: float
+
+
+Rule = Callable[[Sequence[Shape], Held], list[Part]]
+
+
+def _adamw(shapes: Sequence[Shape], held: Held) -> list[Part]:
+    """Two moments, updated in place by one kernel."""
+    return [Part(2 * _num(shapes) * held.num_bytes, 0)]
+
+
+def _adamw_foreach(shapes: Sequence[Shape], held: Held) -> list[Part]:
+    """Two moments, and the roots of all second ones at once (``_multi_tensor_adam``)."""
+    one = _num(shapes) * held.num_bytes
+    return [Part(2 * one, one)]
+
+
+def _adamw_8bit(shapes: Sequence[Shape], held: Held) -> list[Part]:
+    """Two moments of a byte with an fp32 scale per block each; two fp32 ones of small tensors.
+
+    The CPU's kernel widens both, the gradient and a 16-bit parameter, and makes the root of the
+    second moment twice (``bitsandbytes/backends/cpu/ops.py``); CUDA's works in registers.
+    """
+    widened = 0 if held.kernels == "cuda" else 5 + (held.num_bytes < FP32_BYTES)
+    parts = []
+    for num in map(prod, shapes):
+        is_small = num < QUANTIZED_LEAST
+        blocks = 2 * FP32_BYTES * -(-num // QUANTIZED_BLOCK)
+        kept = 2 * num * FP32_BYTES if is_small else 2 * num + blocks
+        parts.append(Part(kept, 0 if is_small else widened * num * FP32_BYTES))
+    return parts
+
+
+def _sgd(shapes: Sequence[Shape], held: Held) -> list[Part]:
+    """One buffer, where there is momentum."""
+    return [Part(_num(shapes) * held.num_bytes * (held.momentum > 0), 0)]
+
+
+def _adafactor(shapes: Sequence[Shape], held: Held) -> list[Part]:
+    """A matrix's mean squares of rows and of columns; of anything else every value's square.
+
+    The estimate of one parameter's moment is made beside its predecessor's, which is still bound,
+    and beside the means or squares of its own gradient (``_single_tensor_adafactor`` in
+    ``torch/optim/_adafactor.py``).
+    """
+    nothing: Shape = (0,)
+    in_turn = pairwise([nothing, *shapes])
+    transient = max((prod(one) + prod(other) + sum(other) for one, other in in_turn), default=0)
+    return [Part(sum(map(sum, shapes)) * held.num_bytes, transient * held.num_bytes)]
+
+
+_RULES: dict[Optimizer, Rule] = {
+    "adamw": _adamw,
+    "adamw-foreach": _adamw_foreach,
+    "adamw-8bit": _adamw_8bit,
+    "sgd": _sgd,
+    "adafactor": _adafactor,
+}
+_WHY: dict[Optimizer, str] = {
+    "adamw": "AdamW: two moments per parameter",
+    "adamw-foreach": "AdamW: two moments per parameter",
+    "adamw-8bit": "AdamW: two moments of a byte, scales per 256",
+    "sgd": "SGD: momentum",
+    "adafactor": "Adafactor: means of rows and columns",
+}
+
+
+def update_of(job: Job, kernels: str) -> Update:
+    """Follow the first update and a later one of a job that has a formula.
+
+    Args:
+        job: What is trained.
+        kernels: ``cuda`` or ``cpu``.
+    """
+    recipe, rule = RECIPES[job.precision], _RULES[job.optimizer]
+    held = Held(recipe.updated, kernels, job.beta1)
+    shapes = parameter_shapes(job.model)
+    kept = _num(shapes) * recipe.master  # all masters are made before the first bucket
+    first_peak, transient = kept, 0
+    for bucket in _buckets(shapes, is_cut=bool(recipe.master)):
+        widened = _num(bucket) * recipe.master
+        for part in rule(bucket, held):
+            kept += part.kept
+            first_peak = max(first_peak, kept + widened + part.transient)
+            transient = max(transient, widened + part.transient)
+    why = _WHY[job.optimizer] + (", fp32 masters" if recipe.master else "")
+    return Update(kept, first_peak, transient, why)
+
+
+def _num(shapes: Sequence[Shape]) -> int:
+    return sum(map(prod, shapes))
+
+
+def _buckets(shapes: Sequence[Shape], *, is_cut: bool) -> Iterator[list[Shape]]:
+    """Yield matrices, then the rest, each cut into runs whose fp32 gradients fit the bucket.
+
+    A parameter larger than the bucket is a run of its own.
+    """
+    for group in ([s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]):
+        bucket: list[Shape] = []
+        num_bytes = 0
+        for shape in group:
+            wide = prod(shape) * FP32_BYTES
+            if is_cut and bucket and num_bytes + wide > MASTERS_BUCKET_BYTES:
+                yield bucket
+                bucket, num_bytes = [], 0
+            bucket.append(shape)
+            num_bytes += wide
+        if bucket:
+            yield bucket

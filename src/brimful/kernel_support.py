@@ -1,0 +1,158 @@
+"""Which attention kernel runs where: one table that planner, simulator and trainer read.
+
+Knows the device by whose kernels it has (``cpu`` or ``cuda``) and its compute capability, and no
+torch. The rules are the first ones of PyTorch's ``sdp_utils.cpp`` (2.11 to 2.13); what depends on
+more than the job, as on the version of cuDNN, PyTorch says itself.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from brimful.errors import UnsupportedError
+from brimful.job import Job, Precision
+from brimful.strategy import Attention, Strategy
+
+HALF: frozenset[Precision] = frozenset({
+    "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master",
+})  # fmt: skip
+"""Recipes whose queries meet their keys in 16 bits."""
+AMPERE, BLACKWELL = 8.0, 12.1
+"""The first and the last compute capability that FlashAttention-2 and cuDNN's kernel know."""
+MAXWELL, VOLTA = 5.0, 7.0
+FLASH_WIDTH, CUDNN_WIDTH, CUDNN_WIDTH_ON_HOPPER = 256, 128, 256
+HALF_MULTIPLE, FULL_MULTIPLE = 8, 4
+HOPPER = 9.0
+
+
+class Place(NamedTuple):
+    """Where attention is to run.
+
+    Attributes:
+        kernels: Whose kernels the device has.
+        capability: CUDA compute capability, e.g. 9.0; of no meaning for ``cpu``.
+    """
+
+    kernels: Literal["cpu", "cuda"]
+    capability: float
+
+
+def check_attention(job: Job, strategy: Strategy, place: Place) -> Strategy:
+    """Return the strategy as it is, or say why its attention cannot run in a place.
+
+    Args:
+        job: What is trained.
+        strategy: How it is run.
+        place: Where.
+
+    Raises:
+        UnsupportedError: With the reason and what to use instead.
+    """
+    reason = why_not(job, strategy.attention, place)
+    if reason is not None:
+        raise UnsupportedError(
+            f"attention={strategy.attention} cannot run here: {reason}; use "
+            f"{' or '.join(runnable(job, place))}"
+        )
+    return strategy
+
+
+def runnable(job: Job, place: Place) -> tuple[Attention, ...]:
+    """List what could run a job in a place; ``eager`` and ``sdpa`` always can."""
+    return tuple(name for name in _REASONS if why_not(job, name, place) is None)
+
+
+def why_not(job: Job, attention: Attention, place: Place) -> str | None:
+    """Return the first reason why a kernel cannot run a job in a place, if there is one.
+
+    Args:
+        job: What is trained.
+        attention: The kernel.
+        place: Where.
+    """
+    if place.kernels == "cpu":
+        return _NOT_ON_CPU.get(attention)
+    return next(_REASONS[attention](job, place.capability), None)
+
+
+_NOT_ON_CPU: dict[Attention, str] = {
+    "efficient": "it has kernels for CUDA only, and a CPU's one fused kernel is flash",
+    "cudnn": "cuDNN has kernels for CUDA only, and a CPU's one fused kernel is flash",
+    "flex": "FlexAttention has no backward pass on a CPU",
+    "varlen": "FlashAttention over packed rows has kernels for CUDA only",
+}
+"""On a CPU ``sdpa`` and ``flash`` are one kernel, which takes every type and a mask."""
+
+
+def _flash(job: Job, capability: float) -> Iterator[str]:
+    yield from _not_between(AMPERE, BLACKWELL, capability)
+    yield from _not_half(job)
+    width = job.model.head_dim
+    if width > FLASH_WIDTH:
+        yield f"it takes heads of at most {FLASH_WIDTH}, not {width}"
+    if _is_small(capability) and 192 < width <= 224:  # noqa: PLR2004
+        yield f"it has no backward for heads of {width} on compute capability {capability}"
+
+
+def _is_small(capability: float) -> bool:
+    """Cards of little shared memory: RTX 30 and 40, A10, A40, L40, RTX 50."""
+    return 8.6 <= capability <= 8.9 or 12.0 <= capability <= BLACKWELL  # noqa: PLR2004
+
+
+def _efficient(job: Job, capability: float) -> Iterator[str]:
+    yield from _not_between(MAXWELL, BLACKWELL, capability)
+    if job.precision.startswith("bf16") and capability < AMPERE:
+        yield f"it takes bf16 from compute capability {AMPERE} on, not {capability}"
+    yield from _odd_heads(job, _alignment(job, capability))
+
+
+def _alignment(job: Job, capability: float) -> int:
+    """``minimum_gemm_alignment`` of sdp_utils.cpp, in elements."""
+    half = job.precision in HALF
+    if capability >= AMPERE or (capability >= VOLTA and half):
+        return HALF_MULTIPLE if half else FULL_MULTIPLE
+    return 1
+
+
+def _cudnn(job: Job, capability: float) -> Iterator[str]:
+    yield from _not_between(AMPERE, BLACKWELL, capability)
+    yield from _not_half(job)
+    widest = CUDNN_WIDTH_ON_HOPPER if capability == HOPPER else CUDNN_WIDTH
+    if job.model.head_dim > widest:
+        yield f"it takes heads of at most {widest}, not {job.model.head_dim}"
+    yield from _odd_heads(job, HALF_MULTIPLE)
+
+
+def _varlen(job: Job, capability: float) -> Iterator[str]:
+    yield from _flash(job, capability)
+    yield from _odd_heads(job, HALF_MULTIPLE)
+
+
+def _flex(_job: Job, capability: float) -> Iterator[str]:
+    if capability < VOLTA:
+        yield f"Triton compiles it from compute capability {VOLTA} on, not {capability}"
+
+
+def _nothing(_job: Job, _capability: float) -> Iterator[str]:
+    return iter(())
+
+
+def _not_between(least: float, most: float, capability: float) -> Iterator[str]:
+    if not least <= capability <= most:
+        yield f"it needs compute capability {least} to {most}, not {capability}"
+
+
+def _not_half(job: Job) -> Iterator[str]:
+    if job.precision not in HALF:
+        yield f"it takes bf16 and fp16, and precision={job.precision} computes in fp32"
+
+
+def _odd_heads(job: Job, multiple: int) -> Iterator[str]:
+    if job.model.head_dim % multiple:
+        yield f"it takes heads of a multiple of {multiple}, not {job.model.head_dim}"
+
+
+_REASONS: dict[Attention, Callable[[Job, float], Iterator[str]]] = {
+    "eager": _nothing, "sdpa": _nothing, "flash": _flash, "efficient": _efficient,
+    "cudnn": _cudnn, "flex": _flex, "varlen": _varlen,
+}  # fmt: skip
+"""Reasons against each on CUDA, in PyTorch's order."""

@@ -1,0 +1,66 @@
+"""BERT type encoders: LayerNorm after each part, learned positions, GELU, a pooler and a head.
+
+Source: ``transformers.models.bert``; Devlin et al. 2018, arXiv:1810.04805.
+"""
+
+from typing import Any
+
+from brimful.models.spec import ModelSpec, ParameterCount
+
+MODEL_TYPE = "bert"
+REQUIRED = ()
+_DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+NUM_LABELS = 2
+"""Classes of a configuration that names none, as ``PretrainedConfig`` has it."""
+
+
+def read(name: str, config: dict[str, Any]) -> ModelSpec:
+    """Take the dimensions out of a configuration, with the defaults of ``BertConfig``."""
+    sizes = {**_DEFAULTS, **config}
+    return ModelSpec(
+        name=name,
+        model_type=MODEL_TYPE,
+        hidden_size=sizes["hidden_size"],
+        intermediate_size=sizes["intermediate_size"],
+        num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"],
+        num_kv_heads=sizes["num_attention_heads"],
+        head_dim=sizes["hidden_size"] // sizes["num_attention_heads"],
+        vocab_size=sizes["vocab_size"],
+        max_seq_len=sizes["max_position_embeddings"],
+        tied_embeddings=False,  # a classifier has no output layer to tie
+        hf_config=config,
+    )
+
+
+def parameter_count(spec: ModelSpec) -> ParameterCount:
+    """Count a classifier's parameters: 4 (h^2 + h) attention, 2 h f + f + h MLP, norms 2 h each.
+
+    The pooler is h^2 + h, the head h + 1 for every class.
+    """
+    h, f = spec.hidden_size, spec.intermediate_size
+    sizes = {**_DEFAULTS, **spec.hf_config}
+    rows = spec.vocab_size + spec.max_seq_len + sizes["type_vocab_size"]
+    return ParameterCount(
+        embedding=rows * h + 2 * h,
+        block=4 * (h * h + h) + 2 * h * f + f + h + 4 * h,
+        num_blocks=spec.num_layers,
+        other_blocks=0,
+        final=h * h + h,
+        head=num_labels(spec.hf_config) * (h + 1),
+    )
+
+
+def num_labels(config: dict[str, Any]) -> int:
+    """Count the classes that a configuration names."""
+    if "num_labels" in config:
+        return int(config["num_labels"])
+    return len(config["id2label"]) if config.get("id2label") else NUM_LABELS

@@ -1,0 +1,111 @@
+"""Any other architecture that ``transformers`` builds: its sizes, read by their usual names.
+
+Nothing is counted in closed form here and no profile is traced for these: they are simulated,
+trained and measured, and their predictions are refused. Imports ``transformers``, and only for
+them.
+"""
+
+import difflib
+from typing import Any
+
+from brimful.errors import ModelConfigError
+from brimful.models.spec import ModelSpec
+
+_SIZES = {
+    "hidden_size": ("hidden_size", "d_model", "n_embd", "dim"),
+    "intermediate_size": (
+        "intermediate_size",
+        "ffn_dim",
+        "n_inner",
+        "encoder_ffn_dim",
+        "hidden_dim",
+    ),
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "encoder_layers"),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads"),
+    "vocab_size": ("vocab_size",),
+    "max_seq_len": ("max_position_embeddings", "n_positions"),
+}
+_POSITIONS_AFTER_PADDING = frozenset(
+    {
+        "camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta",
+        "xlm-roberta-xl", "xmod",
+    }
+)  # fmt: skip
+"""RoBERTa and its kin, whose first token stands at the position after the padding token's id."""
+_REASON_LENGTH = 160
+
+
+def known_types() -> frozenset[str]:
+    """Name the model types that ``transformers`` predicts tokens or classifies sequences with."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return frozenset(
+        {
+            *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        }
+    )
+
+
+def encoder_types() -> frozenset[str]:
+    """Name the model types whose tokens see the whole text: those with a masked-language head."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
+def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
+    """Take the dimensions out of a configuration, with the defaults of its own class.
+
+    Raises:
+        ModelConfigError: ``transformers`` refuses it, or it lacks a size that all models have.
+    """
+    made = _make(name, model_type, config)
+    sizes = {field: _size(name, made, field) for field in _SIZES}
+    if model_type in _POSITIONS_AFTER_PADDING:
+        sizes["max_seq_len"] -= made.pad_token_id + 1
+    num_heads = sizes["num_heads"]
+    return ModelSpec(
+        name=name,
+        model_type=model_type,
+        num_kv_heads=getattr(made, "num_key_value_heads", None) or num_heads,
+        head_dim=getattr(made, "head_dim", None) or sizes["hidden_size"] // num_heads,
+        tied_embeddings=bool(getattr(made, "tie_word_embeddings", False)),
+        hf_config=config,
+        **sizes,
+    )
+
+
+def _make(name: str, model_type: str, config: dict[str, Any]) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        made = AutoConfig.for_model(model_type, **config)
+    except Exception as error:  # its checks raise errors of many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
+        raise ModelConfigError(
+            f"transformers cannot read {name} ({reason[:_REASON_LENGTH]}); mend that field"
+        ) from error
+    return made.get_text_config()
+
+
+def _size(name: str, made: Any, field: str) -> int:
+    for spelt in _SIZES[field]:
+        value = getattr(made, spelt, None)
+        if type(value) is int and value > 0:
+            return value
+    raise ModelConfigError(
+        f"{name} has no {_SIZES[field][0]}, so that it is no transformer of one kind of block; "
+        f"give another model"
+    )
+
+
+def unknown_type(name: str, model_type: object, ours: tuple[str, ...]) -> ModelConfigError:
+    """Build the error for an architecture that neither this version nor ``transformers`` knows."""
+    known = [*ours, *known_types()]
+    near = difflib.get_close_matches(str(model_type), known, n=1, cutoff=0.75)
+    fix = f"did you mean {near[0]}?" if near else "give a model of one of these"
+    return ModelConfigError(
+        f"{name} has model_type {model_type!r} and this version knows {' and '.join(ours)}, and "
+        f"the decoders and classifiers of transformers; {fix}"
+    )

@@ -1,0 +1,38 @@
+"""A model with more rows than its configuration says: added tokens, other classes."""
+
+import msgspec
+
+from brimful.errors import InputError
+from brimful.models.spec import MODULE, ModelSpec
+
+MAX_LABELS = 10**6
+
+
+def with_vocab_size(spec: ModelSpec, num_tokens: int) -> ModelSpec:
+    """Return the model with at least as many rows as a tokenizer has tokens.
+
+    A model often has more rows than its tokenizer needs; it keeps them. Rows that its checkpoint
+    has not are made when the weights are loaded (``build.weights``).
+
+    Args:
+        spec: A model with an embedding.
+        num_tokens: The tokenizer's tokens, added ones included.
+    """
+    if spec.model_type == MODULE or num_tokens <= spec.vocab_size:
+        return spec
+    config = {**spec.hf_config, "vocab_size": num_tokens}
+    return msgspec.structs.replace(spec, vocab_size=num_tokens, hf_config=config)
+
+
+def with_num_labels(spec: ModelSpec, num_labels: int) -> ModelSpec:
+    """Return the classifier with this many classes.
+
+    Raises:
+        InputError: There are fewer than 2, or absurdly many.
+    """
+    if not 2 <= num_labels <= MAX_LABELS:  # noqa: PLR2004 - one class is told from nothing
+        raise InputError(f"num_labels={num_labels} is out of range; give 2 to {MAX_LABELS} classes")
+    names = ("id2label", "label2id", "num_labels")
+    config = {field: value for field, value in spec.hf_config.items() if field not in names}
+    labels = {str(i): f"LABEL_{i}" for i in range(num_labels)}
+    return msgspec.structs.replace(spec, hf_config={**config, "id2label": labels})

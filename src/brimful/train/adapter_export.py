@@ -1,0 +1,143 @@
+"""Handing trained adapters over: as PEFT keeps them, or merged into a plain model.
+
+Both write a folder of safetensors whole or not at all, and leave the model that trains as it is.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from brimful.build.adapters import NAME, adapted_layers, base_name, full_weight, merged_weight
+from brimful.errors import InputError
+from brimful.files import disk_error
+
+WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+"""PEFT's wrapper, inside which it looks for every name."""
+
+
+def export_adapters(model: Any, *, base: str, folder: Path) -> None:
+    """Write the adapters in PEFT's format: ``adapter_model.safetensors``, ``adapter_config.json``.
+
+    Args:
+        model: Adapted.
+        base: Folder or hub id of the model that the adapters belong to; empty if it has none.
+        folder: Loadable by ``PeftModel.from_pretrained`` afterwards; replaced if there.
+
+    Raises:
+        InputError: The model has no adapters.
+        RunError: The disk is full; adapters that were there before are untouched.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    _require_adapters(model)
+    tensors = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
+    named = {_PREFIX + name: _on_host(tensor) for name, tensor in tensors.items()}
+    config = model.peft_config[NAME]
+    before = config.base_model_name_or_path, config.inference_mode
+    config.base_model_name_or_path, config.inference_mode = base or None, True
+    try:
+        with _replacing(folder) as temporary:
+            save_file(named, temporary / WEIGHTS, metadata={"format": "pt"})
+            config.save_pretrained(str(temporary))
+    finally:
+        config.base_model_name_or_path, config.inference_mode = before
+
+
+def merge(model: Any, *, dtype: torch.dtype, folder: Path) -> None:
+    """Write a plain model: every adapter merged into its layer, quantised ones made whole.
+
+    What is merged is what trained: a quantised layer's rounded weight, not the one it was made of.
+
+    Args:
+        model: Adapted, of ``transformers``.
+        dtype: Type of all weights that are written.
+        folder: Loadable by ``from_pretrained`` afterwards; replaced if there.
+
+    Raises:
+        InputError: The model has no adapters.
+        RunError: The disk is full; a model that was there before is untouched.
+    """
+    _require_adapters(model)
+    plain = plain_model(model, dtype=dtype)
+    with _replacing(folder) as temporary:
+        plain.save_pretrained(temporary)
+
+
+def plain_model(model: Any, *, dtype: torch.dtype) -> Any:
+    """Return a model of the same class without adapters, merged, on the host.
+
+    Args:
+        model: Adapted, of ``transformers``.
+        dtype: Type of its weights.
+    """
+    with torch.device("meta"):
+        plain = type(model)(model.config)
+    plain.load_state_dict(merged_tensors(model, dtype=dtype), strict=False, assign=True)
+    plain.tie_weights()
+    plain.generation_config = getattr(model, "generation_config", None)
+    plain.config.dtype = dtype
+    return plain
+
+
+def merged_tensors(model: Any, *, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return the parameters of the merged model on the host, under their plain names.
+
+    Args:
+        model: Adapted.
+        dtype: Type of all of them.
+    """
+    from peft.utils.other import ModulesToSaveWrapper
+
+    paths = {id(module): path for path, module in model.named_modules()}
+    adapted = {f"{paths[id(layer)]}.base_layer": layer for layer in adapted_layers(model)}
+    found: dict[str, torch.Tensor] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            plain = base_name(f"{path}.{name}")
+            if plain is None:
+                continue
+            if name != "weight":
+                found[plain] = _on_host(parameter).to(dtype)
+            elif path in adapted:
+                found[plain] = _on_host(merged_weight(adapted[path], dtype=dtype))
+            else:
+                found[plain] = _on_host(full_weight(module)).to(dtype)
+    for path, module in model.named_modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            trained = module.modules_to_save[NAME].named_parameters()
+            found |= {f"{path}.{name}": _on_host(p).to(dtype) for name, p in trained}
+    return found
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu").contiguous()
+
+
+def _require_adapters(model: Any) -> None:
+    if NAME not in getattr(model, "peft_config", {}):
+        raise InputError(
+            "the model has no adapters to write or merge: it was trained with method=full, whose "
+            "weights are exported as they are; use method=lora, dora or qlora"
+        )
+
+
+@contextlib.contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside the target that takes its place if the block succeeds."""
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except OSError as error:
+        raise disk_error(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,116 @@
+"""One row of the first step as plain text: what is read, and what of it is learnt."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from brimful.errors import InputError
+from brimful.train.data.batches import START
+from brimful.train.data.encoders.base import IGNORED
+from brimful.train.data.prepare import Prepared
+from brimful.train.data.rows import Answer
+from brimful.train.data.sample_batches import SampleBatches
+
+if TYPE_CHECKING:
+    from brimful.build.batch import Batch
+
+_LEARNT, _READ = " loss | ", "      | "
+MIN_WIDTH = 20
+
+
+class _Token(NamedTuple):
+    """A token of the row: its document, whether it is learnt, its id."""
+
+    document: int
+    is_learnt: bool
+    token: int
+
+
+def preview(prepared: Prepared, *, number: int, width: int) -> str:
+    r"""Show a row as the model sees it, its special tokens spelt out.
+
+    Args:
+        prepared: The data.
+        number: Which row of the first step, from 1.
+        width: Columns of the terminal.
+
+    Returns:
+        Lines; those that begin with ``loss`` hold the tokens that the model learns to write. A line
+        end of the text is shown as ``\n``.
+
+    Raises:
+        InputError: The step has fewer rows.
+    """
+    batches, _ = prepared.batches.step_at(START)
+    rows = [(batch, row) for batch in batches for row in range(len(batch.inputs))]
+    if not 1 <= number <= len(rows):
+        raise InputError(f"the first step has {len(rows)} rows and {number} is none; give another")
+    batch, row = rows[number - 1]
+    tokens = _tokens(batch, row, is_masked=_answer_kind(prepared) == "tokens")
+    lines = [*_title(prepared, batch, row, tokens), ""]
+    columns = max(MIN_WIDTH, width - len(_READ))
+    for document, members in groupby(tokens, key=lambda token: token.document):
+        if tokens[-1].document > 1:
+            lines.append(f"document {document}")
+        lines += _paragraphs(prepared, list(members), columns)
+    return "\n".join([*lines, *_answer(prepared, batch, row, columns)])
+
+
+def _tokens(batch: "Batch", row: int, *, is_masked: bool) -> list[_Token]:
+    """List the tokens of a row; one is learnt where the label of the one before it says so."""
+    inputs = batch.inputs[row].tolist()
+    documents = [1] * len(inputs) if batch.segments is None else batch.segments[row].tolist()
+    labels = batch.labels[row].tolist() if is_masked else [IGNORED] * len(inputs)
+    return [
+        _Token(
+            documents[place],
+            place > 0 and labels[place - 1] != IGNORED and documents[place - 1] == documents[place],
+            token,
+        )
+        for place, token in enumerate(inputs)
+        if documents[place]
+    ]
+
+
+def _answer_kind(prepared: Prepared) -> Answer:
+    batches = prepared.batches
+    return batches.shape.answer if isinstance(batches, SampleBatches) else "tokens"
+
+
+def _title(prepared: Prepared, batch: "Batch", row: int, tokens: Sequence[_Token]) -> Iterator[str]:
+    num_learnt = int((batch.labels[row] != IGNORED).sum())
+    padding = batch.inputs.shape[1] - len(tokens)
+    what = "label" if _answer_kind(prepared) == "class" else "with loss"
+    yield f"{len(tokens)} tokens, {num_learnt} {what}, {padding} of padding"
+    if prepared.summary.template:
+        yield f"template: {prepared.summary.template}"
+
+
+def _paragraphs(prepared: Prepared, tokens: Sequence[_Token], columns: int) -> Iterator[str]:
+    for is_learnt, members in groupby(tokens, key=lambda token: token.is_learnt):
+        text = _decode(prepared, [token.token for token in members])
+        yield from _lines(text, _LEARNT if is_learnt else _READ, columns)
+
+
+def _answer(prepared: Prepared, batch: "Batch", row: int, columns: int) -> Iterator[str]:
+    if _answer_kind(prepared) == "class":
+        yield f"{_LEARNT}class {int(batch.labels[row])}"
+    elif _answer_kind(prepared) == "target":
+        yield "target"
+        ids = [token for token in batch.labels[row].tolist() if token != IGNORED]
+        yield from _lines(_decode(prepared, ids), _LEARNT, columns)
+
+
+def _decode(prepared: Prepared, ids: list[int]) -> str:
+    text: str = prepared.coder.tokenizer.decode(
+        ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    return text
+
+
+def _lines(text: str, margin: str, columns: int) -> Iterator[str]:
+    for line in text.splitlines(keepends=True):
+        # Escape sequences of the data must not reach the terminal as such.
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+        for start in range(0, len(shown), columns):
+            yield margin + shown[start : start + columns]

@@ -1,0 +1,66 @@
+"""Keeping a step whose gradients are not finite from touching the weights.
+
+Without it the update would write NaN into every weight, and nothing could be looked into after.
+Runs that scale their loss skip such steps themselves (``build/precision/loss_scaling.py``).
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from brimful.build.gradient_clip import gradient_norm
+from brimful.build.precision.masters import MasterWeights
+from brimful.build.program import Program, gradients
+
+
+@contextmanager
+def keeping_weights(program: Program) -> Iterator[None]:
+    """Turn an update by gradients that hold Inf or NaN into one that changes nothing.
+
+    Costs one reading of one number from the device per step: the clip has multiplied every gradient
+    by the same factor, so that one of them tells of all. Without a clip every gradient is read.
+    """
+    if program.scaler is not None:
+        yield
+        return
+
+    def check(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not _were_clipped_by_a_number(program) and not _have_a_norm(program):
+            optimizer.zero_grad(set_to_none=True)  # what has no gradient is not updated
+
+    handle = program.optimizer.register_step_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor holds neither Inf nor NaN, without a copy of it."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
+
+
+def _have_a_norm(program: Program) -> bool:
+    return math.isfinite(float(gradient_norm(program.model.parameters())))
+
+
+def _were_clipped_by_a_number(program: Program) -> bool:
+    """Tell whether the clip shows that all gradients are finite; False where it shows nothing.
+
+    A norm of NaN makes all gradients NaN; one of Inf makes what was finite 0 and the rest NaN. So a
+    gradient that is finite and not 0 was multiplied by a number, which takes a finite norm.
+    """
+    if program.job.clip <= 0:
+        return False
+    if isinstance(program.optimizer, MasterWeights):
+        return 0 < float(program.optimizer.gradient_factor) <= 1
+    found = [gradient for gradient in gradients(program) if gradient.numel()]
+    if not found:
+        return True
+    low, high = torch.stack(torch.aminmax(min(found, key=torch.numel))).tolist()
+    return bool(0 < max(-low, high) < float("inf"))

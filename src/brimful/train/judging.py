@@ -1,0 +1,122 @@
+"""How good the model is on the held-out sample: loss, perplexity, accuracy."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from brimful.build.batch import IGNORE_INDEX, Batch, count_targets
+from brimful.build.program import Program
+from brimful.build.step import evaluate
+from brimful.errors import RunError
+from brimful.job import Task
+from brimful.run_files import EvalRow
+from brimful.train.bad_step import describe_origin
+from brimful.train.nan import find_in_forward
+from brimful.train.tally import Tally
+
+PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "seq2seq"})
+
+
+def judge_heldout(program: Program, batches: Sequence[Batch], step: int, tally: Tally) -> EvalRow:
+    """Judge the model after a step.
+
+    Args:
+        program: The program.
+        batches: The held-out sample.
+        step: The step just done.
+        tally: Knows the best loss so far.
+
+    Raises:
+        RunError: The loss is not finite.
+    """
+    hits = Hits()
+    with hits.counting(program):
+        loss = float(evaluate(program, batches))
+    if not math.isfinite(loss):
+        raise _no_number(program, batches, step, loss)
+    return EvalRow(
+        step=step,
+        heldout_loss=loss,
+        perplexity=perplexity(program.job.task, loss),
+        accuracy=hits.accuracy,
+        is_best=tally.would_be_best(loss),
+    )
+
+
+def perplexity(task: Task, loss: float) -> float | None:
+    """Return the exponential of a loss in nats per token; None where no tokens are predicted.
+
+    None too where it is larger than any number.
+    """
+    if task not in PREDICTS_TOKENS:
+        return None
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return None
+
+
+class Hits:
+    """Counts what a classifier gets right, from what its loss is given: no second forward pass.
+
+    Attributes:
+        num_right: Unmasked targets whose class had the highest score.
+        num_counted: Unmasked targets that were scored by class; 0 where the task has no classes.
+    """
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self.num_right = 0
+        self.num_counted = 0
+
+    @contextmanager
+    def counting(self, program: Program) -> Iterator[None]:
+        """Count along with every loss inside the block."""
+        if program.job.task in PREDICTS_TOKENS:
+            yield
+            return
+        handle = program.loss.register_forward_pre_hook(lambda _loss, given: self._count(*given))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of targets that were right; None where there were no classes."""
+        return self.num_right / self.num_counted if self.num_counted else None
+
+    def _count(self, scores: Any, labels: torch.Tensor, _num_targets: int) -> None:
+        if not _are_class_scores(scores, labels):
+            return
+        counted = labels != IGNORE_INDEX
+        self.num_right += int(((scores.argmax(1) == labels) & counted).sum())
+        self.num_counted += int(counted.sum())
+
+
+def _are_class_scores(scores: Any, labels: torch.Tensor) -> bool:
+    """Tell whether it is [batch, classes, ...] beside whole numbers [batch, ...].
+
+    So torch's cross-entropy is called; a module of the user's may learn something else.
+    """
+    return (
+        isinstance(scores, torch.Tensor)
+        and scores.is_floating_point()
+        and not labels.is_floating_point()
+        and scores.ndim == labels.ndim + 1
+        and scores.shape[:1] + scores.shape[2:] == labels.shape
+    )
+
+
+def _no_number(program: Program, batches: Sequence[Batch], step: int, loss: float) -> RunError:
+    num_targets, origin = count_targets(batches), None
+    program.model.eval()
+    for number, batch in enumerate(batches):
+        origin = origin or find_in_forward(program, batch, number, num_targets=num_targets)
+    return RunError(
+        f"the held-out loss became {loss} after step {step}, "
+        f"{describe_origin(origin, len(batches))}; use a recipe of a wider range, such as bf16"
+    )

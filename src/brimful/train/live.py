@@ -1,0 +1,159 @@
+"""The live view of a run on a terminal: a few lines that are redrawn in place."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.run_files import EvalRow
+from brimful.train.step_report import (
+    StepReport,
+    describe_eval,
+    describe_number,
+    describe_scale,
+    describe_share,
+)
+from brimful.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NEAR_LIMIT = 0.95
+"""From this share of the limit on the peak is drawn as a warning."""
+_REFRESHES_PER_S = 4
+
+
+class RichObserver:
+    """Redraws the numbers in place; checkpoints and sentences scroll above them."""
+
+    def __init__(self, console: Any = None) -> None:
+        """Draw on ``console``, a ``rich`` console (None is standard output)."""
+        from rich.console import Console
+        from rich.live import Live
+
+        self._spinner: Any = None
+        self._report: StepReport | None = None
+        self._last: EvalRow | None = None
+        self._best: EvalRow | None = None
+        self._console = console or Console()
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=_REFRESHES_PER_S,
+            get_renderable=self._view,
+            vertical_overflow="visible",
+        )
+
+    def on_stage(self, text: str) -> None:
+        """Show that something is being done, and what."""
+        from rich.spinner import Spinner
+
+        self._spinner = Spinner("dots", text=f"{text} ...")
+        self._live.start()
+        self._live.refresh()
+
+    def on_step(self, report: StepReport) -> None:
+        """Take the numbers that are drawn next."""
+        self._report = report
+        self._live.start()
+
+    def on_eval(self, row: EvalRow) -> None:
+        """Show the newest and the best result on held-out data."""
+        self._last = row
+        self._best = row if row.is_best else self._best
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """Print where the checkpoint is, above the numbers."""
+        self.on_message(f"step {step}: saved {path}")
+
+    def on_message(self, text: str) -> None:
+        """Print a sentence above the numbers."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Draw for the last time."""
+        self._spinner = None
+        self._live.stop()
+
+    def _view(self) -> "RenderableType":
+        if self._report is not None:
+            return view(self._report, self._last, self._best)
+        return self._spinner or ""
+
+
+def view(report: StepReport, last: EvalRow | None, best: EvalRow | None) -> "RenderableType":
+    """Lay the numbers of a step out, in at most 80 columns.
+
+    Args:
+        report: The step.
+        last: The newest result on held-out data.
+        best: The best one.
+    """
+    from rich.console import Group
+
+    lines = [_loss_line(report), _speed_line(report)]
+    if last is not None:
+        lines.append(_eval_line(last, best))
+    return Group(_bars(report), *map(_line, lines))
+
+
+def _bars(report: StepReport) -> "RenderableType":
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    row = report.row
+    used, top = row.used_bytes or 0, row.peak_bytes or 0
+    whole = max(report.limit_bytes, top, 1)
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1, min_width=10)
+    grid.add_column(no_wrap=True)
+    done = f"{row.step}/{report.num_steps}  {format_seconds(report.remaining_s)} left"
+    grid.add_row("step", ProgressBar(total=report.num_steps, completed=row.step), done)
+    whose = "process" if report.is_process else "tensors"
+    grid.add_row(
+        "memory", ProgressBar(total=whole, completed=used), f"{format_bytes(used)} {whose}"
+    )
+    tone = "bar.complete" if top < NEAR_LIMIT * report.limit_bytes else "bold red"
+    bar = ProgressBar(total=whole, completed=top, complete_style=tone, finished_style=tone)
+    grid.add_row("peak", bar, _peak_words(top, report))
+    return grid
+
+
+def _peak_words(peak_bytes: int, report: StepReport) -> str:
+    """Say the peak and the limit, which is for tensors, not for a whole process."""
+    peak, limit = format_bytes(peak_bytes), format_bytes(report.limit_bytes)
+    return f"{peak} (tensors may take {limit})" if report.is_process else f"{peak} of {limit}"
+
+
+def _loss_line(report: StepReport) -> str:
+    row = report.row
+    parts = [
+        f"loss {describe_number(row.loss, '.4f')}",
+        f"lr {row.learning_rate:.2e}",
+        f"norm {describe_number(row.grad_norm, '.2f')}",
+    ]
+    return "  ".join([*parts, *describe_scale(report)])
+
+
+def _speed_line(report: StepReport) -> str:
+    row = report.row
+    parts = [
+        f"{format_count(row.tokens_per_s)} tok/s",
+        f"{format_seconds(row.step_s)}/step",
+        f"MFU {describe_share(row.mfu)}",
+    ]
+    # Without anything recomputed the two say the same.
+    if row.hfu is not None and row.mfu is not None and row.hfu > row.mfu:
+        parts.append(f"HFU {describe_share(row.hfu)}")
+    return "  ".join(parts)
+
+
+def _eval_line(last: EvalRow, best: EvalRow | None) -> str:
+    text = f"step {last.step}: {describe_eval(last)}"
+    if best is None or best.step == last.step:
+        return text
+    return f"{text}  best {best.heldout_loss:.4f} at step {best.step}"
+
+
+def _line(text: str) -> "RenderableType":
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,58 @@
+"""What every logger is given, and the names under which it shows a run's numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from brimful.plan import Plan
+from brimful.run_files import EvalRow, Row, TrainRow
+from brimful.train.observers import Observer
+
+
+class LoggedRun(NamedTuple):
+    """A run that begins or goes on.
+
+    Attributes:
+        out: Its folder.
+        plan: What is run.
+        last_step: The step that it goes on from; 0 where it begins.
+        rows: Its rows up to that step.
+    """
+
+    out: Path
+    plan: Plan
+    last_step: int
+    rows: tuple[Row, ...]
+
+
+MakeLogger = Callable[[LoggedRun], Observer]
+
+
+def scalars_of(row: Row) -> dict[str, float]:
+    """Name a row's numbers as people expect them; what is unknown is left out."""
+    named = _eval_scalars(row) if isinstance(row, EvalRow) else _train_scalars(row)
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _train_scalars(row: TrainRow) -> dict[str, float | None]:
+    return {
+        "train/loss": row.loss,
+        "train/learning_rate": row.learning_rate,
+        "train/grad_norm": row.grad_norm,
+        "train/tokens_per_s": row.tokens_per_s,
+        "train/step_s": row.step_s,
+        "train/mfu": row.mfu,
+        "train/hfu": row.hfu,
+        "train/loss_scale": row.loss_scale,
+        "train/skipped": None if row.loss_scale is None else float(row.skipped),
+        "memory/used_bytes": row.used_bytes,
+        "memory/peak_bytes": row.peak_bytes,
+    }
+
+
+def _eval_scalars(row: EvalRow) -> dict[str, float | None]:
+    return {
+        "eval/loss": row.heldout_loss,
+        "eval/perplexity": row.perplexity,
+        "eval/accuracy": row.accuracy,
+    }

@@ -1,0 +1,376 @@
+"""What of a program must outlive its process: which tensors, which plain numbers, and back again.
+
+Saved is what training changes: trainable parameters, persistent buffers, every entry of the
+optimizer's state whatever the optimizer, the loss scaler, random states. A frozen base is saved
+where it is random and no quantised copy; all else of it the build path makes again (from
+``job.weights``, or from the seed), and a checksum says whether it became the same: a checkpoint
+of adapters stays as small as they are, and a base that changed on the disk is noticed.
+
+Knows nothing of files and folders.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from brimful.build.program import Program
+from brimful.errors import FileFormatError, UnsupportedError
+from brimful.train.tensor_files import TensorShape
+from brimful.units import MIB
+
+Plain = bool | int | str | None
+"""A plain value; a float is its ``float.hex()``, which is exact and knows infinity."""
+
+_CHUNK_BYTES = 64 * MIB
+_NUMBERS = (bool, int, float, type(None))
+T = TypeVar("T")
+
+
+class PlainState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program holds besides tensors.
+
+    Attributes:
+        device: Type of the device that it was on.
+        optimizer: Plain values of the optimizer's state, per parameter and key.
+        groups: Plain numbers of the optimizer's groups.
+        scaler: The loss scaler's state, skipped steps included; None where there is none.
+        shared: Names of tensors that are the very memory of another, and that one's name.
+        on_host: Names of optimizer tensors in host memory while their parameter was not.
+        base_crc32: Checksum of the frozen tensors that are not saved; None where all are.
+    """
+
+    device: str
+    optimizer: dict[str, dict[str, Plain]]
+    groups: tuple[dict[str, Plain], ...]
+    scaler: dict[str, Plain] | None
+    shared: dict[str, str]
+    on_host: tuple[str, ...]
+    base_crc32: int | None
+
+
+class ProgramState(NamedTuple):
+    """A program's state; ``program`` is the memory that trains, or a copy, ``random`` a copy."""
+
+    program: dict[str, torch.Tensor]
+    random: dict[str, torch.Tensor]
+    plain: PlainState
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of them by their names."""
+        return {**self.program, **self.random}
+
+
+def capture(program: Program, *, base_crc32: int | None) -> ProgramState:
+    """List a program's state. Its tensors are the very memory that trains: no copy is made.
+
+    Args:
+        program: Between two steps.
+        base_crc32: What ``base_checksum`` says of it; the same from the first step to the last.
+
+    Raises:
+        UnsupportedError: The optimizer keeps something that is neither a tensor nor a number.
+    """
+    tensors, shared = _saved_once(program)
+    plain = PlainState(
+        device=program.device.type,
+        optimizer=_plain_entries(program),
+        groups=tuple(_group_numbers(group) for group in program.optimizer.param_groups),
+        scaler=_scaler_state(program),
+        shared=shared,
+        on_host=tuple(_on_host(program, tensors)),
+        base_crc32=base_crc32,
+    )
+    return ProgramState(tensors, random_states(program.device), plain)
+
+
+def program_tensors(program: Program) -> dict[str, torch.Tensor]:
+    """Name the tensors of model and optimizer that are saved, each memory once.
+
+    Raises:
+        UnsupportedError: The optimizer keeps something that is neither a tensor nor a number.
+    """
+    return _saved_once(program)[0]
+
+
+def room_for(
+    program: Program, saved: Mapping[str, TensorShape], plain: PlainState
+) -> dict[str, torch.Tensor]:
+    """Make room to load into: a fresh optimizer has no state before its first step.
+
+    Args:
+        program: Freshly built.
+        saved: Size and element type of what is saved.
+        plain: As saved.
+
+    Returns:
+        The model's own memory, and new memory for the rest, under the names that the program
+        knows: not those of the checkpoint where that is of another model.
+    """
+    room = {**_model_tensors(program), **random_states(program.device)}
+    trained = _trained(program)
+    for name, shape in saved.items():
+        _, parameter_name = _split(name)
+        if parameter_name in trained:
+            on_host = _belongs_on_host(program, name, shape, plain)
+            room[name] = _empty(shape, trained[parameter_name], on_host=on_host)
+    return room
+
+
+def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState) -> None:
+    """Give a program the state that was loaded into ``room``; the model's is there already.
+
+    Raises:
+        FileFormatError: ``plain`` is of another program.
+    """
+    trained = _trained(program)
+    everything = {**room, **{alias: _known(room, name) for alias, name in plain.shared.items()}}
+    for name, tensor in everything.items():
+        key, parameter_name = _split(name)
+        if key is not None:
+            program.optimizer.state[_known(trained, parameter_name)][key] = tensor
+    for parameter_name, numbers in plain.optimizer.items():
+        state = program.optimizer.state[_known(trained, parameter_name)]
+        state.update({key: _unpack(value) for key, value in numbers.items()})
+    for group, numbers in zip(program.optimizer.param_groups, plain.groups, strict=False):
+        group.update({key: _unpack(value) for key, value in numbers.items()})
+    _restore_scaler(program, plain)
+    _restore_random(room, program.device)
+
+
+def check_base(program: Program, plain: PlainState) -> None:
+    """Refuse to go on over another frozen base than the adapters were trained on.
+
+    Raises:
+        FileFormatError: The checksums differ.
+    """
+    now = base_checksum(program)
+    if now != plain.base_crc32:
+        source = program.job.weights or f"seed={program.job.seed}"
+        raise FileFormatError(
+            f"the frozen weights had checksum {_hex(plain.base_crc32)} and those of {source} now "
+            f"have {_hex(now)}; resume with the weights, torch and device that the run began with"
+        )
+
+
+def base_checksum(program: Program) -> int | None:
+    """Return the CRC-32 of every frozen tensor that is not saved; None where all are."""
+    checksum = None
+    for name, tensor in _unsaved_base(program):
+        checksum = zlib.crc32(name.encode(), checksum or 0)
+        for chunk in _bytes_of(tensor.detach()):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Copy the states of torch's generators; nothing in a run draws from any other."""
+    states = {"rng.cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["rng.cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+# The model.
+
+
+def _saved_of_model(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
+    # named_parameters lists a tied weight once; state_dict would save it twice.
+    for name, parameter in program.model.named_parameters():
+        is_plain = _is_plain(parameter) and parameter.is_floating_point()
+        if parameter.requires_grad or (program.job.weights is None and is_plain):
+            yield name, parameter
+    persistent = program.model.state_dict(keep_vars=True)
+    for name, buffer in program.model.named_buffers():
+        if name in persistent:
+            yield name, buffer
+
+
+def _unsaved_base(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
+    """List what is neither trained nor saved, each memory once.
+
+    The scales of a quantised weight are tensors of its own, which ``state_dict`` lists, or buffers
+    beside it.
+    """
+    seen = {id(tensor) for _, tensor in _saved_of_model(program)}
+    listed = list(program.model.state_dict(keep_vars=True).items())
+    for prefix, module in program.model.named_modules():
+        own = [p for p in module.parameters(recurse=False) if not p.requires_grad]
+        if any(id(parameter) not in seen for parameter in own):
+            listed += module.named_buffers(prefix, recurse=False)
+    for name, tensor in listed:
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _model_tensors(program: Program) -> dict[str, torch.Tensor]:
+    return {f"model.{name}": tensor.detach() for name, tensor in _saved_of_model(program)}
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a tensor that is its own memory, and no wrapper around several."""
+    return isinstance(value, torch.Tensor) and not is_traceable_wrapper_subclass(value)
+
+
+def _bytes_of(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """Give a tensor's bytes on the host, a chunk at a time."""
+    flat = tensor.contiguous().flatten().view(torch.uint8)
+    for chunk in flat.split(_CHUNK_BYTES):
+        yield memoryview(chunk.cpu().numpy())
+
+
+# The optimizer, whichever it is: a dict of tensors and numbers for each parameter.
+
+
+def _trained(program: Program) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in program.model.named_parameters() if p.requires_grad}
+
+
+def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
+    """List (parameter's name, key, value) of the optimizer's state.
+
+    Raises:
+        UnsupportedError: Something in it could not be saved and would be lost.
+    """
+    names = {parameter: name for name, parameter in _trained(program).items()}
+    for parameter, state in program.optimizer.state.items():
+        for key, value in state.items():
+            is_known = _is_plain(value) or isinstance(value, _NUMBERS)
+            if parameter not in names or "." in str(key) or not is_known:
+                raise UnsupportedError(
+                    f"{type(program.optimizer).__name__} keeps {key!r} of type "
+                    f"{type(value).__name__}, which no checkpoint can hold; use another optimizer"
+                )
+            yield names[parameter], key, value
+
+
+def _saved_once(program: Program) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tell the tensors of model and optimizer from further names of the same memory."""
+    tensors = _model_tensors(program)
+    seen = {_memory(tensor): name for name, tensor in tensors.items()}
+    shared = {}
+    for parameter_name, key, value in _entries(program):
+        if not isinstance(value, torch.Tensor):
+            continue
+        name = _name(parameter_name, key)
+        first = seen.setdefault(_memory(value), name)
+        if first == name:
+            tensors[name] = value.detach()
+        else:
+            shared[name] = first
+    return tensors, shared
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Say which memory a tensor is; unlike ``data_ptr`` this is known of pretend ones too."""
+    layout = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+    # Without elements all are alike, and nothing is shared.
+    owner = tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)  # noqa: SLF001
+    return owner, *layout
+
+
+def _plain_entries(program: Program) -> dict[str, dict[str, Plain]]:
+    entries: dict[str, dict[str, Plain]] = {}
+    for parameter_name, key, value in _entries(program):
+        if not isinstance(value, torch.Tensor):
+            entries.setdefault(parameter_name, {})[key] = _pack(value)
+    return entries
+
+
+def _group_numbers(group: dict[str, Any]) -> dict[str, Plain]:
+    # Switches (fused, foreach) are the program's own; some optimizers count their steps here.
+    return {key: _pack(value) for key, value in group.items() if type(value) in (int, float)}
+
+
+def _on_host(program: Program, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    trained = _trained(program)
+    for name, tensor in tensors.items():
+        key, parameter_name = _split(name)
+        if key is not None and tensor.device.type != trained[parameter_name].device.type:
+            yield name
+
+
+def _belongs_on_host(program: Program, name: str, shape: TensorShape, plain: PlainState) -> bool:
+    if plain.device == program.device.type:
+        return name in plain.on_host
+    # From another device: step counts live on the host unless the kernel reads them where it runs.
+    kernel_reads = any(
+        g.get("fused") or g.get("capturable") for g in program.optimizer.param_groups
+    )
+    return not shape.size and not kernel_reads
+
+
+def _empty(shape: TensorShape, parameter: torch.nn.Parameter, *, on_host: bool) -> torch.Tensor:
+    device = torch.device("cpu") if on_host else parameter.device
+    if shape.size == parameter.shape:
+        # In the parameter's own order of dimensions, as the optimizer would have made it.
+        return torch.empty_like(parameter.detach(), dtype=shape.dtype, device=device)
+    return torch.empty(shape.size, dtype=shape.dtype, device=device)
+
+
+def _name(parameter_name: str, key: str) -> str:
+    return f"optimizer.{key}.{parameter_name}"
+
+
+def _split(name: str) -> tuple[str | None, str]:
+    """Take an optimizer tensor's name apart into key and parameter; others have no key."""
+    kind, _, rest = name.partition(".")
+    key, _, parameter_name = rest.partition(".")
+    return (key, parameter_name) if kind == "optimizer" else (None, "")
+
+
+def _known(known: Mapping[str, T], name: str) -> T:
+    if name not in known:
+        raise FileFormatError(
+            f"the checkpoint is of another model: {name} is in the checkpoint only; "
+            f"resume with the plan that started the run"
+        )
+    return known[name]
+
+
+# Scaler, generators, numbers.
+
+
+def _scaler_state(program: Program) -> dict[str, Plain] | None:
+    scaler = getattr(program, "scaler", None)
+    if scaler is None:
+        return None
+    return {key: _pack(value) for key, value in scaler.state_dict().items()}
+
+
+def _restore_scaler(program: Program, plain: PlainState) -> None:
+    scaler = getattr(program, "scaler", None)
+    if (scaler is None) != (plain.scaler is None):
+        has, lacks = ("checkpoint", "plan") if scaler is None else ("plan", "checkpoint")
+        raise FileFormatError(
+            f"the {has} has a loss scaler and the {lacks} has none; "
+            f"resume with the plan that started the run"
+        )
+    if scaler is not None and plain.scaler is not None:
+        scaler.load_state_dict({key: _unpack(value) for key, value in plain.scaler.items()})
+
+
+def _restore_random(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["rng.cpu"])
+    if "rng.cuda" in states:
+        torch.cuda.set_rng_state(states["rng.cuda"], device)
+
+
+def _pack(value: float | None) -> Plain:
+    return value.hex() if isinstance(value, float) else value
+
+
+def _unpack(value: Plain) -> float | None:
+    try:
+        return float.fromhex(value) if isinstance(value, str) else value
+    except (ValueError, OverflowError) as error:
+        raise FileFormatError(f"the checkpoint holds {value!r}, which is no number") from error
+
+
+def _hex(checksum: int | None) -> str:
+    return "none" if checksum is None else f"{checksum:08x}"

@@ -1,0 +1,71 @@
+"""One step as it is shown: its numbers, and the words for them."""
+
+import msgspec
+
+from brimful.run_files import EvalRow, TrainRow
+from brimful.units import format_bytes, format_count, format_seconds
+
+UNKNOWN = "-"
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One optimizer step, as it is shown.
+
+    Attributes:
+        row: Just done, as it is logged.
+        num_steps: Of the whole run.
+        num_skipped: Steps of the whole run that were skipped so far.
+        is_process: Whether memory is that of the whole process (CPU) or of tensors (GPU).
+        limit_bytes: What the plan was made for.
+        remaining_s: Expected wall time to the last step.
+    """
+
+    row: TrainRow
+    num_steps: int
+    num_skipped: int
+    is_process: bool
+    limit_bytes: int
+    remaining_s: float
+
+
+def describe_step(report: StepReport) -> str:
+    """Say a step in one line of about 100 columns."""
+    row = report.row
+    parts = [
+        f"step {row.step}/{report.num_steps}",
+        f"loss {describe_number(row.loss, '.4f')}",
+        f"lr {row.learning_rate:.1e}",
+        f"norm {describe_number(row.grad_norm, '.2f')}",
+        f"{format_count(row.tokens_per_s)} tok/s",
+        f"MFU {describe_share(row.mfu)}",
+        f"peak {format_bytes(row.peak_bytes or 0)}",
+        f"{format_seconds(report.remaining_s)} left",
+    ]
+    return "  ".join([*parts, *describe_scale(report)])
+
+
+def describe_scale(report: StepReport) -> list[str]:
+    """Say the loss scale and how many steps were skipped; nothing where no loss is scaled."""
+    if report.row.loss_scale is None:
+        return []
+    return [f"scale {report.row.loss_scale:g}", f"{report.num_skipped} skipped"]
+
+
+def describe_number(value: float | None, spec: str) -> str:
+    """Print a number, or a dash where there is none."""
+    return UNKNOWN if value is None else format(value, spec)
+
+
+def describe_share(share: float | None) -> str:
+    """Print a share in percent, or a dash where it is unknown."""
+    return UNKNOWN if share is None else f"{100 * share:.1f}%"
+
+
+def describe_eval(row: EvalRow) -> str:
+    """Say how the model does on held-out data."""
+    parts = [f"held-out loss {row.heldout_loss:.4f}"]
+    if row.perplexity is not None:
+        parts.append(f"perplexity {row.perplexity:.4g}")
+    if row.accuracy is not None:
+        parts.append(f"accuracy {100 * row.accuracy:.2f}%")
+    return "  ".join([*parts, *(["best so far"] if row.is_best else [])])

@@ -1,0 +1,118 @@
+"""Searching without a formula finds what the formulas find, where there are both."""
+
+import pytest
+
+from brimful.cost.estimate import estimate
+from brimful.errors import InputError
+from brimful.rungs import MEASUREMENT_SCHEMA, Measurement
+from brimful.search.explain import ways_out
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+from brimful.simulate import search
+from brimful.simulate.attempt import attempt
+from brimful.simulate.run import simulate
+from brimful.simulate.search import simulated_shortfall, solve_by_simulation
+from brimful.verdict import judge
+from samples import make_cluster, make_job, make_strategy
+
+pytestmark = pytest.mark.torch
+
+FREE = Pins(None, None, None)
+UPDATE_SHARE = 0.25
+"""How much of a tiny model's step its update's launches are, which profiles leave out."""
+
+
+def by_simulation(job, cluster, pins=FREE, objective="time"):
+    told = []
+    found = solve_by_simulation(
+        job,
+        cluster,
+        pins,
+        attention="sdpa",
+        objective=objective,
+        on_tried=lambda *what: told.append(what),
+    )
+    assert found.plan.estimate is None
+    assert found.record.rung == "simulated"
+    assert found.record.num_considered <= len(told) <= search.MAX_SIMULATIONS + 1
+    return found
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "cuda"])
+def test_an_attempt_is_the_prediction_where_there_is_one(kernels):
+    job, cluster, strategy = make_job(), make_cluster(kernels), make_strategy(loss_chunks=2)
+    tried, predicted = attempt(job, cluster, strategy), estimate(job, cluster, strategy)
+    peak = predicted.predicted_peak_allocated_bytes
+    assert tried.peak_bytes == pytest.approx(peak, rel=1e-3)
+    assert tried.short_bytes == 0
+    assert predicted.predicted_step_s < tried.step_s
+    assert tried.step_s == pytest.approx(predicted.predicted_step_s, rel=UPDATE_SHARE)
+
+
+def test_the_whole_batch_in_one_piece_needs_no_further_look():
+    found = by_simulation(make_job(), make_cluster())
+    assert found.plan.strategy == make_strategy(micro_batch=4)
+    assert found.record.num_considered == 2
+
+
+def test_under_a_limit_it_finds_what_the_formulas_find():
+    job, cluster = make_job(seq_len=128), make_cluster()
+    whole = attempt(job, cluster, make_strategy(micro_batch=4))
+    tight = make_cluster(usable_bytes=int(0.8 * whole.peak_bytes))
+    known = solve(job, tight, FREE, attention="sdpa", objective="time")
+    found = by_simulation(job, tight)
+    best = found.record.rows[0]
+    assert best.fits
+    assert best.peak_bytes <= tight.device.usable_bytes
+    assert any(not row.fits for row in found.record.rows)
+    mine = estimate(job, tight, found.plan.strategy)
+    assert mine.predicted_step_s <= 1.05 * known.plan.estimate.predicted_step_s
+
+
+def test_pins_are_kept_and_unusable_ones_refused():
+    job, cluster = make_job(), make_cluster()
+    found = by_simulation(job, cluster, Pins(1, "full", 2))
+    assert found.plan.strategy == make_strategy(
+        micro_batch=1, activation_checkpointing="full", loss_chunks=2
+    )
+    with pytest.raises(InputError, match="does not divide"):
+        by_simulation(job, cluster, Pins(3, None, None))
+
+
+def test_where_nothing_fits_the_nearest_is_shown_with_ways_out():
+    job = make_job(seq_len=512, precision="fp32")
+    small = by_simulation(job, make_cluster(), Pins(1, "full", None), objective="memory")
+    limit = small.record.rows[0].peak_bytes - 1
+    found = by_simulation(
+        job, make_cluster(usable_bytes=limit), Pins(1, "full", None), objective="memory"
+    )
+    assert (found.record.num_fitting, found.record.rows[0].fits) == (0, False)
+    assert found.plan.strategy == small.plan.strategy
+    out = ways_out(found.plan, shortfall=simulated_shortfall())
+    assert any("--seq-len 256 would fit" in way for way in out)
+    assert any("--precision bf16 would fit" in way for way in out)
+
+
+def test_a_plan_without_an_estimate_is_judged_by_the_higher_rungs():
+    job, cluster = make_job(), make_cluster()
+    found = by_simulation(job, cluster, Pins(1, "none", 1))
+    simulation = simulate(job, cluster, found.plan.strategy)
+    measurement = Measurement(
+        schema=MEASUREMENT_SCHEMA,
+        versions=(),
+        method="a test's instrument",
+        items=simulation.items,
+        phases=simulation.phases,
+        measured_peak_allocated_bytes=5,
+        measured_peak_reserved_bytes=None,
+        measured_process_bytes=9,
+        measured_step_s=2.0,
+        timeline=None,
+    )
+    verdict = judge(found.plan, simulation, measurement)
+    rows = {row.name: row for row in verdict.rows}
+    assert all(row.predicted is None for row in verdict.rows)
+    assert verdict.usable_bytes == cluster.device.usable_bytes
+    assert rows["peak allocated"].simulated == found.record.rows[0].peak_bytes
+    assert rows["peak of step 2+"].measured == rows["peak of step 2+"].simulated > 0
+    assert judge(found.plan, None, None).rows

@@ -1,0 +1,194 @@
+"""Every switch that claims to be exact, against the plain fp32 loop on ragged masked samples."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from evidence import Case, ParityRow, Summary, describe_case, relative, spread_of
+from plain_loop import Step, plain_steps
+from progress import shown
+from ragged import batches_of, samples_of
+
+from brimful.build.assemble import build_program
+from brimful.build.batch import count_targets
+from brimful.build.program import Program
+from brimful.build.step import train_step
+from brimful.job import Adapter, Job, check_job, plain_job
+from brimful.models.config import load_model, read_config
+from brimful.strategy import Strategy, check_strategy
+
+NUM_STEPS = 20
+LOSS_BAR, NORM_BAR = 1e-5, 1e-4
+GLOBAL_BATCH, SEQ_LEN = 4, 24
+NUM_QUICK_CASES = 4
+_WIDTHS = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 97}
+_T5 = {
+    "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4, "num_layers": 2, "vocab_size": 97,
+    "decoder_start_token_id": 0, "pad_token_id": 0,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {**_WIDTHS, "intermediate_size": 80, "num_key_value_heads": 2},
+    "gpt2": {
+        "n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 97, "n_positions": 64,
+        "bos_token_id": None, "eos_token_id": None,
+    },
+    "bert": {**_WIDTHS, "intermediate_size": 64, "num_labels": 3, "pad_token_id": 0},
+    "t5": _T5,
+    "switch_transformers": {
+        **_T5, "num_experts": 4, "expert_capacity": 256, "num_sparse_encoder_layers": 1,
+        "num_sparse_decoder_layers": 1, "router_z_loss_coef": 0.0, "router_aux_loss_coef": 0.0,
+    },
+}  # fmt: skip
+_TASKS = {
+    "llama": "causal-lm",
+    "gpt2": "causal-lm",
+    "bert": "sequence-classification",
+    "t5": "seq2seq",
+    "switch_transformers": "seq2seq",
+}
+ADAPTER = Adapter(
+    rank=4,
+    alpha=8.0,
+    targets=("all-linear",),
+    trained_modules=(),
+    dtype="same",
+    base="same",
+    upcast="none",
+    input_requires_grad=False,
+)
+
+
+class Switched(NamedTuple):
+    """A job, and a strategy that claims to leave its mathematics alone."""
+
+    job: Job
+    strategy: Strategy
+
+
+def cases() -> tuple[Switched, ...]:
+    """List every switch for every kind of job that has it, at micro-batches of 1, 2 and 4."""
+    return tuple(
+        Switched(check_job(job), check_strategy(job, strategy))
+        for job, switches in _jobs()
+        for micro_batch in (1, 2, 4)
+        for strategy in _strategies(micro_batch, switches)
+    )
+
+
+_NONE: dict[str, Any] = {}
+_DECODER: tuple[dict[str, Any], ...] = (
+    _NONE,
+    {"activation_checkpointing": "full"},
+    {"activation_checkpointing": "full:2"},
+    {"activation_checkpointing": "selective"},
+    {"loss_chunks": 3},
+    {"attention": "eager"},
+    {"activation_checkpointing": "selective:1", "loss_chunks": 4},
+)
+_PACKED: tuple[dict[str, Any], ...] = (
+    _NONE,
+    {"activation_checkpointing": "full", "loss_chunks": 2},
+    {"activation_checkpointing": "selective"},
+    {"attention": "eager"},
+)
+_FEW: tuple[dict[str, Any], ...] = (_NONE, {"activation_checkpointing": "full"})
+
+
+def _jobs() -> Iterator[tuple[Job, tuple[dict[str, Any], ...]]]:
+    for model_type in ("llama", "gpt2"):
+        for packing, switches in (("none", _DECODER), ("documents", _PACKED), ("wrapped", _FEW)):
+            yield _job(model_type, packing=packing), switches
+        for method in ("lora", "dora"):
+            yield _job(model_type, method=method, adapter=ADAPTER), _FEW
+        for optimizer in ("adamw-foreach", "sgd"):
+            yield _job(model_type, optimizer=optimizer), (_NONE,)
+    for model_type in ("bert", "t5", "switch_transformers"):
+        yield _job(model_type), _FEW
+    module = load_model("plain_module:build")
+    yield _plain(module, task="module", seq_len=1), (_NONE,)
+
+
+def _job(model_type: str, **changes: Any) -> Job:
+    config = {"model_type": model_type, **CONFIGS[model_type]}
+    model = read_config(f"tiny-{model_type}", config)
+    return _plain(model, task=_TASKS[model_type], seq_len=SEQ_LEN, **changes)
+
+
+def _plain(model: Any, **changes: Any) -> Job:
+    fields = {"packing": "none", "global_batch": GLOBAL_BATCH, "num_steps": NUM_STEPS, "seed": 5}
+    return plain_job(model, **{**fields, "learning_rate": 1e-3, **changes})
+
+
+def _strategies(micro_batch: int, switches: tuple[dict[str, Any], ...]) -> Iterator[Strategy]:
+    plain = Strategy(
+        micro_batch=micro_batch, activation_checkpointing="none", loss_chunks=1, attention="sdpa"
+    )
+    yield from (msgspec.structs.replace(plain, **switch) for switch in switches)
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[ParityRow], Summary]:
+    """Train every case beside the plain loop; nothing is drawn."""
+    del seed
+    every = cases()
+    chosen = every[:: len(every) // NUM_QUICK_CASES] if quick else every
+    rows = [compare(case) for case in shown("parity", chosen)]
+    return rows, summarize(rows)
+
+
+def compare(case: Switched) -> ParityRow:
+    """Train one case and the plain loop from the same weights, on the same samples."""
+    program = build_program(case.job, case.strategy, torch.device("cpu"))
+    plain = _plain_steps(case.job, program.model.state_dict())
+    ours = [_our_step(program, step) for step in range(NUM_STEPS)]
+    pairs = list(zip(ours, plain, strict=True))
+    return ParityRow(
+        case=Case(job=case.job, strategy=case.strategy, kernels="cpu"),
+        num_steps=NUM_STEPS,
+        loss_error=max(abs(relative(one[0], other[0])) for one, other in pairs),
+        norm_error=max(abs(relative(one[1], other[1])) for one, other in pairs),
+    )
+
+
+_KNOWN: dict[bytes, list[Step]] = {}
+
+
+def _plain_steps(job: Job, weights: dict[str, torch.Tensor]) -> list[Step]:
+    """Run the plain loop once for a job; its first weights hang on nothing but the job."""
+    key = msgspec.json.encode(job)
+    if key not in _KNOWN:
+        prefix = "model." if job.task == "module" else ""
+        copied = {name.removeprefix(prefix): value.clone() for name, value in weights.items()}
+        _KNOWN[key] = plain_steps(job, copied, num_steps=NUM_STEPS)
+    return _KNOWN[key]
+
+
+def _our_step(program: Program, step: int) -> Step:
+    samples = samples_of(program.job, step=step)
+    batches = batches_of(program.job, samples, micro_batch=program.strategy.micro_batch)
+    rate, num_targets = program.job.learning_rate, count_targets(batches)
+    result = train_step(program, batches, num_targets=num_targets, learning_rate=rate)
+    return float(result.loss), float(result.grad_norm)
+
+
+def summarize(rows: list[ParityRow]) -> Summary:
+    """Sum up, and say which cases miss a bar."""
+    return Summary(
+        num_drawn=len(rows),
+        refusals=(),
+        num_cases=len(rows),
+        num_rich=0,
+        spreads=(
+            spread_of("loss", [row.loss_error for row in rows]),
+            spread_of("grad norm", [row.norm_error for row in rows]),
+        ),
+        bars=(
+            f"loss within {LOSS_BAR:g} and gradient norm within {NORM_BAR:g} of the plain fp32 "
+            f"loop's in each of {NUM_STEPS} steps",
+        ),
+        missed=tuple(
+            f"loss {row.loss_error:.1e}, norm {row.norm_error:.1e}: {describe_case(row.case)}"
+            for row in rows
+            if row.loss_error > LOSS_BAR or row.norm_error > NORM_BAR
+        ),
+    )

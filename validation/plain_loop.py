@@ -1,0 +1,139 @@
+"""The slow and obvious training loop that every switch must equal: one sample at a time, in fp32.
+
+No padding, no packing, no micro-batches, no kernels, no checkpointing, no accumulated mean: each
+sample runs alone through the model as ``transformers`` builds it, attention written out.
+"""
+
+from typing import Any
+
+import torch
+from plain_module import network
+from ragged import Sample, samples_of
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from brimful.build.batch import IGNORE_INDEX
+from brimful.job import Job
+
+_CLASSES = {
+    "causal-lm": AutoModelForCausalLM,
+    "chat": AutoModelForCausalLM,
+    "sequence-classification": AutoModelForSequenceClassification,
+    "seq2seq": AutoModelForSeq2SeqLM,
+}
+_NO_DROPOUT = (
+    "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout_prob",
+    "attention_probs_dropout_prob", "classifier_dropout", "dropout_rate", "router_jitter_noise",
+)  # fmt: skip
+Step = tuple[float, float]
+"""Mean loss per target, and the gradient norm before the clip."""
+
+
+def plain_steps(job: Job, weights: dict[str, torch.Tensor], *, num_steps: int) -> list[Step]:
+    """Train from given weights.
+
+    Args:
+        job: What is trained; its strategy plays no part.
+        weights: Of the model at the start, by the names that the build path gives.
+        num_steps: How many.
+    """
+    model = _model(job)
+    model.load_state_dict(weights)
+    model.train()
+    optimizer = _optimizer(job, model)
+    return [_step(job, model, optimizer, samples_of(job, step=step)) for step in range(num_steps)]
+
+
+def _model(job: Job) -> nn.Module:
+    if job.task == "module":
+        return network()
+    fields = {**job.model.hf_config, "use_cache": False}
+    config = AutoConfig.for_model(job.model.model_type, **fields)
+    for name in _NO_DROPOUT:
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    model = _CLASSES[job.task].from_config(config, dtype=torch.float32, attn_implementation="eager")
+    return _with_adapters(job, model)
+
+
+def _with_adapters(job: Job, model: Any) -> Any:
+    """Let PEFT put adapters in as its own users do; the wrapper is taken off again."""
+    if job.adapter is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=job.adapter.rank,
+        lora_alpha=job.adapter.alpha,
+        target_modules=job.adapter.targets[0]
+        if job.adapter.targets == ("all-linear",)
+        else list(job.adapter.targets),
+        use_dora=job.method == "dora",
+        fan_in_fan_out=job.model.model_type == "gpt2",
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config).base_model.model
+
+
+def _optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": job.weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if job.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=job.learning_rate, momentum=job.beta1, foreach=False)
+    if job.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups, lr=job.learning_rate, foreach=False)
+    betas = (job.beta1, job.beta2)
+    return torch.optim.AdamW(
+        groups, lr=job.learning_rate, betas=betas, eps=job.epsilon, foreach=False
+    )
+
+
+def _step(
+    job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, samples: list[Sample]
+) -> Step:
+    num_targets = sum(int((sample.labels != IGNORE_INDEX).sum()) for sample in samples)
+    loss = torch.stack([_loss(job, model, sample) for sample in samples]).sum() / num_targets
+    optimizer.zero_grad()
+    loss.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.stack([gradient.pow(2).sum() for gradient in gradients]).sum().sqrt()
+    if job.clip and norm > job.clip:
+        for gradient in gradients:
+            gradient *= job.clip / norm
+    optimizer.step()
+    return float(loss.detach()), float(norm)
+
+
+def _loss(job: Job, model: nn.Module, sample: Sample) -> torch.Tensor:
+    """Sum the negative log-probabilities of one sample's targets."""
+    logits = _logits(job, model, sample)
+    labels = sample.labels.reshape(-1)
+    chosen = labels != IGNORE_INDEX
+    log_probabilities = logits.log_softmax(-1)[chosen]
+    return -log_probabilities.gather(1, labels[chosen, None]).sum()
+
+
+def _logits(job: Job, model: Any, sample: Sample) -> torch.Tensor:
+    inputs = sample.inputs[None]
+    if job.task == "module":
+        return model(inputs)
+    if job.task == "seq2seq":
+        start = torch.full((1,), model.config.decoder_start_token_id)
+        before = sample.labels[:-1].where(sample.labels[:-1] != IGNORE_INDEX, 0)
+        written = torch.cat([start, before])[None]
+        return model(input_ids=inputs, decoder_input_ids=written).logits[0]
+    return model(input_ids=inputs).logits[0].reshape(-1, _width(job, model))
+
+
+def _width(job: Job, model: Any) -> int:
+    return (
+        model.config.num_labels if job.task == "sequence-classification" else job.model.vocab_size
+    )
