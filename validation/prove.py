@@ -27,6 +27,7 @@ _MODULES: dict[Part, str] = {
     "pretend_examples": "examples_part",
     "published": "published_part",
     "parity": "parity_part",
+    "techniques": "techniques_part",
     "quality": "quality_part",
     "hf_trainer": "peers_part",
 }

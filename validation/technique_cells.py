@@ -43,9 +43,9 @@ FACTORS: dict[str, tuple[str, ...]] = {
 """``adapters``: their type, what of the base is upcast, whether its inputs require gradients."""
 FOLDER = "a folder"
 """Stands in a case for weights that are written when it is run."""
-MAX_TRIES = 250
-"""A pair of values for which so many cells in a row are refused is taken to be impossible."""
-_NUM_CANDIDATES = 12
+NUM_CANDIDATES = 40
+"""Cells that are drawn for each that is chosen."""
+_PLAIN: Cell = {factor: values[0] for factor, values in FACTORS.items()} | {"packing": "none"}
 _CHUNKS = 4
 _LOSS_SCALE = LossScale(
     initial_scale=256.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
@@ -67,8 +67,8 @@ class Cover(NamedTuple):
 
     Attributes:
         cells: They hold every pair of values that is possible.
-        refused: Why cells were refused, and how many.
-        impossible: Pairs for which no cell was found.
+        refused: Why pairs of values and cells were refused, and how many.
+        impossible: The pairs.
     """
 
     cells: tuple[Cell, ...]
@@ -94,7 +94,7 @@ class Sizes(NamedTuple):
     rows: int
 
 
-SMALLEST = Sizes(width=64, layers=2, vocab=64, seq_len=16, rows=2)
+SMALLEST = Sizes(width=64, layers=2, vocab=64, seq_len=16, rows=8)
 """Of a case that is built only to see whether it is refused."""
 
 
@@ -109,31 +109,65 @@ def all_pairs(factors: Mapping[str, tuple[str, ...]]) -> set[Pair]:
 
 def cover(rng: random.Random) -> Cover:
     """Choose cells greedily until every possible pair of values is in one of them."""
-    missing, impossible = all_pairs(FACTORS), set()
     refused: Counter[str] = Counter()
+    impossible = frozenset(_impossible(refused))
+    missing = all_pairs(FACTORS) - impossible
     cells: list[Cell] = []
     while missing:
         wanted = rng.choice(sorted(missing))
-        found = list(itertools.islice(_valid(rng, wanted, refused), _NUM_CANDIDATES))
-        if not found:
-            impossible.add(wanted)
-            missing.discard(wanted)
-            continue
-        best = max(found, key=lambda cell: len(missing.intersection(pairs_of(cell))))
+        drawn = [_drawn(rng, wanted, impossible) for _ in range(NUM_CANDIDATES)]
+        drawn.sort(key=lambda cell: -len(missing.intersection(pairs_of(cell))))
+        best = _first_possible(drawn, refused)
         missing.difference_update(pairs_of(best))
         cells.append(best)
-    return Cover(tuple(cells), refused, frozenset(impossible))
+    return Cover(tuple(cells), refused, impossible)
 
 
-def _valid(rng: random.Random, wanted: Pair, refused: Counter[str]) -> Iterator[Cell]:
-    """Draw cells with a pair of values, and yield those that are not refused."""
-    for _ in range(MAX_TRIES):
-        cell = {factor: rng.choice(values) for factor, values in FACTORS.items()} | dict(wanted)
+def _impossible(refused: Counter[str]) -> Iterator[Pair]:
+    """Yield the pairs of values that are refused where all else is plain."""
+    for pair in sorted(all_pairs(FACTORS)):
+        reason = refusal(_plain_but(dict(pair)))
+        if reason is not None:
+            refused[reason] += 1
+            yield pair
+
+
+def _plain_but(chosen: Cell) -> Cell:
+    """Return the plainest cell with some values; what these need is chosen with them."""
+    cell = {**_PLAIN, **chosen}
+    if cell["adapters"] != "plain" and "tuning" not in chosen:
+        cell["tuning"] = "lora"
+    if cell["adapters"] in {"norms", "all"} and "precision" not in chosen:
+        cell["precision"] = "bf16-mixed"
+    if cell["architecture"] == "switch_transformers" and "attention" not in chosen:
+        cell["attention"] = "eager"
+    return cell
+
+
+def _drawn(rng: random.Random, wanted: Pair, impossible: frozenset[Pair]) -> Cell:
+    """Draw a cell with a pair of values and no impossible pair, as far as there is one."""
+    chosen = dict(wanted)
+    for factor in rng.sample(list(FACTORS), len(FACTORS)):
+        if factor not in chosen:
+            allowed = [v for v in FACTORS[factor] if _goes(chosen, factor, v, impossible)]
+            chosen[factor] = rng.choice(allowed or FACTORS[factor])
+    return {factor: chosen[factor] for factor in FACTORS}
+
+
+def _goes(chosen: Cell, factor: str, value: str, impossible: frozenset[Pair]) -> bool:
+    one = (factor, value)
+    return not any(
+        (one, other) in impossible or (other, one) in impossible for other in chosen.items()
+    )
+
+
+def _first_possible(cells: list[Cell], refused: Counter[str]) -> Cell:
+    for cell in cells:
         reason = refusal(cell)
         if reason is None:
-            yield cell
-        else:
-            refused[reason] += 1
+            return cell
+        refused[reason] += 1
+    raise RuntimeError(f"every cell like {cells[0]} is refused; draw more of them")
 
 
 def refusals(refused: Counter[str]) -> tuple[Refusal, ...]:
@@ -145,13 +179,24 @@ def refusal(cell: Cell) -> str | None:
     """Say why a cell cannot be run; None where it can."""
     if cell["tuning"] == "full" and cell["adapters"] != "plain":
         return "switches of adapters without adapters"
-    return _refusal(tuple(cell.items()))
+    try:
+        case_of(cell, SMALLEST)
+    except (InputError, UnsupportedError) as error:
+        return _short(str(error))
+    return _unbuilt(tuple(cell[factor] for factor in FACTORS if factor not in _NOT_BUILT))
+
+
+_NOT_BUILT = ("optimizer", "checkpointing", "packing", "accumulation", "weights")
+"""Factors that no skeleton hangs on."""
 
 
 @cache
-def _refusal(items: tuple[tuple[str, str], ...]) -> str | None:
+def _unbuilt(built: tuple[str, ...]) -> str | None:
+    """Say why the skeleton of a cell cannot be built; None where it can."""
+    values = iter(built)
+    cell = {f: _PLAIN[f] if f in _NOT_BUILT else next(values) for f in FACTORS}
+    case = case_of(cell, SMALLEST)
     try:
-        case = case_of(dict(items), SMALLEST)
         build_skeleton(case.job, case.strategy)
     except (InputError, UnsupportedError) as error:
         return _short(str(error))

@@ -135,6 +135,7 @@ WIDTH, INNER, KEYS, VOCAB, RANK = 4096, 14336, 1024, 128256, 16
 BLOCKS = 2
 
 
+@cache
 def of_8b(base):
     config = {
         "model_type": "llama",

@@ -69,6 +69,17 @@ def test_under_a_limit_it_finds_what_the_formulas_find():
     assert mine.predicted_step_s <= 1.05 * known.plan.estimate.predicted_step_s
 
 
+def test_packed_documents_are_costed_like_rows_of_the_longest():
+    """Counted as if each row were one document, which is the most that it can be."""
+    changes = {"precision": "bf16", "seq_len": 128}
+    cluster, rows = make_cluster("cuda"), make_strategy(attention="flash")
+    packed = attempt(
+        make_job(packing="documents", **changes), cluster, make_strategy(attention="varlen")
+    )
+    plain = attempt(make_job(**changes), cluster, rows)
+    assert packed.step_s == pytest.approx(plain.step_s, rel=0.2)
+
+
 def test_pins_are_kept_and_unusable_ones_refused():
     job, cluster = make_job(), make_cluster()
     found = by_simulation(job, cluster, Pins(1, "full", 2))
@@ -81,10 +92,10 @@ def test_pins_are_kept_and_unusable_ones_refused():
 
 def test_where_nothing_fits_the_nearest_is_shown_with_ways_out():
     job = make_job(seq_len=512, precision="fp32")
-    small = by_simulation(job, make_cluster(), Pins(1, "full", None), objective="memory")
+    small = by_simulation(job, make_cluster(), Pins(1, "full", 1), objective="memory")
     limit = small.record.rows[0].peak_bytes - 1
     found = by_simulation(
-        job, make_cluster(usable_bytes=limit), Pins(1, "full", None), objective="memory"
+        job, make_cluster(usable_bytes=limit), Pins(1, "full", 1), objective="memory"
     )
     assert (found.record.num_fitting, found.record.rows[0].fits) == (0, False)
     assert found.plan.strategy == small.plan.strategy

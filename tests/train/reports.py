@@ -25,6 +25,7 @@ def make_report(step, *, num_steps=10, num_skipped=0, is_process=True, remaining
     return StepReport(
         row=make_row(step, **changes),
         num_steps=num_steps,
+        task="causal-lm",
         num_skipped=num_skipped,
         is_process=is_process,
         limit_bytes=2 << 30,

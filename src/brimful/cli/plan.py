@@ -13,25 +13,17 @@ from brimful.errors import InputError
 if TYPE_CHECKING:
     from brimful.plan import Plan
     from brimful.search.solve import Solution
+    from brimful.search.space import Pins
 
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    from brimful.search.table import Objective
-
     flags.add_model(parser)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=True)
-    parser.add_argument(
-        "--objective",
-        metavar="NAME",
-        type=flags.choice("objective", get_args(Objective)),
-        help=f"what to make least: {' or '.join(get_args(Objective))}; "
-        f"default {defaults.OBJECTIVE}",
-        default=defaults.OBJECTIVE,
-    )
+    add_objective(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -41,6 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the plan here (YAML)",
     )
     flags.add_json(parser)
+
+
+def add_objective(parser: argparse.ArgumentParser) -> None:
+    """Add ``--objective``, which belongs to every verb that searches."""
+    from brimful.search.table import Objective
+
+    parser.add_argument(
+        "--objective",
+        metavar="NAME",
+        type=flags.choice("objective", get_args(Objective)),
+        help=f"what to make least: {' or '.join(get_args(Objective))}; "
+        f"default {defaults.OBJECTIVE}",
+        default=defaults.OBJECTIVE,
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,15 +69,11 @@ def run(args: argparse.Namespace) -> int:
 
 def search(args: argparse.Namespace) -> "Solution":
     """Resolve the flags and search: by formulas, or by simulating where there are none."""
-    from brimful.cost.formula import missing_formula
     from brimful.search.solve import solve
-    from brimful.search.space import Pins, pinned_strategy
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
-    pins = Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks)
-    attention = flags.attention_from(args)
-    reason = missing_formula(job, pinned_strategy(pins, attention), cluster.device)
-    if not reason:
+    pins, attention = _pins(args), flags.attention_from(args)
+    if not needs_simulation(args):
         return solve(job, cluster, pins, attention=attention, objective=args.objective)
     from brimful.cli.progress import Progress
     from brimful.quiet import quiet_libraries
@@ -88,6 +90,22 @@ def search(args: argparse.Namespace) -> "Solution":
             objective=args.objective,
             on_tried=progress.update,
         )
+
+
+def needs_simulation(args: argparse.Namespace) -> bool:
+    """Whether no formula covers what the flags ask for, so that a search must simulate."""
+    from brimful.cost.formula import missing_formula
+    from brimful.search.space import pinned_strategy
+
+    strategy = pinned_strategy(_pins(args), flags.attention_from(args))
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    return bool(missing_formula(job, strategy, cluster.device))
+
+
+def _pins(args: argparse.Namespace) -> "Pins":
+    from brimful.search.space import Pins
+
+    return Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks)
 
 
 def _ways_out(plan: "Plan") -> tuple[str, ...]:

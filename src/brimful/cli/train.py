@@ -3,16 +3,21 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import msgspec
 
 from brimful.cli import data_flags, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
+from brimful.errors import InputError
 
 if TYPE_CHECKING:
+    from brimful.job import Job
     from brimful.measure.reading import Reading
     from brimful.plan import Plan
+    from brimful.search.record import SearchRecord
+    from brimful.search.solve import Solution
+    from brimful.train.data.source import DataSource
     from brimful.train.result import TrainResult
     from brimful.train.settings import RunSettings
 
@@ -21,11 +26,12 @@ HELP = "run a plan, or plan a model and run it: progress, checkpoints, measureme
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
+    from brimful.cli.plan import add_objective
     from brimful.train.settings import NUM_KEPT, SaveMode, Tracker
 
     flags.add_model(parser)
     add = parser.add_argument
-    add("--out", metavar="DIR", type=flags.path("--out"), required=True, help="folder of the run")
+    add("--out", metavar="DIR", type=flags.path("--out"), help="folder of the run")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out")
     every = flags.whole("--checkpoint-every")
     add("--checkpoint-every", type=every, metavar="N", help="steps between checkpoints")
@@ -43,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data_flags.add_data(parser)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=True)
+    add_objective(parser)
     flags.add_json(parser)
 
 
@@ -52,59 +59,111 @@ def run(args: argparse.Namespace) -> int:
 
     quiet_libraries()
     settings = _settings(args)
-    plan = _plan(args)
     if args.preview:
-        return _preview(plan, settings)
-    if plan.estimate is not None and not plan.estimate.fits:
-        return _refuse(plan)
+        return _preview(args, settings)
+    planned = _planned(args)
+    if not planned.fits:
+        return _refuse(planned)
     from brimful.measure.meter import meter_for
     from brimful.models.config import check_buildable
     from brimful.train.loop import train
     from brimful.train.observers import PlainObserver, make_observer
 
+    plan = planned.plan
     check_buildable(plan.job.model)
     meter = meter_for(plan.cluster.device.kernels)
+    if not args.json:
+        _show_plan(planned)
     # With --json standard output is one object, for a program.
     observer = PlainObserver(sys.stderr) if args.json else make_observer()
     result = train(plan, settings, observer=observer, meter=meter)
-    if meter.reading is not None:
-        _keep(meter.reading, result, args.out)
+    _keep(planned, meter.reading, result, args.out)
     if args.json:
         model = None if result.model is None else str(result.model)
         told = {**msgspec.structs.asdict(result), "model": model}
         show_json({"schema": "brimful.train/1", **told})
     else:
-        _show(plan, result, args.out)
+        _show(plan, result, settings)
     return INTERRUPTED if result.interrupted else FITS
 
 
-def _plan(args: argparse.Namespace) -> "Plan":
+class _Planned(NamedTuple):
+    """What is run.
+
+    Attributes:
+        plan: The plan.
+        peak: Its highest peak in bytes and how that is known; None where nobody has looked.
+        record: Of the search; None where there was none.
+    """
+
+    plan: "Plan"
+    peak: tuple[int, str] | None
+    record: "SearchRecord | None" = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing speaks against it."""
+        if self.record is not None:
+            return self.record.rows[0].fits
+        return self.plan.estimate is None or self.plan.estimate.fits
+
+
+def _planned(args: argparse.Namespace) -> _Planned:
     """Return the plan that is run: the file's, the resumed run's own, or the best found now."""
-    from brimful.cli.plan import search
     from brimful.plan import read_plan
     from brimful.run_files import PLAN_FILE
 
     if flags.is_plan(args.model):
         flags.refuse_flags(args)
-        return _predicted_anew(read_plan(Path(args.model)), Path(args.model))
+        return _known(_predicted_anew(read_plan(Path(args.model)), Path(args.model)))
     started = args.out / PLAN_FILE
     if args.resume and started.is_file():
         from brimful.train.run_folder import check_same_job
 
         plan = read_plan(started)
         check_same_job(plan.job, flags.job_from(args))
-        return plan
-    return search(args).plan
+        return _known(plan)
+    found = _searched(args)
+    best = found.record.rows[0]
+    return _Planned(found.plan, (best.peak_bytes, found.record.rung), found.record)
 
 
-def _refuse(plan: "Plan") -> int:
-    from brimful.report.words import fit_sentence
+def _known(plan: "Plan") -> _Planned:
+    if plan.estimate is None:
+        return _Planned(plan, None)
+    return _Planned(plan, (plan.estimate.predicted_peak_allocated_bytes, "predicted"))
 
-    assert plan.estimate is not None
-    peak_bytes = plan.estimate.predicted_peak_allocated_bytes
-    sentence = fit_sentence(peak_bytes=peak_bytes, usable_bytes=plan.estimate.usable_bytes)
-    print(f"{sentence}; brimful plan with the same flags says what would", file=sys.stderr)
+
+def _searched(args: argparse.Namespace) -> "Solution":
+    """Search; where that simulates, in another process: what is measured never saw the tape."""
+    from brimful.cli.plan import needs_simulation, search
+
+    if not needs_simulation(args):
+        return search(args)
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(search, args).result()
+
+
+def _refuse(planned: _Planned) -> int:
+    print(
+        f"{_fit_words(planned)}; brimful plan with the same flags says what would",
+        file=sys.stderr,
+    )
     return DOES_NOT_FIT
+
+
+def _fit_words(planned: _Planned) -> str:
+    """Say whether the plan fits, with both numbers; "unknown" where nobody has looked."""
+    from brimful.cost.estimate import limit_bytes
+    from brimful.report.words import NO_FORMULA, fit_sentence
+
+    if planned.peak is None:
+        return f"{NO_FORMULA}; brimful simulate traces it"
+    peak_bytes, rung = planned.peak
+    return f"{rung} {fit_sentence(peak_bytes=peak_bytes, usable_bytes=limit_bytes(planned.plan))}"
 
 
 def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
@@ -125,17 +184,18 @@ def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
     return msgspec.structs.replace(plan, estimate=now)
 
 
-def _preview(plan: "Plan", settings: "RunSettings") -> int:
+def _preview(args: argparse.Namespace, settings: "RunSettings") -> int:
     """Print the first row of the first step, and what of it is learnt."""
     import shutil
 
     from brimful.train.data.prepare import prepare
     from brimful.train.data.preview import preview
 
+    job = flags.asked(args).job
     prepared = prepare(
         settings.data,
-        plan.job,
-        micro_batch=plan.strategy.micro_batch,
+        job,
+        micro_batch=1,
         cache=settings.cache,
         num_eval_tokens=settings.num_eval_tokens,
     )
@@ -147,6 +207,10 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
     from brimful.train.run_folder import token_cache
     from brimful.train.settings import plain_settings
 
+    if args.preview:  # makes no folder
+        args.out = args.out or Path()
+    if args.out is None:
+        raise InputError("--out is missing; give the folder of the run, such as --out runs/first")
     given = {
         "checkpoint_every_steps": args.checkpoint_every,
         "checkpoint": args.checkpoint,
@@ -155,7 +219,7 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
     }
     return plain_settings(
         out=args.out,
-        data=data_flags.source_from(args),
+        data=_source(args),
         cache=token_cache(args.out),
         resume=args.resume,
         keep_best=args.keep_best,
@@ -163,6 +227,17 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
         track=_trackers(args.track),
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _source(args: argparse.Namespace) -> "DataSource":
+    """Return what the flags say; of a run that goes on and whose flags say nothing, its own."""
+    from brimful.run_files import SOURCE_FILE
+    from brimful.train.run_folder import read_source
+
+    started = args.out / SOURCE_FILE
+    if args.resume and args.data is None and started.is_file():
+        return read_source(started)
+    return data_flags.source_from(args)
 
 
 def _trackers(text: str | None) -> tuple[str, ...]:
@@ -174,26 +249,57 @@ def _trackers(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _keep(reading: "Reading", result: "TrainResult", out: Path) -> None:
+def _keep(
+    planned: _Planned, reading: "Reading | None", result: "TrainResult", out: Path
+) -> None:
+    """Write what the report reads beside what the loop wrote."""
     from brimful.files import write_bytes
     from brimful.measure.reading import measurement
-    from brimful.run_files import MEASUREMENT_FILE
+    from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE
 
-    measured = measurement(reading, process_bytes=result.peak_bytes, step_s=result.median_step_s)
-    write_bytes(out / MEASUREMENT_FILE, msgspec.json.encode(measured))
+    if planned.record is not None:
+        write_bytes(out / SEARCH_FILE, msgspec.json.encode(planned.record))
+    if reading is not None:
+        measured = measurement(
+            reading, process_bytes=result.peak_bytes, step_s=result.median_step_s
+        )
+        write_bytes(out / MEASUREMENT_FILE, msgspec.json.encode(measured))
 
 
-def _show(plan: "Plan", result: "TrainResult", out: Path) -> None:
+def _show_plan(planned: _Planned) -> None:
+    """Say what is trained, how and on what, before anything is loaded."""
+    from brimful.report.tables import pairs_table
+    from brimful.report.words import machine_words, model_words, plan_words
+
+    plan = planned.plan
+    pairs = [
+        ("model", model_words(plan.job)),
+        ("weights", plan.job.weights or "random"),
+        ("plan", plan_words(plan)),
+        ("machine", machine_words(plan.cluster)),
+        ("memory", _fit_words(planned)),
+    ]
+    show(pairs_table(pairs, title=""))
+
+
+def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
+    """Lay the rungs side by side, and say where the model is and what comes next."""
     from brimful.report.run_folder import read_run_folder
     from brimful.report.text import verdict_table
     from brimful.verdict import judge
 
-    if result.heldout_loss is not None:
-        print(
-            f"held-out loss {result.heldout_loss:.3f} nats per token after {result.num_steps} "
-            f"steps; unigram entropy of the text {result.unigram_entropy:.3f}"
-        )
-    folder = read_run_folder(out)
+    folder = read_run_folder(settings.out)
     if folder.measurement is not None:
         show("", verdict_table(judge(plan, folder.simulation, folder.measurement)))
-    print(f"run in {out}; next: brimful report {out}")
+    if result.model is not None:
+        print(f"model in {result.model}: {_opened_by(plan.job, settings)}")
+    print(f"run in {settings.out}; next: brimful report {settings.out}")
+
+
+def _opened_by(job: "Job", settings: "RunSettings") -> str:
+    """Name what reads the folder of the trained model."""
+    from brimful.report.words import OPENED_BY
+
+    if job.method != "full" and not settings.merge:
+        return "adapters, for peft.PeftModel.from_pretrained"
+    return OPENED_BY[job.task]

@@ -11,6 +11,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 
+PACKED_DIMS = 3
+"""FlashAttention takes documents laid end to end without a dimension for sequences."""
+LONGEST_QUERY = {False: 5, True: 8}
+"""Where ``_flash_attention_forward`` and ``_flash_attention_backward`` take their length."""
+
+
 def work(
     func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]
 ) -> tuple[int, int, tuple[int, ...]]:
@@ -37,10 +43,19 @@ def work(
 def _attention_flops(name: str, args: Any) -> int:
     backward = "backward" in name
     query, key, value = (x.shape for x in args[backward : backward + 3])
+    if len(query) == PACKED_DIMS:
+        longest = args[LONGEST_QUERY[backward]]
+        query, key, value = (_unpacked(shape, longest) for shape in (query, key, value))
     key, value = _ungrouped(key, query), _ungrouped(value, query)
     if backward:
-        return int(sdpa_backward_flop_count(args[0].shape, query, key, value))
+        return int(sdpa_backward_flop_count(query, query, key, value))
     return int(sdpa_flop_count(query, key, value))
+
+
+def _unpacked(shape: torch.Size, longest: int) -> torch.Size:
+    """Return [sequences, heads, tokens, width] of [tokens, heads, width], cut into longest ones."""
+    tokens, heads, width = shape
+    return torch.Size((-(-tokens // longest), heads, longest, width))
 
 
 def _ungrouped(shape: torch.Size, query: torch.Size) -> torch.Size:

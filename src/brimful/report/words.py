@@ -7,12 +7,12 @@ import msgspec
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
+from brimful.job import Job, Method, Task
 from brimful.models.config import parameter_count
 from brimful.plan import Band, Estimate, Plan
 from brimful.rungs import Measurement, Reserved, Simulation
 from brimful.search.record import Considered
-from brimful.strategy import Strategy, num_checkpointed, num_micro_batches
+from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 from brimful.units import (
     format_bytes,
     format_count,
@@ -24,6 +24,7 @@ from brimful.verdict import VerdictRow
 
 UNKNOWN = "unknown"
 ABSENT = "-"
+_METHODS: dict[Method, str] = {"lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA"}
 NO_FORMULA = "peak unknown: no formula covers this job"
 
 
@@ -135,15 +136,49 @@ def machine_words(cluster: Cluster) -> str:
     return f"{count}{cluster.name}{described and ', ' + described}"
 
 
+OPENED_BY: dict[Task, str] = {
+    "causal-lm": "transformers.AutoModelForCausalLM.from_pretrained",
+    "chat": "transformers.AutoModelForCausalLM.from_pretrained",
+    "sequence-classification": "transformers.AutoModelForSequenceClassification.from_pretrained",
+    "seq2seq": "transformers.AutoModelForSeq2SeqLM.from_pretrained",
+    "module": "safetensors.torch.load_model, into what the factory makes",
+}
+"""What reads a trained model."""
+
+
 def plan_words(plan: Plan) -> str:
     """Say in one sentence what is run and how."""
     job, strategy = plan.job, plan.strategy
+    how = [_checkpointing_words(job, strategy), *_loss_words(job, strategy)]
+    if job.task != "module":
+        how.append(f"{strategy.attention} attention")
     return (
-        f"Train all parameters of a {job.task} in {job.precision} with {job.optimizer}: "
-        f"{job.num_steps} steps of {job.global_batch} sequences of {job.seq_len} tokens, "
-        f"{_micro_batch_words(job, strategy)}; {_checkpointing_words(job, strategy)}, "
-        f"{_loss_words(strategy)}, {strategy.attention} attention."
+        f"Train {_trained_words(job)} for {job.task} in {job.precision} with {job.optimizer}: "
+        f"{job.num_steps} steps of {_batch_words(job)}, {_micro_batch_words(job, strategy)}; "
+        f"{', '.join(how)}."
     )
+
+
+def _trained_words(job: Job) -> str:
+    """Say which parameters are trained."""
+    adapter = job.adapter
+    if adapter is None:
+        return "all parameters"
+    more = f" and {', '.join(adapter.trained_modules)}" if adapter.trained_modules else ""
+    base = "" if adapter.base == "same" else f", base in {adapter.base}"
+    targets = ", ".join(adapter.targets)
+    return (
+        f"{_METHODS[job.method]} adapters{more} (rank {adapter.rank}, alpha {adapter.alpha:g}, on "
+        f"{targets}{base})"
+    )
+
+
+def _batch_words(job: Job) -> str:
+    if job.task == "module":
+        return f"{job.global_batch} samples"
+    rows = {"wrapped": "sequences", "none": "samples of at most", "documents": "packed rows"}
+    of = "" if job.packing == "none" else "of "
+    return f"{job.global_batch} {rows[job.packing]} {of}{job.seq_len} tokens"
 
 
 def _micro_batch_words(job: Job, strategy: Strategy) -> str:
@@ -158,13 +193,16 @@ def _checkpointing_words(job: Job, strategy: Strategy) -> str:
     count = num_checkpointed(strategy, num_layers=num_layers)
     if count == 0:
         return "no activation checkpointing"
-    if count == num_layers:
-        return "every block checkpointed"
-    return f"{count} of {num_layers} blocks checkpointed"
+    how = "selectively checkpointed" if is_selective(strategy) else "checkpointed"
+    return f"every block {how}" if count == num_layers else f"{count} of {num_layers} blocks {how}"
 
 
-def _loss_words(strategy: Strategy) -> str:
-    return "whole logits" if strategy.loss_chunks == 1 else f"loss in {strategy.loss_chunks} chunks"
+def _loss_words(job: Job, strategy: Strategy) -> list[str]:
+    """Say whether the logits of all tokens are there at once; other tasks have few."""
+    if job.task not in {"causal-lm", "chat"}:
+        return []
+    whole = strategy.loss_chunks == 1
+    return ["whole logits" if whole else f"loss in {strategy.loss_chunks} chunks"]
 
 
 def verdict_sentence(

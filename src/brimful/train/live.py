@@ -8,10 +8,11 @@ from brimful.train.step_report import (
     StepReport,
     describe_eval,
     describe_number,
+    describe_rate,
     describe_scale,
     describe_share,
 )
-from brimful.units import format_bytes, format_count, format_seconds
+from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -136,7 +137,7 @@ def _loss_line(report: StepReport) -> str:
 def _speed_line(report: StepReport) -> str:
     row = report.row
     parts = [
-        f"{format_count(row.tokens_per_s)} tok/s",
+        describe_rate(report),
         f"{format_seconds(row.step_s)}/step",
         f"MFU {describe_share(row.mfu)}",
     ]

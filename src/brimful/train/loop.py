@@ -12,11 +12,11 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.program import Program
 from brimful.build.step import StepResult, train_step
 from brimful.plan import Plan
-from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, TrainRow
+from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, SOURCE_FILE, TrainRow
 from brimful.train.bad_step import StepNumbers, explain_stop, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition, TokenBatches
-from brimful.train.data.prepare import prepare
+from brimful.train.data.prepare import Summary, prepare
 from brimful.train.data.sample_batches import SampleBatches
 from brimful.train.data.source import as_source
 from brimful.train.data.tokens import TokenFolder
@@ -35,6 +35,7 @@ from brimful.train.metrics import (
     write_data_summary,
 )
 from brimful.train.observers import Observer, Observers, describe_stop
+from brimful.train.opening import describe_data, describe_trained
 from brimful.train.result import TrainResult, describe_result
 from brimful.train.rotation import Kept
 from brimful.train.run_folder import (
@@ -42,6 +43,7 @@ from brimful.train.run_folder import (
     check_same_data,
     open_run_folder,
     require_device,
+    write_source,
 )
 from brimful.train.saver import Saved, Saver, open_saver
 from brimful.train.schedule import learning_rate_at
@@ -80,6 +82,7 @@ class _Data(msgspec.Struct, frozen=True, kw_only=True):
     folder: TokenFolder
     batches: TokenBatches | SampleBatches
     heldout: list[Batch]
+    summary: Summary
 
 
 class _Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +127,7 @@ def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter
     observers = Observers(observer)
     try:
         result = _train(plan, settings, observers, meter)
-        observers.on_message(describe_result(result))
+        observers.on_message(describe_result(result, plan.job))
         return result
     finally:
         observers.close()
@@ -133,8 +136,10 @@ def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter
 def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter) -> TrainResult:
     device = torch.device(require_device(plan.cluster.device.kernels))
     resumed = open_run_folder(plan, settings.out, resume=settings.resume)
+    write_source(settings.out / SOURCE_FILE, as_source(settings.data))
     observer.on_stage("reading the data")
     data = _prepare_data(plan, settings)
+    observer.on_message(describe_data(data.summary, plan.job))
     if resumed is not None:
         check_same_data(resumed, data.folder.tokens.tokens_hash)
     reset_peak(device)
@@ -142,6 +147,7 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
     active_meter.start()
     observer.on_stage("building the model")
     program = build_program(plan.job, plan.strategy, device)
+    observer.on_message(describe_trained(program))
     step, position = _restore(program, resumed)
     write_data_summary(settings.out / DATA_FILE, data.folder.tokens)
     with (
@@ -181,7 +187,12 @@ def _prepare_data(plan: Plan, settings: RunSettings) -> _Data:
         cache=settings.cache,
         num_eval_tokens=settings.num_eval_tokens,
     )
-    return _Data(folder=prepared.folder, batches=prepared.batches, heldout=prepared.heldout)
+    return _Data(
+        folder=prepared.folder,
+        batches=prepared.batches,
+        heldout=prepared.heldout,
+        summary=prepared.summary,
+    )
 
 
 def _restore(program: Program, resumed: Resumed | None) -> tuple[int, DataPosition]:
@@ -276,6 +287,7 @@ def _report(run: _Run, row: TrainRow) -> StepReport:
     return StepReport(
         row=row,
         num_steps=run.plan.job.num_steps,
+        task=run.plan.job.task,
         num_skipped=run.tally.num_skipped,
         is_process=run.program.device.type == "cpu",
         limit_bytes=run.plan.cluster.device.usable_bytes,

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from brimful.job import Job
+from brimful.train.nouns import judged_by, loss_unit, noun
 from brimful.train.step_report import describe_share
 from brimful.units import format_bytes, format_count, format_seconds
 
@@ -26,7 +28,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         best_step: The step after which it was that.
         unigram_entropy: Of the held-out tokens, in nats per token: the bar to beat.
         median_step_s: Over the steps after the metered ones; None where there were none.
-        tokens_per_s: Tokens of a step divided by ``median_step_s``.
+        tokens_per_s: Tokens of a step, padding included, divided by ``median_step_s``.
         median_mfu: Model FLOPs utilization over the same steps; None where unknown.
         peak_bytes: Largest memory in use while training: resident on a CPU, allocated on a GPU.
         model: Folder of the trained model; None where the run was interrupted.
@@ -51,30 +53,49 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     model: Path | None
 
 
-def describe_result(result: TrainResult) -> str:
-    """Sum a run up: how much it saw, how fast it was, and how good it became."""
+def describe_result(result: TrainResult, job: Job) -> str:
+    """Sum a run up in one or two lines: how much it saw and how fast, and how good it became.
+
+    Args:
+        result: How it ended.
+        job: What was learnt.
+    """
     parts = [
         f"{result.num_steps} steps",
-        f"{format_count(result.num_targets)} tokens seen",
+        f"{format_count(result.num_targets)} {noun(job.task)} learnt from",
         *([f"{result.num_skipped} steps skipped"] if result.num_skipped else []),
-        *_speed(result),
+        *_speed(result, job),
         f"peak {format_bytes(result.peak_bytes)}",
-        *_best(result),
     ]
-    return ", ".join(parts)
+    return "\n".join([", ".join(parts), *_quality(result, job)])
 
 
-def _speed(result: TrainResult) -> list[str]:
+def _speed(result: TrainResult, job: Job) -> list[str]:
     if result.median_step_s is None or result.tokens_per_s is None:
         return []
     return [
         f"median step {format_seconds(result.median_step_s)}",
-        f"{format_count(result.tokens_per_s)} tokens/s",
-        f"MFU {describe_share(result.median_mfu)}",
+        _rate(result.tokens_per_s, job),
+        *([] if result.median_mfu is None else [f"MFU {describe_share(result.median_mfu)}"]),
     ]
 
 
-def _best(result: TrainResult) -> list[str]:
-    if result.best_heldout_loss is None:
+def _rate(tokens_per_s: float, job: Job) -> str:
+    if noun(job.task) == "samples":
+        return f"{format_count(tokens_per_s / job.seq_len)} samples/s"
+    padded = "" if job.packing == "wrapped" else " with padding"
+    return f"{format_count(tokens_per_s)} tokens/s{padded}"
+
+
+def _quality(result: TrainResult, job: Job) -> list[str]:
+    """Say the newest and the best loss on what was held out, and the bar."""
+    if result.heldout_loss is None:
         return []
-    return [f"best held-out loss {result.best_heldout_loss:.4f} at step {result.best_step}"]
+    parts = [f"held-out loss {result.heldout_loss:.4f}{loss_unit(job.task)}"]
+    if result.unigram_entropy:
+        parts[0] += f" ({judged_by(job.task)} {result.unigram_entropy:.3f})"
+    if result.accuracy is not None:
+        parts.append(f"accuracy {100 * result.accuracy:.2f}%")
+    if result.best_step is not None and result.best_step != result.num_steps:
+        parts.append(f"best {result.best_heldout_loss:.4f} at step {result.best_step}")
+    return [", ".join(parts)]

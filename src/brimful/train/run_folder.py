@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from brimful.errors import InputError, RunError
-from brimful.files import cache_dir, disk_error
+from brimful.errors import FileFormatError, InputError, RunError
+from brimful.files import cache_dir, disk_error, write_bytes
 from brimful.job import Job
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
@@ -19,12 +19,16 @@ from brimful.run_files import (
     PLAN_FILE,
     SEARCH_FILE,
     SIMULATION_FILE,
+    SOURCE_FILE,
     TOKENS,
 )
 from brimful.strategy import Strategy
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from brimful.train.data.source import DataSource, check_source
 
-BEFORE_TRAINING = frozenset({PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE})
+BEFORE_TRAINING = frozenset(
+    {PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE, SOURCE_FILE}
+)
 """What is written before the first step; anything else means that the folder is in use."""
 
 _RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}
@@ -89,6 +93,27 @@ def token_cache(out: Path) -> Path:
     except OSError:
         return out / TOKENS
     return cache if os.access(cache, os.W_OK) else out / TOKENS
+
+
+def write_source(path: Path, source: DataSource) -> None:
+    """Write what a run is trained on, so that it can go on without being told again.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    write_bytes(path, msgspec.json.encode(source))
+
+
+def read_source(path: Path) -> DataSource:
+    """Read what ``write_source`` wrote.
+
+    Raises:
+        FileFormatError: It is damaged.
+    """
+    try:
+        return check_source(msgspec.json.decode(path.read_bytes(), type=DataSource))
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); give --data again") from error
 
 
 def check_same_plan(saved: Plan, given: Plan) -> None:

@@ -2,7 +2,9 @@
 
 import msgspec
 
+from brimful.job import Task
 from brimful.run_files import EvalRow, TrainRow
+from brimful.train.nouns import noun
 from brimful.units import format_bytes, format_count, format_seconds
 
 UNKNOWN = "-"
@@ -14,6 +16,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         row: Just done, as it is logged.
         num_steps: Of the whole run.
+        task: Of the job.
         num_skipped: Steps of the whole run that were skipped so far.
         is_process: Whether memory is that of the whole process (CPU) or of tensors (GPU).
         limit_bytes: What the plan was made for.
@@ -22,6 +25,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 
     row: TrainRow
     num_steps: int
+    task: Task
     num_skipped: int
     is_process: bool
     limit_bytes: int
@@ -36,12 +40,18 @@ def describe_step(report: StepReport) -> str:
         f"loss {describe_number(row.loss, '.4f')}",
         f"lr {row.learning_rate:.1e}",
         f"norm {describe_number(row.grad_norm, '.2f')}",
-        f"{format_count(row.tokens_per_s)} tok/s",
-        f"MFU {describe_share(row.mfu)}",
+        describe_rate(report),
+        *([] if row.mfu is None else [f"MFU {describe_share(row.mfu)}"]),
         f"peak {format_bytes(row.peak_bytes or 0)}",
         f"{format_seconds(report.remaining_s)} left",
     ]
     return "  ".join([*parts, *describe_scale(report)])
+
+
+def describe_rate(report: StepReport) -> str:
+    """Say how many tokens, or samples, were learnt from per second."""
+    unit = "tok" if noun(report.task) == "tokens" else "samples"
+    return f"{format_count(report.row.tokens_per_s)} {unit}/s"
 
 
 def describe_scale(report: StepReport) -> list[str]:

@@ -80,8 +80,8 @@ def _fill(layer: Any, weight: torch.Tensor) -> None:
     scale = weight.abs().amax(dim=1, keepdim=True).float().div_(LARGEST)
     # A row of zeros stays one: 0 / 0 is not a number.
     inverse = torch.where(scale > 0, scale.reciprocal(), 0.0)
-    wide = weight.float() * inverse
-    layer.weight = frozen(wide.round_().to(torch.int8))
+    wide = weight.to(torch.float32, copy=True).mul_(inverse).round_()
+    layer.weight = frozen(wide.to(torch.int8))
     layer.scale = scale
 
 

@@ -1,0 +1,71 @@
+"""What a run says before its first step: what it is trained on, and which parameters train."""
+
+from typing import Any
+
+from brimful.build.program import Program
+from brimful.job import Job
+from brimful.train.data.prepare import Summary
+from brimful.train.nouns import judged_by, noun
+from brimful.units import format_count
+
+
+def describe_data(summary: Summary, job: Job) -> str:
+    """Say in one line where the data comes from, how much it is, and what was left out.
+
+    Args:
+        summary: Of the prepared data.
+        job: What learns from it.
+    """
+    num_skipped = sum(skipped.num_records for skipped in summary.skipped)
+    parts = [
+        *_counted(summary, job),
+        *([f"{num_skipped} records skipped"] if num_skipped else []),
+        *([f"{summary.num_truncated} cut at {job.seq_len}"] if summary.num_truncated else []),
+        *_bar(summary, job),
+    ]
+    return f"data: {summary.source}: {', '.join(parts)}"
+
+
+def _counted(summary: Summary, job: Job) -> list[str]:
+    parts = []
+    if summary.num_train_samples is not None:
+        parts.append(f"{format_count(summary.num_train_samples)} samples")
+    if noun(job.task) == "tokens" and summary.num_train_tokens is not None:
+        parts.append(f"{format_count(summary.num_train_tokens)} tokens")
+        targets = summary.num_train_targets
+        if targets is not None and targets != summary.num_train_tokens:
+            parts.append(f"{format_count(targets)} of them learnt")
+    return parts or ["read as it is needed"]
+
+
+def _bar(summary: Summary, job: Job) -> list[str]:
+    if not summary.unigram_entropy:
+        return []
+    return [f"{judged_by(job.task)} of what is held out {summary.unigram_entropy:.3f}"]
+
+
+def describe_trained(program: Program) -> str:
+    """Say how many parameters train, and what share of all they are.
+
+    Args:
+        program: Built.
+    """
+    trained, total = _num_trained(program), _num_parameters(program)
+    if trained == total:
+        return f"training all {format_count(trained)} parameters"
+    share = f"{100 * trained / total:.3g} %"
+    return f"training {format_count(trained)} of {format_count(total)} parameters ({share})"
+
+
+def _num_trained(program: Program) -> int:
+    return sum(p.numel() for p in program.model.parameters() if p.requires_grad)
+
+
+def _num_parameters(program: Program) -> int:
+    """Count every parameter, adapters among them; a packed 4-bit weight is more than its bytes."""
+    return sum(_num_values(p) for p in program.model.parameters())
+
+
+def _num_values(parameter: Any) -> int:
+    state = getattr(parameter, "quant_state", None)
+    return int(parameter.numel() if state is None else state.shape.numel())
