@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
-PACKAGES = ("asyncio", "email", "http", "importlib", "json", "logging", "multiprocessing", "xml")
+PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest")
 SNIPPET_LINES = 6
+ANSWER_LENGTHS = range(20, 201)
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -30,7 +31,7 @@ def chat() -> Iterator[dict[str, object]]:
             if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
                 continue
             said = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ").strip()
-            if 20 <= len(said) <= 200:
+            if len(said) in ANSWER_LENGTHS:
                 question = f"What does {path.stem}.{node.name} do?"
                 yield {
                     "messages": [
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
     rows = list(KINDS[args.kind]())
-    random.Random(0).shuffle(rows)
+    random.Random(0).shuffle(rows)  # noqa: S311 - the same every time, and no secret
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w", newline="") as file:
         if args.out.suffix == ".csv":

@@ -66,7 +66,8 @@ class PeerRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             first two.
         peer_tokens_per_s: The peer's, in the same order.
         speed_ratio: Ours to the peer's, median of the pairs.
-        measured_peak_bytes: Peak of live bytes, of the profiler's allocation events.
+        measured_peak_bytes: Peak of live bytes in the first steps, of the profiler's allocation
+            events.
         peer_peak_bytes: The peer's, by the same instrument.
         peak_ratio: Ours to the peer's.
         process_bytes: Largest resident size of our process, everything in it.

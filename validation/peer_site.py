@@ -1,7 +1,9 @@
 """What two trainers share: first weights, first adapters, and rows of tokens in one order."""
 
+import contextlib
 import io
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,9 +74,22 @@ def _write_weights(site: Site, job: Job) -> Job:
     weights = site.folder / WEIGHTS
     plain = msgspec.structs.replace(job, method="full", adapter=None, precision="fp32")
     program = build_program(plain, _PLAINEST, torch.device("cpu"))
-    program.model.save_pretrained(weights)
+    with without_progress():
+        program.model.save_pretrained(weights)
     _prepared(site, plain).coder.save(weights)
     return msgspec.structs.replace(job, weights=str(weights))
+
+
+@contextlib.contextmanager
+def without_progress() -> Iterator[None]:
+    """Keep the bars of ``transformers`` off a terminal that shows ours."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def _write_adapters(site: Site, job: Job) -> None:

@@ -1,10 +1,11 @@
 """A process of its own for one run of one trainer: ours, or Hugging Face's with PEFT.
 
 Reads a request on stdin, writes what it saw to stdout. Both trainers are watched by the same three
-instruments: the clock at the end of every step, the profiler's allocation events from before the
-model exists, and the largest resident size that the operating system saw.
+instruments: the clock at the end of every step, the profiler's allocation events, and the largest
+resident size that the operating system saw.
 """
 
+import contextlib
 import io
 import json
 import statistics
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,30 +91,67 @@ def serve() -> None:
 
 
 class PeakMeter:
-    """Live bytes from the profiler's allocation events; knows nothing of who allocates."""
+    """Peak of live bytes in the first steps, from the profiler's allocation events.
+
+    Begins with the first step, at what the model holds by then: loaders allocate in threads of
+    their own, which the profiler does not see, and what a load takes for a moment is no training.
+    """
 
     def __init__(self) -> None:
         """Nothing is measured yet."""
         self.peak_bytes = 0
+        self._held_bytes = 0
         self._profiler: Any = None
 
-    def start(self) -> None:
-        """Begin before the model is made."""
+    def begin(self, model: Any) -> None:
+        """Begin: the model is loaded and no step has begun."""
         import torch
 
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in (*model.parameters(), *model.buffers())
+        }
+        self._held_bytes = sum(storages.values())
         self._profiler = torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
         )
         self._profiler.__enter__()
 
-    def stop(self, program: object = None) -> None:
-        """End after some steps."""
-        del program
+    def end(self) -> None:
+        """End after some steps, and read."""
         from brimful.measure.allocations import collect, lifetimes, live_bytes
 
         self._profiler.__exit__(None, None, None)
         events, _ = collect(self._profiler.profiler.kineto_results.experimental_event_tree())
-        self.peak_bytes = int(live_bytes(lifetimes(events), len(events.time_ns)).max())
+        live = live_bytes(lifetimes(events), len(events.time_ns))
+        self.peak_bytes = self._held_bytes + int(live.max())
+
+
+class OurMeter:
+    """The same instrument as a meter of ``train``: begins at the first forward pass."""
+
+    def __init__(self, instrument: PeakMeter) -> None:
+        """Keep the instrument."""
+        self._instrument = instrument
+        self._stack = contextlib.ExitStack()
+        self._has_begun = False
+
+    def start(self) -> None:
+        """Wait for the first step."""
+        from brimful.build import phases
+
+        self._stack.enter_context(phases.listening(self._listen))
+
+    def stop(self, program: Any) -> None:
+        """End."""
+        del program
+        self._stack.close()
+        self._instrument.end()
+
+    def _listen(self, _name: str, _begins: bool, program: Any) -> None:  # noqa: FBT001
+        if not self._has_begun:
+            self._has_begun = True
+            self._instrument.begin(program.model)
 
 
 class Notes:
@@ -176,7 +215,7 @@ def _ours(request: Request, folder: Path) -> Answer:
         plan,
         settings,
         observer=_observer(notes),
-        meter=meter if request.metered else NullMeter(),
+        meter=OurMeter(meter) if request.metered else NullMeter(),
     )
     return notes.answer(peak_bytes=meter.peak_bytes)
 
@@ -206,9 +245,9 @@ def _theirs(request: Request, folder: Path) -> Answer:
     from brimful.train.memory import reset_peak
 
     notes, meter = Notes(), PeakMeter()
+    # The names of some settings change with version 6.
+    warnings.simplefilter("ignore", FutureWarning)
     reset_peak(torch.device("cpu"))
-    if request.metered:
-        meter.start()
     transformers.set_seed(request.case.job.seed)
     trainer = transformers.Trainer(
         model=_their_model(request),
@@ -307,10 +346,16 @@ def _callback(notes: Notes, meter: PeakMeter, *, metered: bool) -> Any:
     class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
         """Takes notes."""
 
+        def on_train_begin(
+            self, _args: Any, _state: Any, _control: Any, *, model: Any, **_rest: Any
+        ) -> None:
+            if metered:
+                meter.begin(model)
+
         def on_step_end(self, _args: Any, state: Any, _control: Any, **_rest: Any) -> None:
             notes.step_ended()
             if metered and state.global_step == NUM_WARM_STEPS:
-                meter.stop()
+                meter.end()
 
         def on_log(
             self, _args: Any, _state: Any, _control: Any, *, logs: dict[str, Any], **_rest: Any

@@ -285,6 +285,9 @@ def _train(job: Job, *, out: Path, data: Path | None, cache: Path, size: Size) -
         num_eval_tokens=size.num_eval_tokens,
     )
     result = train(plan, settings, observer=PlainObserver(io.StringIO()), meter=NullMeter())
+    if result.interrupted:
+        # ``train`` ends in peace; half a run must not be kept as a start, nor count as a row.
+        raise KeyboardInterrupt
     assert result.heldout_loss is not None
     return result.heldout_loss
 
@@ -304,8 +307,8 @@ def summarize(rows: list[QualityRow]) -> Summary:
         num_rich=0,
         spreads=tuple(spread_of(name, found) for name, found in gaps.items()),
         bars=(
-            f"held-out loss at most {GAP_BAR:.0%} above its plain way's, mean of the seeds, at the "
-            f"plain way's best learning rate",
+            f"held-out loss at most {GAP_BAR:.0%} above the plain way's: mean of the seeds",
+            "at the plain way's best learning rate",
         ),
         missed=tuple(
             f"{name}: mean gap {statistics.fmean(found):+.2%}"

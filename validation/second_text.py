@@ -1,7 +1,7 @@
 """A second corpus that every machine has which can train at all: the prose of torch's own manual.
 
-Its functions and modules are documented in long strings: English, formulas and examples, in a mark-up
-of its own. None of it is in the standard library, on which models are trained first.
+Its functions and modules are documented in long strings: English, formulas and examples, in a
+mark-up of its own. None of it is in the standard library, on which models are trained first.
 """
 
 import ast

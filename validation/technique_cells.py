@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-import msgspec
-from evidence import Case, Refusal
+from cases import Case
+from evidence import Refusal
 from sampler import Cell, pairs_of
 
 from brimful.build.assemble import build_skeleton
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import SCALED, Adapter, Base, Job, LossScale, Task, Upcast, check_job, plain_job
+from brimful.job import SCALED, Adapter, Base, LossScale, Task, Upcast, check_job, plain_job
 from brimful.kernel_support import Place, check_attention
 from brimful.models.config import load_model, read_config
 from brimful.models.spec import MODULE, ModelSpec

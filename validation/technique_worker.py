@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from evidence import Case
+from cases import Case
 from worker import NUM_WARM_STEPS, Metered
 
 from brimful.quiet import quiet_libraries
@@ -50,7 +50,9 @@ def meter(pool: ProcessPoolExecutor, case: Case) -> Metered:
         pool: Of ``meters``.
         case: What is run; ``weights`` of any name stand for a folder that is written for it.
     """
-    return msgspec.json.decode(pool.submit(metered, msgspec.json.encode(case)).result(), type=Metered)
+    return msgspec.json.decode(
+        pool.submit(metered, msgspec.json.encode(case)).result(), type=Metered
+    )
 
 
 def metered(request: bytes) -> bytes:

@@ -3,19 +3,19 @@
 Each combination is simulated here and run in a process that never loads the tape.
 """
 
+import math
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from cases import Case
 from evidence import (
     RICH_SHARE,
-    Case,
-    ItemRow,
     Spread,
     Summary,
-    TechniqueRow,
     other_bytes,
     relative,
     spread_of,
@@ -23,6 +23,7 @@ from evidence import (
 from progress import shown
 from sampler import Cell, Drawn, cluster_of
 from technique_cells import FACTORS, Sizes, case_of, cover, refusals
+from technique_rows import ItemRow, TechniqueRow
 from technique_worker import meter, meters
 
 from brimful.cost.estimate import estimate_or_none
@@ -40,8 +41,8 @@ SHARE_BAR, BYTES_BAR = 0.005, MIB
 OTHERS = "activations, casts and transients"
 _STATES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)
 _WIDTHS, _LENGTHS = (128, 192, 256), (96, 128, 160, 200)
-_NUM_TOKENS, _NUM_PICTURES = 768, 160
-_MAX_DOUBLINGS = 5
+_NUM_TOKENS, _NUM_PICTURES = 1024, 200
+_MARGIN, _MAX_GROWTHS = 1.15, 3
 
 
 class Sized(NamedTuple):
@@ -58,9 +59,7 @@ def run(*, seed: int, quick: bool) -> tuple[list[TechniqueRow], Summary]:
     cells = covered.cells[:NUM_QUICK_CASES] if quick else covered.cells
     unwanted: Counter[str] = Counter()
     with meters() as pool:
-        rows = [
-            measured(pool, sized(rng, cell, unwanted)) for cell in shown("techniques", cells)
-        ]
+        rows = [measured(pool, sized(rng, cell, unwanted)) for cell in shown("techniques", cells)]
     reasons = refusals(covered.refused + unwanted)
     num_refused = sum(reason.num_draws for reason in reasons)
     return rows, summarize(rows, Drawn((), len(rows) + num_refused, reasons))
@@ -74,14 +73,29 @@ def sized(rng: random.Random, cell: Cell, unwanted: Counter[str]) -> Sized:
         cell: The techniques.
         unwanted: Counts what was too small.
     """
-    for sizes in _growing(_draw(rng, cell)):
-        case = case_of(cell, sizes)
-        made = Sized(case, simulate(case.job, cluster_of("cpu"), case.strategy))
+    sizes = _draw(rng, cell)
+    made = _simulated(cell, sizes)
+    for _ in range(_MAX_GROWTHS):
         reason = _unwanted(made.simulation)
         if reason is None:
             break
         unwanted[reason] += 1
+        sizes = _grown(sizes, made.simulation)
+        made = _simulated(cell, sizes)
     return made
+
+
+def _simulated(cell: Cell, sizes: Sizes) -> Sized:
+    case = case_of(cell, sizes)
+    return Sized(case, simulate(case.job, cluster_of("cpu"), case.strategy))
+
+
+def _grown(sizes: Sizes, simulation: Simulation) -> Sizes:
+    """Take as many rows as the peak needs if all but the states grows with them."""
+    others = other_bytes(simulation.items)
+    states = simulation.simulated_peak_allocated_bytes - others
+    least = max(LEAST_PEAK_BYTES - states, states * RICH_SHARE / (1 - RICH_SHARE))
+    return sizes._replace(rows=math.ceil(sizes.rows * _MARGIN * max(1.0, least / others)))
 
 
 def _draw(rng: random.Random, cell: Cell) -> Sizes:
@@ -100,11 +114,6 @@ def _draw(rng: random.Random, cell: Cell) -> Sizes:
 
 def _kind(cell: Cell) -> str:
     return cell["architecture"].replace("switch_transformers", "t5")
-
-
-def _growing(sizes: Sizes) -> Iterator[Sizes]:
-    """Yield sizes with ever more rows."""
-    yield from (sizes._replace(rows=sizes.rows * 2**i) for i in range(_MAX_DOUBLINGS))
 
 
 def _unwanted(simulation: Simulation) -> str | None:
@@ -154,3 +163,80 @@ def _items(
 
 def _total(items: tuple[MemoryItem, ...], name: str) -> int:
     return sum(item.num_bytes for item in items if item.name == name)
+
+
+def techniques_of(case: Case) -> Cell:
+    """Say which value of every factor a case has."""
+    job, strategy = case.job, case.strategy
+    return {
+        "architecture": job.model.model_type,
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+        "tuning": _tuning(job),
+        "adapters": _adapters(job),
+        "checkpointing": re.sub(r":\d+", ":K", strategy.activation_checkpointing),
+        "attention": strategy.attention,
+        "packing": job.packing,
+        "loss": "whole" if strategy.loss_chunks == 1 else "chunked",
+        "accumulation": "1" if num_micro_batches(job, strategy) == 1 else "more",
+        "weights": "random" if job.weights is None else "folder",
+    }
+
+
+def _tuning(job: Job) -> str:
+    base = job.adapter.base if job.adapter else "same"
+    return job.method if base == "same" else f"{job.method} {base}"
+
+
+def _adapters(job: Job) -> str:
+    adapter = job.adapter
+    if adapter is None:
+        return "plain"
+    if adapter.upcast != "none":
+        return adapter.upcast
+    return (
+        "inputs" if adapter.input_requires_grad else "fp32" if adapter.dtype == "fp32" else "plain"
+    )
+
+
+def describe(case: Case) -> str:
+    """Name a case in a line."""
+    model = case.job.model
+    rows = f"{case.job.global_batch}/{case.strategy.micro_batch} x {case.job.seq_len}"
+    sizes = f"L{model.num_layers} H{model.hidden_size} V{model.vocab_size} {rows}"
+    return f"{' '.join(techniques_of(case).values())} {sizes}"
+
+
+def summarize(rows: list[TechniqueRow], drawn: Drawn) -> Summary:
+    """Sum up, and say which cases miss the bar."""
+    return Summary(
+        num_drawn=drawn.num_drawn,
+        refusals=drawn.refusals,
+        num_cases=len(rows),
+        num_rich=sum(map(is_rich, rows)),
+        spreads=tuple(_spreads(rows)),
+        bars=(f"each peak within max({SHARE_BAR:.1%}, 1 MiB)",),
+        missed=tuple(
+            f"{row.difference_bytes:+d} bytes, {row.allowed_bytes} allowed: {describe(row.case)}"
+            for row in rows
+            if abs(row.difference_bytes) > row.allowed_bytes
+        ),
+    )
+
+
+def is_rich(row: TechniqueRow) -> bool:
+    """Whether more than 40 % of the measured peak is activations and transients."""
+    return row.items[-1].measured_bytes > RICH_SHARE * row.measured_peak_allocated_bytes
+
+
+def _spreads(rows: list[TechniqueRow]) -> Iterator[Spread]:
+    yield spread_of("peak", [row.peak_error for row in rows])
+    yield spread_of("other bytes", [row.other_error for row in rows])
+    said = [row.predicted_error for row in rows if row.predicted_error is not None]
+    if said:
+        yield spread_of("predicted", said)
+    for factor in FACTORS:
+        for value in FACTORS[factor]:
+            errors = [r.peak_error for r in rows if techniques_of(r.case)[factor] == value]
+            if errors:
+                yield spread_of("peak", errors, factor=factor, value=value)

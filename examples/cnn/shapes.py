@@ -1,5 +1,6 @@
 """A small convolutional network, and pictures of shapes to tell apart, drawn as they are needed."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -16,12 +17,12 @@ def build() -> SimpleNamespace:
 
 def network() -> nn.Module:
     """Four convolutions, each half as wide and twice as deep; group norm, no batch statistics."""
-    widths = (1, 32, 64, 128, 256)
+    widths = (1, 16, 32, 64, 128)
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(8, outputs)]
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 2 * 2, NUM_SHAPES))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * 2 * 2, NUM_SHAPES))
 
 
 def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

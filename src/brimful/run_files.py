@@ -94,13 +94,25 @@ class EvalRow(
 
 
 class DataSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was trained on; ``unigram_entropy`` is of the held-out tokens, in nats per token."""
+    """What was trained on.
+
+    Attributes:
+        schema: ``DATA_SCHEMA``.
+        unigram_entropy: Of the held-out labels, in nats per label; 0 where they are no classes.
+        num_train_tokens: Tokens, or samples of a module, of a pass; None: streamed, not counted.
+        num_heldout_tokens: Those to judge by.
+        source: Where the data comes from, in words.
+        num_skipped: Records that were left out.
+        num_truncated: Samples of which something was cut away.
+    """
 
     schema: str
     unigram_entropy: float
-    num_train_tokens: int
+    num_train_tokens: int | None
     num_heldout_tokens: int
     source: str
+    num_skipped: int = 0
+    num_truncated: int = 0
 
 
 Row = TrainRow | EvalRow

@@ -1,6 +1,7 @@
 """Adapters: what trains, in which types, and the steps of PEFT's own model in a plain loop."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.program import gradients
 from brimful.build.quantize import is_quantized
 from brimful.build.step import micro_step, train_step
-from brimful.errors import InputError, UnknownNameError
+from brimful.errors import InputError, UnknownNameError, UnsupportedError
 from brimful.job import Adapter
 from samples import make_job, make_model, make_strategy
 
@@ -405,6 +406,12 @@ def test_heads_embeddings_and_norms_are_no_targets(target):
 def test_a_misspelt_trained_module_is_told():
     with pytest.raises(UnknownNameError, match=r"lm_haed.*lm_head"):
         build_skeleton(job_of("lora", trained_modules=("lm_haed",)), make_strategy())
+
+
+def test_a_missing_peft_is_named_with_the_way_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UnsupportedError, match=r"pip install .peft"):
+        build_skeleton(job_of("lora"), make_strategy())
 
 
 @pytest.mark.parametrize("upcast", ["norms", "all"])

@@ -17,7 +17,7 @@ from brimful.build.checkpointing import decoder_blocks
 from brimful.build.step import evaluate, train_step
 from brimful.build.tasks import task_of
 from brimful.build.tasks.padding import padding_mask
-from brimful.build.user_module import has_batch_statistics, make, take_sample, user_data
+from brimful.build.user_module import make, take_sample, user_data
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import has_parameter_count, parameter_count, read_config
 from other_models import CNN, cut, make_other_job, make_other_model, ragged
@@ -377,10 +377,12 @@ def test_a_module_is_drawn_by_the_users_own_code():
     assert {p.dtype for p in held.parameters()} == {torch.bfloat16}
 
 
-def test_batch_statistics_are_told():
-    names = [CNN, "user_modules:batch_normed"]
-    skeletons = [build_skeleton(make_other_job(name), make_strategy()) for name in names]
-    assert [has_batch_statistics(skeleton) for skeleton in skeletons] == [False, True]
+def test_a_module_with_batch_statistics_runs_whole_and_is_refused_cut():
+    """Its statistics are of the rows that run together: another micro-batch is another job."""
+    job = make_other_job("user_modules:batch_normed")
+    assert len(run(job, make_strategy(micro_batch=4))) == NUM_STEPS
+    with pytest.raises(InputError, match="micro_batch=4"):
+        run(job, make_strategy(micro_batch=2))
 
 
 def test_a_factory_hands_out_its_data():

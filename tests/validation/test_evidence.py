@@ -46,6 +46,8 @@ LEAST_ROWS = {
     "resume": 10,
     "pretend_examples": 6,
     "published": 80,
+    "quality": 21,
+    "hf_trainer": 7,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 

@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
-from brimful.errors import InputError, unknown_name
+from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.job import QUANTIZED, Adapter, Job, Precision, Task
 
 ALL_LINEAR = "all-linear"
@@ -69,11 +69,12 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     Raises:
         InputError: A target names no linear layer, a trained module no module, or the precision
             cannot join the types that are asked for.
-        UnsupportedError: The package of a quantised base is not installed.
+        UnsupportedError: PEFT, or the package of a quantised base, is not installed.
     """
     adapter = job.adapter
     if adapter is None:
         return skeleton
+    _require_peft()
     _check_upcast(job, adapter)
     targets = _targets(skeleton, adapter)
     _check_trained(skeleton, adapter)
@@ -84,6 +85,16 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     if adapter.input_requires_grad:
         _let_inputs_require_grad(skeleton)
     return skeleton
+
+
+def _require_peft() -> None:
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError(
+            "adapters are PEFT's, which is not installed; pip install 'peft>=0.21', or use "
+            "method=full"
+        ) from error
 
 
 def _check_upcast(job: Job, adapter: Adapter) -> None:

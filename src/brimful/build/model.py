@@ -23,6 +23,8 @@ from brimful.strategy import Strategy
 
 _RANDOM = re.compile(r"dropout|pdrop|drop_path|layerdrop|jitter_noise|drop_rate|droprate")
 """Names of configuration fields that are probabilities or noises of training."""
+GIVEN = "given_fields"
+"""Attribute of a model: fields of its configuration that training changed, as they were given."""
 _NO_KERNEL = "does not support an attention implementation"
 _REASON_LENGTH = 160
 _WEIGHT = "weight"
@@ -43,6 +45,7 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
         ModelConfigError: The class does not go with the architecture.
     """
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
+    before = dict(vars(config))
     _switch_off_noise(config)
     config.use_cache = False
     with torch.device("meta"):
@@ -52,6 +55,8 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     use_fixed_capacity(skeleton)
     _keep_types(skeleton, base_dtype(job))
     _untie(skeleton, job)
+    changed = {f: v for f, v in before.items() if v is not getattr(config, f) and _is_plain(v)}
+    setattr(skeleton, GIVEN, changed)
     return adapt(skeleton, job)
 
 
@@ -74,6 +79,10 @@ def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> 
             f"({reason[:_REASON_LENGTH]}); mend that field of its configuration"
         ) from error
     return skeleton
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | float | int)
 
 
 def _switch_off_noise(config: Any) -> None:

@@ -25,8 +25,8 @@ _NEEDED = ("model", "loss", "sample")
 class TrainableModule(Protocol):
     """What a factory returns: anything with these attributes.
 
-    Dropout layers are switched off, as everywhere in this version. Layers that see the whole batch
-    (``BatchNorm``) make a step depend on the micro-batch; ``has_batch_statistics`` tells.
+    Dropout layers are switched off, as everywhere in this version. A module that takes statistics
+    over its batch (``BatchNorm``) runs in one micro-batch a step only (``build.exactness``).
 
     Attributes:
         model: The module; it is given ``inputs`` alone.
@@ -183,11 +183,3 @@ def without_dropout(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001
             module.p = 0.0
     return model
-
-
-def has_batch_statistics(model: nn.Module) -> bool:
-    """Whether what a sample becomes in training depends on which others are in its micro-batch.
-
-    So it is with ``BatchNorm`` in all its forms: micro-batch and accumulation are not exact then.
-    """
-    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())  # noqa: SLF001

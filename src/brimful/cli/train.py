@@ -163,7 +163,8 @@ def _fit_words(planned: _Planned) -> str:
     if planned.peak is None:
         return f"{NO_FORMULA}; brimful simulate traces it"
     peak_bytes, rung = planned.peak
-    return f"{rung} {fit_sentence(peak_bytes=peak_bytes, usable_bytes=limit_bytes(planned.plan))}"
+    fit = fit_sentence(peak_bytes=peak_bytes, usable_bytes=limit_bytes(planned.plan))
+    return f"{fit} ({rung})"
 
 
 def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
@@ -249,9 +250,7 @@ def _trackers(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _keep(
-    planned: _Planned, reading: "Reading | None", result: "TrainResult", out: Path
-) -> None:
+def _keep(planned: _Planned, reading: "Reading | None", result: "TrainResult", out: Path) -> None:
     """Write what the report reads beside what the loop wrote."""
     from brimful.files import write_bytes
     from brimful.measure.reading import measurement

@@ -95,8 +95,8 @@ def _size(name: str, made: Any, field: str) -> int:
         if type(value) is int and value > 0:
             return value
     raise ModelConfigError(
-        f"{name} has no {_SIZES[field][0]}, so that it is no transformer of one kind of block; "
-        f"give another model"
+        f"{name} is of type {made.model_type} and has no {_SIZES[field][0]}, so that it is no "
+        f"transformer of one kind of block; give another model"
     )
 
 

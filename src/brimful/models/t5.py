@@ -59,12 +59,14 @@ def read_stacks(
 def sizes_of(config: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Fill in what a configuration leaves to its defaults, under one name for each size."""
     named = {ALIASES.get(field, field): value for field, value in config.items()}
-    return {**defaults, **named}
+    # The class fills this in before it hears of other names for the encoder's.
+    decoder = config.get("num_layers", defaults["num_layers"])
+    return {"num_decoder_layers": decoder, **defaults, **named}
 
 
 def num_decoder_blocks(sizes: dict[str, Any]) -> int:
     """Count the decoder's blocks: as many as the encoder's where nothing else is said."""
-    return int(sizes.get("num_decoder_layers") or sizes["num_layers"])
+    return int(sizes["num_decoder_layers"] or sizes["num_layers"])
 
 
 def parameter_count(spec: ModelSpec) -> ParameterCount:

@@ -10,7 +10,6 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-
 PACKED_DIMS = 3
 """FlashAttention takes documents laid end to end without a dimension for sequences."""
 LONGEST_QUERY = {False: 5, True: 8}
@@ -42,13 +41,13 @@ def work(
 
 def _attention_flops(name: str, args: Any) -> int:
     backward = "backward" in name
-    query, key, value = (x.shape for x in args[backward : backward + 3])
-    if len(query) == PACKED_DIMS:
-        longest = args[LONGEST_QUERY[backward]]
-        query, key, value = (_unpacked(shape, longest) for shape in (query, key, value))
+    shapes = [x.shape for x in args[: backward + 3]]
+    if len(shapes[-1]) == PACKED_DIMS:
+        shapes = [_unpacked(shape, args[LONGEST_QUERY[backward]]) for shape in shapes]
+    query, key, value = shapes[-3:]
     key, value = _ungrouped(key, query), _ungrouped(value, query)
     if backward:
-        return int(sdpa_backward_flop_count(query, query, key, value))
+        return int(sdpa_backward_flop_count(shapes[0], query, key, value))
     return int(sdpa_flop_count(query, key, value))
 
 

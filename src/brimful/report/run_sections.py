@@ -133,9 +133,12 @@ def _loss_scale_figure(rows: Sequence[TrainRow]) -> Html:
 
 
 def _data_words(data: DataSummary) -> str:
+    known = data.num_train_tokens
+    train = "read as they are needed" if known is None else f"{format_count(known)} to train on"
+    left_out = f" {format_count(data.num_skipped)} records skipped." if data.num_skipped else ""
     return (
-        f"Data: {data.source}; {format_count(data.num_train_tokens)} tokens to train on, "
-        f"{format_count(data.num_heldout_tokens)} held out."
+        f"Data: {data.source}; tokens: {train}, {format_count(data.num_heldout_tokens)} held out."
+        f"{left_out}"
     )
 
 

@@ -37,13 +37,26 @@ def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:
     """Order the rows: those that fit before those that do not, best first.
 
     Among those that fit the objective decides; times within ``TIE`` of each other count as equal
-    and the smaller peak wins. Those that do not fit are ordered by how much they are short.
+    and the smaller peak wins. Where no rate is known, less work stands for less time. Those that do
+    not fit are ordered by how much they are short.
     """
     misses = ~table.fits
-    time = np.nan_to_num(table.step_s, nan=0.0)
-    rounded = np.round(np.log(np.maximum(time, 1e-12)) / np.log1p(TIE))
-    first = table.peak_bytes if objective == "memory" else rounded
+    order = _by_work(table) if np.isnan(table.step_s).any() else _by_time(table)
+    first = table.peak_bytes if objective == "memory" else order
     return np.lexsort((table.peak_bytes, np.where(misses, table.peak_bytes, first), misses))
+
+
+def _by_time(table: Table) -> NDArray[np.float64]:
+    """Return the times on a scale of which ``TIE`` is one step."""
+    steps: NDArray[np.float64] = np.log(np.maximum(table.step_s, 1e-12)) / np.log1p(TIE)
+    return np.round(steps)
+
+
+def _by_work(table: Table) -> NDArray[np.float64]:
+    """Number the rows by work: fewer blocks recomputed, larger micro-batches, fewer chunks."""
+    keys = np.stack([table.num_blocks, -table.micro_batch, table.loss_chunks])
+    places = np.unique(keys, axis=1, return_inverse=True)[1]
+    return places.reshape(-1).astype(np.float64)
 
 
 def strategy_at(job: Job, table: Table, row: int, attention: Attention) -> Strategy:

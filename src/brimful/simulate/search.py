@@ -125,11 +125,9 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
     plainest = check_strategy(job, pinned_strategy(pins, attention))
     attempts = _Attempts(job, cluster, on_tried=on_tried)
     sizes = micro_batches(job, pins)
-    first = attempts(_with(plainest, micro_batch=sizes[0]))  # the plainest says if any can run
-    # Where no time is known the smallest peak wins, as on the first rung.
-    is_fastest_wanted = objective == "time" and first is not None and first.step_s is not None
+    attempts(_with(plainest, micro_batch=sizes[0]))  # the plainest says if any can run
     with contextlib.suppress(_EnoughError):
-        if is_fastest_wanted:
+        if objective == "time":
             _explore_fastest(job, pins, plainest, sizes, attempts)
         else:
             _explore_smallest(job, pins, _with(plainest, micro_batch=sizes[0]), attempts)
@@ -212,10 +210,14 @@ def _fewest_blocks(job: Job, strategy: Strategy, attempts: _Attempts) -> None:
 
 
 def _may_win(none: Attempt, attempts: _Attempts) -> bool:
-    """Whether a micro-batch is faster without recomputing anything than what was found so far."""
+    """Whether a micro-batch is faster without recomputing anything than what was found so far.
+
+    Where no rate is known less work wins: then it is not, if anything fits that recomputes nothing.
+    """
+    fitting = [a for a in attempts.done.values() if not a.short_bytes]
     if none.step_s is None:
-        return False
-    found = [a.step_s for a in attempts.done.values() if not a.short_bytes and a.step_s is not None]
+        return all(a.strategy.activation_checkpointing != KINDS[0] for a in fitting)
+    found = [a.step_s for a in fitting if a.step_s is not None]
     return none.step_s < min(found, default=np.inf)
 
 

@@ -1,8 +1,8 @@
 """The whole depth from a few blocks: what is traced shallow, and unrolled.
 
 Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
-twice and its tape unrolled (``pretend.unroll``). Otherwise, and where a tape does not repeat, the
-whole model is traced.
+twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, and where
+the architecture is none of those known here, the whole model is traced.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
 _STACKS = {"llama": "model.layers", "gpt2": "transformer.h"}
 _DEPTH_FIELDS = {"llama": "num_hidden_layers", "gpt2": "n_layer"}
+"""Architectures of one stack, whose place and whose depth's name are known."""
 
 Trace = Callable[[Job, Strategy], Recording]
 
@@ -32,11 +33,13 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         trace: Runs a program on the pretend GPU and returns its tape.
     """
     num_blocks = job.model.num_layers
-    if num_blocks <= NUM_DEEP + NUM_SHALLOW or not _is_alike(strategy, num_blocks):
+    stack = _STACKS.get(job.model.model_type)
+    is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
+    if stack is None or is_short or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
     spelled = _of_any_depth(strategy, num_blocks)
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
-    pattern = Pattern(stack=_STACKS[job.model.model_type], num_prefix=0, period=1)
+    pattern = Pattern(stack=stack, num_prefix=0, period=1)
     deep, shallow = (trace(_with_depth(job, n), few) for n in (NUM_DEEP, NUM_SHALLOW))
     try:
         return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)

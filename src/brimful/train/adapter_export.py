@@ -3,9 +3,6 @@
 Both write a folder of safetensors whole or not at all, and leave the model that trains as it is.
 """
 
-import contextlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import torch
 
 from brimful.build.adapters import NAME, adapted_layers, base_name, full_weight, merged_weight
 from brimful.errors import InputError
-from brimful.files import disk_error
+from brimful.train.folders import replacing
 
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -42,7 +39,7 @@ def export_adapters(model: Any, *, base: str, folder: Path) -> None:
     before = config.base_model_name_or_path, config.inference_mode
     config.base_model_name_or_path, config.inference_mode = base or None, True
     try:
-        with _replacing(folder) as temporary:
+        with replacing(folder) as temporary:
             save_file(named, temporary / WEIGHTS, metadata={"format": "pt"})
             config.save_pretrained(str(temporary))
     finally:
@@ -65,7 +62,7 @@ def merge(model: Any, *, dtype: torch.dtype, folder: Path) -> None:
     """
     _require_adapters(model)
     plain = plain_model(model, dtype=dtype)
-    with _replacing(folder) as temporary:
+    with replacing(folder) as temporary:
         plain.save_pretrained(temporary)
 
 
@@ -125,19 +122,3 @@ def _require_adapters(model: Any) -> None:
             "the model has no adapters to write or merge: it was trained with method=full, whose "
             "weights are exported as they are; use method=lora, dora or qlora"
         )
-
-
-@contextlib.contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside the target that takes its place if the block succeeds."""
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-    except OSError as error:
-        raise disk_error(folder, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,48 +1,93 @@
 """Handing the trained model over in the format that everything else reads."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from brimful.files import disk_error
+from brimful.build.model import GIVEN
+from brimful.build.user_module import UserModule
 from brimful.train.data.tokenizer import END_OF_TEXT, read_tokenizer
+from brimful.train.folders import replacing
+
+WEIGHTS = "model.safetensors"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def export_model(model: Any, *, tokenizer_path: Path, folder: Path) -> None:
-    """Write weights (safetensors), config.json and tokenizer, all or nothing.
+def export_model(model: Any, *, tokenizer_path: Path | None, folder: Path) -> None:
+    """Write weights (safetensors), configuration and tokenizer, all or nothing.
+
+    A model of ``transformers`` is loadable by ``from_pretrained`` afterwards; a module of the
+    user's is its state under the names it has there, in ``model.safetensors``. What training
+    switched off (dropout, the cache of generation) is in the configuration as it was given.
 
     Args:
-        model: A ``transformers`` model.
-        tokenizer_path: The ``tokenizer.json`` that its data was written with.
-        folder: Loadable by ``AutoModelForCausalLM.from_pretrained`` afterwards; replaced if there.
+        model: The model, without adapters (``adapter_export`` writes those).
+        tokenizer_path: The ``tokenizer.json`` that its data was written with; with a
+            ``tokenizer_config.json`` beside it, it is handed on as it is, and else it is one that
+            was trained here, which ends a text with ``END_OF_TEXT``. None: there is none.
+        folder: Where to; replaced if there.
 
     Raises:
         RunError: The disk is full; a model that was there before is untouched.
     """
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=read_tokenizer(tokenizer_path), eos_token=END_OF_TEXT
-    )
-    # The configuration's special ids belong to another tokenizer: text now ends with ours.
-    for config in (model.config, model.generation_config):
-        config.bos_token_id, config.pad_token_id = None, None
-        config.eos_token_id = tokenizer.eos_token_id
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        with _quiet():
-            model.save_pretrained(temporary)
+    with replacing(folder) as temporary, _quiet():
+        if isinstance(model, UserModule):
+            _save_module(model, temporary)
+            return
+        tokenizer = _tokenizer(tokenizer_path)
+        if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-    except OSError as error:
-        raise disk_error(folder, error) from error
+        if tokenizer_path is not None and not _is_given(tokenizer_path):
+            _end_with(model, tokenizer.eos_token_id)
+        with _as_given(model.config, getattr(model, GIVEN, {})):
+            model.save_pretrained(temporary)
+
+
+def _save_module(model: UserModule, folder: Path) -> None:
+    from safetensors.torch import save_model
+
+    save_model(model.model, str(folder / WEIGHTS))
+
+
+def _is_given(tokenizer_path: Path) -> bool:
+    return (tokenizer_path.parent / _TOKENIZER_CONFIG).is_file()
+
+
+def _tokenizer(path: Path | None) -> Any:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if path is None:
+        return None
+    if _is_given(path):
+        return AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
+    return PreTrainedTokenizerFast(tokenizer_object=read_tokenizer(path), eos_token=END_OF_TEXT)
+
+
+def _end_with(model: Any, end_id: int) -> None:
+    """Let texts end with our token: the configuration's special ids belong to another tokenizer.
+
+    An encoder-decoder was trained to begin with the id that its configuration names, and to read
+    its padding, so that both stay; a classifier writes no text.
+    """
+    configs = [model.config, getattr(model, "generation_config", None)]
+    for config in (config for config in configs if config is not None):
+        config.bos_token_id, config.eos_token_id = None, end_id
+        if not model.config.is_encoder_decoder:
+            config.pad_token_id = None
+
+
+@contextmanager
+def _as_given(config: Any, given: dict[str, Any]) -> Iterator[None]:
+    """Put fields back as they were before training, while the block lasts."""
+    trained = {field: getattr(config, field) for field in given}
+    try:
+        for field, value in given.items():
+            setattr(config, field, value)
+        yield
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for field, value in trained.items():
+            setattr(config, field, value)
 
 
 @contextmanager

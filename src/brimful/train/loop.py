@@ -2,6 +2,7 @@
 
 import math
 import time
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -15,13 +16,11 @@ from brimful.plan import Plan
 from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, SOURCE_FILE, TrainRow
 from brimful.train.bad_step import StepNumbers, explain_stop, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
-from brimful.train.data.batches import START, DataPosition, TokenBatches
-from brimful.train.data.prepare import Summary, prepare
-from brimful.train.data.sample_batches import SampleBatches
+from brimful.train.data.batches import START, DataPosition
+from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
-from brimful.train.data.tokens import TokenFolder
-from brimful.train.export import export_model
 from brimful.train.guard import keeping_weights
+from brimful.train.handover import hand_over
 from brimful.train.interrupt import catch_interrupts
 from brimful.train.judging import judge_heldout
 from brimful.train.loggers import check_loggers, open_loggers
@@ -79,8 +78,9 @@ class NullMeter:
 class _Data(msgspec.Struct, frozen=True, kw_only=True):
     """What is trained on, and the fixed sample that it is judged by."""
 
-    folder: TokenFolder
-    batches: TokenBatches | SampleBatches
+    tokenizer_path: Path | None
+    data_hash: str
+    batches: Batches
     heldout: list[Batch]
     summary: Summary
 
@@ -141,7 +141,7 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
     data = _prepare_data(plan, settings)
     observer.on_message(describe_data(data.summary, plan.job))
     if resumed is not None:
-        check_same_data(resumed, data.folder.tokens.tokens_hash)
+        check_same_data(resumed, data.data_hash)
     reset_peak(device)
     active_meter = meter if resumed is None else NullMeter()
     active_meter.start()
@@ -149,7 +149,7 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
     program = build_program(plan.job, plan.strategy, device)
     observer.on_message(describe_trained(program))
     step, position = _restore(program, resumed)
-    write_data_summary(settings.out / DATA_FILE, data.folder.tokens)
+    write_data_summary(settings.out / DATA_FILE, data.summary)
     with (
         open_metrics(settings.out / METRICS_FILE, last_step=step) as metrics,
         open_saver(
@@ -188,7 +188,8 @@ def _prepare_data(plan: Plan, settings: RunSettings) -> _Data:
         num_eval_tokens=settings.num_eval_tokens,
     )
     return _Data(
-        folder=prepared.folder,
+        tokenizer_path=prepared.tokenizer_path,
+        data_hash=prepared.data_hash,
         batches=prepared.batches,
         heldout=prepared.heldout,
         summary=prepared.summary,
@@ -310,7 +311,7 @@ def _save(run: _Run, step: int, position: DataPosition) -> None:
         plan=run.plan,
         step=step,
         position=position,
-        tokens_hash=run.data.folder.tokens.tokens_hash,
+        tokens_hash=run.data.data_hash,
         heldout_loss=judged.heldout_loss if judged and judged.step == step else None,
     )
     run.saver.save(run.program, progress)
@@ -331,7 +332,12 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
     peak = peak_bytes(run.program.device)
     model = run.settings.out / MODEL
     if not interrupted:
-        export_model(run.program.model, tokenizer_path=run.data.folder.tokenizer_path, folder=model)
+        hand_over(
+            run.program,
+            tokenizer_path=run.data.tokenizer_path,
+            folder=model,
+            merged=run.settings.merge,
+        )
     return TrainResult(
         num_steps=last_step,
         resumed_from=run.first_step - 1,
@@ -344,7 +350,7 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
         accuracy=last.accuracy if last else None,
         best_heldout_loss=best.heldout_loss if best else None,
         best_step=best.step if best else None,
-        unigram_entropy=run.data.folder.tokens.unigram_entropy,
+        unigram_entropy=run.data.summary.unigram_entropy,
         median_step_s=median_step_s,
         tokens_per_s=run.plan.job.tokens_per_step / median_step_s if median_step_s else None,
         median_mfu=median_or_none(row.mfu for row in steady),

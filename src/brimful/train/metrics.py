@@ -10,7 +10,7 @@ from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.mismatch import explain_mismatch
 from brimful.run_files import DATA_SCHEMA, DataSummary, Row, TrainRow
-from brimful.train.data.tokens import TokenSet
+from brimful.train.data.prepare import Summary
 
 
 def open_metrics(path: Path, *, last_step: int) -> BinaryIO:
@@ -78,14 +78,16 @@ def read_metrics(path: Path) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def write_data_summary(path: Path, tokens: TokenSet) -> None:
+def write_data_summary(path: Path, told: Summary) -> None:
     """Write ``data.json``."""
     summary = DataSummary(
         schema=DATA_SCHEMA,
-        unigram_entropy=tokens.unigram_entropy,
-        num_train_tokens=tokens.num_train_tokens,
-        num_heldout_tokens=tokens.num_heldout_tokens,
-        source=tokens.source,
+        unigram_entropy=told.unigram_entropy,
+        num_train_tokens=told.num_train_tokens,
+        num_heldout_tokens=told.num_heldout_tokens,
+        source=told.source,
+        num_skipped=sum(skipped.num_records for skipped in told.skipped),
+        num_truncated=told.num_truncated,
     )
     write_bytes(path, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
 

@@ -2,7 +2,7 @@
 
 By bitsandbytes, with the paper's threshold. On a CPU it widens the weight instead and multiplies
 in the type of the inputs. On both it keeps the inputs of every layer until backward, checkpointed
-or not: that is the library's, and is counted.
+or not, and widens biases to the type of the inputs: that is the library's, and is counted.
 """
 
 import logging

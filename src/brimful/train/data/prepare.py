@@ -27,6 +27,7 @@ from brimful.train.data.encoding import (
     streamed_split,
     training_texts,
 )
+from brimful.train.data.module_data import ModuleBatches, open_module_data
 from brimful.train.data.origin import TEXT_FIELD, Origin, open_origin, text_corpus
 from brimful.train.data.records import Skipped, Tally
 from brimful.train.data.rows import Answer, RowShape, to_batches
@@ -49,10 +50,7 @@ from brimful.train.data.tokenizer import (
     write_tokenizer,
 )
 from brimful.train.data.tokens import (
-    TOKENS_SCHEMA,
     Texts,
-    TokenFolder,
-    TokenSet,
     cached_folder,
     corpus_texts,
     prepare_texts,
@@ -91,6 +89,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     template: str
 
 
+Batches = TokenBatches | SampleBatches | ModuleBatches
+"""Steps of batches by position: of one long text, of samples, or of a module's own data."""
+
+
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """Data that is ready to be trained on.
 
@@ -99,41 +101,22 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         heldout: The fixed sample to judge by.
         summary: What it is.
         tokenizer_folder: Holds ``tokenizer.json``; for all but plain text with a tokenizer of its
-            own, everything that ``AutoTokenizer`` reads.
-        coder: The tokenizer.
+            own, everything that ``AutoTokenizer`` reads. None for a module, which reads no text.
+        coder: The tokenizer, or None.
         data_hash: What a resumed run must find again.
     """
 
-    batches: TokenBatches | SampleBatches
+    batches: Batches
     heldout: "list[Batch]"
     summary: Summary
-    tokenizer_folder: Path
-    coder: Coder
+    tokenizer_folder: Path | None
+    coder: Coder | None
     data_hash: str
 
     @property
-    def tokenizer_path(self) -> Path:
+    def tokenizer_path(self) -> Path | None:
         """The tokenizer that wrote it."""
-        return self.tokenizer_folder / TOKENIZER_FILE
-
-    @property
-    def folder(self) -> TokenFolder:
-        """The same in the terms of token files, which ``data.json`` and checkpoints are in.
-
-        Nobody has counted the tokens of a stream: they are 0 there.
-        """
-        tokens = TokenSet(
-            schema=TOKENS_SCHEMA,
-            fingerprint=self.data_hash,
-            tokens_hash=self.data_hash,
-            source=self.summary.source,
-            vocab_size=len(self.coder.tokenizer),
-            num_train_tokens=self.summary.num_train_tokens or 0,
-            num_heldout_tokens=self.summary.num_heldout_tokens,
-            unigram_entropy=self.summary.unigram_entropy,
-            skipped=self.summary.skipped,
-        )
-        return TokenFolder(path=self.tokenizer_folder, tokens=tokens)
+        return None if self.tokenizer_folder is None else self.tokenizer_folder / TOKENIZER_FILE
 
     @property
     def num_skipped(self) -> int:
@@ -183,11 +166,36 @@ def prepare(
         cache=cache,
         num_eval_tokens=num_eval_tokens,
     )
+    if job.task == "module":
+        return _prepare_module(request)
     if source.streaming:
         return _prepare_stream(request)
     if job.packing == "wrapped":
         return _prepare_tokens(request)
     return _prepare_samples(request)
+
+
+def _prepare_module(request: _Request) -> Prepared:
+    """Take a module's data from where its model comes from."""
+    data = open_module_data(request.job, request.source, micro_batch=request.micro_batch)
+    return Prepared(
+        batches=data.batches,
+        heldout=data.heldout,
+        summary=Summary(
+            source=f"the dataset of {request.job.model.name}",
+            num_train_samples=len(data.batches.numbers),
+            num_train_tokens=len(data.batches.numbers),
+            num_train_targets=None,
+            num_heldout_tokens=data.num_heldout,
+            unigram_entropy=data.label_entropy,
+            num_truncated=0,
+            skipped=(),
+            template="",
+        ),
+        tokenizer_folder=None,
+        coder=None,
+        data_hash=data.data_hash,
+    )
 
 
 def _prepare_tokens(request: _Request) -> Prepared:

@@ -41,6 +41,8 @@ def preview(prepared: Prepared, *, number: int, width: int) -> str:
     Raises:
         InputError: The step has fewer rows.
     """
+    if prepared.coder is None:
+        raise InputError("a module's samples are no text; there is nothing to preview")
     batches, _ = prepared.batches.step_at(START)
     rows = [(batch, row) for batch in batches for row in range(len(batch.inputs))]
     if not 1 <= number <= len(rows):
@@ -102,6 +104,7 @@ def _answer(prepared: Prepared, batch: "Batch", row: int, columns: int) -> Itera
 
 
 def _decode(prepared: Prepared, ids: list[int]) -> str:
+    assert prepared.coder is not None
     text: str = prepared.coder.tokenizer.decode(
         ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
