@@ -1,5 +1,7 @@
 """Each way to attend computes the same, on the kernel that it names."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -8,6 +10,7 @@ from brimful.build.assemble import build_program
 from brimful.build.attention import IMPLEMENTATION, KERNELS, model_inputs
 from brimful.build.attention.flex import causal_blocks, document_blocks
 from brimful.build.batch import Batch
+from brimful.errors import UnsupportedError
 from brimful.strategy import Attention
 from samples import make_job, make_strategy
 
@@ -53,7 +56,11 @@ def test_fused_attention_computes_what_written_out_attention_does(architecture, 
         assert (one - other).norm() < 1e-5 * other.norm()
 
 
-def test_a_kernel_that_a_cpu_lacks_is_not_replaced_by_another():
+def test_a_kernel_that_a_cpu_lacks_is_refused_and_not_replaced_by_another(monkeypatch):
+    for attention in ("efficient", "cudnn"):
+        with pytest.raises(UnsupportedError, match="cannot run here"):
+            attend(attention)
+    monkeypatch.setattr("brimful.build.assemble.check_attention", lambda *_: None)
     for attention in ("efficient", "cudnn"):
         with pytest.raises(RuntimeError, match="No viable backend"):
             attend(attention)
@@ -68,8 +75,9 @@ def test_every_attention_has_a_name_that_transformers_makes_no_mask_for():
 def test_a_decoder_that_needs_no_mask_is_given_none():
     job = make_job()
     ids = torch.zeros((2, job.seq_len), dtype=torch.int64)
+    built = build_program(job, make_strategy(), CPU)
     for attention in ("sdpa", "flash", "varlen"):
-        program = build_program(job, make_strategy(attention=attention), CPU)
+        program = dataclasses.replace(built, strategy=make_strategy(attention=attention))
         assert model_inputs(program, Batch(ids, ids)) == {"attention_mask": None}
 
 
