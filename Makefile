@@ -1,5 +1,6 @@
 # make demo   the main job, end to end, on this machine
 # make test   the suite (<= 10 minutes on two cores)
+# make test-all  the suite with every case of its long files
 # make check  what CI asks of a change: format, lint, types, tests
 # make prove  the long evidence, written to validation/
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check lint prove clean
+.PHONY: setup demo test test-all check lint prove clean
 
 setup: $(READY)
 
@@ -24,6 +25,9 @@ demo: $(READY)
 # Two workers with one thread each: the tests are small, and bit-equality does not depend on it.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: $(READY)
+	BRIMFUL_ALL_CASES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks validation docs examples

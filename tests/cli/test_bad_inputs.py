@@ -23,7 +23,7 @@ def files_in(folder):
 
 def check(said, *facts):
     assert said.code == 2
-    assert said.out == ""
+    assert said.out == "" or said.out.startswith("model "), "train says first what it trains"
     assert said.err.startswith("brimful: ")
     assert said.err.count("\n") == 1
     assert said.err.endswith("\n")
@@ -101,7 +101,7 @@ CONFIGS = {
     "not UTF-8": (b'{"caf\xe9": 1}', ("is not UTF-8", "byte 5")),
     "too deep": (b"[" * 100_000, ("is not a config.json",)),
     "too many digits": (b'{"a": ' + b"1" * 5000 + b"}", ("is not a config.json",)),
-    "unknown architecture": ({"model_type": "mamba"}, ("'mamba'", "gpt2 and llama")),
+    "unknown architecture": ({"model_type": "mamba"}, ("mamba", "num_attention_heads")),
     "misspelt architecture": ({"model_type": "lama"}, ("'lama'", "did you mean llama?")),
     "architecture of the wrong type": ({"model_type": ["llama"]}, ("['llama']",)),
     "no architecture": ({"a": 1}, ("lacks model_type",)),
@@ -114,7 +114,6 @@ CONFIGS = {
         ("'no'", "true or false"),
     ),
     "bias that is no switch": ({**CONFIG, "attention_bias": [1]}, ("attention_bias=[1]",)),
-    "another activation": ({**CONFIG, "hidden_act": "relu"}, ("'relu'", "'silu'")),
 }
 
 
@@ -192,7 +191,6 @@ EDITS = [
     ("job.seq_len", 10**6, ("1000000", "512", "use 512 or less")),
     ("job.seed", -5, ("seed=-5", "give 0 to")),
     ("job.model.num_layers", 0, ("model.num_layers=0", "(3)", "change both")),
-    ("job.model.model_type", "mamba", ("'mamba'", "gpt2 and llama")),
     ("job.model.hf_config", {}, ("lacks hidden_size",)),
     ("job.model.hf_config", {1: 2}, ("job.model.hf_config", "not text")),
     ("cluster.num_devices", 8, ("num_devices=8", "write 1")),

@@ -41,9 +41,8 @@ def _llama(spec: ModelSpec) -> list[Shape]:
 def _gpt2(spec: ModelSpec) -> list[Shape]:
     hidden, inner = spec.hidden_size, spec.intermediate_size
     norm: list[Shape] = [(hidden,), (hidden,)]
-    # GPT-2 holds its matrices transposed.
-    widths = ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner))
-    qkv, out, up, down = (_linear(into, outof, bias=True) for into, outof in widths)
+    widths = ((hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden))
+    qkv, out, up, down = (_transposed(into, outof) for into, outof in widths)
     block = [*norm, *qkv, *out, *norm, *up, *down]
     embedding: Shape = (spec.vocab_size, hidden)
     head = [] if spec.tied_embeddings else [embedding]
@@ -53,6 +52,11 @@ def _gpt2(spec: ModelSpec) -> list[Shape]:
 
 def _linear(num_inputs: int, num_outputs: int, *, bias: bool) -> list[Shape]:
     return [(num_outputs, num_inputs), *([(num_outputs,)] if bias else [])]
+
+
+def _transposed(num_inputs: int, num_outputs: int) -> list[Shape]:
+    """GPT-2 holds its matrices so; the bias is that of the outputs all the same."""
+    return [(num_inputs, num_outputs), (num_outputs,)]
 
 
 _SHAPES: dict[str, Callable[[ModelSpec], list[Shape]]] = {"llama": _llama, "gpt2": _gpt2}
