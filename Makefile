@@ -1,6 +1,6 @@
 # make demo   the main job, end to end, on this machine
 # make test   the suite (<= 10 minutes on two cores)
-# make test-all  the suite with every case of its long files
+# make test-all  the suite and its long files
 # make check  what CI asks of a change: format, lint, types, tests
 # make prove  the long evidence, written to validation/
 PYTHON ?= python3

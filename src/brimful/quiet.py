@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 
 _TALKATIVE = ("bitsandbytes.backends.cpu.ops", "torch.utils._pytree", "torchao")
 """Loggers that say at every import which kernels or enums of theirs this machine has no use for."""
@@ -16,5 +17,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    # PEFT asks transformers for an attribute by its old name.
+    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)

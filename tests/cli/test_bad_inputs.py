@@ -294,7 +294,7 @@ def test_train(brimful, folder):
     (folder / "bare").mkdir()
     check(brimful("train", "plan.yaml", "--out", "run"), "--data", "stdlib")
     check(brimful("train", "plan.yaml", "--data", "data.txt"), "--out")
-    check(brimful("train", "tiny.json", "--out", "run", "--data", "x"), "tiny.json", "brimful plan")
+    check(brimful("train", "tiny.json", "--out", "run", "--data", "x"), "--data x does not exist")
     check(brimful("train", "gone.yaml", "--out", "run", "--data", "data.txt"), "gone.yaml")
     check(brimful(*TRAIN, "gone.txt"), "gone.txt does not exist")
     check(brimful(*TRAIN, ""), "--data ''")

@@ -126,7 +126,9 @@ def test_a_run_learns_and_leaves_its_files(run, plan_with, tmp_path):
     assert [step for step, _ in observer.checkpoints] == [5, 10, 15, 20, 25, 30]
     assert observer.num_closed == 1
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"plan.yaml", "metrics.jsonl", "data.json", "checkpoints", "model"}
+    assert names == {
+        *("plan.yaml", "source.json", "metrics.jsonl", "data.json", "checkpoints", "model")
+    }
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
     assert kept == ["step-00000025", "step-00000030"]
     summary = json.loads((tmp_path / "out" / "data.json").read_text())
@@ -281,7 +283,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curv
     result = run(plan_with(), out, observer=observer, checkpoint=how)
     assert (result.interrupted, result.num_steps, result.model) == (True, 7, None)
     assert observer.checkpoints[-1][0] == 7
-    stopped, summed_up = observer.messages
+    *_, stopped, summed_up = observer.messages
     assert stopped.startswith("stopped after step 7, which is saved; go on with: ")
     assert f"--out {out} --resume" in stopped
     assert summed_up.startswith("7 steps, 896 tokens seen, median step ")

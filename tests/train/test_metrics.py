@@ -6,7 +6,7 @@ import pytest
 
 from brimful.errors import FileFormatError
 from brimful.run_files import EvalRow, TrainRow
-from brimful.train.data.tokens import TokenSet
+from brimful.train.data.prepare import Summary
 from brimful.train.metrics import (
     append_row,
     open_metrics,
@@ -85,23 +85,26 @@ def test_a_broken_row_is_named(tmp_path, line):
 
 
 def test_the_data_summary_has_the_documented_keys(tmp_path):
-    tokens = TokenSet(
-        schema="brimful.tokens/1",
-        fingerprint="f",
-        tokens_hash="h",
+    told = Summary(
         source="a book",
-        vocab_size=300,
+        num_train_samples=None,
         num_train_tokens=10,
+        num_train_targets=None,
         num_heldout_tokens=2,
         unigram_entropy=0.5,
+        num_truncated=3,
+        skipped=(),
+        template="",
     )
-    write_data_summary(tmp_path / "data.json", tokens)
+    write_data_summary(tmp_path / "data.json", told)
     assert json.loads((tmp_path / "data.json").read_text()) == {
         "schema": "brimful.data/1",
         "unigram_entropy": 0.5,
         "num_train_tokens": 10,
         "num_heldout_tokens": 2,
         "source": "a book",
+        "num_skipped": 0,
+        "num_truncated": 3,
     }
 
 

@@ -7,7 +7,7 @@ from brimful.train.observers import Observers, PlainObserver, describe_stop
 from brimful.train.step_report import describe_step
 from train.reports import make_report
 
-NUMBERS = "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  MFU -  peak 1.50 GiB  90.00 s left"
+NUMBERS = "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  peak 1.50 GiB  90.00 s left"
 
 
 class Listener:
