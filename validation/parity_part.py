@@ -183,8 +183,10 @@ def summarize(rows: list[ParityRow]) -> Summary:
             spread_of("grad norm", [row.norm_error for row in rows]),
         ),
         bars=(
-            f"loss within {LOSS_BAR:g} and gradient norm within {NORM_BAR:g} of the plain fp32 "
-            f"loop's in each of {NUM_STEPS} steps",
+            (
+                f"loss within {LOSS_BAR:g} and gradient norm within {NORM_BAR:g} of the plain fp32 "
+                f"loop's in each of {NUM_STEPS} steps"
+            ),
         ),
         missed=tuple(
             f"loss {row.loss_error:.1e}, norm {row.norm_error:.1e}: {describe_case(row.case)}"

@@ -107,7 +107,7 @@ def _step(
     norm = torch.stack([gradient.pow(2).sum() for gradient in gradients]).sum().sqrt()
     if job.clip and norm > job.clip:
         for gradient in gradients:
-            gradient *= job.clip / norm
+            gradient.mul_(job.clip / norm)
     optimizer.step()
     return float(loss.detach()), float(norm)
 

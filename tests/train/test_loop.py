@@ -286,7 +286,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curv
     *_, stopped, summed_up = observer.messages
     assert stopped.startswith("stopped after step 7, which is saved; go on with: ")
     assert f"--out {out} --resume" in stopped
-    assert summed_up.startswith("7 steps, 896 tokens seen, median step ")
+    assert summed_up.startswith("7 steps, 896 tokens learnt from, median step ")
     assert not (out / "model").exists()
     meter = RecordingMeter(out / "metrics.jsonl")
     result = run(plan_with(), out, resume=True, meter=meter)

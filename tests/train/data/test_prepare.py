@@ -10,7 +10,6 @@ from tests.train.data.conftest import (
     write_jsonl,
 )
 
-from brimful.errors import UnsupportedError
 from brimful.train.data.batches import START
 from brimful.train.data.corpus import load_corpus
 from brimful.train.data.encoding import ALSO_HELD_OUT
@@ -247,12 +246,6 @@ def test_pairs_have_a_target_that_ends(tmp_path):
         assert target[-1] == end
         number = tokenizer.decode(inputs, skip_special_tokens=True).split()[0]
         assert tokenizer.decode(target, skip_special_tokens=True) == f"two {number} one alpha"
-
-
-def test_a_module_makes_its_own_batches(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", make_texts(9))
-    with pytest.raises(UnsupportedError, match="task=module makes its own batches"):
-        prepared_from(path, tmp_path / "cache", task="module", packing="none")
 
 
 def test_the_summary_is_a_value_that_can_be_stored(tmp_path):
