@@ -16,6 +16,7 @@ from brimful.build.program import Program
 from brimful.build.step import train_step
 from brimful.job import Adapter, Job, check_job, plain_job
 from brimful.models.config import load_model, read_config
+from brimful.models.kernels import attentions_of
 from brimful.strategy import Strategy, check_strategy
 
 NUM_STEPS = 20
@@ -72,7 +73,7 @@ def cases() -> tuple[Switched, ...]:
         Switched(check_job(job), check_strategy(job, strategy))
         for job, switches in _jobs()
         for micro_batch in (1, 2, 4)
-        for strategy in _strategies(micro_batch, switches)
+        for strategy in _strategies(job, micro_batch, switches)
     )
 
 
@@ -120,9 +121,14 @@ def _plain(model: Any, **changes: Any) -> Job:
     return plain_job(model, **{**fields, "learning_rate": 1e-3, **changes})
 
 
-def _strategies(micro_batch: int, switches: tuple[dict[str, Any], ...]) -> Iterator[Strategy]:
+def _strategies(
+    job: Job, micro_batch: int, switches: tuple[dict[str, Any], ...]
+) -> Iterator[Strategy]:
     plain = Strategy(
-        micro_batch=micro_batch, activation_checkpointing="none", loss_chunks=1, attention="sdpa"
+        micro_batch=micro_batch,
+        activation_checkpointing="none",
+        loss_chunks=1,
+        attention="sdpa" if "sdpa" in attentions_of(job) else "eager",
     )
     yield from (msgspec.structs.replace(plain, **switch) for switch in switches)
 

@@ -50,8 +50,9 @@ def source_from(args: argparse.Namespace) -> "DataSource":
     """
     from brimful.train.data.source import plain_source
 
-    if args.data is None:
-        raise InputError("--data is missing; give a file, a folder, or --data stdlib")
+    if not args.data:
+        said = "--data is missing" if args.data is None else "--data '' names nothing"
+        raise InputError(f"{said}; give a file, a folder, or --data stdlib")
     given = {
         "config": args.data_config,
         "format": args.data_format,

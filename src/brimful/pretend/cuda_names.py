@@ -110,6 +110,8 @@ def replacements() -> Iterator[tuple[ModuleType, str, Any]]:
             module = getattr(torch.cuda, home)
             if hasattr(module, name):
                 yield module, name, value
+    # Libraries of kernels take it while they are imported; none of their kernels is ever called.
+    yield torch._C, "_cuda_getCurrentRawStream", lambda _device: 0  # noqa: SLF001
     yield torch.cuda.nvtx, "_nvtx", _Ranges
     yield torch.cuda.profiler, "start", _nothing
     yield torch.cuda.profiler, "stop", _nothing
