@@ -101,8 +101,13 @@ def _step(
 ) -> Step:
     num_targets = sum(int((sample.labels != IGNORE_INDEX).sum()) for sample in samples)
     loss = torch.stack([_loss(job, model, sample) for sample in samples]).sum() / num_targets
+    # Zeros, not None, for an expert that no token chose: momentum and decay go on, as wherever
+    # experts have fixed places or gradients are reduced.
     optimizer.zero_grad()
     loss.backward()
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.stack([gradient.pow(2).sum() for gradient in gradients]).sum().sqrt()
     if job.clip and norm > job.clip:
