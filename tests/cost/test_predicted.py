@@ -55,7 +55,7 @@ def draw(rng, number):
     strategy = make_strategy(
         micro_batch=micro_batch,
         activation_checkpointing=f"full:{blocks}" if blocks else "none",
-        loss_chunks=rng.choice((1, 2, 4, 7)),
+        loss_chunks=rng.choice((1, 2, 3, 4, 7)),
         attention=attention,
     )
     return job, make_cluster(kernels), strategy
