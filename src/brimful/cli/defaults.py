@@ -9,7 +9,6 @@ TASK = "causal-lm"
 METHOD = "full"
 PRECISION = "bf16-mixed"
 OPTIMIZER = "adamw"
-ATTENTION = "sdpa"
 ACTIVATION_CHECKPOINTING = "none"
 LOSS_CHUNKS = 1
 MICRO_BATCH = 1

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn, cast, get_args
 
 import msgspec
 
@@ -32,6 +32,7 @@ from brimful.job import (
     check_job,
 )
 from brimful.models.config import load_model
+from brimful.models.kernels import attentions_of
 from brimful.models.spec import ModelSpec
 from brimful.plan import read_plan
 from brimful.strategy import Attention, Strategy, check_strategy
@@ -260,7 +261,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     )
     chunks = default(defaults.LOSS_CHUNKS)
     _add_whole(add, "--loss-chunks", f"pieces of logits and loss; {chunks}")
-    _add_choice(add, "--attention", get_args(Attention), defaults.ATTENTION)
+    _add_choice(add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other")
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
@@ -429,10 +430,11 @@ def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int)
     return -(-int(args.tokens) // tokens_per_step)
 
 
-def attention_from(args: argparse.Namespace) -> Attention:
-    """Resolve ``--attention``."""
-    attention: Attention = _or(args.attention, defaults.ATTENTION)
-    return attention
+def attention_from(args: argparse.Namespace, job: Job) -> Attention:
+    """Resolve ``--attention``; without it a model whose own code takes no fused kernel is eager."""
+    if args.attention is not None:
+        return cast("Attention", args.attention)
+    return "sdpa" if "sdpa" in attentions_of(job) else "eager"
 
 
 def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
@@ -445,6 +447,6 @@ def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
                 args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING
             ),
             loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
-            attention=attention_from(args),
+            attention=attention_from(args, job),
         ),
     )

@@ -72,7 +72,7 @@ def search(args: argparse.Namespace) -> "Solution":
     from brimful.search.solve import solve
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
-    pins, attention = _pins(args), flags.attention_from(args)
+    pins, attention = _pins(args), flags.attention_from(args, job)
     if not needs_simulation(args):
         return solve(job, cluster, pins, attention=attention, objective=args.objective)
     from brimful.cli.progress import Progress
@@ -97,8 +97,8 @@ def needs_simulation(args: argparse.Namespace) -> bool:
     from brimful.cost.formula import missing_formula
     from brimful.search.space import pinned_strategy
 
-    strategy = pinned_strategy(_pins(args), flags.attention_from(args))
     job, cluster = flags.job_from(args), flags.cluster_from(args)
+    strategy = pinned_strategy(_pins(args), flags.attention_from(args, job))
     return bool(missing_formula(job, strategy, cluster.device))
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from brimful.job import Job
     from brimful.measure.reading import Reading
     from brimful.plan import Plan
+    from brimful.rungs import Simulation
     from brimful.search.record import SearchRecord
     from brimful.search.solve import Solution
     from brimful.train.data.source import DataSource
@@ -94,11 +95,13 @@ class _Planned(NamedTuple):
         plan: The plan.
         peak: Its highest peak in bytes and how that is known; None where nobody has looked.
         record: Of the search; None where there was none.
+        simulation: Of the plan, where the search simulated.
     """
 
     plan: "Plan"
     peak: tuple[int, str] | None
     record: "SearchRecord | None" = None
+    simulation: "Simulation | None" = None
 
     @property
     def fits(self) -> bool:
@@ -123,9 +126,9 @@ def _planned(args: argparse.Namespace) -> _Planned:
         plan = read_plan(started)
         check_same_job(plan.job, flags.job_from(args))
         return _known(plan)
-    found = _searched(args)
+    found, simulation = _searched(args)
     best = found.record.rows[0]
-    return _Planned(found.plan, (best.peak_bytes, found.record.rung), found.record)
+    return _Planned(found.plan, (best.peak_bytes, found.record.rung), found.record, simulation)
 
 
 def _known(plan: "Plan") -> _Planned:
@@ -134,17 +137,27 @@ def _known(plan: "Plan") -> _Planned:
     return _Planned(plan, (plan.estimate.predicted_peak_allocated_bytes, "predicted"))
 
 
-def _searched(args: argparse.Namespace) -> "Solution":
+def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
     from brimful.cli.plan import needs_simulation, search
 
     if not needs_simulation(args):
-        return search(args)
+        return search(args), None
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(search, args).result()
+        return process.submit(_simulated, args).result()
+
+
+def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":
+    """Search by simulating, and keep of the plan that won what is alive at its peak."""
+    from brimful.cli.plan import search
+    from brimful.simulate.run import simulate
+
+    found = search(args)
+    plan = found.plan
+    return found, simulate(plan.job, plan.cluster, plan.strategy)
 
 
 def _refuse(planned: _Planned) -> int:
@@ -254,10 +267,12 @@ def _keep(planned: _Planned, reading: "Reading | None", result: "TrainResult", o
     """Write what the report reads beside what the loop wrote."""
     from brimful.files import write_bytes
     from brimful.measure.reading import measurement
-    from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE
+    from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE, SIMULATION_FILE
 
     if planned.record is not None:
         write_bytes(out / SEARCH_FILE, msgspec.json.encode(planned.record))
+    if planned.simulation is not None:
+        write_bytes(out / SIMULATION_FILE, msgspec.json.encode(planned.simulation))
     if reading is not None:
         measured = measurement(
             reading, process_bytes=result.peak_bytes, step_s=result.median_step_s

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend.costs import work
@@ -143,8 +142,7 @@ class _MovedBytes(TorchDispatchMode):  # type: ignore[misc]
         del types
         out = func(*args, **(kwargs or {}))
         if not func.is_view:
-            outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
-            _, _, moved_bytes = work(func, args, kwargs or {}, outputs)
+            _, _, moved_bytes = work(func, args, kwargs or {}, out)
             self.num_bytes += sum(moved_bytes)
         return out
 

@@ -16,9 +16,7 @@ LONGEST_QUERY = {False: 5, True: 8}
 """Where ``_flash_attention_forward`` and ``_flash_attention_backward`` take their length."""
 
 
-def work(
-    func: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]
-) -> tuple[int, int, tuple[int, ...]]:
+def work(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, tuple[int, ...]]:
     """Return matrix FLOPs, attention FLOPs and the bytes of each tensor moved.
 
     Only one of the three is given: which one depends on the operation.
@@ -27,16 +25,16 @@ def work(
         func: The operator overload.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        outputs: The tensors it returned.
+        out: What it returned; of several tensors some may be None, as a gradient nobody needs.
     """
     name = func.overloadpacket.__name__
     if "attention" in name:
         return 0, _attention_flops(name, args), ()
     if func.overloadpacket in flop_registry:
-        flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=outputs[0])
+        flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
         return int(flops), 0, ()
-    inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    return 0, 0, tuple(_bytes(x) for x in (*inputs, *outputs))
+    moved = pytree.tree_leaves((args, kwargs, out))
+    return 0, 0, tuple(_bytes(x) for x in moved if isinstance(x, torch.Tensor))
 
 
 def _attention_flops(name: str, args: Any) -> int:

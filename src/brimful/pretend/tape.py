@@ -229,7 +229,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             for x in outputs
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._builder(outputs[0].device).cost(func, *work(func, args, kwargs, outputs))
+            self._builder(outputs[0].device).cost(func, *work(func, args, kwargs, out))
 
     def _see(self, tensor: Any, op: Any, args: Any, index: int = 0) -> None:
         if not isinstance(tensor, FakeTensor):

@@ -17,7 +17,7 @@ from brimful.cost.estimate import allocatable_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
-from brimful.pretend import device, kernels
+from brimful.pretend import device, guard, kernels
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
@@ -115,7 +115,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     with imitation, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)
-        _take_steps(tape, program, _without_values(sample), num_steps)
+        with guard.errors_come_through():
+            _take_steps(tape, program, _without_values(sample), num_steps)
     return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
 
 
