@@ -261,7 +261,9 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     )
     chunks = default(defaults.LOSS_CHUNKS)
     _add_whole(add, "--loss-chunks", f"pieces of logits and loss; {chunks}")
-    _add_choice(add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other")
+    _add_choice(
+        add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other"
+    )
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:

@@ -17,8 +17,10 @@ from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, SOURC
 from brimful.train.bad_step import StepNumbers, explain_stop, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition
+from brimful.train.data.origin import check_present
 from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
+from brimful.train.data.widest import widest
 from brimful.train.guard import keeping_weights
 from brimful.train.handover import hand_over
 from brimful.train.interrupt import catch_interrupts
@@ -135,6 +137,7 @@ def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter
 
 def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter) -> TrainResult:
     device = torch.device(require_device(plan.cluster.device.kernels))
+    check_present(as_source(settings.data), plan.job.task)
     resumed = open_run_folder(plan, settings.out, resume=settings.resume)
     write_source(settings.out / SOURCE_FILE, as_source(settings.data))
     observer.on_stage("reading the data")
@@ -234,6 +237,8 @@ def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
     learning_rate = learning_rate_at(run.plan.job, step)
     start_s = time.perf_counter()
     micro_batches, following = run.data.batches.step_at(position)
+    if step <= NUM_METERED_STEPS:
+        micro_batches = [widest(batch, seq_len=run.plan.job.seq_len) for batch in micro_batches]
     num_targets = count_targets(micro_batches)
     with keeping_weights(run.program):
         result = train_step(

@@ -39,7 +39,11 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
             f"of type {job.model.model_type}; use another task or model"
         )
     check_attention(job, strategy)
-    return skeleton_of(AutoModelForSeq2SeqLM, job, strategy)
+    model = skeleton_of(AutoModelForSeq2SeqLM, job, strategy)
+    if getattr(model.config, "decoder_start_token_id", None) is None:
+        # T5 begins what it writes with padding; a bare config leaves that out.
+        model.config.decoder_start_token_id = model.config.pad_token_id
+    return model
 
 
 def loss(model: nn.Module, strategy: Strategy) -> TokenLoss:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import DataError
+from brimful.job import Task
 from brimful.train.data.corpus import (
     USER_SUFFIXES,
     Corpus,
@@ -76,6 +77,21 @@ def open_origin(source: DataSource, needs: Needs) -> Origin:
         read_heldout=_all_of(judged),
         fingerprint=lambda quick: f"{origin.fingerprint(quick)}-{judged.fingerprint(quick)}",
     )
+
+
+def check_present(source: DataSource, task: Task) -> None:
+    """Refuse a source that names nothing, before anything is written for it.
+
+    Args:
+        source: The source.
+        task: What is trained; a module brings data of its own.
+
+    Raises:
+        DataError: There is no such file or folder.
+    """
+    if task != "module":
+        for path in filter(None, (source.path, source.heldout)):
+            _format(msgspec.structs.replace(source, path=path))
 
 
 def text_corpus(source: DataSource) -> Corpus | None:
