@@ -23,6 +23,10 @@ from brimful.strategy import Strategy, is_selective, num_checkpointed
 
 KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, *KERNELS})
 """Operators whose results selective checkpointing keeps, as dispatched."""
+QUANTIZED = frozenset({
+    "bitsandbytes::gemm_4bit", "bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_mixed_scaled_mm",
+})  # fmt: skip
+"""Products with a quantised weight, by name: the package is there only where it is needed."""
 
 
 def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) -> None:
@@ -50,7 +54,7 @@ def _keeping_dear_results() -> Any:
 
 
 def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    kept = operator in KEPT
+    kept = operator in KEPT or operator.name() in QUANTIZED
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils import backend_registration
 
-from brimful.pretend import attention, autocast, composites, eight_bit, guard, quantized, streams
+from brimful.pretend import attention, autocast, composites, eight_bit, guard, streams
 from brimful.pretend.libraries import library
 
 NAME = "gpu"
@@ -230,7 +230,6 @@ def register() -> None:
     attention.register()
     composites.register()
     eight_bit.register()
-    quantized.register()
 
 
 def _claim_composite_ops() -> None:

@@ -6,11 +6,13 @@ on a thread of its own, so a training run has two of each.
 """
 
 from enum import Enum, auto
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 
-from brimful.pretend import kernels, workspaces
+from brimful.pretend import cpu_convolutions, cpu_promotion, kernels, workspaces
+from brimful.pretend.workspace_call import Call, Rule
 from brimful.pretend.workspace_data import OUTPUTS_ONLY
 
 BLAS = "cuBLAS workspace"
@@ -98,6 +100,36 @@ class KernelMemory:
         self._handles.add((name, *thread))
         num_bytes = size(kernels.imitated().capability)
         return (Taken(num_bytes, name, stays=True),) if num_bytes else ()
+
+
+class CpuKernelMemory(KernelMemory):
+    """The same of a CPU's kernels: of convolutions, and where types are mixed."""
+
+    def concerns(self, func: Any) -> bool:
+        """Whether calls of an operator are to be shown to ``of_call``."""
+        return _cpu_rule(func) is not None
+
+    def of_call(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        *,
+        thread: tuple[Any, bool, int],  # noqa: ARG002 - nothing outlives a call
+    ) -> tuple[Taken, ...]:
+        """Return what a call takes."""
+        rule = _cpu_rule(func)
+        assert rule is not None
+        call = Call(func, args, kwargs, out, kernels.imitated().capability)
+        return tuple(Taken(w.num_bytes, w.why, stays=False) for w in rule(call))
+
+
+@cache
+def _cpu_rule(func: Any) -> Rule | None:
+    if cpu_promotion.is_promoting(func):
+        return cpu_promotion.promotion
+    return cpu_convolutions.RULES.get(func)
 
 
 def _kind(func: Any) -> _Kind:

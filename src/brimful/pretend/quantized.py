@@ -4,37 +4,22 @@ bitsandbytes says the shapes of its own operations. Some it makes of others, amo
 of a weight, and those are other ones on CUDA than on a CPU. What each does is done here in parts
 that the tape sees, following the library's own code; everything else is one kernel on both.
 
-Registered without the package: it is imported when one of its operations is called.
-
 Of LLM.int8() on CUDA the columns with outliers are not known beforehand; none are counted. Each
 would cost two bytes a token and a layer.
 """
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from brimful.pretend import kernels
-from brimful.pretend.libraries import library
 
 _WRITTEN_OUT = torch._C.DispatchKey.CompositeExplicitAutograd  # noqa: SLF001
-_NAMESPACE = "bitsandbytes"
 _NESTED_BLOCK = 256
 _DEVICE = "gpu"
-
-
-def register() -> None:
-    """Install them for the pretend GPU."""
-    own = library("AutogradPrivateUse1", _NAMESPACE)
-    own.impl("gemm_4bit", gemm_4bit)
-    own.impl("quantize_4bit", quantize_4bit)
-    own.impl("int8_vectorwise_quant", int8_vectorwise_quant)
-    own.impl("int8_vectorwise_dequant", _in_parts("int8_vectorwise_dequant"))
-    own.impl("int8_mixed_scaled_mm", _in_parts("int8_mixed_scaled_mm"))
-    own.impl("int8_scaled_mm", _in_parts("int8_scaled_mm"))
-    own.impl("int8_mm_dequant", int8_mm_dequant)
 
 
 def _op(name: str) -> Any:
@@ -44,19 +29,6 @@ def _op(name: str) -> Any:
 def _as_written(name: str, *args: Any, **kwargs: Any) -> Any:
     """Run the library's own formula, the one for devices that have no kernel."""
     return _op(name)._op_dk(_WRITTEN_OUT, *args, **kwargs)  # noqa: SLF001
-
-
-def _in_parts(name: str) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _as_written(name, *args, **kwargs)
-
-    return kernel
-
-
-def _below_autograd(name: str, *args: Any) -> Any:
-    """Run an operation as the one kernel it is, in the shapes that the library says."""
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
-        return _op(name)(*args)
 
 
 def gemm_4bit(  # noqa: PLR0913, PLR0917 - bitsandbytes'
@@ -99,10 +71,9 @@ def quantize_4bit(
     Source: ``quantize_4bit`` in ``backends/cuda/ops.py`` and ``backends/default/ops.py``.
     """
     _make_tables_by_copy()
-    out: tuple[torch.Tensor, torch.Tensor]
     if kernels.current() == "cuda":
-        out = _below_autograd("quantize_4bit", a, blocksize, quant_type, storage)
-        return out
+        return NotImplemented  # type: ignore[no-any-return]  # to the tape: it is one kernel
+    out: tuple[torch.Tensor, torch.Tensor]
     try:
         out = _as_written("quantize_4bit", a, blocksize, quant_type, storage)
     finally:
@@ -207,3 +178,29 @@ def _imitate_products() -> None:
         return original(a, b, out, state, threshold, bias)
 
     package.matmul = matmul
+
+
+_PARTS: dict[str, Callable[..., Any]] = {
+    "gemm_4bit": gemm_4bit,
+    "quantize_4bit": quantize_4bit,
+    "int8_vectorwise_quant": int8_vectorwise_quant,
+    "int8_vectorwise_dequant": partial(_as_written, "int8_vectorwise_dequant"),
+    "int8_mixed_scaled_mm": partial(_as_written, "int8_mixed_scaled_mm"),
+    "int8_scaled_mm": partial(_as_written, "int8_scaled_mm"),
+    "int8_mm_dequant": int8_mm_dequant,
+}
+
+
+@cache
+def parts_of(func: Any) -> Callable[..., Any] | None:
+    """Return what runs an operation of the library in parts; None: it is one kernel.
+
+    The parts are seen by the tape alone, as in a real run by nobody: a mode of the program's, such
+    as selective checkpointing, meets the whole operation. They may answer ``NotImplemented``: on
+    the imitated device it is one kernel.
+
+    Args:
+        func: The operator overload, of whatever library.
+    """
+    namespace, name = func.name().split("::")
+    return _PARTS.get(name) if namespace == "bitsandbytes" else None

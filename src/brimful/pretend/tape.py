@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import autocast, device, engine, kernels, real_values, streams
+from brimful.pretend import autocast, device, engine, kernels, quantized, real_values, streams
 from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
-from brimful.pretend.kernel_memory import KernelMemory, first_tensor
+from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, first_tensor
 from brimful.pretend.owners import Owners
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
@@ -73,7 +73,6 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
         self._code_is_ours: dict[Any, bool] = {}
         self._kernels = KernelMemory()
-        self._on_cuda = False
         self._num_pauses = 0
         self._assume_all = assume_all_selected
         self.assumptions: set[str] = set()
@@ -154,7 +153,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def __enter__(self) -> Self:
         """Start recording."""
-        self._on_cuda = kernels.current() == "cuda"
+        if kernels.current() == "cpu":
+            self._kernels = CpuKernelMemory()
         self.owners.watch()
         autocast.on_weight_cast.append(self._weight_cast)
         streams.on_wait.append(self._wait)
@@ -183,9 +183,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if any(map(engine.desugars, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and (parts := engine.parts_of(func)) is not None:
-            with self:
-                return parts(*args, **kwargs)
+        if (out := self._in_parts(func, args, kwargs)) is not NotImplemented:
+            return out
         if func in engine.IN_PLACE:
             func = engine.in_place(func, args, kwargs)
         out = self._run(func, args, kwargs)
@@ -199,6 +198,16 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
                     self._see(x, func, args, i)
         self._kernel_memory(func, args, kwargs, out)
         return out
+
+    def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run under the tape what an operation is made of; ``NotImplemented``: it is one."""
+        parts = quantized.parts_of(func)
+        if parts is None and torch.is_inference_mode_enabled():
+            parts = engine.parts_of(func)
+        if parts is None:
+            return NotImplemented
+        with self:
+            return parts(*args, **kwargs)
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
@@ -297,7 +306,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _kernel_memory(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record what the operation's kernel takes from the allocator beside its outputs."""
-        if not self._on_cuda or self._num_pauses or not self._kernels.concerns(func):
+        if self._num_pauses or not self._kernels.concerns(func):
             return
         shown = first_tensor(out, args)
         if not isinstance(shown, FakeTensor) or shown.fake_device.type in {HOST, "meta"}:
