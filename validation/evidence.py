@@ -383,6 +383,7 @@ def strata(case: Case) -> dict[str, str]:
         "loss": "whole" if strategy.loss_chunks == 1 else "chunked",
         "attention": strategy.attention,
         "accumulation": "1" if num_micro == 1 else "more",
+        "optimizer": job.optimizer,
         "kernels": case.kernels,
     }
 

@@ -78,7 +78,7 @@ WAYS = (
     Way("QLoRA", {"method": "qlora", "adapter": _NF4}, "LoRA"),
 )
 """A plain way is its own reference; the others follow it."""
-RATES = {"full": (1e-3, 2e-3, 4e-3), "LoRA": (3e-3, 6e-3, 1.2e-2)}
+RATES = {"full": (2e-3, 4e-3, 8e-3), "LoRA": (6e-3, 1.2e-2, 2.4e-2)}
 
 
 class Size(NamedTuple):
