@@ -9,6 +9,7 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import Batch
 from brimful.build.checkpointing import decoder_blocks
 from brimful.build.step import micro_step
+from brimful.job import Adapter
 from samples import make_job, make_strategy
 
 from .documents import PACKED_LENGTHS, make_documents, to_batch
@@ -17,6 +18,16 @@ from .test_attention import CPU, CPU_FLASH, Seen
 pytestmark = pytest.mark.torch
 
 aten = torch.ops.aten
+NF4 = Adapter(
+    rank=4,
+    alpha=8.0,
+    targets=("all-linear",),
+    trained_modules=(),
+    dtype="same",
+    base="nf4",
+    upcast="none",
+    input_requires_grad=False,
+)
 DEAR = (aten.mm.default, aten.addmm.default, CPU_FLASH)
 NUM_LAYERS = 3
 
@@ -68,6 +79,20 @@ def test_selective_checkpointing_computes_no_dear_result_again(case):
         assert selective.get(operator, 0) == plain.get(operator, 0)
     assert sum(full.get(x, 0) for x in DEAR) > sum(plain.get(x, 0) for x in DEAR)
     assert selective[aten.mul.Tensor] > plain[aten.mul.Tensor]
+
+
+def test_a_product_with_a_quantised_weight_is_dear():
+    pytest.importorskip("bitsandbytes")
+    job = make_job(method="qlora", adapter=NF4, precision="bf16", global_batch=2)
+    counts = {}
+    for checkpointing in ("none", "selective", "full"):
+        strategy = make_strategy(activation_checkpointing=checkpointing)
+        program = build_program(job, strategy, CPU)
+        ids = torch.arange(2 * job.seq_len).view(2, -1) % job.model.vocab_size
+        with Seen() as seen:
+            micro_step(program, Batch(ids, ids), num_targets=ids.numel())
+        counts[checkpointing] = seen.counts[torch.ops.bitsandbytes.gemm_4bit.default]
+    assert counts["selective"] == counts["none"] < counts["full"]
 
 
 def test_scores_that_are_written_out_are_computed_again():

@@ -14,6 +14,7 @@ from brimful.rungs import (
     Simulation,
 )
 from brimful.simulate.run import simulate, trace
+from other_models import CNN, make_other_job
 from samples import make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -120,3 +121,21 @@ def test_every_allocation_has_one_class_and_lasting_ones_are_tagged():
 )
 def test_tape_phases_have_readable_names(tape, read):
     assert phase_of_step(tape) == read
+
+
+def test_a_convolutional_module_is_costed_and_what_backward_raises_comes_through(monkeypatch):
+    job = make_other_job(CNN)
+    strategy = make_strategy(micro_batch=2)
+    traced = trace(job, strategy, imitate="cpu", capability=9.0, count_costs=True, num_steps=1)
+    flops = [c.matrix_flops for c in traced.recording.costs if "convolution_backward" in c.op]
+    assert flops
+    assert min(flops) > 0
+
+    def refuse(func, *_args):
+        if "backward" in str(func):
+            raise ZeroDivisionError("from below")
+        return 0, 0, ()
+
+    monkeypatch.setattr("brimful.pretend.tape.work", refuse)
+    with pytest.raises(ZeroDivisionError, match="from below"):
+        trace(job, strategy, imitate="cpu", capability=9.0, count_costs=True, num_steps=1)
