@@ -352,3 +352,16 @@ def test_gradients_of_one_tensor_add_up_in_place_where_they_really_do(num_uses):
     out_of_place, in_place = real_sums(num_uses)
     assert ops.count("aten.add.Tensor") == out_of_place
     assert ops.count("aten.add_.Tensor") == in_place
+
+
+def test_parts_of_an_operation_leave_the_outer_tape_as_it_was():
+    def program(_):
+        with torch.inference_mode():
+            x = torch.empty(4, 4, device=GPU)
+            nn.functional.linear(x, x)
+            torch.einsum("ij,jk->ik", x, x)
+
+    before = num_hooks(), torch.UntypedStorage.resize_
+    record(program)
+    assert (num_hooks(), torch.UntypedStorage.resize_) == before
+    assert torch.autograd.is_multithreading_enabled()

@@ -206,8 +206,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             parts = engine.parts_of(func)
         if parts is None:
             return NotImplemented
-        with self:
+        super().__enter__()  # the mode alone, again: the rest of ``__enter__`` stands
+        try:
             return parts(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
