@@ -82,7 +82,7 @@ def test_empty_timelines_and_logs_draw_nothing():
     empty = Timeline(event=(), live_bytes=(), phase_starts=(), phases=())
     assert memory_chart(empty, None, usable_bytes=1) is None
     assert memory_chart(None, None, usable_bytes=1) is None
-    assert loss_chart((), (), None) is None
+    assert loss_chart((), (), None, "causal-lm") is None
 
 
 def test_a_loss_that_blew_up_leaves_a_gap():
@@ -90,7 +90,7 @@ def test_a_loss_that_blew_up_leaves_a_gap():
         TrainRow(step=i, loss=loss, learning_rate=0.1, grad_norm=None, tokens_per_s=1, step_s=1)
         for i, loss in ((1, 3.0), (2, None))
     ]
-    chart = loss_chart(rows, [EvalRow(step=2, heldout_loss=2.5)], None)
+    chart = loss_chart(rows, [EvalRow(step=2, heldout_loss=2.5)], None, "causal-lm")
     assert {s.label: s.values for s in chart.series} == {
         "train": (3.0, None),
         "held out": (None, 2.5),

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from brimful.job import Task
+from brimful.nouns import judged_by, loss_unit
 from brimful.run_files import DataSummary, EvalRow, TrainRow
 from brimful.rungs import Timeline
 
@@ -204,14 +206,18 @@ def phase_peaks(timeline: Timeline) -> tuple[Phase, ...]:
 
 
 def loss_chart(
-    train_rows: Sequence[TrainRow], eval_rows: Sequence[EvalRow], data: DataSummary | None
+    train_rows: Sequence[TrainRow],
+    eval_rows: Sequence[EvalRow],
+    data: DataSummary | None,
+    task: Task,
 ) -> Chart | None:
-    """Draw the training loss, the held-out loss and the entropy of the unigrams.
+    """Draw the training loss, the held-out loss and that of knowing frequencies alone.
 
     Args:
         train_rows: One per step.
         eval_rows: One per evaluation.
         data: Holds the entropy, or None.
+        task: What is trained; names the unit.
 
     Returns:
         The chart, or None where nothing was logged.
@@ -226,12 +232,12 @@ def loss_chart(
         Series(label="held out", role="points", tone="simulated", values=_exactly(heldout, x)),
     ]
     if data is not None:
-        series.append(_rule("unigram entropy", "mark", data.unigram_entropy, x))
+        series.append(_rule(judged_by(task), "mark", data.unigram_entropy, x))
     return Chart(
         x=x,
         x_label="step",
         unit="nats",
-        y_label="loss, nats per token",
+        y_label=f"loss,{loss_unit(task)}".rstrip(","),
         y_max=None,
         from_zero=False,
         series=tuple(line for line in series if any(v is not None for v in line.values)),

@@ -6,6 +6,8 @@ from statistics import median
 
 from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
+from brimful.job import Task
+from brimful.nouns import is_per_sample, judged_by
 from brimful.plan import Estimate
 from brimful.report import markup
 from brimful.report.charts import loss_chart, loss_scale_chart, step_time_chart
@@ -86,7 +88,8 @@ def _considered(row: Considered, usable_bytes: int) -> Html:
 
 def loss_section(folder: RunFolder) -> Html | None:
     """Draw the losses, with the entropy of the unigrams as the mark to pass, and the loss scale."""
-    chart = loss_chart(folder.train_rows, folder.eval_rows, folder.data)
+    task = folder.plan.job.task
+    chart = loss_chart(folder.train_rows, folder.eval_rows, folder.data, task)
     if chart is None:
         return None
     caption = []
@@ -94,9 +97,9 @@ def loss_section(folder: RunFolder) -> Html | None:
         caption.append(_heldout_words(folder.eval_rows))
     if folder.data is not None:
         caption.append(
-            f"A model that knows only how often each token occurs scores "
-            f"{folder.data.unigram_entropy:.3f}, the unigram entropy: below it the model has "
-            f"learned from context. {_data_words(folder.data)}"
+            f"A model that knows only how often each {'label' if is_per_sample(task) else 'token'} "
+            f"occurs scores {folder.data.unigram_entropy:.3f}, the {judged_by(task)}: below it the "
+            f"model has learned more. {_data_words(folder.data, task)}"
         )
     blown = sum(row.loss is None for row in folder.train_rows)
     if blown:
@@ -132,7 +135,9 @@ def _loss_scale_figure(rows: Sequence[TrainRow]) -> Html:
     return chart_figure("loss-scale", chart, words, caption)
 
 
-def _data_words(data: DataSummary) -> str:
+def _data_words(data: DataSummary, task: Task) -> str:
+    if is_per_sample(task):
+        return f"Data: {data.source}."
     known = data.num_train_tokens
     train = "read as they are needed" if known is None else f"{format_count(known)} to train on"
     left_out = f" {format_count(data.num_skipped)} records skipped." if data.num_skipped else ""

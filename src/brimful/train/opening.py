@@ -4,8 +4,8 @@ from typing import Any
 
 from brimful.build.program import Program
 from brimful.job import Job
+from brimful.nouns import judged_by, noun
 from brimful.train.data.prepare import Summary
-from brimful.train.nouns import judged_by, noun
 from brimful.units import format_count
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from brimful.job import Job
-from brimful.train.nouns import judged_by, loss_unit, noun
+from brimful.nouns import judged_by, loss_unit, noun
 from brimful.train.step_report import describe_share
 from brimful.units import format_bytes, format_count, format_seconds
 

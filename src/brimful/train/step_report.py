@@ -3,8 +3,8 @@
 import msgspec
 
 from brimful.job import Task
+from brimful.nouns import noun
 from brimful.run_files import EvalRow, TrainRow
-from brimful.train.nouns import noun
 from brimful.units import format_bytes, format_count, format_seconds
 
 UNKNOWN = "-"

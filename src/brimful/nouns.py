@@ -2,22 +2,27 @@
 
 from brimful.job import Task
 
-PER_SAMPLE: frozenset[Task] = frozenset({"sequence-classification", "module"})
+_PER_SAMPLE: frozenset[Task] = frozenset({"sequence-classification", "module"})
 """Tasks with one label per sample, at least as far as anybody but the user knows."""
+
+
+def is_per_sample(task: Task) -> bool:
+    """Whether a sample has one label, rather than one for each of its tokens."""
+    return task in _PER_SAMPLE
 
 
 def noun(task: Task) -> str:
     """Return what the unmasked labels of a task are labels of."""
-    return "samples" if task in PER_SAMPLE else "tokens"
+    return "samples" if is_per_sample(task) else "tokens"
 
 
 def loss_unit(task: Task) -> str:
     """Return the unit of a task's loss; a module's own is for its user to know."""
     if task == "module":
         return ""
-    return " nats per sample" if task in PER_SAMPLE else " nats per token"
+    return " nats per sample" if is_per_sample(task) else " nats per token"
 
 
 def judged_by(task: Task) -> str:
     """Name the loss of knowing only how frequent each label is: the bar to beat."""
-    return "entropy of the labels" if task in PER_SAMPLE else "unigram entropy"
+    return "entropy of the labels" if is_per_sample(task) else "unigram entropy"
