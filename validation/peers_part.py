@@ -24,6 +24,7 @@ from peer_worker import NUM_METERED_STEPS, Answer, Request, Trainer, ask
 from progress import shown
 from provenance import Watch
 
+from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.probe import probe_local
@@ -249,7 +250,7 @@ def _best_against_best(bench: Bench, seed: int) -> PeerRow:
     made = make_site(bench.site, case)
     watch = Watch()
     tried = [_try(bench, spelled) for spelled in shown("grid", list(_grid(made)))]
-    best = max((t for t in tried if t.tokens_per_s is not None), key=_speed)
+    best = _fastest(tried, size.limit_bytes)
     row = _row(bench, Sides(made, _spelled(made, best.micro_batch, best.checkpointing)), watch)
     return msgspec.structs.replace(
         row, case=case, settings="best", limit_bytes=size.limit_bytes, grid=tuple(tried)
@@ -296,8 +297,20 @@ def _try(bench: Bench, case: Case) -> PeerTry:
     )
 
 
-def _speed(tried: PeerTry) -> float:
-    return tried.tokens_per_s or 0.0
+def _fastest(tried: list[PeerTry], limit_bytes: int) -> PeerTry:
+    """Return the fastest setting that stays below the limit.
+
+    Raises:
+        RunError: None does.
+    """
+    fitting = [t for t in tried if t.tokens_per_s is not None]
+    if not fitting:
+        least = min(t.measured_peak_bytes for t in tried)
+        raise RunError(
+            f"none of the peer's {len(tried)} settings stays below {format_bytes(limit_bytes)}: the "
+            f"smallest peak is {format_bytes(least)}; raise limit_bytes"
+        )
+    return max(fitting, key=lambda t: t.tokens_per_s or 0.0)
 
 
 def summarize(rows: list[PeerRow]) -> Summary:
