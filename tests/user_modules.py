@@ -37,6 +37,18 @@ def cnn():
     return SimpleNamespace(model=_network(nn.GroupNorm(4, 16)), loss=summed, sample=sample)
 
 
+def weighted_cnn():
+    """As ``cnn``, with a loss that holds a tensor and looks at its own model."""
+    model = _network(nn.GroupNorm(4, 16))
+    weight = torch.arange(1.0, NUM_CLASSES + 1)
+
+    def loss(logits, labels):
+        assert next(model.parameters()).device == logits.device
+        return functional.cross_entropy(logits, labels, weight=weight, reduction="sum")
+
+    return SimpleNamespace(model=model, loss=loss, sample=sample)
+
+
 def batch_normed():
     return SimpleNamespace(model=_network(nn.BatchNorm2d(16)), loss=summed, sample=sample)
 

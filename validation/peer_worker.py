@@ -148,6 +148,10 @@ class OurMeter:
         self._stack.close()
         self._instrument.end()
 
+    def abandon(self) -> None:
+        """Stop listening."""
+        self._stack.close()
+
     def _listen(self, _name: str, _begins: bool, program: Any) -> None:  # noqa: FBT001
         if not self._has_begun:
             self._has_begun = True

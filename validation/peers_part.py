@@ -307,7 +307,7 @@ def _fastest(tried: list[PeerTry], limit_bytes: int) -> PeerTry:
     if not fitting:
         least = min(t.measured_peak_bytes for t in tried)
         raise RunError(
-            f"none of the peer's {len(tried)} settings stays below {format_bytes(limit_bytes)}: the "
+            f"none of the peer's {len(tried)} settings is below {format_bytes(limit_bytes)}: the "
             f"smallest peak is {format_bytes(least)}; raise limit_bytes"
         )
     return max(fitting, key=lambda t: t.tokens_per_s or 0.0)

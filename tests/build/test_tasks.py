@@ -1,5 +1,6 @@
 """Every task takes the steps of a plain loop over the model's own forward, however it is cut."""
 
+import math
 from functools import cache
 
 import pytest
@@ -383,6 +384,12 @@ def test_a_module_with_batch_statistics_runs_whole_and_is_refused_cut():
     assert len(run(job, make_strategy(micro_batch=4))) == NUM_STEPS
     with pytest.raises(InputError, match="micro_batch=4"):
         run(job, make_strategy(micro_batch=2))
+
+
+def test_a_loss_belongs_to_the_module_that_trains():
+    name = "user_modules:weighted_cnn"
+    steps = run(make_other_job(name), make_strategy(micro_batch=2))
+    assert all(math.isfinite(loss) for loss, _ in steps)
 
 
 def test_a_factory_hands_out_its_data():

@@ -11,7 +11,8 @@ from brimful.build.assemble import build_program
 from brimful.errors import InputError, RunError
 from brimful.job import Adapter
 from brimful.train import adapter_export
-from brimful.train.adapter_export import export_adapters, merge
+from brimful.train.adapter_export import export_adapters, merge, plain_model
+from other_models import make_other_job
 from samples import make_job, make_model, make_strategy
 
 pytestmark = [
@@ -136,6 +137,29 @@ def test_ties_and_trained_modules_survive_a_merge(tied, tmp_path):
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits(merged), logits(model), rtol=1e-5, atol=1e-5)
     assert (merged.lm_head.weight is merged.get_input_embeddings().weight) is tied
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+def test_a_head_of_its_own_survives_a_merge_whatever_the_class_thinks_of_ties():
+    """T5's configuration says that it is tied even where its checkpoints are not."""
+    adapter = Adapter(
+        rank=4,
+        alpha=6.0,
+        targets=("all-linear",),
+        trained_modules=("lm_head",),
+        dtype="same",
+        base="same",
+        upcast="none",
+        input_requires_grad=False,
+    )
+    job = make_other_job("t5-untied", method="lora", adapter=adapter)
+    model = build_program(job, make_strategy(), torch.device("cpu")).model
+    config = model.config.to_dict()
+    head = model.lm_head.modules_to_save["default"].weight
+    plain = plain_model(model, dtype=torch.float32)
+    assert torch.equal(plain.lm_head.weight, head)
+    assert not torch.equal(plain.lm_head.weight, plain.shared.weight)
+    assert model.config.to_dict() == config
 
 
 def test_a_merge_is_written_in_the_type_that_is_asked_for(tmp_path):

@@ -71,6 +71,9 @@ class RecordingMeter:
         self.calls.append(("stop", len(self._metrics.read_text().splitlines())))
         assert program.optimizer.state
 
+    def abandon(self):
+        pass
+
 
 @pytest.fixture(scope="module")
 def run(text_folder, tmp_path_factory):
@@ -127,7 +130,8 @@ def test_a_run_learns_and_leaves_its_files(run, plan_with, tmp_path):
     assert observer.num_closed == 1
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {
-        *("plan.yaml", "source.json", "metrics.jsonl", "data.json", "checkpoints", "model")
+        *("plan.yaml", "source.json", "settings.json", "metrics.jsonl", "data.json"),
+        *("checkpoints", "model"),
     }
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
     assert kept == ["step-00000025", "step-00000030"]

@@ -234,6 +234,9 @@ class Planter:
     def stop(self, program):
         self._program = program
 
+    def abandon(self):
+        pass
+
     def on_step(self, report):
         if report.row.step == self._after:
             plant(self._program, self._name, self._value)

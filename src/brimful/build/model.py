@@ -157,10 +157,9 @@ def _checkpoint_of(model: nn.Module, job: Job) -> Checkpoint | None:
 def _build_on(skeleton: UserModule, device: torch.device, job: Job) -> None:
     """Build the user's module on the device, by the user's own code."""
     with torch.device(device):
-        built = make(skeleton.name).model
-    built = built.to(PARAMETER_DTYPE[job.precision])
-    skeleton.model = without_dropout(built)
-    checkpoint = _checkpoint_of(built, job)
+        skeleton.adopt(make(skeleton.name))
+    skeleton.model = without_dropout(skeleton.model.to(PARAMETER_DTYPE[job.precision]))
+    checkpoint = _checkpoint_of(skeleton.model, job)
     if checkpoint is not None:
         load(checkpoint)
 

@@ -65,6 +65,10 @@ class UserModule(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         """
         super().__init__()
         self.name = name
+        self.adopt(made)
+
+    def adopt(self, made: TrainableModule) -> None:
+        """Hold what the factory returned: the module, and the loss that belongs to it."""
         self.model = made.model
         self.summed = made.loss if not isinstance(made.loss, nn.Module) else made.loss.forward
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -230,17 +230,28 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
         "checkpoint": args.checkpoint,
         "num_kept": args.keep,
         "eval_every_steps": args.eval_every,
+        "keep_best": args.keep_best or None,
+        "merge": args.merge or None,
+        "track": _trackers(args.track) or None,
     }
     return plain_settings(
         out=args.out,
         data=_source(args),
         cache=token_cache(args.out),
         resume=args.resume,
-        keep_best=args.keep_best,
-        merge=args.merge,
-        track=_trackers(args.track),
-        **{name: value for name, value in given.items() if value is not None},
+        **{**_started_with(args), **{name: x for name, x in given.items() if x is not None}},
     )
+
+
+def _started_with(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that a run which goes on was started with; flags win over them."""
+    from brimful.run_files import SETTINGS_FILE
+    from brimful.train.run_folder import read_settings
+
+    path = args.out / SETTINGS_FILE
+    if not (args.resume and path.is_file()):
+        return {}
+    return msgspec.structs.asdict(read_settings(path))
 
 
 def _source(args: argparse.Namespace) -> "DataSource":
@@ -314,6 +325,6 @@ def _opened_by(job: "Job", settings: "RunSettings") -> str:
     """Name what reads the folder of the trained model."""
     from brimful.report.words import OPENED_BY
 
-    if job.method != "full" and not settings.merge:
+    if job.method != "full" and job.weights is not None and not settings.merge:
         return "adapters, for peft.PeftModel.from_pretrained"
     return OPENED_BY[job.task]

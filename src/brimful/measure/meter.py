@@ -31,6 +31,9 @@ class Meter(Protocol):
     def stop(self, program: Program) -> None:
         """Stop watching and read."""
 
+    def abandon(self) -> None:
+        """Stop watching, if it is not done: the run ended before there was anything to read."""
+
 
 def meter_for(kernels: str) -> Meter:
     """Return the instrument for a device of these kernels."""
@@ -79,6 +82,12 @@ class CpuMeter:
         }
         events = self._profiler.profiler.kineto_results.experimental_event_tree()
         self.reading = read_allocations(events, lasting=lasting, gradients=self._gradients)
+
+    def abandon(self) -> None:
+        """Leave what is open; a profiler left running would break the next one."""
+        while self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
+        self._stack.close()
 
     def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: FBT001
         if name == CHUNK:
@@ -156,6 +165,10 @@ class CudaMeter:
             measured_peak_reserved_bytes=max(p.reserved_bytes for p in self.peaks.values()),
             timeline=None,
         )
+
+    def abandon(self) -> None:
+        """Stop listening."""
+        self._stack.close()
 
     def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: ARG002, FBT001
         if name == CHUNK:

@@ -3,12 +3,14 @@
 Both write a folder of safetensors whole or not at all, and leave the model that trains as it is.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from brimful.build.adapters import NAME, adapted_layers, base_name, full_weight, merged_weight
+from brimful.build.model import GIVEN
 from brimful.errors import InputError
 from brimful.train.folders import replacing
 
@@ -74,9 +76,12 @@ def plain_model(model: Any, *, dtype: torch.dtype) -> Any:
         dtype: Type of its weights.
     """
     with torch.device("meta"):
-        plain = type(model)(model.config)
+        plain = type(model)(copy.deepcopy(model.config))
+    setattr(plain, GIVEN, getattr(model, GIVEN, {}))
     plain.load_state_dict(merged_tensors(model, dtype=dtype), strict=False, assign=True)
-    plain.tie_weights()
+    # Which weights are tied was found out when the model was built; a config may say otherwise.
+    plain.all_tied_weights_keys = dict(model.all_tied_weights_keys)
+    plain.tie_weights(recompute_mapping=False)
     plain.generation_config = getattr(model, "generation_config", None)
     plain.config.dtype = dtype
     return plain

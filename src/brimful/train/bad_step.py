@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from brimful.build.batch import Batch
 from brimful.build.precision.loss_scaling import MIN_SCALE
 from brimful.build.program import Program
-from brimful.errors import RunError
+from brimful.errors import FileFormatError, RunError
 from brimful.files import disk_error, write_bytes
 from brimful.run_files import CHECKPOINTS
 from brimful.train.checkpoint import newest_checkpoint
@@ -189,8 +189,7 @@ def explain_stop(
     origin = find_origin(program, micro_batches, loss_scale=numbers.loss_scale)
     bad = _bad_step(numbers, origin, len(micro_batches), position)
     kept = try_to_keep(out, bad, micro_batches[bad.micro_batch - 1])
-    newest = newest_checkpoint(out / CHECKPOINTS)
-    good = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
+    good = _last_good(out)
     return RunError(
         f"the {bad.what} became {bad.loss if bad.what == 'loss' else bad.grad_norm} in step "
         f"{numbers.step} of {program.job.num_steps} with "
@@ -198,6 +197,14 @@ def explain_stop(
         f"{describe_origin(origin, len(micro_batches))}; {kept} and {good}; "
         f"lower learning_rate or raise warmup_steps"
     )
+
+
+def _last_good(out: Path) -> str:
+    try:
+        newest = newest_checkpoint(out / CHECKPOINTS)
+    except FileFormatError:
+        return "no checkpoint is sound"
+    return f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
 
 
 def _scale_words(numbers: StepNumbers) -> str:

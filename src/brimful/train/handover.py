@@ -24,7 +24,7 @@ def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, me
     job = program.job
     if job.adapter is None:
         export_model(program.model, tokenizer_path=tokenizer_path, folder=folder)
-    elif merged:
+    elif merged or job.weights is None:  # adapters of random weights mean nothing without them
         plain = plain_model(program.model, dtype=base_dtype(job))
         export_model(plain, tokenizer_path=tokenizer_path, folder=folder)
     else:

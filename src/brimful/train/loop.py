@@ -12,8 +12,17 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
 from brimful.build.program import Program
 from brimful.build.step import StepResult, train_step
+from brimful.errors import RunError
 from brimful.plan import Plan
-from brimful.run_files import CHECKPOINTS, DATA_FILE, METRICS_FILE, MODEL, SOURCE_FILE, TrainRow
+from brimful.run_files import (
+    CHECKPOINTS,
+    DATA_FILE,
+    METRICS_FILE,
+    MODEL,
+    SETTINGS_FILE,
+    SOURCE_FILE,
+    TrainRow,
+)
 from brimful.train.bad_step import StepNumbers, explain_stop, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition
@@ -44,6 +53,7 @@ from brimful.train.run_folder import (
     check_same_data,
     open_run_folder,
     require_device,
+    write_settings,
     write_source,
 )
 from brimful.train.saver import Saved, Saver, open_saver
@@ -52,6 +62,7 @@ from brimful.train.settings import RunSettings
 from brimful.train.step_report import StepReport
 from brimful.train.tally import Tally, median_or_none, tally_of
 from brimful.train.utilization import Utilization, utilization_of
+from brimful.units import format_bytes
 
 NUM_METERED_STEPS = 2
 """The first step makes the optimizer state, the second shows what every later one looks like."""
@@ -66,6 +77,9 @@ class Meter(Protocol):
     def stop(self, program: Program) -> None:
         """End: the first ``NUM_METERED_STEPS`` steps are done."""
 
+    def abandon(self) -> None:
+        """End, if that is not done: the run came to nothing."""
+
 
 class NullMeter:
     """Measures nothing."""
@@ -74,6 +88,9 @@ class NullMeter:
         """Do nothing."""
 
     def stop(self, program: Program) -> None:
+        """Do nothing."""
+
+    def abandon(self) -> None:
         """Do nothing."""
 
 
@@ -123,28 +140,50 @@ def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter
     Raises:
         InputError: The data is unusable, the folder in use, or the plan not the run's own.
         UnsupportedError: A logger's package is not installed.
-        RunError: The disk is full, or the loss is not a number.
+        RunError: The disk is full, memory is, or the loss is not a number.
     """
     check_loggers(settings.track)
     observers = Observers(observer)
     try:
         result = _train(plan, settings, observers, meter)
         observers.on_message(describe_result(result, plan.job))
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _out_of_memory(plan, error) from error
+    except RuntimeError as error:
+        if _NO_HOST_MEMORY not in str(error):
+            raise
+        raise _out_of_memory(plan, error) from error
+    else:
         return result
     finally:
+        meter.abandon()
         observers.close()
+
+
+_NO_HOST_MEMORY = "can't allocate memory"
+"""What PyTorch's allocator for a CPU says, in an error of no type of its own."""
+
+
+def _out_of_memory(plan: Plan, error: Exception) -> RunError:
+    reason = str(error).partition("\n")[0][:200]
+    return RunError(
+        f"the run needs more memory than there is, though its plan has a limit of "
+        f"{format_bytes(plan.cluster.device.usable_bytes)} ({reason}); give a smaller "
+        f"--micro-batch or --ac full, or stop what else uses the device"
+    )
 
 
 def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter) -> TrainResult:
     device = torch.device(require_device(plan.cluster.device.kernels))
     check_present(as_source(settings.data), plan.job.task)
     resumed = open_run_folder(plan, settings.out, resume=settings.resume)
-    write_source(settings.out / SOURCE_FILE, as_source(settings.data))
     observer.on_stage("reading the data")
     data = _prepare_data(plan, settings)
     observer.on_message(describe_data(data.summary, plan.job))
     if resumed is not None:
         check_same_data(resumed, data.data_hash)
+    write_source(settings.out / SOURCE_FILE, as_source(settings.data))
+    write_settings(settings.out / SETTINGS_FILE, settings)
     reset_peak(device)
     active_meter = meter if resumed is None else NullMeter()
     active_meter.start()
@@ -162,8 +201,7 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
         ) as saver,
     ):
         rows = read_metrics(settings.out / METRICS_FILE)
-        for logger in open_loggers(settings.track, LoggedRun(settings.out, plan, step, rows)):
-            observer.add(logger)
+        open_loggers(settings.track, LoggedRun(settings.out, plan, step, rows), observer)
         observer.on_stage("running the first step")
         run = _Run(
             plan=plan,
@@ -217,13 +255,13 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> int:
             position = _one_step(run, step, position)
             if step == last_metered:
                 meter.stop(run.program)
-            is_last = step == num_steps
+            is_last, is_stopped = step == num_steps, is_interrupted()
             if is_last or step % settings.eval_every_steps == 0:
                 _judge(run, step)
-            if is_last or is_interrupted() or step % settings.checkpoint_every_steps == 0:
+            if is_last or is_stopped or step % settings.checkpoint_every_steps == 0:
                 _save(run, step, position)
             _note(run, run.saver.finished())
-            if not is_last and is_interrupted():
+            if not is_last and is_stopped:
                 _note(run, run.saver.wait())
                 run.observer.on_message(describe_stop(step, settings.out))
                 break

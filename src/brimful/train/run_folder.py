@@ -18,6 +18,7 @@ from brimful.run_files import (
     MODEL,
     PLAN_FILE,
     SEARCH_FILE,
+    SETTINGS_FILE,
     SIMULATION_FILE,
     SOURCE_FILE,
     TOKENS,
@@ -25,10 +26,11 @@ from brimful.run_files import (
 from brimful.strategy import Strategy
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from brimful.train.data.source import DataSource, check_source
+from brimful.train.settings import RunSettings, StoredSettings, stored
 
-BEFORE_TRAINING = frozenset(
-    {PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE, SOURCE_FILE}
-)
+BEFORE_TRAINING = frozenset({
+    PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE, SOURCE_FILE, SETTINGS_FILE,
+})  # fmt: skip
 """What is written before the first step; anything else means that the folder is in use."""
 
 _RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}
@@ -114,6 +116,29 @@ def read_source(path: Path) -> DataSource:
         return check_source(msgspec.json.decode(path.read_bytes(), type=DataSource))
     except (OSError, ValueError) as error:
         raise FileFormatError(f"{path} cannot be read ({error}); give --data again") from error
+
+
+def write_settings(path: Path, settings: RunSettings) -> None:
+    """Write how a run is kept and watched, so that it goes on alike.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    write_bytes(path, msgspec.json.encode(stored(settings)))
+
+
+def read_settings(path: Path) -> StoredSettings:
+    """Read what ``write_settings`` wrote.
+
+    Raises:
+        FileFormatError: It is damaged.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StoredSettings)
+    except (OSError, ValueError) as error:
+        raise FileFormatError(
+            f"{path} cannot be read ({error}); delete it and give --keep, --merge and so on again"
+        ) from error
 
 
 def check_same_plan(saved: Plan, given: Plan) -> None:

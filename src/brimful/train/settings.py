@@ -48,6 +48,24 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     track: tuple[Tracker, ...]
 
 
+class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of ``RunSettings`` a run keeps in its folder, to go on as it began."""
+
+    checkpoint_every_steps: int
+    checkpoint: SaveMode
+    num_kept: int
+    keep_best: bool
+    eval_every_steps: int
+    merge: bool
+    track: tuple[Tracker, ...]
+
+
+def stored(settings: RunSettings) -> StoredSettings:
+    """Return what a run keeps of its settings."""
+    names = StoredSettings.__struct_fields__
+    return StoredSettings(**{name: getattr(settings, name) for name in names})
+
+
 def plain_settings(
     *, out: Path, data: DataSource | Path | None, cache: Path, **changes: Any
 ) -> RunSettings:

@@ -95,6 +95,12 @@ def _cut_parquet(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def _damage_gzip(path):
+    packed = bytearray(gzip.compress(json.dumps(make_texts(500)).encode()))
+    packed[len(packed) // 2 : len(packed) // 2 + 40] = bytes(40)
+    path.write_bytes(bytes(packed))
+
+
 def _cut_gzip(path):
     path.write_bytes(gzip.compress(json.dumps(make_texts(500)).encode())[:-400])
 
@@ -119,6 +125,8 @@ FILES = [
     ("a.parquet", lambda path: write_parquet(path, [{"x": 1}]), "a.parquet names the columns 'x'"),
     ("a.json.gz", _cut_gzip, "a.json.gz cannot be read"),
     ("a.jsonl.gz", lambda path: path.write_bytes(b"no gzip"), "a.jsonl.gz after line 0 cannot"),
+    ("a.jsonl.gz", _damage_gzip, "a.jsonl.gz after line"),
+    ("a.json.gz", _damage_gzip, "a.json.gz cannot be read"),
     ("set", lambda path: path.mkdir(), "holds no .md, .py, .txt file"),
     ("nowhere.jsonl", lambda _: None, "does not exist"),
 ]

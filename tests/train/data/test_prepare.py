@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 from tests.samples import make_model
 from tests.train.data.conftest import (
@@ -198,6 +199,25 @@ def test_what_is_cut_and_what_is_left_out_is_counted(tmp_path):
     (skipped,) = prepared.summary.skipped
     assert skipped.reason == "no answer within seq_len"
     assert skipped.first == "a.jsonl line 42"
+
+
+def test_classes_of_another_order_are_not_taken_from_the_cache(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{**text, "label": "good"} for text in make_texts(60)])
+    seen = []
+    for names in (("bad", "good"), ("good", "bad")):
+        model = make_model(vocab_size=VOCAB_SIZE)
+        config = {**model.hf_config, "id2label": dict(enumerate(names))}
+        prepared = prepared_from(
+            path,
+            tmp_path / "cache",
+            task="sequence-classification",
+            packing="none",
+            model=msgspec.structs.replace(model, hf_config=config),
+            global_batch=1,
+        )
+        (batch,), _ = prepared.batches.step_at(START)
+        seen.append(batch.labels.item())
+    assert seen == [1, 0]
 
 
 def test_classes_may_be_numbers_or_names(tmp_path):

@@ -210,7 +210,7 @@ def _load(where: str) -> Any:
     try:
         if path.is_file():
             return PreTrainedTokenizerFast(tokenizer_file=str(path))
-        return AutoTokenizer.from_pretrained(where)
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:  # transformers and tokenizers raise many kinds
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         raise InputError(

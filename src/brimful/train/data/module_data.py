@@ -90,6 +90,8 @@ def open_module_data(job: Job, source: DataSource, *, micro_batch: int) -> Modul
     dataset = user_data(name)
     if dataset is None:
         raise DataError(f"{name}() returned nothing called dataset; add a map-style dataset to it")
+    if not hasattr(dataset, "__len__"):
+        raise DataError(f"the dataset of {name}() has no length; give a map-style dataset")
     train, heldout = _split(len(dataset), source.heldout_share)
     if len(train) < job.global_batch or not heldout:
         raise DataError(

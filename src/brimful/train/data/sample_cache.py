@@ -100,7 +100,10 @@ class SampleRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
     def key(self) -> str:
         """Name the folder of these samples."""
-        settings = msgspec.json.encode((self.source, self.task, self.seq_len, self.encoder.needs))
+        encoder = self.encoder
+        settings = msgspec.json.encode(
+            (self.source, self.task, self.seq_len, encoder.needs, encoder.identity)
+        )
         digest = hashlib.blake2b(settings, digest_size=8).hexdigest()
         return f"{self.origin.fingerprint(False)}-{self.vocab_size}-{self.coder_identity}-{digest}"
 

@@ -1,6 +1,6 @@
 """Token files: text encoded once, kept on disk, mapped into memory. Knows no torch."""
 
-import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -183,8 +183,7 @@ def cached_folder(
         # A damaged folder makes way; one that another process finished meanwhile is as good.
         if read(folder, key) is None:
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(FileExistsError):
-                temporary.rename(folder)
+            _rename_if_free(temporary, folder)
     except (OSError, RunError) as error:
         raise _cache_error(cache, error) from error
     finally:
@@ -193,6 +192,15 @@ def cached_folder(
     if made is None:
         raise DataError(f"{folder} changed while it was being made; delete it and start again")
     return folder, made
+
+
+def _rename_if_free(temporary: Path, folder: Path) -> None:
+    """Give a finished folder its name, unless another process was first."""
+    try:
+        temporary.rename(folder)
+    except OSError as error:
+        if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+            raise
 
 
 def _cache_error(cache: Path, error: OSError | RunError) -> RunError:

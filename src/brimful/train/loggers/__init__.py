@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from brimful.errors import UnsupportedError, unknown_name
 from brimful.train.loggers import tensorboard, wandb
 from brimful.train.loggers.base import LoggedRun, MakeLogger
-from brimful.train.observers import Observer
+from brimful.train.observers import Observers
 
 LOGGERS: dict[str, MakeLogger] = {
     "tensorboard": tensorboard.TensorBoardLogger,
@@ -36,6 +36,19 @@ def check_loggers(names: Iterable[str]) -> None:
             )
 
 
-def open_loggers(names: Iterable[str], run: LoggedRun) -> list[Observer]:
-    """Open the loggers of these names for a run."""
-    return [LOGGERS[name](run) for name in names]
+def open_loggers(names: Iterable[str], run: LoggedRun, observers: Observers) -> None:
+    """Let loggers watch a run; one that cannot start is left out, and the user is told.
+
+    Args:
+        names: Which.
+        run: What they log.
+        observers: Gets them.
+    """
+    for name in names:
+        try:
+            logger = LOGGERS[name](run)
+        except Exception as error:  # noqa: BLE001 - their packages raise many kinds
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            observers.on_message(f"{name} could not start ({reason}); the run goes on without it")
+        else:
+            observers.add(logger)

@@ -47,12 +47,14 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         parse: Checks a record's fields and keeps what counts; raises BadRecordError.
         texts: Every text in it, for a tokenizer to learn from.
         encode: Makes its samples, of at most so many tokens; raises BadRecordError.
+        identity: What else of the model decides what a sample is, as the names of its classes.
     """
 
     needs: Needs
     parse: Callable[[dict[str, Any]], Any]
     texts: Callable[[Any], Iterator[str]]
     encode: Callable[[Any, Coder, int], Encoded]
+    identity: tuple[str, ...] = ()
 
 
 def dropped(reason: str, *, truncated: bool = False) -> Encoded:

@@ -34,7 +34,13 @@ def labelled_encoder(text_field: str, label_field: str, config: dict[str, Any]) 
             raise BadRecordError(f"no field {label_field!r}", f"it has no field {label_field!r}")
         return Labelled(text, _label(fields[label_field], label_field, names))
 
-    return Encoder(needs=((text_field, label_field),), parse=parse, texts=_texts, encode=_encode)
+    return Encoder(
+        needs=((text_field, label_field),),
+        parse=parse,
+        texts=_texts,
+        encode=_encode,
+        identity=names,
+    )
 
 
 def class_names(config: dict[str, Any]) -> tuple[str, ...]:

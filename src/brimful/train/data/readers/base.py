@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, cast
@@ -12,6 +13,8 @@ Needs = tuple[tuple[str, ...], ...]
 """Sets of fields, each of which is enough for a record to be used; none: any record will do."""
 
 COMPRESSED = (".gz", ".zst")
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What reading on in a file may raise: the disk, and packed files that end early or are damaged."""
 
 
 def open_bytes(path: Path) -> IO[bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import DataError
-from brimful.train.data.readers.base import Needs, check_columns, open_bytes, unreadable
+from brimful.train.data.readers.base import UNREADABLE, Needs, check_columns, open_bytes, unreadable
 from brimful.train.data.records import Broken, Record
 
 _MAX_FIELD_CHARS = 1 << 27
@@ -42,7 +42,7 @@ def read_csv(path: Path, name: str, needs: Needs) -> Iterator[Record | Broken]:
                     yield _record(header, row, f"{name} line {before + 1}")
         except (UnicodeDecodeError, csv.Error) as error:
             raise _broken_file(name, rows.line_num + 1, error) from error
-        except (OSError, EOFError) as error:
+        except UNREADABLE as error:
             raise unreadable(f"{name} after line {rows.line_num}", error) from error
 
 

@@ -71,7 +71,7 @@ def read_data_set(opened: Any, name: str, needs: Needs) -> Iterator[Record | Bro
         for fields in opened:
             number += 1
             yield Record(fields, f"{name} row {number}")
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the library raises many kinds
         raise DataError(
             f"{name} cannot be read after row {number} ({_reason(error)}); check the data set"
         ) from error

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import DataError
-from brimful.train.data.readers.base import Needs, open_bytes, unreadable
+from brimful.train.data.readers.base import UNREADABLE, Needs, open_bytes, unreadable
 from brimful.train.data.readers.jsonl import read_jsonl
 from brimful.train.data.records import Broken, Record, kind_of
 
@@ -31,7 +31,7 @@ def read_json(path: Path, name: str, needs: Needs) -> Iterator[Record | Broken]:
     with open_bytes(path) as file:
         try:
             content = file.read()
-        except (OSError, EOFError) as error:
+        except UNREADABLE as error:
             raise unreadable(name, error) from error
     if _is_jsonl(content):
         yield from read_jsonl(path, name, needs)

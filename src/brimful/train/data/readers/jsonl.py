@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.train.data.readers.base import Needs, open_bytes, unreadable
+from brimful.train.data.readers.base import UNREADABLE, Needs, open_bytes, unreadable
 from brimful.train.data.records import Broken, Record, kind_of
 
 _BOM = b"\xef\xbb\xbf"
@@ -31,7 +31,7 @@ def read_jsonl(path: Path, name: str, _needs: Needs) -> Iterator[Record | Broken
                 content = line.removeprefix(_BOM) if number == 1 else line
                 if not content.isspace() and content:
                     yield _parse(content, f"{name} line {number}")
-        except (OSError, EOFError) as error:
+        except UNREADABLE as error:
             raise unreadable(f"{name} after line {number}", error) from error
 
 

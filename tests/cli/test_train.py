@@ -1,0 +1,120 @@
+"""``brimful train``: what a run keeps of its flags, and what goes wrong around it."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from brimful.cli.main import main
+from samples import TINY_LLAMA
+
+pytestmark = pytest.mark.torch
+
+RUN = (
+    "train", "tiny.json", "--out", "run", "--data", "text.txt", "--seq-len", "32",
+    "--global-batch", "2", "--micro-batch", "2", "--ac", "none", "--loss-chunks", "1",
+    "--precision", "fp32",
+)  # fmt: skip
+
+
+@pytest.fixture
+def brimful(tmp_path, capsys, monkeypatch):
+    """Run a command line in a folder with a tiny model and a text."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.json").write_text(json.dumps({**TINY_LLAMA, "vocab_size": 300}))
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+
+    def run(*argv):
+        capsys.readouterr()
+        return main(list(argv)), capsys.readouterr()
+
+    return run
+
+
+def kept(folder):
+    return sorted(path.name for path in (folder / "run" / "checkpoints").iterdir())
+
+
+def test_a_run_goes_on_with_the_settings_it_began_with(brimful, tmp_path):
+    code, said = brimful(*RUN, "--steps", "4", "--checkpoint-every", "1", "--keep", "3")
+    assert code == 0, said.err
+    assert kept(tmp_path) == ["step-00000002", "step-00000003", "step-00000004"]
+    (tmp_path / "run" / "checkpoints" / "step-00000004" / "state.json").exists()
+    code, said = brimful("train", "run/plan.yaml", "--out", "run", "--resume")
+    assert code == 0, said.err
+    assert len(kept(tmp_path)) == 3
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert (settings["num_kept"], settings["checkpoint_every_steps"]) == (3, 1)
+    code, said = brimful("train", "run/plan.yaml", "--out", "run", "--resume", "--keep", "1")
+    assert code == 0, said.err
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["num_kept"] == 1
+
+
+def test_a_refused_resume_leaves_what_the_run_was_trained_on(brimful, tmp_path):
+    assert brimful(*RUN, "--steps", "2")[0] == 0
+    source = (tmp_path / "run" / "source.json").read_bytes()
+    (tmp_path / "other.txt").write_text("something else altogether, and again. " * 400)
+    resume = ("train", "run/plan.yaml", "--out", "run", "--resume")
+    code, said = brimful(*resume, "--data", "other.txt")
+    assert code == 2
+    assert said.err.count("\n") == 1
+    assert (tmp_path / "run" / "source.json").read_bytes() == source
+    assert brimful(*resume)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_running_out_of_memory_is_one_sentence(brimful, monkeypatch, error):
+    def refuse(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr("brimful.train.loop.train_step", refuse)
+    code, said = brimful(*RUN, "--steps", "2")
+    assert code == 2
+    assert "more memory than there is" in said.err
+    assert "--micro-batch" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_logger_that_cannot_start_ends_no_run(brimful, monkeypatch):
+    def refuse(_run):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr("brimful.train.loggers.LOGGERS", {"tensorboard": refuse})
+    code, said = brimful(*RUN, "--steps", "2", "--track", "tensorboard")
+    assert code == 0, said.err
+    assert "tensorboard could not start (no route to host)" in said.out
+
+
+def test_a_plan_that_was_found_by_simulating_keeps_its_simulation(brimful, tmp_path):
+    text = [{"text": f"sample {n} of a few words", "label": n % 2} for n in range(60)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
+    labels = {"id2label": {"0": "even", "1": "odd"}, "vocab_size": 300}
+    bert = {
+        "model_type": "bert", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 64, **labels,
+    }  # fmt: skip
+    (tmp_path / "bert.json").write_text(json.dumps(bert))
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump({
+            "model": "bert.json", "task": "sequence-classification", "data": "data.jsonl",
+            "precision": "fp32", "seq_len": 32, "global_batch": 4, "micro_batch": 2, "ac": "none",
+            "loss_chunks": 1, "steps": 2, "out": "run",
+        })
+    )  # fmt: skip
+    code, said = brimful("train", "job.yaml")
+    assert code == 0, said.err
+    read = {
+        n: json.loads((tmp_path / "run" / f"{n}.json").read_text())
+        for n in ("simulation", "measurement")
+    }
+    simulated = read["simulation"]["simulated_peak_allocated_bytes"]
+    measured = read["measurement"]["measured_peak_allocated_bytes"]
+    assert abs(simulated - measured) <= 0.01 * measured
