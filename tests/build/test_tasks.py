@@ -314,6 +314,11 @@ def test_other_decoders_compute_what_their_own_forward_does(model_type, attentio
         ("gemma2", {"num_key_value_heads": 1}, ("gemma2", "logits")),
         ("cohere", {"num_key_value_heads": 2}, ("cohere", "logits")),
         ("opt", {"ffn_dim": 80}, ("opt", "llama")),
+        (
+            "mixtral",
+            {"output_router_logits": True, "num_local_experts": 2, "num_key_value_heads": 2},
+            ("auxiliary", "false"),
+        ),
         ("bloom", {}, ("bloom", "llama")),
     ],
 )

@@ -48,6 +48,11 @@ def check_decoder(model: Any, job: Job) -> None:
             f"{name} is of type {job.model.model_type}, which changes its logits after the output "
             f"layer; use a decoder like llama"
         )
+    if getattr(model.config, "output_router_logits", False):
+        raise UnsupportedError(
+            f"{name} asks for the routers' auxiliary loss (output_router_logits: true), which this "
+            f"version does not train; set it to false in config.json"
+        )
     check_window(model.config, job)
 
 

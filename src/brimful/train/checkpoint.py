@@ -6,7 +6,6 @@ folder with that name is whole, however the process or the machine ended. What o
 saved says ``program_state``; which checkpoints are kept says ``rotation``.
 """
 
-import os
 import re
 import shutil
 import zlib
@@ -20,6 +19,7 @@ from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.plan import Plan
 from brimful.train.data.batches import DataPosition
+from brimful.train.folders import sync
 from brimful.train.program_state import (
     PlainState,
     ProgramState,
@@ -116,10 +116,10 @@ def write_checkpoint(root: Path, state: ProgramState, progress: Progress) -> Pat
         temporary.mkdir(parents=True)
         save_tensors(temporary, state.tensors)
         _write_manifest(temporary, state.plain, progress)
-        _sync_folder(temporary)
+        sync(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        _sync_folder(root)
+        sync(root)  # a rename is durable only once the folder that holds the name is
     except OSError as error:
         raise disk_error(final, error) from error
     finally:
@@ -256,15 +256,6 @@ def _crc32(path: Path) -> int:
         while chunk := file.read(MIB):
             checksum = zlib.crc32(chunk, checksum)
     return checksum
-
-
-def _sync_folder(folder: Path) -> None:
-    # A rename is durable only once the folder that holds the name is.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
