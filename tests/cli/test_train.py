@@ -118,3 +118,21 @@ def test_a_plan_that_was_found_by_simulating_keeps_its_simulation(brimful, tmp_p
     simulated = read["simulation"]["simulated_peak_allocated_bytes"]
     measured = read["measurement"]["measured_peak_allocated_bytes"]
     assert abs(simulated - measured) <= 0.01 * measured
+
+
+def test_added_tokens_and_classes_get_rows(brimful, tmp_path):
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog,", "and", "again"]
+    rows = [{"text": " ".join(words[n % 7 :]), "label": n % 4} for n in range(60)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert brimful(*RUN, "--steps", "2")[0] == 0
+    job = (
+        "train", "run/model", "--weights", "run/model", "--task", "sequence-classification",
+        "--num-labels", "4", "--vocab-size", "320", "--data", "data.jsonl", "--seq-len", "16",
+        "--global-batch", "2", "--micro-batch", "2", "--ac", "none", "--loss-chunks", "1",
+        "--precision", "fp32", "--steps", "2", "--out", "next",
+    )  # fmt: skip
+    code, said = brimful(*job)
+    assert code == 0, said.err
+    config = json.loads((tmp_path / "next" / "model" / "config.json").read_text())
+    assert config["vocab_size"] == 320
+    assert len(config["id2label"]) == 4

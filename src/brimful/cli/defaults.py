@@ -5,7 +5,6 @@ from brimful.models.spec import ModelSpec
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
-TASK = "causal-lm"
 METHOD = "full"
 PRECISION = "bf16-mixed"
 OPTIMIZER = "adamw"

@@ -31,8 +31,9 @@ from brimful.job import (
     Upcast,
     check_job,
 )
-from brimful.models.config import load_model
+from brimful.models.config import default_task, load_model
 from brimful.models.kernels import attentions_of
+from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.plan import read_plan
 from brimful.strategy import Attention, Strategy, check_strategy
@@ -178,7 +179,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change what is learnt."""
     add = parser.add_argument_group("job (what is learnt)").add_argument
-    _add_choice(add, "--task", get_args(Task), defaults.TASK)
+    _add_choice(add, "--task", get_args(Task), "what the model is made for")
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
     _add_choice(add, "--precision", get_args(Precision), defaults.PRECISION)
     _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
@@ -191,6 +192,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         help=f"{' or '.join(packings)}; default: wrapped text, one row per chat or labelled sample",
     )
     add("--weights", metavar="MODEL", help="folder or hub id to start from; default: random")
+    _add_whole(add, "--vocab-size", "rows of the embedding at least, for tokens that were added")
+    _add_whole(add, "--num-labels", "classes of a classifier; default: its own", least=2)
     seq_len = f"default: what the model covers, at most {defaults.LONGEST_SEQ_LEN}"
     _add_whole(add, "--seq-len", f"tokens per sequence; {seq_len}")
     _add_whole(add, "--global-batch", "sequences per optimizer step; default: one micro-batch")
@@ -323,9 +326,9 @@ _ADAPTER = (
 )  # fmt: skip
 _LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
-    "task", "method", "precision", "optimizer", "schedule", "packing", "weights", "seq_len",
-    "global_batch", "steps", "tokens", "learning_rate", "warmup_steps", "weight_decay", "beta1",
-    "beta2", "epsilon", "clip", "seed", *_ADAPTER, *_LOSS_SCALE,
+    "task", "method", "precision", "optimizer", "schedule", "packing", "weights", "vocab_size",
+    "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate", "warmup_steps",
+    "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER, *_LOSS_SCALE,
 )  # fmt: skip
 _STRATEGY = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
 
@@ -341,11 +344,11 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
 
 def job_from(args: argparse.Namespace) -> Job:
     """Resolve the job flags, with the defaults' table for what is not given."""
-    model = load_model(args.model)
+    model = _model_from(args)
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     global_batch = _or(args.global_batch, _or(args.micro_batch, defaults.MICRO_BATCH))
     num_steps = _num_steps(args, model, seq_len * global_batch)
-    task: Task = _or(args.task, defaults.TASK)
+    task: Task = _or(args.task, default_task(model))
     precision: Precision = _or(args.precision, defaults.PRECISION)
     optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
     method: Method = _or(args.method, defaults.METHOD)
@@ -374,6 +377,14 @@ def job_from(args: argparse.Namespace) -> Job:
             seed=_or(args.seed, defaults.SEED),
         )
     )
+
+
+def _model_from(args: argparse.Namespace) -> ModelSpec:
+    """Resolve the model, with the rows that were added to it."""
+    model = load_model(args.model)
+    if args.vocab_size is not None:
+        model = with_vocab_size(model, args.vocab_size)
+    return model if args.num_labels is None else with_num_labels(model, args.num_labels)
 
 
 def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision) -> Adapter | None:
