@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader"),
-    ("models.spec", "job", "exact", "strategy", "kernel_support", "hardware.cluster"),
+    ("models.spec", "job", "nouns", "exact", "strategy", "kernel_support", "hardware.cluster"),
     ("models", "hardware"),
     ("plan", "rungs", "timeline", "run_files"),
     ("cost",),

@@ -281,7 +281,7 @@ def check_tokens(ids: list[int], vocab_size: int) -> None:
     if ids and max(ids) >= vocab_size:
         raise InputError(
             f"the tokenizer writes token {max(ids)} and the model has vocab_size={vocab_size} "
-            f"rows; use the tokenizer that belongs to the model, or --vocab-size {max(ids) + 1} or more"
+            f"rows; use the model's own tokenizer, or --vocab-size {max(ids) + 1} or more"
         )
 
 
