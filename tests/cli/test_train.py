@@ -65,6 +65,23 @@ def test_a_refused_resume_leaves_what_the_run_was_trained_on(brimful, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        (("--micro-batch", "1"), "--micro-batch 1 is not what the run began with, 2"),
+        (("--ac", "full"), "--activation-checkpointing full is not what the run began with, none"),
+        (("--heldout-share", "0.2"), "--heldout-share is given without --data"),
+    ],
+)
+def test_a_run_goes_on_as_it_began_or_says_why_not(brimful, flags, fact):
+    assert brimful(*RUN, "--steps", "2")[0] == 0
+    without_data = [word for word in RUN if word not in {"--data", "text.txt"}]
+    data = () if "--heldout-share" in flags else ("--data", "text.txt")
+    code, said = brimful(*without_data, *data, "--steps", "2", "--resume", *flags)
+    assert code == 2
+    assert fact in said.err
+
+
+@pytest.mark.parametrize(
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),

@@ -69,6 +69,24 @@ def source_from(args: argparse.Namespace) -> "DataSource":
     return plain_source(args.data, **{name: x for name, x in given.items() if x is not None})
 
 
+def refuse_alone(args: argparse.Namespace) -> None:
+    """Refuse flags on data that are given without ``--data``, where a run goes on with its own.
+
+    Raises:
+        InputError: Names the first.
+    """
+    names = (
+        "data_config", "data_format", "data_split", "tokenizer", "chat_template", "on_bad_record",
+        "streaming", "shuffle_buffer", "heldout", "heldout_share", *(f"{f}_field" for f in _FIELDS),
+    )  # fmt: skip
+    for name in names:
+        if getattr(args, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} is given without --data, and the run goes on with the "
+                f"data it began with; leave it out, or give --data as well"
+            )
+
+
 def _template(args: argparse.Namespace) -> str | None:
     if args.chat_template is None:
         return None

@@ -450,6 +450,21 @@ def attention_from(args: argparse.Namespace, job: Job) -> Attention:
     return "sdpa" if "sdpa" in attentions_of(job) else "eager"
 
 
+def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
+    """Refuse strategy flags that say something else than a run began with.
+
+    Raises:
+        InputError: Names the first, and both values.
+    """
+    for name in _STRATEGY:
+        given, began = getattr(args, name), getattr(strategy, name)
+        if given is not None and given != began:
+            raise InputError(
+                f"--{name.replace('_', '-')} {given} is not what the run began with, {began}; "
+                f"leave it out to go on, or choose another --out"
+            )
+
+
 def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
     return check_strategy(

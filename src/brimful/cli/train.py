@@ -125,6 +125,7 @@ def _planned(args: argparse.Namespace) -> _Planned:
 
         plan = read_plan(started)
         check_same_job(plan.job, flags.job_from(args))
+        flags.refuse_other_strategy(args, plan.strategy)
         return _known(plan)
     found, simulation = _searched(args)
     best = found.record.rows[0]
@@ -261,6 +262,7 @@ def _source(args: argparse.Namespace) -> "DataSource":
 
     started = args.out / SOURCE_FILE
     if args.resume and args.data is None and started.is_file():
+        data_flags.refuse_alone(args)
         return read_source(started)
     return data_flags.source_from(args)
 
