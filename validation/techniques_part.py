@@ -36,7 +36,7 @@ from brimful.strategy import num_micro_batches
 from brimful.units import MIB
 
 NUM_QUICK_CASES = 3
-LEAST_PEAK_BYTES, MOST_PEAK_BYTES = 64 * MIB, 600 * MIB
+LEAST_PEAK_BYTES, MOST_PEAK_BYTES = 64 * MIB, 1024 * MIB
 SHARE_BAR, BYTES_BAR = 0.005, MIB
 OTHERS = "activations, casts and transients"
 _STATES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)

@@ -124,6 +124,18 @@ def test_chunks_that_do_not_divide_the_tokens_are_counted_as_torch_cuts_them():
         assert predicted == pytest.approx(peak, rel=2e-4)
 
 
+def test_buckets_of_masters_are_cut_in_a_deep_model_too():
+    """The update of a few blocks does not say where the buckets of many are cut."""
+    model = make_model(
+        hidden_size=256, intermediate_size=768, num_hidden_layers=12, vocab_size=512
+    )  # fmt: skip
+    job = make_job(model=model, precision="bf16-master", seq_len=16, global_batch=1)
+    strategy, cluster = make_strategy(micro_batch=1), make_cluster()
+    peak = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    assert predicted == pytest.approx(peak, rel=2e-4)
+
+
 def test_the_sweep_covers_what_it_should():
     drawn = cases()
     assert {job.precision for job, _, _ in drawn} == {"fp32", "bf16", "bf16-mixed"}

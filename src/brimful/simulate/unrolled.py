@@ -1,14 +1,16 @@
 """The whole depth from a few blocks: what is traced shallow, and unrolled.
 
 Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
-twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, and where
-the architecture is none of those known here, the whole model is traced.
+twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, where the
+architecture is none of those known here, and where masters are updated in buckets, which are cut by
+bytes and not by blocks, the whole model is traced.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
+from brimful.cost.recipes import RECIPES
 from brimful.job import Job
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
@@ -35,7 +37,8 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     num_blocks = job.model.num_layers
     stack = _STACKS.get(job.model.model_type)
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
-    if stack is None or is_short or not _is_alike(strategy, num_blocks):
+    is_cut = bool(RECIPES[job.precision].master)
+    if stack is None or is_short or is_cut or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
     spelled = _of_any_depth(strategy, num_blocks)
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
