@@ -395,7 +395,7 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
         best_step=best.step if best else None,
         unigram_entropy=run.data.summary.unigram_entropy,
         median_step_s=median_step_s,
-        tokens_per_s=run.plan.job.tokens_per_step / median_step_s if median_step_s else None,
+        padded_tokens_per_s=run.plan.job.tokens_per_step / median_step_s if median_step_s else None,
         median_mfu=median_or_none(row.mfu for row in steady),
         peak_bytes=peak,
         model=None if interrupted else model,

@@ -28,7 +28,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         best_step: The step after which it was that.
         unigram_entropy: Of the held-out tokens, in nats per token: the bar to beat.
         median_step_s: Over the steps after the metered ones; None where there were none.
-        tokens_per_s: Tokens of a step, padding included, divided by ``median_step_s``.
+        padded_tokens_per_s: Tokens of a step, padding included, divided by ``median_step_s``.
         median_mfu: Model FLOPs utilization over the same steps; None where unknown.
         peak_bytes: Largest memory in use while training: resident on a CPU, allocated on a GPU.
         model: Folder of the trained model; None where the run was interrupted.
@@ -47,7 +47,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     best_step: int | None
     unigram_entropy: float
     median_step_s: float | None
-    tokens_per_s: float | None
+    padded_tokens_per_s: float | None
     median_mfu: float | None
     peak_bytes: int
     model: Path | None
@@ -71,11 +71,11 @@ def describe_result(result: TrainResult, job: Job) -> str:
 
 
 def _speed(result: TrainResult, job: Job) -> list[str]:
-    if result.median_step_s is None or result.tokens_per_s is None:
+    if result.median_step_s is None or result.padded_tokens_per_s is None:
         return []
     return [
         f"median step {format_seconds(result.median_step_s)}",
-        _rate(result.tokens_per_s, job),
+        _rate(result.padded_tokens_per_s, job),
         *([] if result.median_mfu is None else [f"MFU {describe_share(result.median_mfu)}"]),
     ]
 
