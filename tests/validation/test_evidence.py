@@ -226,17 +226,29 @@ def sample_of(part, num_rows):
     return [evidence.rows[(first + i) % len(evidence.rows)] for i in range(num_rows)]
 
 
+UNCOLLECTED_BYTES = 64
+"""Tensors without dimensions that wait for Python's garbage collector, whose moment hangs on all that
+the process did before: 8 bytes of 11 GB were seen."""
+
+
 def test_a_sample_predicts_and_simulates_to_the_same_bytes():
     for row in sample_of("predicted_vs_simulated", 2):
-        assert predicted_part.compare(row.case) == row, describe_case(row.case)
+        again = predicted_part.compare(row.case)
+        what = describe_case(row.case)
+        assert again.predicted_peak_allocated_bytes == row.predicted_peak_allocated_bytes, what
+        simulated = again.simulated_peak_allocated_bytes, row.simulated_peak_allocated_bytes
+        assert abs(simulated[0] - simulated[1]) <= UNCOLLECTED_BYTES, what
+        assert again.where == row.where, what
 
 
 def test_a_sample_measures_the_same():
     """To the byte on the two rungs that are computed; real kernels may take other scratch."""
     (row,) = sample_of("simulated_vs_measured", 1)
     again = measured_part.compare(row.case)
-    for field in ("predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"):
-        assert getattr(again, field) == getattr(row, field), describe_case(row.case)
+    what = describe_case(row.case)
+    assert again.predicted_peak_allocated_bytes == row.predicted_peak_allocated_bytes, what
+    simulated = again.simulated_peak_allocated_bytes, row.simulated_peak_allocated_bytes
+    assert abs(simulated[0] - simulated[1]) <= UNCOLLECTED_BYTES, what
     assert abs(again.difference_bytes) <= again.allowed_bytes
 
 
