@@ -227,8 +227,8 @@ def sample_of(part, num_rows):
 
 
 UNCOLLECTED_BYTES = 64
-"""Tensors without dimensions that wait for Python's garbage collector, whose moment hangs on all that
-the process did before: 8 bytes of 11 GB were seen."""
+"""Tensors without dimensions that wait for Python's garbage collector, whose moment hangs on all
+that the process did before: 8 bytes of 11 GB were seen."""
 
 
 def test_a_sample_predicts_and_simulates_to_the_same_bytes():
