@@ -23,6 +23,7 @@ from peer_site import Site, make_site
 from peer_worker import NUM_METERED_STEPS, Answer, Request, Trainer, ask
 from progress import shown
 from provenance import Watch
+from small_llama import SMALL_LLAMA
 
 from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster
@@ -85,14 +86,6 @@ class Size(NamedTuple):
     limit_bytes: int
 
 
-_SHAPE = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": True,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 FULL = Size(
     {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "vocab_size": 8192},
     text=None,
@@ -159,7 +152,7 @@ def _case(size: Size, setting: Setting, seed: int) -> Case:
 
 
 def _job(size: Size, **changes: Any) -> Job:
-    config = {"model_type": "llama", **_SHAPE, **size.model}
+    config = {"model_type": "llama", **SMALL_LLAMA, **size.model}
     fields = {"seq_len": size.seq_len, "num_steps": size.num_steps, "schedule": "linear"}
     return check_job(
         plain_job(read_config("small", config), **{**fields, "learning_rate": 3e-4, **changes})

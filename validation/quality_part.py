@@ -26,6 +26,7 @@ from killed_part import weights_hash
 from progress import shown
 from sampler import cluster_of
 from second_text import FEW_FILES, FILES, write_documents
+from small_llama import SMALL_LLAMA
 
 from brimful.build.assemble import build_program
 from brimful.build.step import evaluate
@@ -94,14 +95,6 @@ class Size(NamedTuple):
     num_seeds: int
 
 
-_SHAPE = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": True,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 FULL = Size(
     {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "vocab_size": 4096},
     first_text=None,
@@ -214,7 +207,7 @@ def _trained_start(size: Size, cache: Path) -> Path:
 
 
 def _job(size: Size, **changes: Any) -> Job:
-    config = {"model_type": "llama", **_SHAPE, **size.model}
+    config = {"model_type": "llama", **SMALL_LLAMA, **size.model}
     num_steps = changes["num_steps"]
     fields: dict[str, Any] = {
         "seq_len": size.seq_len,

@@ -8,6 +8,9 @@ it. Which kernel has which layout was measured: oneDNN 3.12 said it itself
 (``ONEDNN_VERBOSE=profile_exec``) of 300 shapes in fp32, bf16 and fp16, on a CPU with AMX, and of
 some more with ``ONEDNN_MAX_CPU_ISA`` of AVX2, AVX-512 and AVX-512-BF16.
 
+``Conv.cpp`` was read; the other files are named from memory, and what is said of them was checked
+against the allocations of real calls (``tests/pretend/test_cpu_convolutions.py``).
+
 Not in here: transposed convolutions, those that PyTorch does without oneDNN, CPUs other than x86.
 """
 

@@ -5,7 +5,8 @@ that is not of the common type into one that is, and computes a result of anothe
 all of these live as long as the call. Inputs that are broadcast are copied as they are given.
 
 Source: ``compute_types`` in ``aten/src/ATen/TensorIterator.cpp``: what it does on a CPU with
-``promote_inputs_to_common_dtype`` and ``cast_common_dtype_to_outputs``.
+``promote_inputs_to_common_dtype`` and ``cast_common_dtype_to_outputs``. Named from memory; the rule
+was measured (``tests/pretend/test_cpu_promotion.py``).
 """
 
 from typing import Any
@@ -29,7 +30,11 @@ def is_promoting(func: Any) -> bool:
 
 
 def promotion(call: Call) -> Workspaces:
-    """Return the copies that one call makes."""
+    """Return the copies that one call makes, in bytes.
+
+    Args:
+        call: Of an operator that ``is_promoting``.
+    """
     given = call.args[1:] if call.func.overloadpacket is _aten.where else call.args
     inputs = [x for x in given if isinstance(x, (torch.Tensor, int, float))]
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
