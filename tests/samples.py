@@ -3,7 +3,7 @@
 import os
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import plain_job
+from brimful.job import Adapter, plain_job
 from brimful.models.config import read_config
 from brimful.strategy import Strategy
 
@@ -49,6 +49,20 @@ def make_job(architecture="llama", **changes):
         "seed": 3,
     }
     return plain_job(**{**fields, **changes})
+
+
+def make_adapter(**changes):
+    fields = {
+        "rank": 4,
+        "alpha": 8.0,
+        "targets": ("all-linear",),
+        "trained_modules": (),
+        "dtype": "same",
+        "base": "same",
+        "upcast": "none",
+        "input_requires_grad": False,
+    }
+    return Adapter(**{**fields, **changes})
 
 
 def make_strategy(**changes):

@@ -1,5 +1,6 @@
 """What an evidence file holds: rows, what they sum up to, and how they were made. One schema."""
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -376,10 +377,9 @@ def strata(case: Case) -> dict[str, str]:
     num_micro = num_micro_batches(job, strategy)
     return {
         "architecture": job.model.model_type + ("-tied" if job.model.tied_embeddings else ""),
+        "method": job.method,
         "precision": job.precision,
-        "checkpointing": "full:K"
-        if strategy.activation_checkpointing.startswith("full:")
-        else strategy.activation_checkpointing,
+        "checkpointing": re.sub(r"\d+$", "K", strategy.activation_checkpointing),
         "loss": "whole" if strategy.loss_chunks == 1 else "chunked",
         "attention": strategy.attention,
         "accumulation": "1" if num_micro == 1 else "more",
@@ -438,7 +438,7 @@ def describe_case(case: Case) -> str:
     model = job.model
     return (
         f"{model.name} L{model.num_layers} H{model.hidden_size} A{model.num_heads}/"
-        f"{model.num_kv_heads} V{model.vocab_size} {job.precision} seq {job.seq_len} batch "
-        f"{job.global_batch}/{strategy.micro_batch} {strategy.activation_checkpointing} chunks "
-        f"{strategy.loss_chunks} {strategy.attention} {case.kernels}"
+        f"{model.num_kv_heads} V{model.vocab_size} {job.method} {job.precision} seq {job.seq_len} "
+        f"batch {job.global_batch}/{strategy.micro_batch} {strategy.activation_checkpointing} "
+        f"chunks {strategy.loss_chunks} {strategy.attention} {case.kernels}"
     )

@@ -20,7 +20,7 @@ from sampler import ALL_FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_o
 from brimful.cost.estimate import estimate
 from brimful.simulate.run import simulate
 
-NUM_CASES, NUM_QUICK_CASES = 100, 3
+NUM_CASES, NUM_QUICK_CASES = 300, 3
 MEDIAN_BAR, WORST_BAR = 0.01, 0.03
 SHAPES = Shapes(
     hidden=Range(256, 8192),

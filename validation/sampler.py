@@ -11,19 +11,38 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
+import msgspec
 from cases import Case, Kernels
 from evidence import Refusal
 
 from brimful.cost.estimate import estimate
-from brimful.cost.profiles import TRACED_AS
+from brimful.cost.profiles import is_shipped
+from brimful.cost.programs import HALF, SAME_CODE, TRACED_AS, Program, Tuning, is_written_out
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.hardware.gpus import load_cluster
-from brimful.job import SCALED, Job, LossScale, Optimizer, check_job, plain_job
+from brimful.job import (
+    SCALED,
+    Adapter,
+    Base,
+    Job,
+    LossScale,
+    Method,
+    Optimizer,
+    Precision,
+    check_job,
+    plain_job,
+)
 from brimful.models.config import load_model, read_config, registry
 from brimful.models.spec import ModelSpec
 from brimful.plan import Estimate
-from brimful.strategy import Strategy, check_strategy, spell_checkpointing
+from brimful.strategy import (
+    Attention,
+    Recompute,
+    Strategy,
+    check_strategy,
+    spell_checkpointing,
+)
 
 FACTORS = {
     "architecture": ("llama", "llama-tied", "gpt2-tied"),
@@ -35,10 +54,19 @@ FACTORS = {
     "kernels": ("cpu", "cuda"),
 }
 """What runs are measured with: one device, full training, AdamW."""
-ALL_FACTORS = {**FACTORS, "precision": tuple(TRACED_AS), "optimizer": get_args(Optimizer)}
-"""Everything that has a formula."""
-_NO_FORMULA = (("kernels", "cuda"), ("optimizer", "adafactor"))
-"""The one pair that has none."""
+ALL_FACTORS = {
+    **FACTORS,
+    "architecture": (
+        "llama", "llama-tied", "gpt2-tied", "mistral", "qwen2", "qwen3", "qwen3-tied", "phi3",
+        "olmo2",
+    ),
+    "method": ("full", "lora", "qlora"),
+    "precision": tuple(TRACED_AS),
+    "checkpointing": ("none", "selective:K", "selective", "full:K", "full"),
+    "optimizer": get_args(Optimizer),
+}  # fmt: skip
+"""Everything that has a formula, though not every combination has one (``has_formula``)."""
+_TUNINGS: dict[str, Tuning] = {"full": "", "lora": "lora", "qlora": "nf4-double"}
 _LOSS_SCALE = LossScale(
     initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
 )
@@ -49,7 +77,12 @@ _NUM_CANDIDATES = 60
 _HEAD_DIMS = (32, 40, 64, 80, 96, 128, 192, 256)
 _SWITCH_SHARE = 0.1
 """How many Llama-type draws have biases, or a head width that is not hidden / heads."""
+_LLAMA_ONLY = frozenset({"attention_bias", "mlp_bias", "head_dim"})
+_OWN_HEAD_WIDTH = frozenset({"mistral", "qwen3"})
+_OWN_FIELDS: dict[str, dict[str, Any]] = {"mistral": {"sliding_window": None}}
 _REASONS = {
+    r"\(no profile ": "ungrouped heads, written-out attention: no profile",
+    r"beyond sliding_window": "sequence longer than the window",
     r"is longer than .* positions": "sequence longer than the model's positions",
     r"num_kv_heads=1 and .* eager": "one key and value head with eager attention: no profile",
     r"profiles of flash attention": "head width outside the profiles of flash attention",
@@ -142,13 +175,45 @@ def pairwise_cover(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> 
         )
     }
     cells: list[Cell] = []
-    missing -= {pair for pair in missing if set(pair) == set(_NO_FORMULA)}
+    missing &= possible_pairs(factors)
     while missing:
         candidates = [_any_cell(rng, factors) for _ in range(_NUM_CANDIDATES)]
         best = max(candidates, key=lambda cell: len(missing.intersection(pairs_of(cell))))
         missing.difference_update(pairs_of(best))
         cells.append(best)
     return cells
+
+
+def possible_pairs(
+    factors: Mapping[str, Sequence[str]],
+) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """List the pairs that any combination with a formula has."""
+    possible: set[tuple[tuple[str, str], tuple[str, str]]] = set()
+    for values in itertools.product(*factors.values()):
+        cell = dict(zip(factors, values, strict=True))
+        if has_formula(cell):
+            possible |= pairs_of(cell)
+    return possible
+
+
+def has_formula(cell: Cell) -> bool:
+    """Whether a profile is shipped for what a cell names, and its optimizer has a formula."""
+    if (cell["kernels"], cell.get("optimizer")) == ("cuda", "adafactor"):
+        return False
+    return is_shipped(_program(cell).key)
+
+
+def _program(cell: Cell) -> Program:
+    model_type, *flags = cell["architecture"].split("-")
+    checkpointing = cell["checkpointing"]
+    return Program(
+        architecture="-".join((SAME_CODE[model_type], *flags)),
+        tuning=_TUNINGS[cell.get("method", "full")],
+        precision=TRACED_AS[cast("Precision", cell["precision"])],
+        attention=cast("Attention", cell["attention"]),
+        kernels=cast("Kernels", cell["kernels"]),
+        recompute="selective" if checkpointing.startswith("selective") else "full",
+    )
 
 
 def pairs_of(cell: Cell) -> set[tuple[tuple[str, str], tuple[str, str]]]:
@@ -159,7 +224,7 @@ def pairs_of(cell: Cell) -> set[tuple[tuple[str, str], tuple[str, str]]]:
 def _any_cell(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> Cell:
     while True:
         cell = {factor: rng.choice(values) for factor, values in factors.items()}
-        if not set(_NO_FORMULA) <= set(cell.items()):
+        if has_formula(cell):
             return cell
 
 
@@ -167,7 +232,7 @@ def _draw_valid(
     rng: random.Random, cell: Cell, shapes: Shapes, wish: Wish, refused: Counter[str]
 ) -> Case:
     # Decided once: known models refuse more draws than others and would become rarer.
-    is_known = rng.random() < shapes.registry_share
+    is_known = rng.random() < shapes.registry_share and _is_known(cell)
     for _ in range(MAX_DRAWS):
         try:
             case = _draw(rng, cell, shapes, is_known=is_known)
@@ -201,6 +266,7 @@ def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> 
         seq_len=seq_len,
         global_batch=micro_batch * num_micro,
     )
+    job = _adapted(rng, job, cell.get("method", "full"))
     strategy = Strategy(
         micro_batch=micro_batch,
         activation_checkpointing=_draw_checkpointing(rng, cell["checkpointing"], model.num_layers),
@@ -212,17 +278,54 @@ def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> 
 
 
 def _draw_checkpointing(rng: random.Random, kind: str, num_layers: int) -> str:
-    if kind == "full:K":
-        return spell_checkpointing(rng.randint(1, num_layers - 1), num_layers=num_layers)
-    return kind
+    recompute, _, some = kind.partition(":")
+    if not some:
+        return kind
+    return spell_checkpointing(
+        rng.randint(1, num_layers - 1),
+        num_layers=num_layers,
+        recompute=cast("Recompute", recompute),
+    )
+
+
+def _adapted(rng: random.Random, job: Job, method: str) -> Job:
+    if method == "full":
+        return job
+    bases: list[Base] = ["same"]
+    if job.precision in HALF:
+        bases.append("bf16" if job.precision == "bf16-mixed" else "fp16")
+    adapter = Adapter(
+        rank=Range(4, 128).draw(rng),
+        alpha=16.0,
+        targets=("all-linear",),
+        trained_modules=(),
+        dtype="same",
+        base="nf4-double" if method == "qlora" else rng.choice(bases),
+        upcast="none",
+        input_requires_grad=False,
+    )
+    return msgspec.structs.replace(job, method=cast("Method", method), adapter=adapter)
+
+
+def _is_known(cell: Cell) -> bool:
+    """Whether a registry model of the cell's kind has a formula; most have ungrouped heads."""
+    written_out = is_written_out(
+        cast("Precision", cell["precision"]), cast("Attention", cell["attention"]), cell["kernels"]
+    )
+    return any(
+        m.num_kv_heads < m.num_heads or not written_out or m.model_type in {"gpt2", "llama"}
+        for m in _known_models(cell["architecture"])
+    )
 
 
 def _known_model(rng: random.Random, architecture: str) -> ModelSpec:
+    return rng.choice(_known_models(architecture))
+
+
+def _known_models(architecture: str) -> list[ModelSpec]:
     tied, model_type = architecture.endswith("-tied"), architecture.removesuffix("-tied")
     named = [load_model(name) for name in registry()]
-    return rng.choice(
-        [m for m in named if m.model_type == model_type and m.tied_embeddings == tied]
-    )
+    return [m for m in named if m.model_type == model_type and m.tied_embeddings == tied]
 
 
 def _draw_model(rng: random.Random, architecture: str, shapes: Shapes, seq_len: int) -> ModelSpec:
@@ -236,10 +339,20 @@ def _draw_model(rng: random.Random, architecture: str, shapes: Shapes, seq_len: 
         "vocab": shapes.vocab.draw(rng),
         "positions": seq_len * rng.choice((1, 1, 2)),
     }
-    config = _gpt2(drawn) if architecture == "gpt2-tied" else _llama(rng, drawn, head_dim)
-    if config["model_type"] == "llama":
-        config["tie_word_embeddings"] = architecture == "llama-tied"
-    return read_config("drawn", config)
+    if architecture == "gpt2-tied":
+        return read_config("drawn", _gpt2(drawn))
+    config = _llama(rng, drawn, head_dim)
+    model_type, *tied = architecture.split("-")
+    if model_type != "llama":
+        config = {
+            **{field: value for field, value in config.items() if field not in _LLAMA_ONLY},
+            "model_type": model_type,
+            "pad_token_id": None,
+            **_OWN_FIELDS.get(model_type, {}),
+        }
+        if model_type in _OWN_HEAD_WIDTH:
+            config["head_dim"] = head_dim
+    return read_config("drawn", {**config, "tie_word_embeddings": bool(tied)})
 
 
 def _gpt2(drawn: dict[str, int]) -> dict[str, Any]:

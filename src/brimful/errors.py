@@ -51,8 +51,11 @@ class RunError(BrimfulError, RuntimeError):
     """A run that had started could not go on (full disk, lost worker)."""
 
 
+_MOST_HINTS = 3
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownNameError:
-    """Build the error for a misspelt name, with the nearest known ones.
+    """Build the error for a misspelt or shortened name, with the nearest known ones.
 
     Args:
         kind: What the name should have named, e.g. ``"model"``.
@@ -64,6 +67,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") 
         The error, to be raised by the caller.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    holding = [known for known in names if name and name.lower() in known.lower()]
+    alike = difflib.get_close_matches(name.lower(), names, n=_MOST_HINTS, cutoff=0.5)
+    near = list(dict.fromkeys([*holding, *alike]))[:_MOST_HINTS]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:12])}"
     return UnknownNameError(f"unknown {kind} {name!r}; {hint}{more and ' ' + more}")

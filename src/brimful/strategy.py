@@ -10,6 +10,9 @@ from brimful.exact import Field, exactness
 from brimful.job import Job
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
+Recompute = Literal["full", "selective"]
+"""What a checkpointed block computes again in backward: all of it, or all but its matrix products
+and its attention."""
 _SPELLED = re.compile(r"(full|selective)(?::(\d{1,9}))?")
 _EIB = 2**60
 MAX_BYTES = 4 * _EIB
@@ -71,11 +74,16 @@ def is_selective(strategy: Strategy) -> bool:
     return strategy.activation_checkpointing.startswith("selective")
 
 
-def spell_checkpointing(num_blocks: int, *, num_layers: int) -> str:
+def recompute_of(strategy: Strategy) -> Recompute:
+    """Return what checkpointed blocks compute again; ``full`` where there are none."""
+    return "selective" if is_selective(strategy) else "full"
+
+
+def spell_checkpointing(num_blocks: int, *, num_layers: int, recompute: Recompute = "full") -> str:
     """Write a count of checkpointed blocks the way people type it."""
     if num_blocks == 0:
         return "none"
-    return "full" if num_blocks == num_layers else f"full:{num_blocks}"
+    return recompute if num_blocks == num_layers else f"{recompute}:{num_blocks}"
 
 
 def num_micro_batches(job: Job, strategy: Strategy) -> int:

@@ -1,36 +1,34 @@
 """What has no formula is unknown: said in a sentence on the first rung, never guessed."""
 
-from importlib import resources
-from itertools import product
-
 import msgspec
 import pytest
 
 from brimful.cost.estimate import estimate, estimate_or_none
 from brimful.cost.formula import missing_formula
-from brimful.cost.profiles import TRACED_AS, TRACED_ATTENTIONS, TRACED_PRECISIONS, profile_key
+from brimful.cost.programs import TRACED_AS, program_of, tuning_of
 from brimful.errors import UnsupportedError
-from brimful.job import Adapter
-from samples import make_cluster, make_job, make_model, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
-LORA = Adapter(
-    rank=4,
-    alpha=8.0,
-    targets=("all-linear",),
-    trained_modules=(),
-    dtype="same",
-    base="same",
-    upcast="none",
-    input_requires_grad=False,
-)
+LORA = make_adapter()
+TARGETED = msgspec.structs.replace(LORA, targets=("q_proj",))
+PHI3 = make_model(model_type="phi3", rope_parameters={"partial_rotary_factor": 0.75})
 UNKNOWN = [
-    ({"method": "lora", "adapter": LORA}, {}, "cpu", "method=lora"),
+    ({"method": "lora", "adapter": LORA}, {}, "cpu", r"llama\+lora\.hf"),
+    ({"method": "dora", "adapter": LORA}, {}, "cuda", "method=dora"),
+    ({"method": "lora", "adapter": TARGETED}, {}, "cuda", "method=lora with these adapters"),
+    ({"method": "lora", "adapter": LORA}, {"attention": "eager"}, "cuda", r"llama\+lora.*eager"),
     ({"packing": "documents"}, {}, "cpu", "packing=documents"),
     ({"task": "sequence-classification", "packing": "none"}, {}, "cpu", "task=sequence"),
     ({}, {"attention": "flash"}, "cuda", "attention=flash"),
     ({}, {"attention": "flex"}, "cpu", "attention=flex"),
-    ({}, {"activation_checkpointing": "selective"}, "cpu", "activation_checkpointing=selective"),
-    ({}, {"activation_checkpointing": "selective:2"}, "cpu", "selective:2"),
+    ({}, {"activation_checkpointing": "selective", "attention": "eager"}, "cpu", r"\.selective"),
+    (
+        {"seq_len": 64, "model": make_model(model_type="mistral", sliding_window=32)},
+        {},
+        "cuda",
+        "sliding_window=32",
+    ),
+    ({"model": PHI3}, {}, "cuda", "partial_rotary_factor=0.75"),
     ({"optimizer": "adafactor"}, {}, "cuda", "optimizer=adafactor on cuda"),
     ({"model": make_model(num_key_value_heads=1)}, {"attention": "eager"}, "cpu", "num_kv_heads=1"),
 ]
@@ -52,9 +50,9 @@ def test_an_activation_that_was_not_traced_is_unknown():
 
 
 def test_an_architecture_that_was_not_traced_is_unknown():
-    model = msgspec.structs.replace(make_model(), model_type="mistral")
+    model = msgspec.structs.replace(make_model(), model_type="falcon")
     reason = missing_formula(make_job(model=model), make_strategy(), make_cluster().device)
-    assert "model_type=mistral has no formula" in reason
+    assert "model_type=falcon has no formula" in reason
 
 
 @pytest.mark.parametrize(
@@ -64,6 +62,8 @@ def test_an_architecture_that_was_not_traced_is_unknown():
         ({"task": "chat", "packing": "none"}, {}),
         ({"packing": "none"}, {"activation_checkpointing": "full:2", "attention": "eager"}),
         ({"optimizer": "adafactor", "precision": "bf16-master"}, {"loss_chunks": 4}),
+        ({}, {"activation_checkpointing": "selective:0", "attention": "eager"}),
+        ({"model": make_model(model_type="mistral")}, {}),
     ],
 )
 def test_what_was_traced_has_one(job, strategy):
@@ -76,14 +76,26 @@ def test_what_was_traced_has_one(job, strategy):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_recipes_that_allocate_alike_share_a_profile(precision, traced, attention, kernels):
-    spec = make_model()
-    assert profile_key(spec, precision, attention, kernels) == (
-        f"llama.hf.{traced}.{attention}.{kernels}"
-    )
+    job = make_job(precision=precision)
+    key = f"llama.hf.{traced}.{attention}.{kernels}"
+    assert program_of(job, attention, kernels, "full").key == key
+    assert program_of(job, attention, kernels, "selective").key == f"{key}.selective"
 
 
-def test_every_traced_recipe_and_attention_is_shipped_and_nothing_else():
-    folder = resources.files("brimful").joinpath("data/profiles")
-    shipped = {file.name.removesuffix(".json").split(".hf.")[1] for file in folder.iterdir()}
-    every = product(TRACED_PRECISIONS, TRACED_ATTENTIONS, ("cpu", "cuda"))
-    assert shipped == {".".join(parts) for parts in every}
+@pytest.mark.parametrize(
+    ("precision", "base", "tuning"),
+    [
+        ("bf16", "same", "lora"),
+        ("bf16", "bf16", "lora"),
+        ("bf16-mixed", "same", "lora"),
+        ("bf16-mixed", "bf16", "lora-half"),
+        ("fp16-mixed", "fp16", "lora-half"),
+        ("fp32", "bf16", None),
+        ("bf16", "nf4-double", "nf4-double"),
+        ("bf16", "int8", None),
+    ],
+)
+def test_a_base_in_another_type_is_another_program(precision, base, tuning):
+    adapter = msgspec.structs.replace(LORA, base=base)
+    assert tuning_of(make_job(precision=precision, method="lora", adapter=adapter)) == tuning
+    assert tuning_of(make_job(precision=precision)) == ""

@@ -5,11 +5,12 @@ import random
 import pytest
 import torch
 
-from brimful.cost import profiles
+from brimful.cost import programs
 from brimful.cost.estimate import estimate
 from brimful.cost.family import family_counts, family_of
 from brimful.cost.memory import blas_bytes, step_memory
-from brimful.cost.profiles import load_profile, profile_key
+from brimful.cost.profiles import load_profile
+from brimful.cost.programs import program_of
 from brimful.errors import UnsupportedError
 from brimful.pretend import attention_choice
 from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
@@ -101,7 +102,7 @@ def test_a_code_path_that_was_not_traced_is_refused(changes, precision, attentio
     cluster, strategy = make_cluster(kernels), make_strategy(micro_batch=1, attention=attention)
     with pytest.raises(UnsupportedError, match=words):
         estimate(job, cluster, strategy)
-    key = profile_key(job.model, precision, attention, kernels)
+    key = program_of(job, attention, kernels, "full").key
     guess = step_memory(job, strategy, load_profile(key), cluster.device).items.sum()
     states = (PARAMETERS, BUFFERS, OPTIMIZER_STATE)
     items = simulate(job, cluster, strategy).items
@@ -109,8 +110,8 @@ def test_a_code_path_that_was_not_traced_is_refused(changes, precision, attentio
 
 
 def test_the_limits_of_flash_attention_stand_twice_and_agree():
-    assert profiles.FLASH_MAX_HEAD_DIM == attention_choice.FLASH_MAX_HEAD_DIM
-    assert profiles.FLASH_HEAD_DIM_MULTIPLE == attention_choice.HEAD_DIM_MULTIPLE
+    assert programs.FLASH_MAX_HEAD_DIM == attention_choice.FLASH_MAX_HEAD_DIM
+    assert programs.FLASH_HEAD_DIM_MULTIPLE == attention_choice.HEAD_DIM_MULTIPLE
 
 
 def test_chunks_that_do_not_divide_the_tokens_are_counted_as_torch_cuts_them():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.cost.profiles import TRACED_AS
+from brimful.cost.programs import TRACED_AS
 from brimful.job import SCALED, LossScale
 from brimful.simulate.run import trace
 from samples import make_job, make_strategy

@@ -10,7 +10,7 @@ from brimful.build.optimizers.adamw_8bit import BLOCK, MIN_ELEMENTS
 from brimful.build.precision.masters import BUCKET_BYTES
 from brimful.cost import update
 from brimful.cost.estimate import estimate
-from brimful.cost.profiles import TRACED_AS
+from brimful.cost.programs import TRACED_AS
 from brimful.cost.shapes import parameter_shapes
 from brimful.cost.update import update_of
 from brimful.job import SCALED, LossScale

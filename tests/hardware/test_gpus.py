@@ -3,51 +3,34 @@ import sys
 
 import pytest
 
+from brimful.cli.main import main
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
-from brimful.hardware.cluster import matrix_rate
-from brimful.hardware.datasheets import datasheets, reported_as
 from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.probe import probe_local
+from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.search.explain import ways_out
 from brimful.units import GIB
-
-WITHOUT_BF16 = {"v100-32gb", "t4"}
+from samples import make_cluster, make_job, make_strategy
 
 
 @pytest.mark.parametrize("name", sorted(gpus()))
-def test_every_datasheet_is_within_reason_and_says_its_source(name):
+def test_every_device_is_within_reason_and_says_its_source(name):
     device = gpus()[name]
-    rates = device.matrix_flops_per_s
     assert device.name == name
     assert device.kernels == "cuda"
     assert not device.calibrated
-    assert 14 * GIB < device.usable_bytes < 180 * GIB
-    assert 7.0 <= device.capability <= 10.0
-    assert 8e12 <= rates.fp32 <= 100e12
-    assert (rates.bf16 == 0) == (name in WITHOUT_BF16) == (device.capability < 8.0)
-    assert rates.bf16 == 0 or rates.fp32 < rates.bf16 <= 2.5e15
-    assert 3e11 <= device.memory_bytes_per_s <= 8e12
+    assert device.usable_bytes > 7 * GIB
+    assert 6.0 <= device.capability <= 12.1
+    assert (device.matrix_flops_per_s.bf16 == 0) == (device.capability < 8.0)
     assert 5e-6 <= device.op_overhead_s <= 8e-6
-    assert "datasheet" in device.source or "whitepaper" in device.source
+    assert device.source.startswith("rates: ")
+    assert "usable bytes: " in device.source
     assert "launch time assumed" in device.source
 
 
 def test_usable_is_less_than_the_number_in_the_name():
     for name, size_gib in {"h100-80gb": 80, "a100-40gb": 40, "t4": 16, "rtx-4090": 24}.items():
         assert 0.9 * size_gib < gpus()[name].usable_bytes / GIB < size_gib
-
-
-def test_no_two_gpus_report_the_same_name():
-    names = [name for sheet in datasheets().values() for name in sheet.reported_names]
-    assert len(names) == len(set(names))
-    for name, sheet in datasheets().items():
-        for reported in sheet.reported_names:
-            assert reported_as(reported) == gpus()[name]
-    assert reported_as("Voodoo 2") is None
-
-
-def test_bf16_on_a_gpu_without_it_is_unknown():
-    assert matrix_rate(gpus()["t4"], "bf16-mixed") == 0
-    assert matrix_rate(gpus()["t4"], "fp32") == 8.1e12
 
 
 @pytest.mark.parametrize("name", ["h100-80gb", "1xh100-80gb", "1XH100-80GB"])
@@ -65,10 +48,45 @@ def test_local_is_this_machine():
     assert cluster.host_ram_bytes > 0
 
 
-@pytest.mark.parametrize(("name", "count"), [("8xh100-80gb", 8), ("4x8xh100-80gb", 32)])
-def test_many_gpus_are_refused_with_the_way_out(name, count):
-    with pytest.raises(UnsupportedError, match=f"{name} asks for {count}; use 1xh100-80gb"):
-        load_cluster(name, memory_limit_bytes=None)
+@pytest.mark.parametrize(
+    ("name", "nodes", "each", "link"),
+    [
+        ("8xh100-80gb", 1, 8, "nvlink-4"),
+        ("4x8xh100-80gb", 4, 8, "nvlink-4"),
+        ("4x1xl4", 4, 1, ""),
+        ("2xl4", 1, 2, "pcie-4x16"),
+        ("1x8xh200", 1, 8, "nvlink-4"),
+        ("2xlocal", 1, 2, ""),
+    ],
+)
+def test_nodes_and_devices_are_counted(name, nodes, each, link):
+    cluster = load_cluster(name, memory_limit_bytes=None)
+    assert (cluster.num_nodes, cluster.devices_per_node) == (nodes, each)
+    assert cluster.num_devices == nodes * each
+    assert (cluster.link, cluster.network) == (link, "")
+
+
+def test_a_network_lies_between_nodes_only():
+    names = [load_cluster(f"{nodes}8xh100-80gb", memory_limit_bytes=None, network_name="efa-400")
+             for nodes in ("", "2x")]  # fmt: skip
+    assert [cluster.network for cluster in names] == ["", "efa-400"]
+
+
+def test_a_misspelt_network():
+    with pytest.raises(UnknownNameError, match="did you mean ib-ndr-400"):
+        load_cluster("2x8xh100-80gb", memory_limit_bytes=None, network_name="ib-ndr")
+
+
+@pytest.mark.parametrize("name", ["8xh100-80gb", "4x8xh100-80gb"])
+def test_many_gpus_are_refused_by_the_command_line(name, capsys):
+    assert main(["estimate", "tinyllama-1.1b", "--gpus", name]) == 2
+    assert f"plans for 1 device and {name} asks for" in capsys.readouterr().err
+
+
+def test_gpus_without_cuda_are_known_and_refused():
+    with pytest.raises(UnsupportedError, match="mi300x runs ROCm kernels"):
+        load_cluster("8xmi300x", memory_limit_bytes=None)
+    assert "mi300x" not in gpus()
 
 
 @pytest.mark.parametrize("name", ["h1000-80gb", "8xh1000-80gb", "", "x", "8x", "2x2x2xh200"])
@@ -116,3 +134,32 @@ def test_planning_for_this_machine_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def larger_gpu(precision, need_bytes):
+    """Ask for the smallest GPU that fits, where nothing is known of two generations' kernels."""
+
+    def shortfall(_job, cluster, _strategy):
+        if cluster.device.capability in {6.0, 6.1, 10.3}:
+            raise UnsupportedError("nothing is known of kernels on it")
+        return need_bytes - cluster.device.usable_bytes
+
+    plan = Plan(
+        schema=PLAN_SCHEMA, job=make_job(precision=precision), cluster=make_cluster("cuda"),
+        strategy=make_strategy(), estimate=None,
+    )  # fmt: skip
+    return next(way for way in ways_out(plan, shortfall=shortfall) if "GPU" in way)
+
+
+def test_a_gpu_that_cannot_run_a_plan_is_no_way_out():
+    """A P40 has 22.38 GiB, a V100 31.73 GiB."""
+    assert "--gpus rtx-4090 " in larger_gpu("fp16", int(22.1 * GIB))
+    assert "--gpus v100-32gb " in larger_gpu("fp16", int(31.5 * GIB))
+
+
+def test_a_gpu_that_would_emulate_a_plans_type_is_no_way_out():
+    assert "--gpus a100-40gb" in larger_gpu("bf16-mixed", int(31.5 * GIB))
+
+
+def test_a_plan_that_no_gpu_holds():
+    assert "no single known GPU holds it" in larger_gpu("fp16", 10**12)

@@ -1,5 +1,3 @@
-import os
-
 import msgspec
 import psutil
 import pytest
@@ -139,39 +137,35 @@ def test_without_cgroups_there_is_no_limit(tmp_path):
     assert list(probe.cgroup_limits_bytes("0::/\n", tmp_path)) == []
 
 
-def test_a_known_gpu_gets_its_datasheet():
-    device = probe.gpu_from_line("NVIDIA H100 80GB HBM3, 9.0, 81559, 551")
+def test_a_known_gpu_gets_its_datasheet(nvidia_smi):
+    nvidia_smi("echo 'NVIDIA H100 80GB HBM3, 9.0, 81559, 551, 5, 16'")
+    device = probe.probe_local()
     assert device.usable_bytes == (81559 - 551) * MIB
     assert device.capability == 9.0
     assert device.matrix_flops_per_s == gpus()["h100-80gb"].matrix_flops_per_s
     assert "datasheet of h100-80gb" in device.source
 
 
-def test_an_unknown_gpu_keeps_unknown_rates():
-    device = probe.gpu_from_line("NVIDIA Imaginary 9000, 12.0, 49140, [N/A]")
+def test_an_unknown_gpu_keeps_unknown_rates(nvidia_smi):
+    nvidia_smi("echo 'NVIDIA Imaginary 9000, 12.0, 49140, [N/A], 5, 16'")
+    device = probe.probe_local()
     assert device.usable_bytes == 49140 * MIB
     assert device.matrix_flops_per_s == MatrixRates(fp32=0, bf16=0)
     assert device.memory_bytes_per_s == 0
 
 
-@pytest.mark.parametrize("line", ["", "NVIDIA GB10, 12.1, [N/A], [N/A]", "No devices were found"])
-def test_lines_without_a_size_are_no_gpu(line):
-    assert probe.gpu_from_line(line) is None
+def test_a_card_of_another_size_under_a_known_name_keeps_unknown_rates(nvidia_smi):
+    """The RTX 3060 is sold with 8 GB too, on a narrower bus."""
+    nvidia_smi("echo 'NVIDIA GeForce RTX 3060, 8.6, 8192, 200, 4, 16'")
+    device = probe.probe_local()
+    assert device.memory_bytes_per_s == 0
+    nvidia_smi("echo 'NVIDIA GeForce RTX 3060, 8.6, 12288, 350, 4, 16'")
+    assert probe.probe_local().memory_bytes_per_s == 360e9
 
 
-@pytest.fixture
-def nvidia_smi(tmp_path, monkeypatch):
-    """Put a program of this name first on the path, beside a torch that could use a GPU."""
-
-    def install(script):
-        tool = tmp_path / "nvidia-smi"
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
-
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(probe, "_torch_version", lambda: "2.13.0+cu130")
-    return install
+def test_a_gpu_that_shares_the_hosts_memory_means_the_cpu(nvidia_smi):
+    nvidia_smi("echo 'NVIDIA GB10, 12.1, [N/A], [N/A], [N/A], [N/A]'")
+    assert probe.probe_local().kernels == "cpu"
 
 
 def test_a_gpu_that_answers_is_the_device(nvidia_smi):

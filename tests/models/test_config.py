@@ -147,7 +147,7 @@ def test_attention_that_a_model_has_no_way_for_is_not_listed():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("model_type", ["mistral", "qwen3", "gemma", "roberta", "distilbert"])
+@pytest.mark.parametrize("model_type", ["gemma", "starcoder2", "smollm3", "roberta", "distilbert"])
 def test_other_architectures_are_read_by_their_usual_names(model_type):
     from transformers import AutoConfig
 
@@ -176,9 +176,9 @@ def test_positions_that_begin_after_the_padding_are_fewer():
     [
         ({"model_type": "mamba"}, ("mamba", "num_attention_heads")),
         ({"model_type": "lama"}, ("'lama'", "did you mean llama?")),
-        ({"model_type": "vit"}, ("'vit'", "llama and switch_transformers and t5")),
+        ({"model_type": "vit"}, ("'vit'", "llama, mistral", "t5")),
         ({"model_type": 3}, ("3",)),
-        ({"model_type": "qwen3", "rope_parameters": "fast"}, ("qwen3", "mend")),
+        ({"model_type": "gemma", "rope_parameters": "fast"}, ("gemma", "mend")),
         ({**TINY_LLAMA, "model_type": "bert", "num_attention_heads": 5}, ("5", "32")),
         ({**CONFIGS["t5"], "d_model": 0}, ("d_model=0", "1 to")),
         ({**CONFIGS["switch"], "router_bias": 1}, ("router_bias=1", "true or false")),
@@ -186,7 +186,7 @@ def test_positions_that_begin_after_the_padding_are_fewer():
 )
 def test_bad_configurations_are_one_sentence(config, facts):
     with pytest.raises(ModelConfigError) as raised:
-        read_config("qwen3" if "rope_parameters" in config else "x", config)
+        read_config("gemma" if "rope_parameters" in config else "x", config)
     assert all(fact in str(raised.value) for fact in facts)
     assert "\n" not in str(raised.value)
 

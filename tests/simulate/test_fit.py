@@ -1,15 +1,19 @@
+from fractions import Fraction
+from math import prod
+
 import pytest
 
 from brimful.cost.profiles import Dimensions, Term
-from brimful.simulate.fit import add_terms, fit_size
+from brimful.simulate.fit import TOKEN_FACTORS, WIDTH_FACTORS, add_terms, fit_size, value
+from brimful.simulate.small_models import SHAPES as TRACED
 
 pytestmark = pytest.mark.torch
 
 SHAPES = (
-    Dimensions(B=3, S=192, H=264, F=328, A=6, K=2, D=40, V=1096, P=384, C=192),
-    Dimensions(B=5, S=288, H=408, F=712, A=8, K=4, D=56, V=1544, P=672, C=480),
-    Dimensions(B=7, S=96, H=504, F=904, A=15, K=3, D=24, V=2312, P=480, C=224),
-    Dimensions(B=2, S=480, H=232, F=1208, A=15, K=5, D=88, V=3336, P=544, C=320),
+    Dimensions(B=3, S=192, H=264, F=328, A=6, K=2, D=40, V=1096, P=384, C=192, R=0),
+    Dimensions(B=5, S=288, H=408, F=712, A=8, K=4, D=56, V=1544, P=672, C=480, R=0),
+    Dimensions(B=7, S=96, H=504, F=904, A=15, K=3, D=24, V=2312, P=480, C=224, R=0),
+    Dimensions(B=2, S=480, H=232, F=1208, A=15, K=5, D=88, V=3336, P=544, C=320, R=0),
 )
 
 
@@ -47,3 +51,47 @@ def test_what_is_no_product_is_refused():
 def test_equal_products_are_collected():
     total = add_terms([(Term("BSH", 4.0),), (Term("BSH", 2.0), Term("V", 1.0)), (Term("V", -1.0),)])
     assert total == (Term("BSH", 6.0),)
+
+
+@pytest.mark.parametrize(
+    ("weight", "block", "num_bytes"),
+    [("HF", 64, 4), ("HAD", 64, 1), ("HKD", 64 * 256, 4)],
+)
+def test_the_scales_of_a_weight_in_four_bits_are_found_though_a_block_is_not_whole(
+    weight, block, num_bytes
+):
+    odd = tuple(d._replace(H=d.H + 1) for d in SHAPES)
+    counts = [prod(getattr(d, letter) for letter in weight) for d in odd]
+    assert any(count % block for count in counts)
+    sizes = tuple(num_bytes * -(-count // block) for count in counts)
+    assert fit_size(sizes, odd) == (Term(weight, num_bytes / block),)
+
+
+def test_the_scales_of_a_fused_weight_are_found():
+    counts = [d.H * d.A * d.D + 2 * d.H * d.K * d.D for d in SHAPES]
+    found = fit_size(tuple(-(-count // 64) for count in counts), SHAPES)
+    assert found == (Term("HAD", 1 / 64), Term("HKD", 2 / 64))
+
+
+def products_alike(shapes):
+    """List the products that no coefficient tells apart over these shapes."""
+    alike = {}
+    for name in (t + w for t in TOKEN_FACTORS for w in WIDTH_FACTORS):
+        values = [value(name, dims) for dims in shapes]
+        alike.setdefault(tuple(Fraction(v, values[0]) for v in values), []).append(name)
+    return [names for names in alike.values() if len(names) > 1]
+
+
+@pytest.mark.parametrize("number", [3, len(TRACED)])
+def test_no_two_products_grow_alike_over_the_traced_shapes(number):
+    """A rank of eight times the micro-batch, say, would make formulas that hold nowhere else."""
+    shapes = tuple(
+        Dimensions(
+            B=t.micro_batch, S=t.seq_len, H=t.hidden // t.heads * t.heads, F=t.intermediate,
+            A=t.heads, K=t.kv_heads, D=t.head_dim, V=t.vocab, P=t.positions,
+            C=t.micro_batch * t.seq_len // 5, R=t.rank,
+        )
+        for t in TRACED[:number]
+    )  # fmt: skip
+    for names in products_alike(shapes):
+        assert len({name.replace("C", "BS") for name in names}) == 1, names

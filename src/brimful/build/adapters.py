@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from brimful.build.experts import targets_as_named
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
@@ -194,7 +195,8 @@ def _inject(model: nn.Module, job: Job, adapter: Adapter, targets: list[str]) ->
         fan_in_fan_out=any(isinstance(modules[name], Conv1D) for name in targets),
         task_type=TASK_TYPE[job.task],
     )
-    inject_adapter_in_model(config, model, adapter_name=NAME, low_cpu_mem_usage=True)
+    with targets_as_named():
+        inject_adapter_in_model(config, model, adapter_name=NAME, low_cpu_mem_usage=True)
     for name, module in model.named_modules():
         if _is_adapter(name) or ".modules_to_save" in name:
             # Theirs come from ``initialize``, after the base's, which are then those of any method.

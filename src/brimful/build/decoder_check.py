@@ -1,41 +1,57 @@
 """Whether a decoder of ``transformers`` may be run the way decoders are run here.
 
-The build path takes the hidden states of the base model, one mask or none, and the output layer by
-itself, so that logits can be computed in chunks. That is what most decoders do and some do not:
-those that scale or cap their logits, or see a window or an alibi. They are refused, not trained as
-something else.
+The build path takes the hidden states of the base model, masks that were decided beforehand, and
+the output layer by itself, so that logits can be computed in chunks. What a class does to its
+logits, how it takes its masks and what it tells its attention is read from its source; what cannot
+be read is refused, not trained as something else.
 """
 
 import ast
 import inspect
-import re
-import textwrap
+import sys
+from functools import cache
 from typing import Any
 
 from torch import nn
 
+from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_of, window_of
+from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.strategy import Strategy
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "final_logit_softcapping": (None,),
-    "logits_scaling": (None, 1, 1.0),
-    "logit_scale": (None, 1, 1.0),
+_CALL = "attention_interface"
+"""What every class calls the function that it was given to attend with."""
+_UNDERSTOOD = frozenset({
+    "query", "key", "value", "attention_mask", "scaling", "dropout", "is_causal", "sliding_window",
+    "position_bias", "position_ids", "output_attentions", "deterministic", "cu_seq_lens_q",
+    "cu_seq_lens_k", "max_length_q", "max_length_k",
+})  # fmt: skip
+"""Keywords that fused attention heeds, or that say what the mask says as well."""
+_ONE_WIDTH = ("flash", "varlen")
+"""Kernels of FlashAttention-2, whose keys and values are equally wide."""
+_MEANING = {
+    "softcap": "cap on scores",
+    "s_aux": "sinks of attention",
+    "sinks": "sinks of attention",
+    "indices": "choice of keys for each query",
+    "block_indices": "choice of keys for each query",
 }
-"""Fields that change logits after the output layer, and values at which they do not."""
-_LOGITS = "logits"
-_FULL = "full_attention"
 
 
-def check_decoder(model: Any, job: Job) -> None:
-    """Refuse a decoder that computes its logits or its attention in a way of its own.
+def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, ...]:
+    """Refuse a decoder whose logits, masks or losses cannot be computed here.
 
     Args:
         model: On ``meta``.
         job: Says how long its sequences are.
+        strategy: Says how it attends.
+
+    Returns:
+        What is done to its logits after the output layer.
 
     Raises:
-        UnsupportedError: It does.
+        UnsupportedError: It cannot be trained as what it is.
     """
     name = job.model.name
     if not model._supports_attention_backend:  # noqa: SLF001 - the class says it nowhere else
@@ -43,61 +59,118 @@ def check_decoder(model: Any, job: Job) -> None:
             f"{name} is of type {job.model.model_type}, whose attention cannot be given from "
             f"outside; use a decoder like llama"
         )
-    if not _head_is_last(model):
+    try:
+        steps = read_steps(model)
+    except OwnWayError as error:
         raise UnsupportedError(
             f"{name} is of type {job.model.model_type}, which changes its logits after the output "
-            f"layer; use a decoder like llama"
-        )
+            f"layer by more than a scale or a cap; use a decoder like llama"
+        ) from error
     if getattr(model.config, "output_router_logits", False):
         raise UnsupportedError(
             f"{name} asks for the routers' auxiliary loss (output_router_logits: true), which this "
             f"version does not train; set it to false in config.json"
         )
-    check_window(model.config, job)
+    _check_kinds(model.config, job)
+    _check_masks(model, job, strategy)
+    return steps
+
+
+def check_scores(model: Any, job: Job, strategy: Strategy) -> None:
+    """Refuse fused attention where a class tells its attention what no fused kernel heeds.
+
+    Args:
+        model: On ``meta``.
+        job: Says what it is called.
+        strategy: Says how it attends.
+
+    Raises:
+        UnsupportedError: The kernel would leave something out.
+    """
+    if strategy.attention == "eager":
+        return
+    if what := left_out(type(model)):
+        raise UnsupportedError(
+            f"attention={strategy.attention} would leave out the {what} of {job.model.name}, which "
+            f"is of type {job.model.model_type}; use eager"
+        )
+    widths = _widths(model.config.get_text_config())
+    if strategy.attention in _ONE_WIDTH and len(widths) > 1:
+        key, value = sorted(widths, reverse=True)
+        raise UnsupportedError(
+            f"attention={strategy.attention} takes keys and values of one width, and those of "
+            f"{job.model.name} are {key} and {value} wide; use eager, sdpa, efficient or cudnn"
+        )
+
+
+def _widths(config: Any) -> set[int]:
+    """Return the widths of a head's keys and values where they are latent, else nothing."""
+    fields = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = [size for field in fields if isinstance(size := getattr(config, field, None), int)]
+    return {sum(sizes[:2]), sizes[2]} if len(sizes) == len(fields) else set()
+
+
+def left_out(model_class: type[nn.Module]) -> str:
+    """Name what fused attention would leave out of a class; empty where it is nothing."""
+    words = _told(model_class.__module__) - _UNDERSTOOD
+    return " and ".join(sorted({_MEANING.get(word, word) for word in words}))
+
+
+@cache
+def _told(module_name: str) -> frozenset[str]:
+    """List the keywords with which the classes of a module call their attention."""
+    tree = ast.parse(inspect.getsource(sys.modules[module_name]))
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return frozenset(
+        word.arg
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == _CALL
+        for word in call.keywords
+        if word.arg is not None
+    )
+
+
+def _check_kinds(config: Any, job: Job) -> None:
+    """Refuse blocks of another kind than attention, full or in a window."""
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if others := {kind for kind in kinds if kind != FULL and SLIDING not in kind}:
+        raise UnsupportedError(
+            f"{job.model.name} has blocks of {' and '.join(sorted(others))}, and this version runs "
+            f"full and sliding attention; use another model"
+        )
+
+
+def _check_masks(model: Any, job: Job, strategy: Strategy) -> None:
+    """Refuse windows that the class or the kernel cannot be given as a mask."""
+    window = window_of(model.config, job.seq_len)
+    if window is None:
+        return
+    if form_of(model) == "unknown":
+        raise _too_long(job, window)
+    if strategy.attention not in TAKING_WINDOWS:
+        raise UnsupportedError(
+            f"attention={strategy.attention} is given no mask, so that tokens of seq_len="
+            f"{job.seq_len} would see more than the sliding window of {job.model.name}, which is "
+            f"{window}; use {' or '.join(TAKING_WINDOWS)}, or seq_len={window}"
+        )
 
 
 def check_window(config: Any, job: Job) -> None:
     """Refuse sequences that are longer than the window that some blocks attend to.
 
+    For tasks whose masks say which tokens are padding, and nothing of windows.
+
     Raises:
         UnsupportedError: They are, or a block is of another kind than attention.
     """
-    config = config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ())
-    window = getattr(config, "sliding_window", None)
-    if kinds and not any("sliding" in kind for kind in kinds):
-        window = None
-    if others := {kind for kind in kinds if kind != _FULL and "sliding" not in kind}:
-        raise UnsupportedError(
-            f"{job.model.name} has blocks of {' and '.join(sorted(others))}, and this version runs "
-            f"full and sliding attention; use another model"
-        )
-    if window is not None and job.seq_len > window:
-        raise UnsupportedError(
-            f"seq_len={job.seq_len} is longer than the sliding window of {job.model.name}, which "
-            f"is {window}; use {window} or less, where the window is of no effect"
-        )
+    _check_kinds(config, job)
+    window = window_of(config, job.seq_len)
+    if window is not None:
+        raise _too_long(job, window)
 
 
-def _head_is_last(model: Any) -> bool:
-    """Whether the logits are what the output layer returns, by the class's own ``forward``."""
-    head = model.get_output_embeddings()
-    names = [name for name, module in model.named_children() if module is head]
-    call = re.compile(rf"self\.{names[0]}\(hidden_states(\[[^\]]*\])?\)") if names else None
-    assigned = _assigned(type(model))
-    if call is None or not any(call.fullmatch(made) for made in assigned):
-        return False
-    known = [field for field in _NEUTRAL if hasattr(model.config, field)]
-    is_neutral = known and all(getattr(model.config, field) in _NEUTRAL[field] for field in known)
-    return bool(is_neutral) or all(call.fullmatch(made) for made in assigned)
-
-
-def _assigned(model_class: type[nn.Module]) -> list[str]:
-    """List what ``forward`` assigns to its logits."""
-    source = textwrap.dedent(inspect.getsource(inspect.unwrap(model_class.forward)))
-    assignments = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign)]
-    return [
-        ast.unparse(node.value)
-        for node in assignments
-        if any(isinstance(target, ast.Name) and target.id == _LOGITS for target in node.targets)
-    ]
+def _too_long(job: Job, window: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"seq_len={job.seq_len} is longer than the sliding window of {job.model.name}, which "
+        f"is {window}; use {window} or less, where the window is of no effect"
+    )

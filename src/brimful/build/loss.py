@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from brimful.build.batch import IGNORE_INDEX
+from brimful.build.logits import finish, steps_of
 from brimful.build.phases import phase
 
 CHUNK = "loss chunk"
@@ -30,12 +31,13 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         """Keep the output layer and the number of chunks.
 
         Args:
-            head: Maps [tokens, hidden] to [tokens, vocab].
+            head: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
             num_chunks: Pieces along the token dimension; 1 keeps the logits whole.
         """
         super().__init__()
         self.head = head
         self.num_chunks = num_chunks
+        self.steps = steps_of(head)
 
     def forward(
         self,
@@ -63,7 +65,8 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         with phase(CHUNK):
-            logits_NV = self.head(hidden_ND).float()  # noqa: N806 - bf16 logits are too coarse
+            logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
+            logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse
             return functional.cross_entropy(
                 logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
             )

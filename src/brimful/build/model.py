@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
-from brimful.build.decoder_check import check_decoder
+from brimful.build.decoder_check import check_decoder, check_scores, left_out
+from brimful.build.experts import check_experts
+from brimful.build.logits import LogitStep, mark_head
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.quantize import fill, full_shape, is_quantized
 from brimful.build.switch import use_fixed_capacity
@@ -50,14 +52,20 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     config.use_cache = False
     with torch.device("meta"):
         skeleton = _from_config(auto_class, config, job, strategy)
+    check_scores(skeleton, job, strategy)
+    check_experts(skeleton, job)
+    steps: tuple[LogitStep, ...] = ()
     if auto_class is AutoModelForCausalLM:
-        check_decoder(skeleton, job)
+        steps = check_decoder(skeleton, job, strategy)
     use_fixed_capacity(skeleton)
     _keep_types(skeleton, base_dtype(job))
     _untie(skeleton, job)
     changed = {f: v for f, v in before.items() if v is not getattr(config, f) and _is_plain(v)}
     setattr(skeleton, GIVEN, changed)
-    return adapt(skeleton, job)
+    adapted = adapt(skeleton, job)
+    if steps:
+        mark_head(adapted.get_output_embeddings(), steps)
+    return adapted
 
 
 def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> nn.Module:
@@ -72,13 +80,21 @@ def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> 
         if _NO_KERNEL in reason:
             raise UnsupportedError(
                 f"{job.model.name} is of type {job.model.model_type}, which transformers runs with "
-                f"eager attention only; use eager, not {strategy.attention}"
+                f"eager attention only{_why_eager(auto_class, config)}; use eager, not "
+                f"{strategy.attention}"
             ) from error
         raise ModelConfigError(
             f"transformers cannot build {job.model.name} for task={job.task} "
             f"({reason[:_REASON_LENGTH]}); mend that field of its configuration"
         ) from error
     return skeleton
+
+
+def _why_eager(auto_class: Any, config: Any) -> str:
+    """Say what fused attention would leave out, where the class tells its attention of it."""
+    model_class = auto_class._model_mapping[type(config)]  # noqa: SLF001 - as from_config does
+    what = left_out(model_class)
+    return f" (fused kernels would leave out its {what})" if what else ""
 
 
 def _is_plain(value: Any) -> bool:
@@ -199,6 +215,7 @@ def _fill_quantized(
         else:
             weight.normal_(std=getattr(skeleton.config, "initializer_range", 0.02))
         fill(layer, weight)
+        del weight  # before the next one is made
         setattr(layer.weight, LOADED, True)
 
 

@@ -35,7 +35,8 @@ LORA_ALPHA_PER_RANK = 2.0
 LORA_TARGETS = ("all-linear",)
 LORA_BASE: dict[Precision, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How a frozen base is held where the recipe's own type is fp32; any other recipe: ``same``."""
-QLORA_BASE: Base = "nf4"
+QLORA_BASE: Base = "nf4-double"
+"""As in the paper: Dettmers et al. 2023, arXiv:2305.14314, section 3."""
 WARMUP_SHARE = 0.1
 """Without --warmup-steps: this share of the steps."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from brimful.cli import defaults
 from brimful.errors import InputError, unknown_name
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, check_one_device
 from brimful.hardware.gpus import load_cluster
 from brimful.job import (
     PACKINGS,
@@ -339,7 +339,8 @@ def _or(value: Any, default: Any) -> Any:
 
 def cluster_from(args: argparse.Namespace) -> Cluster:
     """Resolve ``--gpus`` and ``--memory-limit``."""
-    return load_cluster(_or(args.gpus, defaults.GPUS), memory_limit_bytes=args.memory_limit)
+    name = _or(args.gpus, defaults.GPUS)
+    return check_one_device(load_cluster(name, memory_limit_bytes=args.memory_limit))
 
 
 def job_from(args: argparse.Namespace) -> Job:

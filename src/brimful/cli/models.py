@@ -19,33 +19,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the registry."""
-    from brimful.models.config import load_model, parameter_count, registry
+    from brimful.models.config import load_model
+    from brimful.models.registry import registry
 
-    specs = [load_model(name) for name in registry()]
+    rows = [_row(load_model(name)) for name in registry()]
     if args.json:
-        show_json({"schema": "brimful.models/1", "models": [_row(spec) for spec in specs]})
+        show_json({"schema": "brimful.models/1", "models": rows})
     else:
         from brimful.report.text import listing
-        from brimful.units import format_count
 
         show(
             listing(
-                ("model", "type", "parameters"),
-                [(s.name, s.model_type, format_count(parameter_count(s).total)) for s in specs],
-                numbers=("parameters",),
+                ("model", "type", "parameters", "active"),
+                [_cells(row) for row in rows],
+                numbers=("parameters", "active"),
             )
         )
     return 0
 
 
 def _row(spec: "ModelSpec") -> dict[str, Any]:
-    from brimful.models.config import parameter_count
+    from brimful.models.config import active_parameters, parameter_count
 
-    # Every parameter of a dense decoder is active.
-    total = parameter_count(spec).total
     return {
         "name": spec.name,
         "model_type": spec.model_type,
-        "num_parameters": total,
-        "num_active_parameters": total,
+        "num_parameters": parameter_count(spec).total,
+        "num_active_parameters": active_parameters(spec),
     }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    from brimful.units import format_count
+
+    total, active = row["num_parameters"], row["num_active_parameters"]
+    # A dense model has one figure; saying it twice would hide which models have two.
+    shown = format_count(active) if active != total else ""
+    return row["name"], row["model_type"], format_count(total), shown

@@ -6,7 +6,7 @@ import msgspec
 
 from brimful.cli import flags
 from brimful.cli.output import show_json
-from brimful.errors import InputError, unknown_name
+from brimful.errors import InputError
 
 HELP = "trace the profile of a key such as llama.hf.bf16-mixed.sdpa.cuda; --all makes every one"
 
@@ -32,10 +32,10 @@ def run(args: argparse.Namespace) -> int:
     quiet_libraries()
     from brimful.cli.progress import Progress
     from brimful.files import write_bytes
-    from brimful.simulate.profile import data_folder, make_profile, shipped_keys
+    from brimful.simulate.profile import data_folder, make_profile, program_named, shipped_keys
 
     folder = args.output or data_folder()
-    keys = shipped_keys() if args.all else (_checked(args.key, shipped_keys()),)
+    keys = shipped_keys() if args.all else (program_named(args.key).key,)
     written = []
     for key in keys:
         with Progress(key, quiet=args.json) as progress:
@@ -47,9 +47,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(written))
     return 0
-
-
-def _checked(key: str, known: tuple[str, ...]) -> str:
-    if key not in known:
-        raise unknown_name("profile", key, known)
-    return key

@@ -27,12 +27,13 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     """
     device = cluster.device
     check_formula(job, strategy, device)
-    profile = profile_for(job, strategy.attention, device)
+    family = family_of(job, strategy)
+    profile = profile_for(job, strategy.attention, device, family.recompute)
     memory = step_memory(job, strategy, profile, device)
     phases = phase_peaks(memory)
     peak = max(phase.num_bytes for phase in phases)
     moved = update_bytes(memory.states)
-    work = family_work(job, profile, family_of(job, strategy), moved_by_update=moved)
+    work = family_work(job, profile, family, moved_by_update=moved)
     seconds = _step_time(step_seconds(work, job, device))
     assumed = assumptions_for(device)
     return Estimate(

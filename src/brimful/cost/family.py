@@ -20,7 +20,7 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.job import Job
-from brimful.strategy import Strategy, num_checkpointed
+from brimful.strategy import Recompute, Strategy, num_checkpointed, recompute_of
 
 
 class Family(NamedTuple):
@@ -31,19 +31,22 @@ class Family(NamedTuple):
         loss_chunks: Pieces of the loss.
         body: Which blocks are checkpointed, in kind.
         num_blocks: How many are: a number, or an array of strategies.
+        recompute: What those compute again.
     """
 
     micro_batch: int
     loss_chunks: int
     body: Body
     num_blocks: ArrayLike
+    recompute: Recompute
 
 
 def family_of(job: Job, strategy: Strategy) -> Family:
     """Return the family that holds this one strategy."""
     num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
     body = body_of(num_blocks, job.model.num_layers)
-    return Family(strategy.micro_batch, strategy.loss_chunks, body, num_blocks)
+    recompute = recompute_of(strategy) if num_blocks else "full"
+    return Family(strategy.micro_batch, strategy.loss_chunks, body, num_blocks, recompute)
 
 
 def body_of(num_blocks: int, num_layers: int) -> Body:
@@ -75,10 +78,7 @@ def family_dimensions(job: Job, family: Family) -> Dimensions:
     """Collect the sizes of the family's formulas; the last chunk may be smaller than this says."""
     tokens = family.micro_batch * job.seq_len
     return dimensions(
-        job.model,
-        micro_batch=family.micro_batch,
-        seq_len=job.seq_len,
-        chunk_tokens=-(-tokens // family.loss_chunks),
+        job, micro_batch=family.micro_batch, chunk_tokens=-(-tokens // family.loss_chunks)
     )
 
 

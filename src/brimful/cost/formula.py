@@ -3,22 +3,38 @@
 Formulas come from traces (``profiles.py``), so this is a list of the programs that were traced.
 """
 
-from brimful.cost.profiles import TRACED_ATTENTIONS, untraced_attention
+from typing import Any
+
+from brimful.cost.family import family_of
+from brimful.cost.profiles import is_shipped
+from brimful.cost.programs import (
+    SAME_CODE,
+    TRACED_ATTENTIONS,
+    program_of,
+    tuning_of,
+    untraced_attention,
+)
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import Job, Method, Optimizer, Packing, Task
-from brimful.strategy import Strategy, is_selective
+from brimful.job import Job, Optimizer, Packing, Task
+from brimful.models.spec import ModelSpec
+from brimful.strategy import Strategy
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat"})
-METHODS: frozenset[Method] = frozenset({"full"})
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
 """CUDA's norms of columns leave partial results of every block of threads, which can outweigh all
 else that Adafactor needs; their size hangs on the card."""
-TRACED_FIELDS = {"llama": {"hidden_act": "silu"}, "gpt2": {"activation_function": "gelu_new"}}
-"""Architectures, and what of their configuration decides how much a block keeps: with relu a tiny
-GPT-2 simulates 14 % below what its profile predicts."""
+_SILU = {"hidden_act": "silu"}
+TRACED_FIELDS: dict[str, dict[str, Any]] = {
+    "gpt2": {"activation_function": "gelu_new"},
+    "phi3": {**_SILU, "partial_rotary_factor": 1.0},
+}
+"""What of a configuration decides how much a block keeps, other than in Llama-type blocks: with
+relu a tiny GPT-2 simulates 14 % below what its profile predicts."""
+_DEFAULT_WINDOWS = {"mistral": 4096}
+"""Windows of architectures whose configuration need not name one."""
 
 
 def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
@@ -32,10 +48,9 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
     covered = {
         f"task={job.task}": job.task in TASKS,
-        f"method={job.method}": job.method in METHODS,
+        f"method={job.method} with these adapters": tuning_of(job) is not None,
         f"packing={job.packing}": job.packing in PACKINGS,
         f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
-        f"activation_checkpointing={strategy.activation_checkpointing}": not is_selective(strategy),
         f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
         **_architecture(job),
     }
@@ -45,7 +60,21 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"{' and '.join(missing)} has no formula to predict from; brimful plan and brimful "
             f"simulate trace it instead"
         )
-    return untraced_attention(job.model, job.precision, strategy.attention, device.kernels)
+    unlike = untraced_attention(job.model, job.precision, strategy.attention, device.kernels)
+    return unlike or _unshipped(job, strategy, device)
+
+
+def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
+    family = family_of(job, strategy)
+    program = program_of(job, strategy.attention, device.kernels, family.recompute)
+    if is_shipped(program.key):
+        return ""
+    checkpointing = strategy.activation_checkpointing
+    return (
+        f"{job.model.name} with method={job.method}, attention={strategy.attention} and "
+        f"activation_checkpointing={checkpointing} on {device.kernels} has no formula to predict "
+        f"from (no profile {program.key}); brimful plan and brimful simulate trace it instead"
+    )
 
 
 def check_formula(job: Job, strategy: Strategy, device: Device) -> None:
@@ -61,8 +90,25 @@ def check_formula(job: Job, strategy: Strategy, device: Device) -> None:
 
 def _architecture(job: Job) -> dict[str, bool]:
     model = job.model
-    fields = TRACED_FIELDS.get(model.model_type)
-    if fields is None:
+    if model.model_type not in SAME_CODE:
         return {f"model_type={model.model_type}": False}
-    given = {field: model.hf_config.get(field, traced) for field, traced in fields.items()}
-    return {f"{field}={value}": value == fields[field] for field, value in given.items()}
+    fields = TRACED_FIELDS.get(model.model_type, _SILU)
+    rotary = model.hf_config.get("rope_parameters") or {}
+    given = {
+        field: model.hf_config.get(field, rotary.get(field, traced))
+        for field, traced in fields.items()
+    }
+    covered = {f"{field}={value}": value == fields[field] for field, value in given.items()}
+    window = _window(job.model)
+    if window is not None:
+        covered[f"seq_len={job.seq_len} beyond sliding_window={window}"] = job.seq_len <= window
+    return covered
+
+
+def _window(model: ModelSpec) -> int | None:
+    """Return how far back a token sees; None for all the way."""
+    window: int | None = model.hf_config.get(
+        "sliding_window", _DEFAULT_WINDOWS.get(model.model_type)
+    )
+    is_off = model.model_type.startswith("qwen") and not model.hf_config.get("use_sliding_window")
+    return None if is_off else window

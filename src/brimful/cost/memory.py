@@ -19,14 +19,15 @@ from brimful.cost.family import (
     family_of,
     family_variant,
 )
-from brimful.cost.profiles import Profile, Run, load_profile, profile_key
+from brimful.cost.profiles import Profile, Run, load_profile
+from brimful.cost.programs import program_of
 from brimful.cost.recipes import RECIPES
+from brimful.cost.trained import frozen_bytes, has_biases, num_trained
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
-from brimful.models.config import parameter_count
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import (
     AUTOCAST_CACHE,
@@ -40,11 +41,9 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Attention, Strategy
+from brimful.strategy import Attention, Recompute, Strategy
 
 NUM_BLAS_THREADS = 2
-BIASED = frozenset({"gpt2"})
-"""Model types whose linear layers have biases."""
 STEP_1, STEP_2 = "step 1", "step 2+"
 
 
@@ -52,14 +51,28 @@ class States(NamedTuple):
     """Bytes that live across phases.
 
     Attributes:
-        parameters: Parameters x bytes of the recipe.
-        gradients: The same, while they exist.
+        frozen: Of parameters that do not train.
+        constants: Of what a quantised weight cannot be read without.
+        trained: Of those that do: parameters x bytes of the recipe.
+        gradients: Of theirs, while they exist.
         optimizer_state: What the update keeps, masters included.
     """
 
-    parameters: int
+    frozen: int
+    constants: int
+    trained: int
     gradients: int
     optimizer_state: int
+
+    @property
+    def parameters(self) -> int:
+        """Of all parameters."""
+        return self.frozen + self.trained
+
+    @property
+    def loaded(self) -> int:
+        """Of all that is there before the first step."""
+        return self.parameters + self.constants
 
 
 class StepMemory(NamedTuple):
@@ -87,23 +100,26 @@ def states(job: Job, update: Update) -> States:
         job: What is trained.
         update: Its optimizer's (``update_of``).
     """
-    recipe, total = RECIPES[job.precision], parameter_count(job.model).total
-    return States(total * recipe.parameter, total * recipe.gradient, update.kept)
+    recipe, trained = RECIPES[job.precision], num_trained(job)
+    return States(
+        *frozen_bytes(job), trained * recipe.parameter, trained * recipe.gradient, update.kept
+    )
 
 
-def profile_for(job: Job, attention: Attention, device: Device) -> Profile:
+def profile_for(job: Job, attention: Attention, device: Device, recompute: Recompute) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
-    return load_profile(profile_key(job.model, job.precision, attention, device.kernels))
+    return load_profile(program_of(job, attention, device.kernels, recompute).key)
 
 
 def follow_family(
-    job: Job, profile: Profile, family: Family, *, by_item: bool
+    job: Job, profile: Profile, device: Device, family: Family, *, by_item: bool
 ) -> tuple[Peak, tuple[Run, ...]]:
     """Follow one step of every strategy of a family.
 
     Args:
         job: What is trained.
         profile: Its profile.
+        device: On what.
         family: The strategies.
         by_item: Whether to keep a row per item rather than the total.
 
@@ -118,7 +134,7 @@ def follow_family(
         family_counts(job, family),
         accumulates=job.global_batch > family.micro_batch,
     )
-    if profile.key.endswith(".cuda"):
+    if device.kernels == "cuda" and job.method == "full":
         peak = with_embedding(job, family.micro_batch, peak, by_item=by_item)
     return peak, runs
 
@@ -141,14 +157,14 @@ def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
     if device.kernels != "cuda":
         return np.zeros(len(num_blocks), dtype=np.int64)
     cublas = libraries().cublas_bytes(divmod(round(device.capability * 10), 10))
-    num_biased = (1 + (num_blocks > 0)) * (job.model.model_type in BIASED)
+    num_biased = (1 + (num_blocks > 0)) * has_biases(job.model)
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
 
 
 def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) -> StepMemory:
     """Find the peak of one strategy's forward and backward, by item."""
     family = family_of(job, strategy)
-    peak, runs = follow_family(job, profile, family, by_item=True)
+    peak, runs = follow_family(job, profile, device, family, by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
     update = update_of(job, device.kernels)
     return StepMemory(
@@ -180,16 +196,16 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     is there in every forward and backward.
     """
     held, inside = memory.states, int(memory.items.sum()) + memory.blas
-    beside = held.parameters + held.gradients + memory.blas
+    beside = held.loaded + held.gradients + memory.blas
     first = max(
-        (held.parameters + inside, memory.run), (beside + memory.update.first_peak, "optimizer")
+        (held.loaded + inside, memory.run), (beside + memory.update.first_peak, "optimizer")
     )
     later = max(
-        (held.parameters + held.optimizer_state + inside, memory.run),
+        (held.loaded + held.optimizer_state + inside, memory.run),
         (beside + held.optimizer_state + memory.update.transient, "optimizer"),
     )
     return (
-        PhasePeak(phase="load", num_bytes=held.parameters, where="parameters"),
+        PhasePeak(phase="load", num_bytes=held.loaded, where="parameters"),
         PhasePeak(phase=STEP_1, num_bytes=first[0], where=first[1]),
         PhasePeak(phase=STEP_2, num_bytes=later[0], where=later[1]),
     )
@@ -198,7 +214,7 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
 _WHY = {
     PARAMETERS: "parameters x bytes of the recipe",
     GRADIENTS: "parameters x bytes of the recipe, as far as backward has come",
-    BUFFERS: "profile: what the forward registers",
+    BUFFERS: "what the forward registers; scales and tables of 4-bit weights",
     AUTOCAST_CACHE: "profile: bf16 copies of weights",
     SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
     LOGITS: "profile: logits, log-probabilities, their gradients",
@@ -215,6 +231,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
         at_peak[ITEM_NAMES.index(TRANSIENTS)] = memory.update.transient
     at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
+    at_peak[ITEM_NAMES.index(BUFFERS)] += held.constants
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
     at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas
     return tuple(

@@ -7,37 +7,15 @@ Here are the value, the dimensions it speaks of, and the loader.
 
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from brimful.errors import UnsupportedError
-from brimful.job import Precision
-from brimful.models.spec import ModelSpec
-from brimful.strategy import Attention
+from brimful.job import Job
 
 PROFILE_SCHEMA = "brimful.profile/1"
-IMPLEMENTATION = "hf"
-"""Whose code was traced: ``transformers`` modules under ``build/``."""
-
-FLASH_MAX_HEAD_DIM = 256
-FLASH_HEAD_DIM_MULTIPLE = 8
-"""Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
-
-TRACED_AS: dict[Precision, Precision] = {
-    "fp32": "fp32",
-    "tf32": "fp32",
-    "bf16": "bf16",
-    "fp16": "bf16",
-    "bf16-master": "bf16",
-    "fp16-master": "bf16",
-    "bf16-mixed": "bf16-mixed",
-    "fp16-mixed": "bf16-mixed",
-}
-"""By whose profile a recipe is predicted: the same allocations but for the name of a type."""
-TRACED_PRECISIONS: tuple[Precision, ...] = tuple(dict.fromkeys(TRACED_AS.values()))
-TRACED_ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
-
 TWO_CHUNKS = 2
 NUM_CHUNKS = 5
 """Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
@@ -61,6 +39,7 @@ class Dimensions(NamedTuple):
         V: Vocabulary.
         P: Learned positions.
         C: Tokens in one chunk of the loss.
+        R: Width of the adapters; 0 where there are none.
     """
 
     B: int
@@ -73,6 +52,7 @@ class Dimensions(NamedTuple):
     V: int
     P: int
     C: int
+    R: int
 
 
 class Term(msgspec.Struct, frozen=True, array_like=True):
@@ -148,7 +128,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: ``PROFILE_SCHEMA``.
-        key: See ``profile_key``.
+        key: See ``Program.key``.
         versions: Of what was traced.
         source_hash: Of the sources that decide what a trace looks like.
         kinds: The distinct changes of live bytes.
@@ -163,57 +143,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[EventKind, ...]
     works: tuple[Work, ...]
     variants: dict[str, Variant]
-
-
-def architecture_key(
-    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str
-) -> str:
-    """Name the code path that a model takes: tied heads and ungrouped attention differ.
-
-    Grouped heads matter where attention is written out: asked for, or in fp32 on CUDA, whose fused
-    kernels take grouped heads in half precision only.
-    """
-    tied = "-tied" if spec.tied_embeddings else ""
-    grouped = spec.num_kv_heads < spec.num_heads
-    written_out = is_written_out(precision, attention, kernels)
-    ungrouped = "-mha" if written_out and spec.model_type == "llama" and not grouped else ""
-    return f"{spec.model_type}{tied}{ungrouped}"
-
-
-def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:
-    """Whether grouped heads are attended to by the written-out formula."""
-    return attention == "eager" or (TRACED_AS[precision] == "fp32" and kernels == "cuda")
-
-
-def profile_key(spec: ModelSpec, precision: Precision, attention: Attention, kernels: str) -> str:
-    """Return the name of the profile that holds for this model and these settings."""
-    architecture = architecture_key(spec, precision, attention, kernels)
-    return f"{architecture}.{IMPLEMENTATION}.{TRACED_AS[precision]}.{attention}.{kernels}"
-
-
-def untraced_attention(
-    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str
-) -> str:
-    """Say in one sentence why no trace attends as this model does; empty where one does.
-
-    With one key and value head and one sequence, eager attention repeats the head without a copy.
-    Flash attention pads heads to a multiple of 8 and does not exist beyond ``FLASH_MAX_HEAD_DIM``.
-    """
-    if attention == "eager" and spec.num_kv_heads == 1 < spec.num_heads:
-        return (
-            f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads}, and no profile "
-            f"covers that with eager attention; use --attention sdpa, or brimful plan, which "
-            f"traces it"
-        )
-    flash = attention == "sdpa" and kernels == "cuda" and TRACED_AS[precision] != "fp32"
-    multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
-    if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
-        return (
-            f"{spec.name} has head_dim={spec.head_dim}, and profiles of flash attention cover "
-            f"multiples of {FLASH_HEAD_DIM_MULTIPLE} up to {FLASH_MAX_HEAD_DIM}; "
-            f"use --attention eager, or brimful plan, which traces it"
-        )
-    return ""
 
 
 def variant_key(body: Body, *, num_chunks: int) -> str:
@@ -236,11 +165,12 @@ def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.group != "chunk" or run.role not in absent)
 
 
-def dimensions(spec: ModelSpec, *, micro_batch: int, seq_len: int, chunk_tokens: int) -> Dimensions:
+def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int) -> Dimensions:
     """Collect the sizes that a profile's formulas need."""
+    spec = job.model
     return Dimensions(
         B=micro_batch,
-        S=seq_len,
+        S=job.seq_len,
         H=spec.hidden_size,
         F=spec.intermediate_size,
         A=spec.num_heads,
@@ -249,7 +179,17 @@ def dimensions(spec: ModelSpec, *, micro_batch: int, seq_len: int, chunk_tokens:
         V=spec.vocab_size,
         P=spec.max_seq_len,
         C=chunk_tokens,
+        R=job.adapter.rank if job.adapter else 0,
     )
+
+
+def is_shipped(key: str) -> bool:
+    """Whether there is a profile of this name."""
+    return _file(key).is_file()
+
+
+def _file(key: str) -> Traversable:
+    return resources.files("brimful").joinpath(f"data/profiles/{key}.json")
 
 
 @cache
@@ -259,7 +199,6 @@ def load_profile(key: str) -> Profile:
     Raises:
         UnsupportedError: None was shipped for this key.
     """
-    file = resources.files("brimful").joinpath(f"data/profiles/{key}.json")
-    if not file.is_file():
+    if not is_shipped(key):
         raise UnsupportedError(f"no profile for {key}; make one with: brimful profile {key}")
-    return msgspec.json.decode(file.read_bytes(), type=Profile)
+    return msgspec.json.decode(_file(key).read_bytes(), type=Profile)

@@ -51,7 +51,7 @@ class StepSeconds(NamedTuple):
 
 def update_bytes(held: States) -> float:
     """Bytes that clip and update of a job move, by what it holds."""
-    return traffic_of_update(gradients=held.gradients, kept=held.parameters + held.optimizer_state)
+    return traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
 
 
 def traffic_of_update(*, gradients: float, kept: float) -> float:

@@ -13,7 +13,8 @@ from math import prod
 from typing import NamedTuple
 
 from brimful.cost.recipes import FP32_BYTES, RECIPES
-from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.cost.shapes import Shape
+from brimful.cost.trained import trained_shapes
 from brimful.job import Job, Optimizer
 
 MASTERS_BUCKET_BYTES = 2**25
@@ -53,11 +54,13 @@ class Held(NamedTuple):
         num_bytes: Of one value of what is updated.
         kernels: ``cuda`` or ``cpu``.
         momentum: Of SGD.
+        decay: Of matrices.
     """
 
     num_bytes: int
     kernels: str
     momentum: float
+    decay: float
 
 
 Rule = Callable[[Sequence[Shape], Held], list[Part]]
@@ -91,8 +94,20 @@ def _adamw_8bit(shapes: Sequence[Shape], held: Held) -> list[Part]:
 
 
 def _sgd(shapes: Sequence[Shape], held: Held) -> list[Part]:
-    """One buffer, where there is momentum."""
-    return [Part(_num(shapes) * held.num_bytes * (held.momentum > 0), 0)]
+    """One buffer, where there is momentum; fused in fp32.
+
+    16-bit values are updated one parameter after another (``build/optimizers/sgd.py``), each matrix
+    beside its gradient with the decay added; without momentum its predecessor's is still bound
+    (``_single_tensor_sgd`` in ``torch/optim/sgd.py``).
+    """
+    if held.num_bytes == FP32_BYTES:
+        return [Part(_num(shapes) * held.num_bytes * (held.momentum > 0), 0)]
+    decays = held.decay > 0
+    added = [prod(shape) * held.num_bytes * (decays and len(shape) > 1) for shape in shapes]
+    if held.momentum > 0:
+        kept = [prod(shape) * held.num_bytes for shape in shapes]
+        return [Part(*part) for part in zip(kept, added, strict=True)]
+    return [Part(0, before + now) for before, now in pairwise([0, *added])]
 
 
 def _adafactor(shapes: Sequence[Shape], held: Held) -> list[Part]:
@@ -132,8 +147,8 @@ def update_of(job: Job, kernels: str) -> Update:
         kernels: ``cuda`` or ``cpu``.
     """
     recipe, rule = RECIPES[job.precision], _RULES[job.optimizer]
-    held = Held(recipe.updated, kernels, job.beta1)
-    shapes = parameter_shapes(job.model)
+    held = Held(recipe.updated, kernels, job.beta1, job.weight_decay)
+    shapes = trained_shapes(job)
     kept = _num(shapes) * recipe.master  # all masters are made before the first bucket
     first_peak, transient = kept, 0
     for bucket in _buckets(shapes, is_cut=bool(recipe.master)):

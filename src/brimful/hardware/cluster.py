@@ -9,10 +9,23 @@ from brimful.job import Precision
 
 
 class MatrixRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dense matrix-multiply rates in FLOP/s (a multiply and an add are two); 0 is unknown."""
+    """Dense matrix-multiply rates in FLOP/s (a multiply and an add are two).
+
+    Attributes:
+        fp32: On the units that multiply fp32 without TF32; 0: unknown.
+        bf16: With fp32 accumulation; 0: unknown, as on a chip that emulates it.
+        tf32: 0: the chip has no such units; None: unknown, as in a calibration.
+        fp16: With fp32 accumulation; 0 and None as for tf32.
+        fp8: With fp32 accumulation; 0 and None as for tf32.
+        int8: Operations per second; 0 and None as for tf32.
+    """
 
     fp32: float
     bf16: float
+    tf32: float | None = None
+    fp16: float | None = None
+    fp8: float | None = None
+    int8: float | None = None
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,64 +56,119 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The machine a job runs on: so far one device and its host.
+class Cluster(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The machine a job runs on: its devices, and what lies between them.
+
+    What one device has no use for (the fields with defaults) is not written for one device.
 
     Attributes:
-        name: How the user asked for it: ``local`` or ``h100-80gb``.
-        device: The device.
-        num_devices: How many of them (1 in this version).
-        host_ram_bytes: Memory of the host; 0 where unknown.
+        name: The GPU's key as the user gave it: ``local`` or ``h100-80gb``.
+        device: One of the devices; all are alike.
+        num_devices: How many of them, over all nodes.
+        host_ram_bytes: Memory of one node's host; 0 where unknown.
+        num_nodes: Hosts.
+        devices_per_node: Devices of one host.
+        link: Between the devices of a node, e.g. ``nvlink-4``; empty for one device or unknown.
+        network: Between nodes, a name of ``data/links``; empty for one node or unknown.
     """
 
     name: str
     device: Device
     num_devices: int
     host_ram_bytes: int
+    num_nodes: int = 1
+    devices_per_node: int = 1
+    link: str = ""
+    network: str = ""
 
 
 TF32_SHARE = 0.5
-"""Of the bf16 rate: so on every datasheet of NVIDIA from Ampere to Blackwell (A100 156 of 312
-TFLOP/s, H100 494.7 of 989.4, RTX 4090 82.6 of 165.2)."""
-TF32_CAPABILITY = 8.0
-"""CUDA GPUs before Ampere have no TF32 and multiply in fp32, as do CPUs."""
+"""Of the bf16 rate, where a rate of its own is unknown: so on NVIDIA's datasheets from Ampere to
+Blackwell (A100 156 of 312 TFLOP/s, H100 494.7 of 989.4, RTX 4090 82.6 of 165.2)."""
+AMPERE = 8.0
+"""CUDA GPUs before it have no TF32 and multiply in fp32, as do CPUs; nor have they bf16."""
+VOLTA = 7.0
+"""CUDA GPUs before it have no Tensor Cores. Their fp16 rates accumulate in fp16, and PyTorch
+accumulates in fp32."""
 
 
 def matrix_rate(device: Device, precision: Precision) -> float:
     """Return the rate in FLOP/s at which this recipe's matrix products run; 0 is unknown.
 
-    On a GPU with units for both, fp16 runs as fast as bf16. On a CPU it does not (bf16 has units
-    that fp16 lacks on many) and its rate is unknown.
+    On a CPU fp16 is unknown: bf16 has units there that fp16 lacks on many. A GPU without units for
+    bf16 emulates it, slowly and at a rate that no datasheet says: unknown too.
     """
-    rates, is_cuda = device.matrix_flops_per_s, device.kernels == "cuda"
+    rates = device.matrix_flops_per_s
     if precision == "fp32":
         return rates.fp32
     if precision == "tf32":
-        has_tf32 = is_cuda and device.capability >= TF32_CAPABILITY
-        return TF32_SHARE * rates.bf16 if has_tf32 else rates.fp32
+        return _tf32_rate(device)
     if precision.startswith("fp16"):
-        return rates.bf16 if is_cuda else 0.0
+        return _fp16_rate(device)
     return rates.bf16
 
 
-def check_cluster(cluster: Cluster) -> Cluster:
-    """Return the cluster as it is, or say what is wrong with it.
+def _tf32_rate(device: Device) -> float:
+    rates = device.matrix_flops_per_s
+    if device.kernels != "cuda" or device.capability < AMPERE:
+        return rates.fp32
+    return TF32_SHARE * rates.bf16 if rates.tf32 is None else rates.tf32
+
+
+def _fp16_rate(device: Device) -> float:
+    """Return the fp16 rate; a calibration measures bf16, and units for both run alike."""
+    rates = device.matrix_flops_per_s
+    if device.kernels != "cuda" or device.capability < VOLTA:
+        return 0.0
+    return rates.bf16 if rates.fp16 is None else rates.fp16
+
+
+def spelled(cluster: Cluster) -> str:
+    """Return a cluster as it would be typed: ``4x8xh100-80gb``, ``8xh100-80gb``, ``local``."""
+    if cluster.num_nodes > 1:
+        return f"{cluster.num_nodes}x{cluster.devices_per_node}x{cluster.name}"
+    return f"{cluster.num_devices}x{cluster.name}" if cluster.num_devices > 1 else cluster.name
+
+
+def check_one_device(cluster: Cluster) -> Cluster:
+    """Return the cluster as it is, or say that what was asked for is more than can be planned.
 
     Raises:
         UnsupportedError: It has more than one device.
-        InputError: Its device has no memory, or a rate is below 0.
+    """
+    if cluster.num_devices > 1:
+        raise UnsupportedError(
+            f"this version plans for 1 device and {spelled(cluster)} asks for "
+            f"{cluster.num_devices}; use 1x{cluster.name}"
+        )
+    return cluster
+
+
+def check_cluster(cluster: Cluster) -> Cluster:
+    """Return the cluster of a plan as it is, or say what is wrong with it.
+
+    Raises:
+        UnsupportedError: It has more than one device.
+        InputError: Its counts disagree, its device has no memory, or a rate is below 0.
     """
     device = cluster.device
     if cluster.num_devices != 1:
         raise UnsupportedError(
             f"cluster.num_devices={cluster.num_devices} and this version plans for 1; write 1"
         )
+    if cluster.num_nodes != 1 or cluster.devices_per_node != 1:
+        raise InputError(
+            f"cluster.num_devices=1 is not num_nodes={cluster.num_nodes} times "
+            f"devices_per_node={cluster.devices_per_node}; write 1 for both"
+        )
     if device.usable_bytes < 1:
         raise InputError(
             f"cluster.device.usable_bytes={device.usable_bytes} leaves no memory; give more than 0"
         )
-    rates = device.matrix_flops_per_s
-    for rate in (rates.fp32, rates.bf16, device.memory_bytes_per_s, device.op_overhead_s):
-        if not 0 <= rate < float("inf"):
+    rates = msgspec.structs.astuple(device.matrix_flops_per_s)
+    for rate in (*rates, device.memory_bytes_per_s, device.op_overhead_s):
+        if rate is not None and not 0 <= rate < float("inf"):
             raise InputError(f"cluster.device has a rate of {rate}; give 0 (unknown) or more")
     return cluster

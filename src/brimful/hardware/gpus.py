@@ -6,7 +6,9 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.hardware.cluster import Cluster, Device
-from brimful.hardware.datasheets import gpus
+from brimful.hardware.datasheets import datasheets
+from brimful.hardware.devices import gpus
+from brimful.hardware.links import network, node_links
 from brimful.hardware.probe import host_ram_bytes, probe_local
 from brimful.units import format_bytes
 
@@ -17,50 +19,70 @@ _COUNTED = re.compile(r"(?P<counts>(?:\d+x){1,2})(?P<gpu>.+)")
 _MAX_DIGITS = 9
 
 
-def load_cluster(name: str, *, memory_limit_bytes: int | None) -> Cluster:
+def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str = "") -> Cluster:
     """Resolve what the user called the hardware.
 
     Args:
-        name: ``local``, a GPU such as ``h100-80gb``, or ``1xh100-80gb``.
+        name: ``local``, a GPU such as ``h100-80gb``, ``8xh100-80gb``, or nodes and devices per
+            node as in ``4x8xh100-80gb``.
         memory_limit_bytes: Bytes the run may use of what the device offers; None for all of them.
+        network_name: What lies between nodes, of ``links.network_names``; empty: not said.
 
     Returns:
-        One device and its host.
+        Its devices and hosts; what plans for one device only checks that itself
+        (``cluster.check_one_device``).
 
     Raises:
-        UnknownNameError: No such GPU.
-        UnsupportedError: More than one device was asked for.
+        UnknownNameError: No such GPU, or no such network.
+        UnsupportedError: A GPU whose kernels this version does not know.
         InputError: No device was asked for, or the limit is not within what the device offers.
     """
-    num_devices, gpu = _split(name)
-    if gpu != LOCAL and gpu not in gpus():
-        raise unknown_name("GPU", gpu, [*gpus(), LOCAL], more="(brimful gpus lists them)")
-    if num_devices == 0:
+    num_nodes, per_node, gpu = _split(name)
+    _check_name(gpu)
+    if num_nodes * per_node == 0:
         raise InputError(f"{name} asks for 0 devices; use 1x{gpu}")
-    if num_devices > 1:
-        raise UnsupportedError(
-            f"this version plans for 1 device and {name} asks for {num_devices}; use 1x{gpu}"
-        )
+    if network_name:
+        network(network_name, devices_per_node=per_node)
     device = probe_local() if gpu == LOCAL else gpus()[gpu]
     return Cluster(
         name=gpu,
         device=_limited(device, memory_limit_bytes),
-        num_devices=1,
+        num_devices=num_nodes * per_node,
         host_ram_bytes=host_ram_bytes() if gpu == LOCAL else 0,
+        num_nodes=num_nodes,
+        devices_per_node=per_node,
+        link=_link(gpu) if per_node > 1 else "",
+        network=network_name if num_nodes > 1 else "",
     )
 
 
-def _split(name: str) -> tuple[int, str]:
-    """Split ``4x8xh100-80gb`` into 32 and ``h100-80gb``."""
+def _check_name(gpu: str) -> None:
+    if gpu == LOCAL or gpu in gpus():
+        return
+    if gpu in datasheets():
+        raise UnsupportedError(
+            f"{gpu} runs ROCm kernels, and this version knows what CUDA kernels allocate; give one "
+            "of NVIDIA's GPUs (brimful gpus lists them)"
+        )
+    raise unknown_name("GPU", gpu, [*gpus(), LOCAL], more="(brimful gpus lists them)")
+
+
+def _link(gpu: str) -> str:
+    """Name the fastest link of a GPU; of this machine's it is unknown."""
+    return "" if gpu == LOCAL else node_links(datasheets()[gpu])[0].name
+
+
+def _split(name: str) -> tuple[int, int, str]:
+    """Split ``4x8xh100-80gb`` into 4 nodes, 8 devices each, and ``h100-80gb``."""
     match = _COUNTED.fullmatch(name.strip().lower())
     if match is None:
-        return 1, name.strip().lower()
-    num_devices = 1
-    for count in match["counts"].rstrip("x").split("x"):
+        return 1, 1, name.strip().lower()
+    counts = match["counts"].rstrip("x").split("x")
+    for count in counts:
         if len(count) > _MAX_DIGITS:
             raise InputError(f"{name} asks for {count} devices; use 1x{match['gpu']}")
-        num_devices *= int(count)
-    return num_devices, match["gpu"]
+    per_node = int(counts[-1])
+    return int(counts[0]) if len(counts) > 1 else 1, per_node, match["gpu"]
 
 
 def _limited(device: Device, limit_bytes: int | None) -> Device:

@@ -1,10 +1,7 @@
 """What this machine is, without importing torch: its GPU if torch can use one, else its CPU."""
 
-import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -14,11 +11,10 @@ import msgspec
 from brimful.errors import FileFormatError
 from brimful.hardware.calibration import calibrated, load_calibration
 from brimful.hardware.cluster import Device, MatrixRates
-from brimful.hardware.datasheets import reported_as
-from brimful.units import MIB
+from brimful.hardware.devices import reported_as
+from brimful.hardware.nvidia_smi import FoundGpu, find_gpus
 
 LOCAL = "local"
-_QUERY_TIMEOUT_S = 10
 _UNKNOWN_RATES = MatrixRates(fp32=0, bf16=0)
 
 
@@ -118,55 +114,22 @@ def _cpu_name() -> str:
 
 
 def _probe_gpu() -> Device | None:
-    """Ask ``nvidia-smi`` for the first visible GPU; None where torch could not use one."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible in {"", "-1"} or _torch_version().endswith("+cpu"):
+    """Ask the driver for the first visible GPU; None where torch could not use one."""
+    if _torch_version().endswith("+cpu"):
         return None
-    first = (visible or "0").split(",")[0].strip()
-    # Drivers before 495 do not know memory.reserved and then answer nothing at all.
-    for fields in (
-        "name,compute_cap,memory.total,memory.reserved",
-        "name,compute_cap,memory.total",
-    ):
-        line = _query(fields, first)
-        if line:
-            return gpu_from_line(line)
-    return None
+    found = find_gpus(only_first=True)
+    return _as_device(found[0]) if found else None
 
 
-def _query(fields: str, gpu: str) -> str:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    command = [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits", f"--id={gpu}"]
-    try:
-        answer = subprocess.run(  # noqa: S603 - a fixed command; the id is the user's own setting
-            command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return next(iter(answer.stdout.splitlines()), "")
-
-
-def gpu_from_line(line: str) -> Device | None:
-    """Read one line of ``nvidia-smi``: name, capability, total MiB and, if known, reserved MiB.
-
-    Returns:
-        The device, with the datasheet's rates where its name is in the table; None where the line
-        does not say how much memory there is (a GPU that shares the host's).
-    """
-    fields = [field.strip() for field in line.split(",")]
-    name, capability, *sizes_mib = [*fields, "", ""][: max(3, len(fields))]
-    if not sizes_mib[0].isdecimal():
-        return None
-    reserved = sizes_mib[1] if len(sizes_mib) > 1 and sizes_mib[1].isdecimal() else "0"
-    known = reported_as(name)
+def _as_device(gpu: FoundGpu) -> Device:
+    """Return a GPU as a device, with the datasheet's rates where its name is in the table."""
+    known = reported_as(gpu.name, total_bytes=gpu.total_bytes)
     return Device(
         name=LOCAL,
-        description=name,
+        description=gpu.name,
         kernels="cuda",
-        usable_bytes=(int(sizes_mib[0]) - int(reserved)) * MIB,
-        capability=float(capability) if re.fullmatch(r"\d+\.\d+", capability) else 0,
+        usable_bytes=gpu.usable_bytes,
+        capability=gpu.capability,
         matrix_flops_per_s=known.matrix_flops_per_s if known else _UNKNOWN_RATES,
         memory_bytes_per_s=known.memory_bytes_per_s if known else 0,
         op_overhead_s=known.op_overhead_s if known else 0,

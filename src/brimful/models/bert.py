@@ -5,7 +5,8 @@ Source: ``transformers.models.bert``; Devlin et al. 2018, arXiv:1810.04805.
 
 from typing import Any
 
-from brimful.models.spec import ModelSpec, ParameterCount
+from brimful.models.layout import Layout, Parameters, embedding, layer_norm, linear, runs
+from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "bert"
 REQUIRED = ()
@@ -41,21 +42,42 @@ def read(name: str, config: dict[str, Any]) -> ModelSpec:
     )
 
 
-def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Count a classifier's parameters: 4 (h^2 + h) attention, 2 h f + f + h MLP, norms 2 h each.
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out a classifier's parameters: 4 (h^2 + h) attention, 2 h f + f + h MLP, norms 2 h each.
 
     The pooler is h^2 + h, the head h + 1 for every class.
     """
-    h, f = spec.hidden_size, spec.intermediate_size
-    sizes = {**_DEFAULTS, **spec.hf_config}
-    rows = spec.vocab_size + spec.max_seq_len + sizes["type_vocab_size"]
-    return ParameterCount(
-        embedding=rows * h + 2 * h,
-        block=4 * (h * h + h) + 2 * h * f + f + h + 4 * h,
-        num_blocks=spec.num_layers,
-        other_blocks=0,
-        final=h * h + h,
-        head=num_labels(spec.hf_config) * (h + 1),
+    hidden = spec.hidden_size
+    return Layout(
+        embedding=_embedding(spec),
+        blocks=runs("bert.encoder.layer", [_block(spec)] * spec.num_layers),
+        final=linear("bert.pooler.dense", hidden, hidden, bias=True),
+        head=linear("classifier", hidden, num_labels(spec.hf_config), bias=True),
+    )
+
+
+def _embedding(spec: ModelSpec) -> Parameters:
+    hidden = spec.hidden_size
+    num_types = {**_DEFAULTS, **spec.hf_config}["type_vocab_size"]
+    return (
+        *embedding("bert.embeddings.word_embeddings", spec.vocab_size, hidden),
+        *embedding("bert.embeddings.position_embeddings", spec.max_seq_len, hidden),
+        *embedding("bert.embeddings.token_type_embeddings", num_types, hidden),
+        *layer_norm("bert.embeddings.LayerNorm", hidden),
+    )
+
+
+def _block(spec: ModelSpec) -> Parameters:
+    hidden, width = spec.hidden_size, spec.intermediate_size
+    return (
+        *linear("attention.self.query", hidden, hidden, bias=True),
+        *linear("attention.self.key", hidden, hidden, bias=True),
+        *linear("attention.self.value", hidden, hidden, bias=True),
+        *linear("attention.output.dense", hidden, hidden, bias=True),
+        *layer_norm("attention.output.LayerNorm", hidden),
+        *linear("intermediate.dense", hidden, width, bias=True),
+        *linear("output.dense", width, hidden, bias=True),
+        *layer_norm("output.LayerNorm", hidden),
     )
 
 

@@ -1,37 +1,47 @@
 """Finding a model: a name, a folder, a config.json, a hub id, a factory. Owns every check of it."""
 
 import json
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import ModelConfigError, UnsupportedError, unknown_name
 from brimful.job import Task
-from brimful.models import bert, generic, gpt2, llama, switch_transformers, t5
-from brimful.models.fields import check_fields
+from brimful.models import (
+    bert,
+    deepseek_v2,
+    deepseek_v3,
+    gemma2,
+    generic,
+    gpt2,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    switch_transformers,
+    t5,
+)
+from brimful.models.dimensions import check_dimensions, check_routing
+from brimful.models.experts import NO_EXPERTS, Experts, num_active_parameters
+from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
+from brimful.models.layout import Layout, count_parameters
 from brimful.models.module import is_factory, read_factory
+from brimful.models.registry import registry
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 
-ARCHITECTURES = {
-    module.MODEL_TYPE: module for module in (bert, gpt2, llama, switch_transformers, t5)
-}
-"""Architectures with a reader and a closed parameter count of their own; ``generic`` reads others.
-"""
+_DENSE = (bert, gemma2, gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, t5)
+_MIXTURES = (deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, switch_transformers)
+ARCHITECTURES = {module.MODEL_TYPE: module for module in (*_DENSE, *_MIXTURES)}
+"""Architectures with a reader and a layout of their own; ``generic`` reads others."""
+MIXTURES = {module.MODEL_TYPE: module for module in _MIXTURES}
+"""Those of them that have experts."""
 SEQ2SEQ_TYPES = frozenset({"t5", "switch_transformers"})
-_HEADS_DIVIDE = frozenset({"bert", "gpt2", "llama"})
-"""Architectures whose heads cut up the residual stream; the others say their width apart."""
-
 _REASON_LENGTH = 160
-
-
-@cache
-def registry() -> dict[str, dict[str, Any]]:
-    """Read the shipped models: name to ``model_type``, ``config`` and official parameter count."""
-    text = resources.files("brimful").joinpath("data/models/decoders.json").read_text("utf-8")
-    models: dict[str, dict[str, Any]] = json.loads(text)
-    return models
 
 
 def load_model(name_or_path: str) -> ModelSpec:
@@ -125,8 +135,12 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
         missing = [field for field in module.REQUIRED if field not in config]
         if missing:
             raise ModelConfigError(f"{name} lacks {', '.join(missing)}; add it to its config.json")
+        if model_type in MIXTURES:
+            check_experts(name, fields)
         spec = module.read(name, fields)
-    _check_shapes(spec)
+    check_dimensions(spec)
+    if model_type in MIXTURES:
+        check_routing(name, experts_of(spec))
     return spec
 
 
@@ -157,24 +171,6 @@ def check_model(spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _check_shapes(spec: ModelSpec) -> None:
-    if spec.model_type in _HEADS_DIVIDE and spec.hidden_size % spec.num_heads:
-        raise ModelConfigError(
-            f"{spec.name} has num_heads={spec.num_heads}, which does not divide "
-            f"hidden_size={spec.hidden_size}; change one of them"
-        )
-    if spec.num_heads % spec.num_kv_heads:
-        raise ModelConfigError(
-            f"{spec.name} has num_kv_heads={spec.num_kv_heads}, which does not divide "
-            f"num_heads={spec.num_heads}; change one of them"
-        )
-    if spec.model_type == llama.MODEL_TYPE and spec.head_dim % 2:
-        raise ModelConfigError(
-            f"{spec.name} has head_dim={spec.head_dim} and rotary positions need an even one; "
-            f"change head_dim, hidden_size or num_attention_heads"
-        )
-
-
 def default_task(spec: ModelSpec) -> Task:
     """Return the task that a model is trained on where nobody says which."""
     if spec.model_type == MODULE:
@@ -196,19 +192,56 @@ def has_parameter_count(spec: ModelSpec) -> bool:
     return spec.model_type in ARCHITECTURES
 
 
-def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Count the parameters of a model by the closed form of its architecture.
+def layout_of(spec: ModelSpec) -> Layout:
+    """Lay out the parameters of a model, in the order of ``Module.parameters()``.
 
     Raises:
-        UnsupportedError: It has none; the parameters are counted when the model is built.
+        UnsupportedError: Its architecture has no layout; its parameters are known when it is built.
     """
+    _check_layout(spec)
+    layout: Layout = ARCHITECTURES[spec.model_type].layout(spec)
+    return layout
+
+
+def experts_of(spec: ModelSpec) -> Experts:
+    """Read the experts of a model; ``NO_EXPERTS`` of a dense one.
+
+    Raises:
+        UnsupportedError: Its architecture has no layout, so that nobody knows whether it has any.
+    """
+    _check_layout(spec)
+    if spec.model_type not in MIXTURES:
+        return NO_EXPERTS
+    experts: Experts = MIXTURES[spec.model_type].experts(spec)
+    return experts
+
+
+def _check_layout(spec: ModelSpec) -> None:
     if not has_parameter_count(spec):
         raise UnsupportedError(
             f"{spec.name} is of type {spec.model_type}, whose parameters have no formula; "
             f"brimful simulate counts them"
         )
-    count: ParameterCount = ARCHITECTURES[spec.model_type].parameter_count(spec)
-    return count
+
+
+def parameter_count(spec: ModelSpec) -> ParameterCount:
+    """Count the parameters of a model by its layout.
+
+    Raises:
+        UnsupportedError: It has none; the parameters are counted when the model is built.
+    """
+    return count_parameters(layout_of(spec))
+
+
+def active_parameters(spec: ModelSpec) -> int:
+    """Count the parameters that one token uses: all of a dense model's.
+
+    What is counted, and why the embedding is, stands in ``num_active_parameters``.
+
+    Raises:
+        UnsupportedError: The model has no layout.
+    """
+    return num_active_parameters(layout_of(spec), experts_of(spec))
 
 
 def check_buildable(spec: ModelSpec) -> ModelSpec:

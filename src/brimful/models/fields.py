@@ -37,6 +37,24 @@ _SIZES = {
     "relative_attention_num_buckets": MAX_POSITIONS,
 }
 _MAY_BE_NULL = frozenset({"num_key_value_heads", "head_dim", "n_inner", "num_decoder_layers"})
+_EXPERT_SIZES = {
+    "moe_intermediate_size": MAX_WIDTH,
+    "num_local_experts": MAX_WIDTH,
+    "n_routed_experts": MAX_WIDTH,
+    "n_shared_experts": MAX_WIDTH,
+    "n_group": MAX_WIDTH,
+    "topk_group": MAX_WIDTH,
+    "num_experts_per_tok": MAX_WIDTH,
+    "decoder_sparse_step": MAX_DEPTH,
+    "q_lora_rank": MAX_WIDTH,
+    "kv_lora_rank": MAX_WIDTH,
+    "qk_nope_head_dim": MAX_WIDTH,
+    "qk_rope_head_dim": MAX_WIDTH,
+    "v_head_dim": MAX_WIDTH,
+}
+_NULL_EXPERT_SIZES = frozenset({"q_lora_rank", "n_group", "topk_group"})
+"""Null where queries have no latent, and in V2 where experts have no groups."""
+_DENSE_FIRST = "first_k_dense_replace"
 _SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "router_bias")
 
 
@@ -54,10 +72,28 @@ def check_fields(name: str, config: dict[str, Any]) -> None:
             raise ModelConfigError(f"{name} has {field}={config[field]!r}; write true or false")
 
 
-def _check_size(name: str, field: str, size: Any, most: int) -> None:
+def check_experts(name: str, config: dict[str, Any]) -> None:
+    """Check the fields of a mixture of experts of ours; other architectures use these otherwise.
+
+    Raises:
+        ModelConfigError: A size is no whole number, or absurd; a list of blocks is none.
+    """
+    for field, most in _EXPERT_SIZES.items():
+        if field in config and not (config[field] is None and field in _NULL_EXPERT_SIZES):
+            _check_size(name, field, config[field], most)
+    if _DENSE_FIRST in config:
+        _check_size(name, _DENSE_FIRST, config[_DENSE_FIRST], MAX_DEPTH, least=0)
+    blocks = config.get("mlp_only_layers") or []
+    if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
+        raise ModelConfigError(
+            f"{name} has mlp_only_layers={blocks!r}; give a list of whole numbers, such as [0, 1]"
+        )
+
+
+def _check_size(name: str, field: str, size: Any, most: int, *, least: int = 1) -> None:
     # bool is an int to Python and a slip of the pen in a config.json.
-    if type(size) is not int or not 1 <= size <= most:
+    if type(size) is not int or not least <= size <= most:
         shown = repr(size) if len(repr(size)) < 40 else f"{repr(size)[:20]}..."  # noqa: PLR2004
         raise ModelConfigError(
-            f"{name} has {field}={shown}; it must be a whole number from 1 to {most}"
+            f"{name} has {field}={shown}; it must be a whole number from {least} to {most}"
         )

@@ -106,6 +106,6 @@ def unknown_type(name: str, model_type: object, ours: tuple[str, ...]) -> ModelC
     near = difflib.get_close_matches(str(model_type), known, n=1, cutoff=0.75)
     fix = f"did you mean {near[0]}?" if near else "give a model of one of these"
     return ModelConfigError(
-        f"{name} has model_type {model_type!r} and this version knows {' and '.join(ours)}, and "
+        f"{name} has model_type {model_type!r} and this version knows {', '.join(ours)} and "
         f"the decoders and classifiers of transformers; {fix}"
     )

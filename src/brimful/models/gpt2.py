@@ -5,7 +5,16 @@ Source: ``transformers.models.gpt2``; Radford et al. 2019.
 
 from typing import Any
 
-from brimful.models.spec import ModelSpec, ParameterCount
+from brimful.models.layout import (
+    Layout,
+    Parameters,
+    conv1d,
+    embedding,
+    layer_norm,
+    linear,
+    runs,
+)
+from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gpt2"
 REQUIRED = ()
@@ -39,14 +48,26 @@ def read(name: str, config: dict[str, Any]) -> ModelSpec:
     )
 
 
-def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Count parameters: attention is 4 h^2 + 4 h, the MLP 2 h f + f + h, each LayerNorm 2 h."""
-    h, f = spec.hidden_size, spec.intermediate_size
-    return ParameterCount(
-        embedding=(spec.vocab_size + spec.max_seq_len) * h,
-        block=4 * h * h + 4 * h + 2 * h * f + f + h + 4 * h,
-        num_blocks=spec.num_layers,
-        other_blocks=0,
-        final=2 * h,
-        head=0 if spec.tied_embeddings else spec.vocab_size * h,
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out the parameters: attention is 4 h^2 + 4 h, the MLP 2 h f + f + h, a LayerNorm 2 h."""
+    hidden, vocab = spec.hidden_size, spec.vocab_size
+    return Layout(
+        embedding=(
+            *embedding("transformer.wte", vocab, hidden),
+            *embedding("transformer.wpe", spec.max_seq_len, hidden),
+        ),
+        blocks=runs("transformer.h", [_block(hidden, spec.intermediate_size)] * spec.num_layers),
+        final=layer_norm("transformer.ln_f", hidden),
+        head=() if spec.tied_embeddings else linear("lm_head", hidden, vocab),
+    )
+
+
+def _block(hidden: int, width: int) -> Parameters:
+    return (
+        *layer_norm("ln_1", hidden),
+        *conv1d("attn.c_attn", hidden, 3 * hidden),
+        *conv1d("attn.c_proj", hidden, hidden),
+        *layer_norm("ln_2", hidden),
+        *conv1d("mlp.c_fc", hidden, width),
+        *conv1d("mlp.c_proj", width, hidden),
     )

@@ -6,7 +6,9 @@ Source: ``transformers.models.switch_transformers``; Fedus et al. 2021, arXiv:21
 from typing import Any
 
 from brimful.models import t5
-from brimful.models.spec import ModelSpec, ParameterCount
+from brimful.models.experts import Experts
+from brimful.models.layout import Kind, Layout, Parameters, linear
+from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "switch_transformers"
 REQUIRED = ()
@@ -32,35 +34,69 @@ def read(name: str, config: dict[str, Any]) -> ModelSpec:
     return t5.read_stacks(name, config, model_type=MODEL_TYPE, defaults=DEFAULTS)
 
 
-def num_sparse(num_blocks: int, *, num_asked: int) -> int:
-    """Count the blocks with experts among a stack's, as ``transformers`` places them.
+def sparse_blocks(num_blocks: int, *, num_asked: int) -> tuple[int, ...]:
+    """List the blocks with experts among a stack's, as ``transformers`` places them.
 
     Every ``num_blocks // num_asked``-th block is sparse, the second of each group; where that is
     every block, all are.
     """
     step = num_blocks // num_asked if num_asked > 0 else num_blocks
     if step <= 0:
-        return 0
-    return sum(step == 1 or i % step == 1 for i in range(num_blocks))
+        return ()
+    return tuple(i for i in range(num_blocks) if step == 1 or i % step == 1)
 
 
-def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Count parameters: T5's, and in a sparse block E MLPs and a router of E (h + bias) instead."""
+def experts(spec: ModelSpec) -> Experts:
+    """Read the experts: each token is sent to one; the decoder's blocks follow the encoder's."""
     sizes = t5.sizes_of(spec.hf_config, DEFAULTS)
-    h, heads = spec.hidden_size, spec.num_heads
-    attention, mlp = 4 * h * heads * spec.head_dim + h, 2 * h * spec.intermediate_size
-    experts = sizes["num_experts"] * (mlp + h + bool(sizes["router_bias"]))
-    num_decoder, num_encoder = t5.num_decoder_blocks(sizes), sizes["num_layers"]
-    sparse = sum(
-        num_sparse(num_blocks, num_asked=sizes[f"num_sparse_{stack}_layers"])
-        for stack, num_blocks in (("encoder", num_encoder), ("decoder", num_decoder))
+    num_encoder = sizes["num_layers"]
+    encoder, decoder = _sparse_blocks(sizes)
+    return Experts(
+        num_experts=sizes["num_experts"],
+        num_experts_per_token=1,
+        width=spec.intermediate_size,
+        num_shared_experts=0,
+        sparse_blocks=(*encoder, *(num_encoder + i for i in decoder)),
     )
-    buckets = 2 * sizes["relative_attention_num_buckets"] * heads
-    return ParameterCount(
-        embedding=spec.vocab_size * h,
-        block=2 * attention + mlp + h,
-        num_blocks=num_decoder,
-        other_blocks=num_encoder * (attention + mlp + h) + sparse * (experts - mlp) + buckets,
-        final=2 * h,
-        head=0 if spec.tied_embeddings else spec.vocab_size * h,
+
+
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out the parameters: T5's, and in a sparse block a router of E (h + bias) and E MLPs."""
+    sizes = t5.sizes_of(spec.hf_config, DEFAULTS)
+    encoder, decoder = _sparse_blocks(sizes)
+    dense, sparse = _mlp(spec, "mlp", "linear"), _sparse_mlp(spec, sizes)
+    return t5.stacks_layout(
+        spec,
+        sizes,
+        encoder=[sparse if i in encoder else dense for i in range(sizes["num_layers"])],
+        decoder=[sparse if i in decoder else dense for i in range(t5.num_decoder_blocks(sizes))],
+        # transformers 5 unties the two stacks' embeddings along with the output layer.
+        own_embeddings=not spec.tied_embeddings,
     )
+
+
+def _sparse_blocks(sizes: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (
+        sparse_blocks(sizes["num_layers"], num_asked=sizes["num_sparse_encoder_layers"]),
+        sparse_blocks(t5.num_decoder_blocks(sizes), num_asked=sizes["num_sparse_decoder_layers"]),
+    )
+
+
+def _sparse_mlp(spec: ModelSpec, sizes: dict[str, Any]) -> Parameters:
+    num_experts = sizes["num_experts"]
+    name, bias = "mlp.router.classifier", bool(sizes["router_bias"])
+    matrices = linear(name, spec.hidden_size, num_experts, bias=bias)
+    return (
+        *(part._replace(kind="router") for part in matrices),
+        *(
+            part
+            for i in range(num_experts)
+            for part in _mlp(spec, f"mlp.experts.expert_{i}", "experts")
+        ),
+    )
+
+
+def _mlp(spec: ModelSpec, name: str, kind: Kind) -> Parameters:
+    hidden, width = spec.hidden_size, spec.intermediate_size
+    matrices = (*linear(f"{name}.wi", hidden, width), *linear(f"{name}.wo", width, hidden))
+    return tuple(part._replace(kind=kind) for part in matrices)

@@ -4,10 +4,20 @@ Source: ``transformers.models.t5``; Raffel et al. 2019, arXiv:1910.10683; Shazee
 gated MLP of T5 1.1.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from brimful.models.fields import MAX_POSITIONS
-from brimful.models.spec import ModelSpec, ParameterCount
+from brimful.models.layout import (
+    Blocks,
+    Layout,
+    Parameters,
+    embedding,
+    linear,
+    rms_norm,
+    runs,
+)
+from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "t5"
 REQUIRED = ()
@@ -69,23 +79,106 @@ def num_decoder_blocks(sizes: dict[str, Any]) -> int:
     return int(sizes["num_decoder_layers"] or sizes["num_layers"])
 
 
-def parameter_count(spec: ModelSpec) -> ParameterCount:
-    """Count parameters: attention is 4 h A d, the MLP 2 h f or 3 h f where gated, each norm h.
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out the parameters: attention is 4 h A d, the MLP 2 h f or 3 h f where gated, norms h.
 
     A decoder's block attends twice. The first block of each stack holds the buckets of relative
     positions, A each.
     """
     sizes = sizes_of(spec.hf_config, DEFAULTS)
-    h, f = spec.hidden_size, spec.intermediate_size
-    attention = 4 * h * spec.num_heads * spec.head_dim + h
-    gated = str(sizes["feed_forward_proj"]).startswith(_GATED)
-    mlp = (3 if gated else 2) * h * f + h
-    buckets = 2 * sizes["relative_attention_num_buckets"] * spec.num_heads
-    return ParameterCount(
-        embedding=spec.vocab_size * h,
-        block=2 * attention + mlp,
-        num_blocks=num_decoder_blocks(sizes),
-        other_blocks=sizes["num_layers"] * (attention + mlp) + buckets,
-        final=2 * h,
-        head=0 if spec.tied_embeddings else spec.vocab_size * h,
+    parts = (_mlp(spec, gated=str(sizes["feed_forward_proj"]).startswith(_GATED)),)
+    return stacks_layout(
+        spec,
+        sizes,
+        encoder=parts * sizes["num_layers"],
+        decoder=parts * num_decoder_blocks(sizes),
+        own_embeddings=False,
+    )
+
+
+def _mlp(spec: ModelSpec, *, gated: bool) -> Parameters:
+    hidden, width = spec.hidden_size, spec.intermediate_size
+    name = "DenseReluDense"
+    into = ("wi_0", "wi_1") if gated else ("wi",)
+    return (
+        *(part for wi in into for part in linear(f"{name}.{wi}", hidden, width)),
+        *linear(f"{name}.wo", width, hidden),
+    )
+
+
+def stacks_layout(
+    spec: ModelSpec,
+    sizes: dict[str, Any],
+    *,
+    encoder: Sequence[Parameters],
+    decoder: Sequence[Parameters],
+    own_embeddings: bool,
+) -> Layout:
+    """Lay out an encoder and a decoder like T5's.
+
+    Args:
+        spec: The model.
+        sizes: Its configuration under one name for each size, defaults filled in.
+        encoder: The MLP of each of the encoder's blocks, named relative to its sublayer.
+        decoder: Those of the decoder's.
+        own_embeddings: Whether each stack holds an embedding beside the shared one.
+    """
+    hidden, vocab = spec.hidden_size, spec.vocab_size
+    buckets = sizes["relative_attention_num_buckets"]
+    reading, writing = (
+        embedding(f"{stack}.embed_tokens", vocab, hidden) if own_embeddings else ()
+        for stack in ("encoder", "decoder")
+    )
+    *before, last = _stack(spec, "encoder", encoder, buckets=buckets)
+    between = (*rms_norm("encoder.final_layer_norm", hidden), *writing)
+    return Layout(
+        embedding=(*embedding("shared", vocab, hidden), *reading),
+        blocks=(
+            *before,
+            last._replace(after=between),
+            *_stack(spec, "decoder", decoder, buckets=buckets),
+        ),
+        final=rms_norm("decoder.final_layer_norm", hidden),
+        head=() if spec.tied_embeddings else linear("lm_head", hidden, vocab),
+    )
+
+
+def _stack(
+    spec: ModelSpec, stack: str, mlps: Sequence[Parameters], *, buckets: int
+) -> tuple[Blocks, ...]:
+    """Lay out the blocks of a stack; the first holds the positions of all."""
+    crosses = stack == "decoder"
+    first, *others = mlps
+    blocks = [
+        _block(spec, first, buckets=buckets, crosses=crosses),
+        *(_block(spec, mlp, buckets=0, crosses=crosses) for mlp in others),
+    ]
+    return runs(f"{stack}.block", blocks)
+
+
+def _block(spec: ModelSpec, mlp: Parameters, *, buckets: int, crosses: bool) -> Parameters:
+    """Lay out a block: attention to itself, to the encoder where it is a decoder's, an MLP."""
+    place = "layer.2" if crosses else "layer.1"
+    cross = (
+        *_attention(spec, "layer.1.EncDecAttention", buckets=0),
+        *rms_norm("layer.1.layer_norm", spec.hidden_size),
+    )
+    return (
+        *_attention(spec, "layer.0.SelfAttention", buckets=buckets),
+        *rms_norm("layer.0.layer_norm", spec.hidden_size),
+        *(cross if crosses else ()),
+        *(part._replace(name=f"{place}.{part.name}") for part in mlp),
+        *rms_norm(f"{place}.layer_norm", spec.hidden_size),
+    )
+
+
+def _attention(spec: ModelSpec, name: str, *, buckets: int) -> Parameters:
+    hidden, width = spec.hidden_size, spec.num_heads * spec.head_dim
+    positions = embedding(f"{name}.relative_attention_bias", buckets, spec.num_heads)
+    return (
+        *linear(f"{name}.q", hidden, width),
+        *linear(f"{name}.k", hidden, width),
+        *linear(f"{name}.v", hidden, width),
+        *linear(f"{name}.o", width, hidden),
+        *(positions if buckets else ()),
     )

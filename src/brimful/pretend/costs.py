@@ -4,12 +4,15 @@ Source of the FLOP formulas: ``torch.utils.flop_counter``. Attention is counted 
 query were masked; a causal kernel does about half of it.
 """
 
+from math import prod
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+_LINEAR = torch.ops.aten.linear.default
+"""Arrives whole from within operations of other libraries, such as a product with 4-bit weights."""
 PACKED_DIMS = 3
 """FlashAttention takes documents laid end to end without a dimension for sequences."""
 LONGEST_QUERY = {False: 5, True: 8}
@@ -30,6 +33,8 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, tuple[i
     name = func.overloadpacket.__name__
     if "attention" in name:
         return 0, _attention_flops(name, args), ()
+    if func is _LINEAR:
+        return 2 * prod(args[0].shape) * args[1].shape[0], 0, ()
     if func.overloadpacket in flop_registry:
         flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
         return int(flops), 0, ()

@@ -109,13 +109,17 @@ def _same_outside(
         if len(rows) == len(others):
             pairs = zip(rows, others, strict=True)
             yield from (pair for pair in pairs if outside[pair[0]])
-        elif outside[rows].any():
-            sizes = {*deep.num_bytes[rows].tolist(), *shallow.num_bytes[others].tolist()}
-            if len(sizes) > 1:
-                raise NotPeriodicError(
-                    f"{maker[2]} makes {len(rows)} tensors of several sizes outside the units "
-                    f"where there are many, and {len(others)} where there are few"
-                )
+        elif outside[rows].any() and not _same_sizes(deep, rows, shallow, others):
+            raise NotPeriodicError(
+                f"{maker[2]} makes {len(rows)} tensors outside the units where there are many, "
+                f"{len(others)} where there are few, and not of the same sizes"
+            )
+
+
+def _same_sizes(deep: Recording, rows: list[int], shallow: Recording, others: list[int]) -> bool:
+    """Whether nothing grew with the number of units: that would be of a size that few lack."""
+    sizes = {*deep.num_bytes[rows].tolist()}
+    return sizes == {*shallow.num_bytes[others].tolist()}
 
 
 def _grown_shape(growth: Growth, shape: str, few: str) -> str:

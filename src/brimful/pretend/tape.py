@@ -243,7 +243,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if not is_view and any(x.device.type == NAME for x in outputs):
             self._builder(outputs[0].device).cost(func, *work(func, args, kwargs, out))
 
-    def _see(self, tensor: Any, op: Any, args: Any, index: int = 0) -> None:
+    def _see(self, tensor: Any, op: Any, args: Any, index: int | None = None) -> None:
         if not isinstance(tensor, FakeTensor):
             return
         where = tensor.fake_device
@@ -271,7 +271,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
         self._alive[key] = (weakref.ref(storage, freed), row, builder)
 
-    def _place(self, op: Any, where: Any, args: Any, index: int = 0) -> Place:
+    def _place(self, op: Any, where: Any, args: Any, index: int | None = None) -> Place:
         node = _current_node()
         owner = self.owners.now(node)
         if owner is None:
@@ -284,10 +284,19 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             stream=0 if where.type == HOST else streams.current_id(where.index or 0),
         )
 
-    def _owner_of_inputs(self, args: Any, index: int) -> str:
-        """Return whose the input is: an optimizer's state is its parameter's module's."""
+    def _owner_of_inputs(self, args: Any, index: int | None) -> str:
+        """Return whose the input is: an optimizer's state is its parameter's module's.
+
+        Args:
+            args: Of the operation.
+            index: Which of a list of results this is; each is of the input in its place. None for
+                the only one: if it is made of a list, such as the norms of all gradients, it is
+                nobody's.
+        """
         for x in args:
-            if isinstance(x, (list, tuple)) and index < len(x):
+            if isinstance(x, (list, tuple)):
+                if index is None or index >= len(x):
+                    continue
                 x = x[index]  # noqa: PLW2901
             if isinstance(x, torch.Tensor):
                 for builder, row in self._rows((x,)):

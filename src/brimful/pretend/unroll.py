@@ -283,9 +283,10 @@ def _unowned(recording: Recording, pattern: Pattern) -> NDArray[np.int64]:
 
 
 def _made_per_unit(deep: Recording, shallow: Recording, pattern: Pattern) -> dict[int, int]:
-    """Find rows that nobody owns, made in one go, so many for each unit; tell the unit of each.
+    """Find rows that nobody owns, so many for each unit; tell the unit of each.
 
-    FSDP2 makes an empty tensor for each module it is given, before that has a path.
+    FSDP2 makes an empty tensor for each module it is given, before that has a path, all in one go.
+    While a base is loaded and quantised, each weight is there in full for a moment.
     """
     found: dict[int, int] = {}
     count = count_units(deep, pattern)
@@ -294,7 +295,17 @@ def _made_per_unit(deep: Recording, shallow: Recording, pattern: Pattern) -> dic
     for maker, rows in by_maker(deep, _unowned(deep, pattern)).items():
         each, rest = divmod(len(rows) - len(theirs.get(maker, [])), num_more)
         run = rows[: each * count]
-        in_one_go = len(run) == each * count and np.all(np.diff(deep.born[run]) == 1)
-        if each > 0 and not rest and in_one_go and len(set(deep.num_bytes[rows].tolist())) == 1:
+        if each < 1 or rest or len(run) < each * count:
+            continue
+        in_one_go = np.all(np.diff(deep.born[run]) == 1)
+        alike = len(set(deep.num_bytes[rows].tolist())) == 1
+        while_loading = not _STEP.fullmatch(maker[0]) and len(run) == len(rows)
+        if (in_one_go and alike) or (while_loading and _repeats(deep.num_bytes[run], count)):
             found |= {row: place // each for place, row in enumerate(run)}
     return found
+
+
+def _repeats(sizes: NDArray[np.int64], count: int) -> bool:
+    """Whether sizes are ``count`` times the same."""
+    by_unit = sizes.reshape(count, -1)
+    return bool((by_unit == by_unit[0]).all())

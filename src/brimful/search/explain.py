@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.estimate import allocatable_bytes, estimate
-from brimful.hardware.cluster import Cluster
+from brimful.errors import UnsupportedError
+from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.gpus import gpus
 from brimful.job import Job
 from brimful.models.config import parameter_count
@@ -164,10 +165,19 @@ def _larger_gpu(plan: Plan, shortfall: Shortfall) -> str:
     by_size = sorted(gpus().values(), key=lambda device: device.usable_bytes)
     for device in by_size:
         cluster = Cluster(name=device.name, device=device, num_devices=1, host_ram_bytes=0)
-        if shortfall(plan.job, cluster, plan.strategy) <= 0:
+        try:
+            fits = shortfall(plan.job, cluster, plan.strategy) <= 0
+        except UnsupportedError:
+            continue  # its kernels are not known, or it cannot run this attention
+        if fits and not _emulates(plan.job, device):
             return f"--gpus {device.name} is the smallest known GPU on which this strategy fits"
     need = "it needs several devices"
     if plan.estimate is not None:
         total = parameter_count(plan.job.model).total
         need = f"{total / 1e9:.1f} B parameters need several devices"
     return f"no single known GPU holds it: {need}"
+
+
+def _emulates(job: Job, device: Device) -> bool:
+    """Whether a GPU has no units for the recipe's type: it would fit, and crawl."""
+    return job.precision.startswith("bf16") and not device.matrix_flops_per_s.bf16

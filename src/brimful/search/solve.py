@@ -53,8 +53,8 @@ def solve(
         UnsupportedError: No formula covers the job.
     """
     check_formula(job, pinned_strategy(pins, attention), cluster.device)
-    profile = profile_for(job, attention, cluster.device)
-    table = tabulate(job, cluster, profile, list(families(job, pins, attention=attention)))
+    members = families(job, pins, attention=attention, kernels=cluster.device.kernels)
+    table = tabulate(job, cluster, attention, list(members))
     order = rank(table, objective=objective)
     best = strategy_at(job, table, int(order[0]), attention)
     plan = Plan(
@@ -74,17 +74,26 @@ def solve(
     return Solution(plan, found)
 
 
-def tabulate(job: Job, cluster: Cluster, profile: Profile, members: list[Family]) -> Table:
+def tabulate(job: Job, cluster: Cluster, attention: Attention, members: list[Family]) -> Table:
     """Predict peak and step time of every strategy."""
     update = update_of(job, cluster.device.kernels)
-    columns = [_predict(job, cluster, profile, update, family) for family in members]
+    columns = [
+        _predict(
+            job,
+            cluster,
+            profile_for(job, attention, cluster.device, family.recompute),
+            update,
+            family,
+        )
+        for family in members
+    ]
     return Table(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 def _predict(job: Job, cluster: Cluster, profile: Profile, update: Update, family: Family) -> Table:
     held, blas = states(job, update), blas_bytes(job, family, cluster.device)
-    peak, _ = follow_family(job, profile, family, by_item=False)
-    inside = held.parameters + held.optimizer_state + blas + peak.level[0]
+    peak, _ = follow_family(job, profile, cluster.device, family, by_item=False)
+    inside = held.loaded + held.optimizer_state + blas + peak.level[0]
     work = family_work(job, profile, family, moved_by_update=update_bytes(held))
     seconds = step_seconds(work, job, cluster.device)
     num_blocks = np.asarray(family.num_blocks)
@@ -94,6 +103,7 @@ def _predict(job: Job, cluster: Cluster, profile: Profile, update: Update, famil
         micro_batch=np.full(len(num_blocks), family.micro_batch),
         loss_chunks=np.full(len(num_blocks), family.loss_chunks),
         num_blocks=num_blocks,
+        selective=np.full(len(num_blocks), family.recompute == "selective"),
         peak_bytes=peak_bytes,
         step_s=unknown if seconds is None else sum(seconds, start=np.zeros(len(num_blocks))),
         fits=peak_bytes <= allocatable_bytes(cluster.device),

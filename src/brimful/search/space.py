@@ -5,14 +5,24 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from brimful.cost.family import Family
-from brimful.cost.profiles import Body
+from brimful.cost.family import Family, body_of
+from brimful.cost.profiles import Body, is_shipped
+from brimful.cost.programs import Kernels, program_of
 from brimful.job import Job
-from brimful.strategy import Attention, Strategy, check_strategy, num_checkpointed
+from brimful.strategy import (
+    Attention,
+    Recompute,
+    Strategy,
+    check_strategy,
+    num_checkpointed,
+    recompute_of,
+)
 
 MAX_MICRO_BATCH = 1024
 CHUNKS = (1, 2, 4, 8, 16, 32)
+RECOMPUTES: tuple[Recompute, ...] = ("full", "selective")
 
 
 class Pins(NamedTuple):
@@ -29,11 +39,12 @@ class Pins(NamedTuple):
     loss_chunks: int | None
 
 
-def families(job: Job, pins: Pins, *, attention: Attention) -> Iterator[Family]:
+def families(job: Job, pins: Pins, *, attention: Attention, kernels: Kernels) -> Iterator[Family]:
     """Yield every family of strategies that can run the job.
 
     Micro-batches divide the global batch; chunks of the loss divide a micro-batch's tokens, so that
-    every chunk is of one size; any number of blocks may be checkpointed.
+    every chunk is of one size; any number of blocks may be checkpointed, in full or selectively
+    where that was traced.
 
     Raises:
         InputError: A pinned value cannot run this job.
@@ -42,8 +53,11 @@ def families(job: Job, pins: Pins, *, attention: Attention) -> Iterator[Family]:
     for micro_batch, chunks in product(micro_batches(job, pins), _chunks(pins)):
         if micro_batch * job.seq_len % chunks and pins.loss_chunks is None:
             continue
-        for body, num_blocks in _bodies(job, pins):
-            yield Family(micro_batch, chunks, body, num_blocks)
+        for recompute in RECOMPUTES:
+            if not is_shipped(program_of(job, attention, kernels, recompute).key):
+                continue
+            for body, num_blocks in _bodies(job, pins, recompute):
+                yield Family(micro_batch, chunks, body, num_blocks, recompute)
 
 
 def pinned_strategy(pins: Pins, attention: Attention) -> Strategy:
@@ -70,24 +84,24 @@ def _chunks(pins: Pins) -> tuple[int, ...]:
     return CHUNKS if pins.loss_chunks is None else (pins.loss_chunks,)
 
 
-def _bodies(
-    job: Job, pins: Pins
-) -> list[tuple[Body, "np.ndarray[tuple[int], np.dtype[np.int64]]"]]:
+def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDArray[np.int64]]]:
+    """List bodies with their counts of checkpointed blocks; none is ``full`` by convention."""
     num_layers = job.model.num_layers
-    between = np.arange(1, num_layers)
-    if pins.activation_checkpointing is None:
-        every = [
-            ("plain", np.array([0])),
-            ("mixed", between),
-            ("checkpointed", np.array([num_layers])),
-        ]
-        return [(body, blocks) for body, blocks in every if len(blocks)]  # type: ignore[misc]
-    pinned = Strategy(
-        micro_batch=1,
-        activation_checkpointing=pins.activation_checkpointing,
-        loss_chunks=1,
-        attention="sdpa",
-    )
+    if pins.activation_checkpointing is not None:
+        return _pinned_body(pins.activation_checkpointing, num_layers, recompute)
+    every: list[tuple[Body, NDArray[np.int64]]] = [
+        ("plain", np.array([0] if recompute == "full" else [], dtype=np.int64)),
+        ("mixed", np.arange(1, num_layers)),
+        ("checkpointed", np.array([num_layers])),
+    ]
+    return [(body, blocks) for body, blocks in every if len(blocks)]
+
+
+def _pinned_body(
+    text: str, num_layers: int, recompute: Recompute
+) -> list[tuple[Body, NDArray[np.int64]]]:
+    pinned = Strategy(micro_batch=1, activation_checkpointing=text, loss_chunks=1, attention="sdpa")
     blocks = num_checkpointed(pinned, num_layers=num_layers)
-    body: Body = "plain" if blocks == 0 else "checkpointed" if blocks == num_layers else "mixed"
-    return [(body, np.array([blocks]))]
+    if recompute != (recompute_of(pinned) if blocks else "full"):
+        return []
+    return [(body_of(blocks, num_layers), np.array([blocks]))]

@@ -20,6 +20,7 @@ class Table(NamedTuple):
         micro_batch: [strategies].
         loss_chunks: [strategies].
         num_blocks: [strategies], checkpointed.
+        selective: [strategies], whether those keep their matrix products.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
         fits: [strategies].
@@ -28,6 +29,7 @@ class Table(NamedTuple):
     micro_batch: NDArray[np.int64]
     loss_chunks: NDArray[np.int64]
     num_blocks: NDArray[np.int64]
+    selective: NDArray[np.bool_]
     peak_bytes: NDArray[np.float64]
     step_s: NDArray[np.float64]
     fits: NDArray[np.bool_]
@@ -53,8 +55,12 @@ def _by_time(table: Table) -> NDArray[np.float64]:
 
 
 def _by_work(table: Table) -> NDArray[np.float64]:
-    """Number the rows by work: fewer blocks recomputed, larger micro-batches, fewer chunks."""
-    keys = np.stack([table.num_blocks, -table.micro_batch, table.loss_chunks])
+    """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks.
+
+    What selective checkpointing recomputes is no product; it counts after everything that is.
+    """
+    whole = np.where(table.selective, 0, table.num_blocks)
+    keys = np.stack([whole, table.num_blocks, -table.micro_batch, table.loss_chunks])
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
 
@@ -64,7 +70,9 @@ def strategy_at(job: Job, table: Table, row: int, attention: Attention) -> Strat
     return Strategy(
         micro_batch=int(table.micro_batch[row]),
         activation_checkpointing=spell_checkpointing(
-            int(table.num_blocks[row]), num_layers=job.model.num_layers
+            int(table.num_blocks[row]),
+            num_layers=job.model.num_layers,
+            recompute="selective" if table.selective[row] else "full",
         ),
         loss_chunks=int(table.loss_chunks[row]),
         attention=attention,

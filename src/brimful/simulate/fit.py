@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 
 from brimful.cost.profiles import Dimensions, Term
@@ -11,10 +11,18 @@ from brimful.cost.profiles import Dimensions, Term
 TOKEN_FACTORS = ("", "B", "S", "BS", "SS", "BSS", "C")
 WIDTH_FACTORS = (
     "", "D", "A", "K", "H", "F", "V", "AD", "KD", "HH", "HF", "HAD", "HKD", "HV", "HP",
+    "R", "RH", "RF", "RAD", "RKD",
 )  # fmt: skip
 DENOMINATORS = frozenset({1, 2, 4, 8, 16, 32, 64})
 """Halves of halves happen (rotary halves, packed bits); a fifth would be a chunk in disguise."""
 MAX_COEFFICIENT = 4096
+_WEIGHTS: tuple[tuple[Term, ...], ...] = (
+    *((Term(name, count),) for name in ("HF", "HAD", "HKD", "HH") for count in (1, 2, 3)),
+    (Term("HAD", 1), Term("HKD", 2)),
+)
+"""Matrices of linear layers; several that are one, such as queries, keys and values."""
+_SCALES = ((64, 1), (64, 4), (64 * 256, 4))
+"""Weights in 4 bits that share a scale, of a byte or in fp32, and that share a scale of scales."""
 
 
 def value(factors: str, dims: Dimensions) -> int:
@@ -31,7 +39,8 @@ def _candidates(shapes: tuple[Dimensions, ...]) -> dict[str, tuple[int, ...]]:
     """
     names = [t + w for t in TOKEN_FACTORS for w in WIDTH_FACTORS]
     names.sort(key=lambda name: ("C" in name, len(name)))
-    return {name: tuple(value(name, dims) for dims in shapes) for name in names}
+    values = {name: tuple(value(name, dims) for dims in shapes) for name in names}
+    return {name: sizes for name, sizes in values.items() if all(sizes)}
 
 
 @cache
@@ -54,7 +63,16 @@ def fit_size(sizes: tuple[int, ...], shapes: tuple[Dimensions, ...]) -> tuple[Te
         coefficient = _ratio(sizes, values)
         if coefficient is not None:
             return (Term(name, float(coefficient)),)
-    return _fit_pair(sizes, shapes)
+    return _fit_scales(sizes, shapes) or _fit_pair(sizes, shapes)
+
+
+def _fit_scales(sizes: tuple[int, ...], shapes: tuple[Dimensions, ...]) -> tuple[Term, ...]:
+    """Find of which matrix a quantity is the scales; the last block may not be a whole one."""
+    for (block, num_bytes), weight in product(_SCALES, _WEIGHTS):
+        counts = [sum(t.coefficient * value(t.factors, dims) for t in weight) for dims in shapes]
+        if all(s == num_bytes * -(-count // block) for s, count in zip(sizes, counts, strict=True)):
+            return tuple(Term(t.factors, t.coefficient * num_bytes / block) for t in weight)
+    return ()
 
 
 def _ratio(sizes: Sequence[int], values: Sequence[int]) -> Fraction | None:

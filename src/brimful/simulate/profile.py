@@ -6,50 +6,57 @@ other sizes; event by event the sizes are fitted (``fit.py``).
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import numpy as np
 
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     PROFILE_SCHEMA,
-    TRACED_ATTENTIONS,
-    TRACED_PRECISIONS,
     TWO_CHUNKS,
     Body,
     Profile,
     Variant,
     dimensions,
-    is_written_out,
     variant_key,
 )
-from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job, Precision, plain_job
-from brimful.models.config import read_config
-from brimful.models.spec import ModelSpec
-from brimful.pretend.kernels import Kernels
+from brimful.cost.programs import (
+    TRACED_ATTENTIONS,
+    TRACED_PRECISIONS,
+    Kernels,
+    Program,
+    Tuning,
+    is_written_out,
+)
+from brimful.errors import UnsupportedError, unknown_name
+from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
 from brimful.pretend.recording import Recording
 from brimful.rungs import WORKSPACES
 from brimful.simulate.run import trace
 from brimful.simulate.runs import GROUP_SIZE, RunFitter, Tables
-from brimful.strategy import Attention, Strategy
+from brimful.simulate.small_models import SHAPES, Sizes, small_model
+from brimful.strategy import Recompute, Strategy, spell_checkpointing
 from brimful.versions import versions
 
-ARCHITECTURES = ("llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied")
-_SHAPES = (
-    # B, S, kv heads, query heads per kv head, head_dim, hidden, intermediate, vocab, positions
-    (3, 640, 2, 3, 32, 264, 328, 1096, 704),
-    (5, 1152, 4, 2, 64, 408, 712, 1544, 1288),
-    (7, 1280, 3, 5, 96, 504, 904, 2312, 1336),
-    (2, 1920, 5, 3, 128, 232, 1208, 3336, 2176),
-)
-"""Tokens are multiples of 2 and 5 (chunks); sequences of 128 and head widths of 32, to which flash
-attention's backward rounds; other widths of 8."""
+ARCHITECTURES = (
+    "llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied", "qwen3", "qwen3-tied",
+    "phi3", "olmo2",
+)  # fmt: skip
+ON_CPU = ("llama", "gpt2")
+"""Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
+ADAPTED = ("llama", "gpt2", "qwen3", "phi3")
+"""Whose profiles with adapters are shipped."""
+TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
+    "": TRACED_PRECISIONS,
+    "lora": ("bf16", "bf16-mixed"),
+    "lora-half": ("bf16-mixed",),
+    "nf4-double": ("bf16", "bf16-mixed"),
+}
+"""With which recipes each tuning is shipped."""
 FITTED_BUFFERS = (
     "gradient times output",
     "contiguous copy of the input",
@@ -82,36 +89,56 @@ def data_folder() -> Path:
     return Path(str(resources.files("brimful").joinpath("data/profiles")))
 
 
-def shipped_keys() -> tuple[str, ...]:
-    """List every profile that is shipped; ungrouped heads matter to written-out attention only."""
-    keys = product(ARCHITECTURES, TRACED_PRECISIONS, TRACED_ATTENTIONS, get_args(Kernels))
-    return tuple(
-        f"{architecture}.hf.{precision}.{attention}.{kernels}"
-        for architecture, precision, attention, kernels in keys
-        if "mha" not in architecture or is_written_out(precision, attention, kernels)
+def shipped_programs() -> tuple[Program, ...]:
+    """List every program whose profile is shipped.
+
+    Adapters and selective checkpointing come with ``sdpa`` and grouped heads, adapters on CUDA;
+    whether heads are grouped matters to written-out attention only.
+    """
+    tunings, recomputes = get_args(Tuning), get_args(Recompute)
+    every = product(
+        ARCHITECTURES, tunings, TRACED_PRECISIONS, TRACED_ATTENTIONS, get_args(Kernels), recomputes
     )
+    return tuple(program for program in map(Program._make, every) if _is_wanted(program))
 
 
-def split_key(key: str) -> tuple[str, Precision, Attention, Kernels]:
-    """Take a profile's key apart into architecture, precision, attention and kernels.
+def _is_wanted(program: Program) -> bool:
+    on_cuda, is_plain = program.kernels == "cuda", program.attention == "sdpa"
+    written_out = is_written_out(program.precision, program.attention, program.kernels)
+    is_special = program.tuning != "" or program.recompute == "selective"
+    code = program.architecture.partition("-")[0]
+    wanted = (
+        "mha" not in program.architecture or (written_out and not is_special),
+        on_cuda or code in ON_CPU,
+        is_plain or not is_special,
+        not program.tuning or (on_cuda and code in ADAPTED),
+        program.precision in TUNED_PRECISIONS[program.tuning],
+    )
+    return all(wanted)
+
+
+def shipped_keys() -> tuple[str, ...]:
+    """List the keys of every profile that is shipped."""
+    return tuple(program.key for program in shipped_programs())
+
+
+def program_named(key: str) -> Program:
+    """Find the program of a key.
 
     Raises:
-        InputError: It is not a key.
+        InputError: It is not a key of a profile that is shipped.
     """
-    parts = key.split(".")
-    if len(parts) != 5 or parts[0] not in ARCHITECTURES or parts[1] != "hf":  # noqa: PLR2004
-        raise InputError(
-            f"{key!r} is not a profile key; write ARCHITECTURE.hf.PRECISION.ATTENTION.KERNELS with "
-            f"an architecture of {', '.join(ARCHITECTURES)}"
-        )
-    return (parts[0], *msgspec.convert(parts[2:], tuple[Precision, Attention, Kernels]))
+    named = {program.key: program for program in shipped_programs()}
+    if key not in named:
+        raise unknown_name("profile", key, named)
+    return named[key]
 
 
 def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
     """Trace and fit every variant of a key.
 
     Args:
-        key: See ``cost.profiles.profile_key``.
+        key: See ``cost.programs.Program.key``.
         on_progress: Called with the share that is done.
 
     Returns:
@@ -121,13 +148,15 @@ def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
         UnsupportedError: The traces at two shapes are not the same program, or a size is no
             product of dimensions.
     """
-    tables = Tables()
+    program, tables = program_named(key), Tables()
+    bodies: tuple[Body, ...] = ("checkpointed", "mixed")
+    if program.recompute == "full":
+        bodies = ("plain", *bodies)
     variants: dict[str, Variant] = {}
-    bodies: tuple[Body, ...] = ("plain", "checkpointed", "mixed")
     for body in bodies:
         for num_chunks in _CHUNKS:
             variants[variant_key(body, num_chunks=num_chunks)] = _make_variant(
-                key, body, num_chunks=num_chunks, tables=tables
+                program, body, num_chunks=num_chunks, tables=tables
             )
             on_progress(len(variants) / (len(_CHUNKS) * len(bodies)))
     return Profile(
@@ -141,30 +170,29 @@ def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
     )
 
 
-def _make_variant(key: str, body: Body, *, num_chunks: int, tables: Tables) -> Variant:
-    architecture, precision, attention, kernels = split_key(key)
-    recordings, shapes = [], []
+def _make_variant(program: Program, body: Body, *, num_chunks: int, tables: Tables) -> Variant:
+    num_blocks = (1 + (body == "mixed")) * GROUP_SIZE
     num_checkpointed = 0 if body == "plain" else GROUP_SIZE
-    for sizes in _SHAPES:
-        spec = _small_model(architecture, sizes, num_layers=(1 + (body == "mixed")) * GROUP_SIZE)
-        job = _job(spec, precision, micro_batch=sizes[0], seq_len=sizes[1])
+    recordings, shapes = [], []
+    for sizes in _shapes(program):
+        job = _job(program, sizes, num_layers=num_blocks)
         strategy = Strategy(
-            micro_batch=sizes[0],
-            activation_checkpointing=f"full:{num_checkpointed}" if num_checkpointed else "none",
+            micro_batch=sizes.micro_batch,
+            activation_checkpointing=spell_checkpointing(
+                num_checkpointed, num_layers=num_blocks, recompute=program.recompute
+            ),
             loss_chunks=num_chunks,
-            attention=attention,
+            attention=program.attention,
         )
-        traced = trace(job, strategy, imitate=kernels, count_costs=True, num_steps=1)
+        traced = trace(job, strategy, imitate=program.kernels, count_costs=True, num_steps=1)
         recordings.append(_with_formulas(traced.recording))
-        chunk_tokens = sizes[0] * sizes[1] // num_chunks
-        shapes.append(
-            dimensions(spec, micro_batch=sizes[0], seq_len=sizes[1], chunk_tokens=chunk_tokens)
-        )
+        chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
+        shapes.append(dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens))
     try:
         fitter = RunFitter(recordings, tuple(shapes), tables, num_checkpointed)
         return Variant(first=fitter.runs(micro_batch=0), later=fitter.runs(micro_batch=1))
     except ValueError as error:
-        raise UnsupportedError(f"{key} ({body}) cannot be profiled: {error}") from error
+        raise UnsupportedError(f"{program.key} ({body}) cannot be profiled: {error}") from error
 
 
 def _with_formulas(recording: Recording) -> Recording:
@@ -178,49 +206,43 @@ def _with_formulas(recording: Recording) -> Recording:
     return recording.without(workspace[recording.item] & ~kept[recording.op])
 
 
-def _job(spec: ModelSpec, precision: Precision, *, micro_batch: int, seq_len: int) -> Job:
+def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
+    method: Method = "full"
+    if program.tuning:
+        method = "qlora" if program.tuning in QUANTIZED else "lora"
     return plain_job(
-        spec,
-        precision=precision,
-        seq_len=seq_len,
-        global_batch=2 * micro_batch,
+        small_model(program.architecture, sizes, num_layers=num_layers),
+        method=method,
+        adapter=_adapter(program.tuning, sizes.rank) if program.tuning else None,
+        precision=program.precision,
+        seq_len=sizes.seq_len,
+        global_batch=2 * sizes.micro_batch,
         num_steps=2,
         learning_rate=1e-3,
     )
 
 
-def _small_model(architecture: str, sizes: Sequence[int], *, num_layers: int) -> ModelSpec:
-    _, _, kv_heads, per_kv, head_dim, hidden, intermediate, vocab, positions = sizes
-    model_type, *flags = architecture.split("-")
-    if model_type == "gpt2":
-        heads = kv_heads * per_kv
-        return read_config(
-            architecture,
-            {
-                "model_type": "gpt2",
-                "n_embd": heads * head_dim,
-                "n_head": heads,
-                "n_inner": intermediate,
-                "n_layer": num_layers,
-                "vocab_size": vocab,
-                "n_positions": positions,
-                "bos_token_id": None,
-                "eos_token_id": None,
-            },
-        )
-    heads = kv_heads if "mha" in flags else kv_heads * per_kv
-    return read_config(
-        architecture,
-        {
-            "model_type": model_type,
-            "hidden_size": hidden // heads * heads,
-            "intermediate_size": intermediate,
-            "num_hidden_layers": num_layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "head_dim": head_dim,
-            "vocab_size": vocab,
-            "max_position_embeddings": positions,
-            "tie_word_embeddings": "tied" in flags,
-        },
+def _shapes(program: Program) -> tuple[Sizes, ...]:
+    """Three shapes tell products apart; a fourth is a check, on the basic programs."""
+    is_basic = not program.tuning and program.recompute == "full"
+    return SHAPES if is_basic else SHAPES[:3]
+
+
+_BASES: dict[Tuning, Base] = {
+    "lora": "same",
+    "lora-half": "bf16",
+    "nf4-double": "nf4-double",
+}
+
+
+def _adapter(tuning: Tuning, rank: int) -> Adapter:
+    return Adapter(
+        rank=rank,
+        alpha=2.0 * rank,
+        targets=("all-linear",),
+        trained_modules=(),
+        dtype="same",
+        base=_BASES[tuning],
+        upcast="none",
+        input_requires_grad=False,
     )

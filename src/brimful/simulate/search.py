@@ -27,6 +27,7 @@ from brimful.strategy import (
     Attention,
     Strategy,
     check_strategy,
+    is_selective,
     num_checkpointed,
     spell_checkpointing,
 )
@@ -254,6 +255,7 @@ def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
         micro_batch=np.array([s.micro_batch for s in strategies]),
         loss_chunks=np.array([s.loss_chunks for s in strategies]),
         num_blocks=np.array([num_checkpointed(s, num_layers=num_layers) for s in strategies]),
+        selective=np.array([is_selective(s) for s in strategies]),
         peak_bytes=np.array([float(done.peak_bytes) for done in attempts]),
         step_s=np.array([np.nan if a.step_s is None else a.step_s for a in attempts]),
         fits=np.array([not done.short_bytes for done in attempts]),

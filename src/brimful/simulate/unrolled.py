@@ -12,6 +12,8 @@ import msgspec
 
 from brimful.cost.recipes import RECIPES
 from brimful.job import Job
+from brimful.models.config import layout_of
+from brimful.models.spec import ModelSpec
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
@@ -19,9 +21,10 @@ from brimful.strategy import Strategy, is_selective, num_checkpointed
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
-_STACKS = {"llama": "model.layers", "gpt2": "transformer.h"}
-_DEPTH_FIELDS = {"llama": "num_hidden_layers", "gpt2": "n_layer"}
-"""Architectures of one stack, whose place and whose depth's name are known."""
+_LAYERS = ("llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe")
+_STACKS = {**dict.fromkeys(_LAYERS, "model.layers"), "gpt2": "transformer.h"}
+_DEPTH_FIELDS = {**dict.fromkeys(_LAYERS, "num_hidden_layers"), "gpt2": "n_layer"}
+"""Architectures of one stack of blocks of one kind: its place, and what its depth is called."""
 
 Trace = Callable[[Job, Strategy], Recording]
 
@@ -38,7 +41,9 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     stack = _STACKS.get(job.model.model_type)
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
     is_cut = bool(RECIPES[job.precision].master)
-    if stack is None or is_short or is_cut or not _is_alike(strategy, num_blocks):
+    if is_short or is_cut or not _is_alike(strategy, num_blocks):
+        return trace(job, strategy)
+    if stack is None or not _is_uniform(job.model):
         return trace(job, strategy)
     spelled = _of_any_depth(strategy, num_blocks)
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
@@ -48,6 +53,12 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)
     except NotPeriodicError:
         return trace(job, strategy)
+
+
+def _is_uniform(model: ModelSpec) -> bool:
+    """Whether every block is of one kind: of the same parameters, and attending as far."""
+    differs = ("layer_types", "use_sliding_window")
+    return len(layout_of(model).blocks) == 1 and not any(map(model.hf_config.get, differs))
 
 
 def _is_alike(strategy: Strategy, num_blocks: int) -> bool:

@@ -6,13 +6,15 @@ answer is known beforehand (a row is one causal document, or says where each end
 in both. Which kernel runs where stands in ``brimful.kernel_support``.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from brimful.build.attention import flex, fused, varlen
-from brimful.build.attention.masks import causal_mask, document_mask
+from brimful.build.attention.masks import causal_mask, document_mask, window_mask
 from brimful.build.attention.positions import document_positions
+from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.program import Program
@@ -40,29 +42,49 @@ def model_inputs(program: Program, batch: Batch) -> dict[str, Any]:
         program: Says how it attends and whether rows hold several documents.
         batch: One micro-batch, on the device.
     """
-    attention = program.strategy.attention
     if program.job.packing == "documents" and batch.segments is not None:
         positions = document_positions(batch.segments)
         return {"position_ids": positions, **_apart(program, batch.segments)}
-    if attention == "flex":
+    if program.strategy.attention == "flex":
         return {flex.ARGUMENT: flex.causal_blocks(batch.inputs)}
-    mask = causal_mask(
-        attention,
-        seq_len=batch.inputs.shape[1],
+    seq_len = batch.inputs.shape[1]
+    window = window_of(program.model.config, seq_len)
+    if window is None:
+        return {"attention_mask": _one_text(program, seq_len, None)}
+    make = partial(_one_text, program, seq_len)
+    return {"attention_mask": masks(program.model, make, window)}
+
+
+def _one_text(program: Program, seq_len: int, window: int | None) -> torch.Tensor | None:
+    """Make the mask of rows of one text each."""
+    device = program.device
+    if window is not None:
+        dtype = _score_dtype(program)
+        return window_mask(seq_len=seq_len, window=window, dtype=dtype, device=device)
+    return causal_mask(
+        program.strategy.attention,
+        seq_len=seq_len,
         dtype=PARAMETER_DTYPE[program.job.precision],
-        device=program.device,
+        device=device,
     )
-    return {"attention_mask": mask}
 
 
 def _apart(program: Program, segments: torch.Tensor) -> dict[str, Any]:
-    """Make what keeps documents from seeing one another, once for all blocks."""
+    """Make what keeps documents from seeing one another, once for all blocks of a kind."""
     attention = program.strategy.attention
     if attention == "varlen":
         return {varlen.ARGUMENT: varlen.document_bounds(segments)}
     if attention == "flex":
         return {flex.ARGUMENT: flex.document_blocks(segments)}
-    return {"attention_mask": document_mask(segments, dtype=_score_dtype(program))}
+    window = window_of(program.model.config, segments.shape[1])
+    dtype = _score_dtype(program)
+    if window is None:
+        return {"attention_mask": document_mask(segments, dtype=dtype)}
+
+    def make(window: int | None) -> torch.Tensor:
+        return document_mask(segments, dtype=dtype, window=window)
+
+    return {"attention_mask": masks(program.model, make, window)}
 
 
 def _score_dtype(program: Program) -> torch.dtype:

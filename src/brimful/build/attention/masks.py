@@ -32,7 +32,40 @@ def causal_mask(
     return blocked.triu_(1)[None, None]
 
 
-def document_mask(segments: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
+def window_mask(
+    *, seq_len: int, window: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Make the mask under which a token sees itself and the ``window - 1`` before it.
+
+    Args:
+        seq_len: Tokens of a row.
+        window: Tokens that are seen.
+        dtype: Type of the queries.
+        device: Where they live.
+
+    Returns:
+        [1, 1, S, S].
+    """
+    shape = (1, 1, seq_len, _padded(seq_len))
+    mask = torch.zeros(shape, dtype=dtype, device=device)[..., :seq_len]
+    return mask.masked_fill_(_outside(seq_len, window, device), torch.finfo(dtype).min)
+
+
+def _padded(seq_len: int) -> int:
+    return -(-seq_len // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def _outside(seq_len: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Say which keys a query of one text may not see: those after it, or before its window."""
+    every = torch.ones((seq_len, seq_len), dtype=torch.bool, device=device)
+    if window is None:
+        return every.triu_(1)
+    return every.tril(-window).logical_or_(every.triu_(1))
+
+
+def document_mask(
+    segments: torch.Tensor, *, dtype: torch.dtype, window: int | None = None
+) -> torch.Tensor:
     """Make the mask under which a token sees its own document up to itself, and nothing else.
 
     One mask of numbers serves every block. A boolean one would be a fraction of its size, but
@@ -41,14 +74,14 @@ def document_mask(segments: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor
     Args:
         segments: [B, S] of int32: the document of each token in its row.
         dtype: Type of the queries.
+        window: Tokens of its document that a token sees, itself included; None: all before it.
 
     Returns:
         [B, 1, S, S].
     """
     num_rows, seq_len = segments.shape
-    padded = -(-seq_len // ROW_MULTIPLE) * ROW_MULTIPLE
-    shape = (num_rows, 1, seq_len, padded)
+    shape = (num_rows, 1, seq_len, _padded(seq_len))
     mask = torch.zeros(shape, dtype=dtype, device=segments.device)[..., :seq_len]
     blocked = segments[:, None, :, None] != segments[:, None, None, :]
-    blocked |= torch.ones((seq_len, seq_len), dtype=torch.bool, device=segments.device).triu_(1)
+    blocked |= _outside(seq_len, window, segments.device)
     return mask.masked_fill_(blocked, torch.finfo(dtype).min)

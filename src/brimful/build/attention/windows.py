@@ -1,0 +1,75 @@
+"""Windows: blocks whose tokens see themselves and the last few before them, and no more.
+
+``transformers`` makes the mask of a window itself, by rules that look at values; as with any mask
+it is decided here, beforehand, in the form in which the class takes it. A window as long as a row
+is none.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
+
+import torch
+
+FULL = "full_attention"
+SLIDING = "sliding"
+"""In the name of every kind of block that has the configuration's window."""
+TAKING_WINDOWS = ("eager", "sdpa", "efficient", "cudnn")
+"""Kernels that take a mask wherever they run."""
+Form = Literal["by kind", "one", "unknown"]
+"""How a class takes its masks: one for each kind of block, one for all, or nobody knows."""
+_MAKER = "create_sliding_window_causal_mask"
+_ONE = f"if self.config.sliding_window is None else {_MAKER}"
+_BY_KIND = "causal_mask_mapping"
+
+
+def window_of(config: Any, seq_len: int) -> int | None:
+    """Return the window that some blocks have, in tokens; None where none is shorter than a row.
+
+    Args:
+        config: A decoder's.
+        seq_len: Tokens of a row.
+    """
+    config = config.get_text_config()
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = _kinds(config)
+    if kinds and not any(SLIDING in kind for kind in kinds):
+        return None
+    return window if window is not None and seq_len > window else None
+
+
+def _kinds(config: Any) -> tuple[str, ...]:
+    """List the kinds of blocks, sorted; nothing where all are one."""
+    return tuple(sorted(set(getattr(config.get_text_config(), "layer_types", None) or ())))
+
+
+def form_of(model: Any) -> Form:
+    """Say how the class of a decoder takes masks, by its source."""
+    return _form(type(model.base_model).__module__)
+
+
+@cache
+def _form(module_name: str) -> Form:
+    source = inspect.getsource(sys.modules[module_name])
+    if _MAKER not in source:
+        return "unknown"
+    if _BY_KIND in source and "isinstance(causal_mask_mapping := attention_mask, dict)" in source:
+        return "by kind"
+    return "one" if _ONE in source else "unknown"
+
+
+def masks(
+    model: Any, make: Callable[[int | None], torch.Tensor | None], window: int
+) -> torch.Tensor | dict[str, torch.Tensor | None] | None:
+    """Make the masks of a decoder with windows, in the form in which its class takes them.
+
+    Args:
+        model: The decoder.
+        make: Makes the mask of blocks with a window of so many tokens, or without any.
+        window: Tokens of the window.
+    """
+    if form_of(model) == "one":
+        return make(window)
+    return {kind: make(window if SLIDING in kind else None) for kind in _kinds(model.config)}

@@ -1,0 +1,154 @@
+"""Programs: which of the traced programs a job runs.
+
+Many jobs run the same operations on tensors of other sizes. A program names what makes operations
+differ: the code of the block, tied or not, what is trained, in which types, which kernels. It has
+one profile (``profiles.py``).
+"""
+
+from typing import Literal, NamedTuple
+
+from brimful.job import Job, Precision
+from brimful.models.spec import ModelSpec
+from brimful.strategy import Attention, Recompute
+
+IMPLEMENTATION = "hf"
+"""Whose code was traced: ``transformers`` modules under ``build/``."""
+Kernels = Literal["cpu", "cuda"]
+
+SAME_CODE = {
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "mistral": "llama",
+    "olmo2": "olmo2",
+    "phi3": "phi3",
+    "qwen2": "llama",
+    "qwen3": "qwen3",
+}
+"""Model types that were traced, and whose block each runs: Mistral's and Qwen2's is Llama's."""
+
+TRACED_AS: dict[Precision, Precision] = {
+    "fp32": "fp32",
+    "tf32": "fp32",
+    "bf16": "bf16",
+    "fp16": "bf16",
+    "bf16-master": "bf16",
+    "fp16-master": "bf16",
+    "bf16-mixed": "bf16-mixed",
+    "fp16-mixed": "bf16-mixed",
+}
+"""By whose profile a recipe is predicted: the same allocations but for the name of a type."""
+TRACED_PRECISIONS: tuple[Precision, ...] = tuple(dict.fromkeys(TRACED_AS.values()))
+TRACED_ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
+HALF: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed"})
+"""Recipes that compute in 16 bits on fp32 parameters, so that a frozen base may be half as wide."""
+
+Tuning = Literal["", "lora", "lora-half", "nf4-double"]
+"""What is trained: everything, or low-rank adapters beside every linear layer of a base in the
+recipe's own type, in 16 bits where that is fp32, or in 4 bits with double quantisation."""
+
+FLASH_MAX_HEAD_DIM = 256
+FLASH_HEAD_DIM_MULTIPLE = 8
+"""Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
+
+
+class Program(NamedTuple):
+    """A traced program.
+
+    Attributes:
+        architecture: Whose block it is, with ``-tied`` and ``-mha`` where they make a difference.
+        tuning: What is trained.
+        precision: The recipe that was traced.
+        attention: How it attends.
+        kernels: Whose kernels.
+        recompute: What checkpointed blocks compute again.
+    """
+
+    architecture: str
+    tuning: Tuning
+    precision: Precision
+    attention: Attention
+    kernels: Kernels
+    recompute: Recompute
+
+    @property
+    def key(self) -> str:
+        """The name of its profile, e.g. ``llama-tied+lora.hf.bf16.sdpa.cuda.selective``."""
+        code = f"{self.architecture}+{self.tuning}" if self.tuning else self.architecture
+        parts = (code, IMPLEMENTATION, self.precision, self.attention, self.kernels)
+        return ".".join(parts) + (".selective" if self.recompute == "selective" else "")
+
+
+def program_of(job: Job, attention: Attention, kernels: Kernels, recompute: Recompute) -> Program:
+    """Name the program that a job runs, if it runs one that was traced (``formula.py``)."""
+    return Program(
+        architecture=_architecture(job.model, job.precision, attention, kernels),
+        tuning=tuning_of(job) or "",
+        precision=TRACED_AS[job.precision],
+        attention=attention,
+        kernels=kernels,
+        recompute=recompute,
+    )
+
+
+def tuning_of(job: Job) -> Tuning | None:
+    """Name what a job trains; None where that was not traced."""
+    adapter = job.adapter
+    if adapter is None:
+        return ""
+    plain = (adapter.dtype, adapter.upcast, adapter.input_requires_grad, adapter.trained_modules)
+    if plain != ("same", "none", False, ()) or adapter.targets != ("all-linear",):
+        return None
+    if job.method == "dora":
+        return None
+    if adapter.base == "nf4-double":
+        return "nf4-double"
+    own = adapter.base == "same" or job.precision.startswith(adapter.base)
+    if adapter.base == "same" or (own and job.precision not in HALF):
+        return "lora"
+    return "lora-half" if own else None
+
+
+def _architecture(
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: Kernels
+) -> str:
+    """Name the code path that a model takes: tied heads and ungrouped attention differ.
+
+    Grouped heads matter where attention is written out: asked for, or in fp32 on CUDA, whose fused
+    kernels take grouped heads in half precision only.
+    """
+    code = SAME_CODE.get(spec.model_type, spec.model_type)
+    tied = "-tied" if spec.tied_embeddings else ""
+    grouped = spec.num_kv_heads < spec.num_heads
+    written_out = is_written_out(precision, attention, kernels)
+    ungrouped = "-mha" if written_out and code != "gpt2" and not grouped else ""
+    return f"{code}{tied}{ungrouped}"
+
+
+def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:
+    """Whether grouped heads are attended to by the written-out formula."""
+    return attention == "eager" or (TRACED_AS[precision] == "fp32" and kernels == "cuda")
+
+
+def untraced_attention(
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str
+) -> str:
+    """Say in one sentence why no trace attends as this model does; empty where one does.
+
+    With one key and value head and one sequence, eager attention repeats the head without a copy.
+    Flash attention pads heads to a multiple of 8 and does not exist beyond ``FLASH_MAX_HEAD_DIM``.
+    """
+    if attention == "eager" and spec.num_kv_heads == 1 < spec.num_heads:
+        return (
+            f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads}, and no profile "
+            f"covers that with eager attention; use --attention sdpa, or brimful plan, which "
+            f"traces it"
+        )
+    flash = attention == "sdpa" and kernels == "cuda" and TRACED_AS[precision] != "fp32"
+    multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
+    if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
+        return (
+            f"{spec.name} has head_dim={spec.head_dim}, and profiles of flash attention cover "
+            f"multiples of {FLASH_HEAD_DIM_MULTIPLE} up to {FLASH_MAX_HEAD_DIM}; "
+            f"use --attention eager, or brimful plan, which traces it"
+        )
+    return ""

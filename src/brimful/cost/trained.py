@@ -1,0 +1,98 @@
+"""What of a model trains and what is frozen: shapes and bytes, by the model's layout.
+
+With adapters every linear layer of a block has two more matrices, A of [rank, inputs] and B of
+[outputs, rank] (Hu et al. 2021, arXiv:2106.09685; PEFT's ``all-linear``), and all else is frozen.
+"""
+
+from typing import NamedTuple
+
+from brimful.cost.programs import HALF
+from brimful.cost.recipes import RECIPES
+from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.job import QUANTIZED, Job
+from brimful.models.config import layout_of, parameter_count
+from brimful.models.layout import Parameter
+from brimful.models.spec import ModelSpec
+
+LINEAR = frozenset({"linear", "conv1d"})
+HALF_BYTES = 2
+NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256
+"""Weights that share a scale and scales that share one; tested equal to ``build.quantize.nf4``."""
+_CODE_BYTES, _NESTED_CODE_BYTES, _OFFSET_BYTES, _SCALE_BYTES = 16 * 4, 256 * 4, 4, 4
+
+
+class Frozen(NamedTuple):
+    """Bytes of a base that does not train.
+
+    Attributes:
+        parameters: Of its weights.
+        constants: Of what a quantised weight cannot be read without.
+    """
+
+    parameters: int
+    constants: int
+
+
+def trained_shapes(job: Job) -> list[Shape]:
+    """List the shape of every parameter that trains, in the order of ``Module.parameters()``."""
+    if job.adapter is None:
+        return parameter_shapes(job.model)
+    return [
+        shape for layer in _linear_layers(job) for shape in _adapter_shapes(layer, job.adapter.rank)
+    ]
+
+
+def _linear_layers(job: Job) -> list[Parameter]:
+    blocks = layout_of(job.model).blocks
+    layers = [[p for p in run.parameters if p.kind in LINEAR] * run.num_blocks for run in blocks]
+    return [layer for run in layers for layer in run]
+
+
+def has_biases(spec: ModelSpec) -> bool:
+    """Whether linear layers of the blocks add a bias."""
+    return any(p.kind == "bias" for run in layout_of(spec).blocks for p in run.parameters)
+
+
+def _adapter_shapes(layer: Parameter, rank: int) -> tuple[Shape, Shape]:
+    first, last = layer.shape
+    inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)
+    return (rank, inputs), (outputs, rank)
+
+
+def num_trained(job: Job) -> int:
+    """Count the numbers that train."""
+    if job.adapter is None:
+        return parameter_count(job.model).total
+    return sum(rows * columns for rows, columns in trained_shapes(job))
+
+
+def frozen_bytes(job: Job) -> Frozen:
+    """Return what the frozen base takes; nothing where everything trains."""
+    if job.adapter is None:
+        return Frozen(0, 0)
+    element = HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
+    total = parameter_count(job.model).total
+    if job.adapter.base not in QUANTIZED:
+        return Frozen(total * element, 0)
+    sizes = [layer.num_elements for layer in _linear_layers(job)]
+    packed = sum(-(-size // 2) for size in sizes)
+    constants = sum(map(nf4_constants, sizes))
+    return Frozen((total - sum(sizes)) * element + packed, constants)
+
+
+def _is_half(job: Job) -> bool:
+    """Whether what is not quantised of a base is held in 16 bits though adapters are fp32."""
+    return job.adapter is not None and job.adapter.base != "same" and job.precision in HALF
+
+
+def nf4_constants(num_weights: int) -> int:
+    """Return the bytes of the scales of one 4-bit weight and of the tables that decode it.
+
+    A scale is a byte, with a scale of its own for ``NF4_NESTED_BLOCK``: double quantisation.
+
+    Source: ``QuantState`` of ``bitsandbytes/functional.py``; Dettmers et al. 2023,
+    arXiv:2305.14314.
+    """
+    num_scales = -(-num_weights // NF4_BLOCK)
+    nested = -(-num_scales // NF4_NESTED_BLOCK) * _SCALE_BYTES
+    return num_scales + nested + _OFFSET_BYTES + _NESTED_CODE_BYTES + _CODE_BYTES

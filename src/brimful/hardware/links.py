@@ -1,0 +1,123 @@
+"""What lies between GPUs, as values: the link of a node, the network between nodes.
+
+Rates are peaks of data sheets. Latencies are assumed, and each source says so. Owns
+``data/links``; the links of a GPU stand in its own datasheet.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+from brimful.errors import InputError, unknown_name
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.datasheets import Datasheet, SheetLink, cited
+
+_FILE = "data/links/links.json"
+NodeLink = Literal["nvlink", "xgmi", "pcie"]
+Networking = Literal["infiniband", "roce", "efa", "ethernet"]
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A way between GPUs.
+
+    Attributes:
+        name: Its key: ``nvlink-4``, ``pcie-5x16``, ``ib-ndr-400``.
+        kind: What it is.
+        bytes_per_s: Of one GPU in one direction, to all others together; None: unknown.
+        latency_s: Assumed time of a small message.
+        source: Where the rate was taken from, and that the latency is assumed.
+    """
+
+    name: str
+    kind: NodeLink | Networking
+    bytes_per_s: float | None
+    latency_s: float
+    source: str
+
+    @property
+    def total_bytes_per_s(self) -> float | None:
+        """Both directions together, as makers advertise it."""
+        return None if self.bytes_per_s is None else 2 * self.bytes_per_s
+
+
+class _Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    latency_s: float
+    source: str
+
+
+class _Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of the file; ``bytes_per_s`` is of one adapter in one direction."""
+
+    kind: Networking
+    bytes_per_s: float
+    shared_by_node: bool
+    latency_s: float
+    source: str
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    latencies: dict[NodeLink, _Latency]
+    networks: dict[str, _Network]
+
+
+@cache
+def _table() -> _Table:
+    data = resources.files("brimful").joinpath(_FILE).read_bytes()
+    return msgspec.json.decode(data, type=_Table)
+
+
+def node_links(sheet: Datasheet) -> tuple[Link, ...]:
+    """Return the ways from a GPU to the others of its node, fastest first."""
+    return tuple(_node_link(sheet, link) for link in sheet.links)
+
+
+def _node_link(sheet: Datasheet, link: SheetLink) -> Link:
+    latency = _table().latencies[link.kind]
+    lanes = f"x{link.width}" if link.kind == "pcie" else ""
+    return Link(
+        name=f"{link.kind}-{link.generation}{lanes}",
+        kind=link.kind,
+        bytes_per_s=link.bytes_per_s,
+        latency_s=latency.latency_s,
+        source=f"{cited(sheet, f'links.{link.kind}')}; latency {latency.source}",
+    )
+
+
+def network_names() -> tuple[str, ...]:
+    """List the networks that can be named."""
+    return tuple(_table().networks)
+
+
+def network(name: str, *, devices_per_node: int) -> Link:
+    """Return a network as one GPU sees it.
+
+    Args:
+        name: One of ``network_names``.
+        devices_per_node: GPUs that share an adapter where the node has one for all.
+
+    Raises:
+        UnknownNameError: No such network.
+        InputError: A node without devices.
+    """
+    if name not in _table().networks:
+        raise unknown_name("network", name, network_names())
+    if devices_per_node < 1:
+        raise InputError(f"devices_per_node={devices_per_node} share {name}; give 1 or more")
+    row = _table().networks[name]
+    share = devices_per_node if row.shared_by_node else 1
+    return Link(
+        name=name,
+        kind=row.kind,
+        bytes_per_s=row.bytes_per_s / share,
+        latency_s=row.latency_s,
+        source=row.source,
+    )
+
+
+def network_of(cluster: Cluster) -> Link | None:
+    """Return what lies between a cluster's nodes; None for one node or where it was not said."""
+    if not cluster.network:
+        return None
+    return network(cluster.network, devices_per_node=cluster.devices_per_node)

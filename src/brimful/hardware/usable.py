@@ -1,0 +1,67 @@
+"""What of a GPU's memory a program can allocate: known from public runs, or assumed by one rule.
+
+The number on the box is never what PyTorch prints. Where that is known (an out-of-memory message,
+``get_device_properties``) it is in the table. Where it is not, the smallest share that any GPU of
+the table with memory of the same kind has is assumed, and said to be.
+"""
+
+import msgspec
+
+from brimful.hardware.datasheets import Datasheet, MemoryKind, cited
+
+SHARES: dict[MemoryKind, tuple[float, float]] = {
+    "hbm": (0.98, 1.0),
+    "gddr": (0.94, 1.0),
+    "gddr-ecc": (0.90, 0.94),
+}
+"""PyTorch's total over the number on the box in GiB, least and most: the spread over the GPUs of
+the table whose total is known, rounded outward. ECC in GDDR6 costs a sixteenth of the memory."""
+DRIVER_SHARES = (0.97, 1.0)
+"""PyTorch's total over that of ``nvidia-smi``, which includes what the driver reserves: from 0.970
+(T4) to 0.996 (B200)."""
+
+
+class UsableMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program can allocate.
+
+    Attributes:
+        num_bytes: To plan with: what is known, else the least that is likely.
+        low_bytes: The least that is likely.
+        high_bytes: The most that is likely.
+        is_known: Whether a public run printed it.
+        why: The source, or the rule.
+    """
+
+    num_bytes: int
+    low_bytes: int
+    high_bytes: int
+    is_known: bool
+    why: str
+
+
+def usable_memory(sheet: Datasheet) -> UsableMemory:
+    """Return what a program can allocate on a GPU of the table.
+
+    Args:
+        sheet: Its row.
+    """
+    if sheet.usable_bytes is not None:
+        known = sheet.usable_bytes
+        return UsableMemory(
+            num_bytes=known, low_bytes=known, high_bytes=known, is_known=True,
+            why=cited(sheet, "usable_bytes"),
+        )  # fmt: skip
+    if sheet.driver_bytes is not None:
+        return _assumed(sheet.driver_bytes, DRIVER_SHARES, "nvidia-smi's total")
+    return _assumed(sheet.memory_bytes, SHARES[sheet.memory_kind], "the number on the box")
+
+
+def _assumed(whole_bytes: int, shares: tuple[float, float], whole: str) -> UsableMemory:
+    low, high = (round(whole_bytes * share) for share in shares)
+    return UsableMemory(
+        num_bytes=low,
+        low_bytes=low,
+        high_bytes=high,
+        is_known=False,
+        why=f"assumed, no public run was found: {shares[0]:.0%} of {whole}",
+    )

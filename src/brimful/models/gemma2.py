@@ -1,0 +1,51 @@
+"""Gemma 2 type decoders: RMSNorm before and after each part, heads of their own width, tied.
+
+Source: ``transformers.models.gemma2``; Gemma Team 2024, arXiv:2408.00118.
+"""
+
+from typing import Any
+
+from brimful.models.decoder import (
+    gated_mlp,
+    norms,
+    read_decoder,
+    repeated_layout,
+    switched_attention,
+)
+from brimful.models.layout import Layout
+from brimful.models.spec import ModelSpec
+
+MODEL_TYPE = "gemma2"
+REQUIRED = ()
+_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+
+def read(name: str, config: dict[str, Any]) -> ModelSpec:
+    """Take the dimensions out of a configuration, with the defaults of ``Gemma2Config``."""
+    return read_decoder(name, config, model_type=MODEL_TYPE, defaults=_DEFAULTS)
+
+
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out the parameters: four norms of h in each block."""
+    return repeated_layout(
+        spec,
+        switched_attention(spec),
+        gated_mlp(spec.hidden_size, spec.intermediate_size),
+        norms(spec, *_NORMS),
+    )

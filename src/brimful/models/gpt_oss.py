@@ -1,0 +1,77 @@
+"""gpt-oss: attention with sinks and biases, and experts with biases in every block.
+
+Source: ``transformers.models.gpt_oss``; OpenAI 2025, arXiv:2508.10925.
+"""
+
+from typing import Any
+
+from brimful.models.decoder import (
+    pre_norms,
+    read_decoder,
+    repeated_layout,
+    switched_attention,
+)
+from brimful.models.experts import Experts, router, sizes_of
+from brimful.models.layout import Layout, Parameter, Parameters
+from brimful.models.spec import ModelSpec
+
+MODEL_TYPE = "gpt_oss"
+REQUIRED = ()
+_ALIASES = {"num_experts": "num_local_experts"}
+"""Another name that ``GptOssConfig`` takes."""
+_DEFAULTS = {
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+}
+
+
+def read(name: str, config: dict[str, Any]) -> ModelSpec:
+    """Take the dimensions out of a configuration, with the defaults of ``GptOssConfig``."""
+    return read_decoder(name, config, model_type=MODEL_TYPE, defaults=_DEFAULTS)
+
+
+def experts(spec: ModelSpec) -> Experts:
+    """Read the experts: as wide as ``intermediate_size`` says, in every block."""
+    sizes = sizes_of(spec.hf_config, _DEFAULTS, _ALIASES)
+    return Experts(
+        num_experts=sizes["num_local_experts"],
+        num_experts_per_token=sizes["num_experts_per_tok"],
+        width=spec.intermediate_size,
+        num_shared_experts=0,
+        sparse_blocks=tuple(range(spec.num_layers)),
+    )
+
+
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out the parameters: a sink for each head comes before attention's matrices."""
+    return repeated_layout(
+        spec,
+        (Parameter("self_attn.sinks", (spec.num_heads,), "other"),),
+        switched_attention(spec, default=True),
+        _mixture(spec.hidden_size, experts(spec)),
+        pre_norms(spec),
+    )
+
+
+def _mixture(hidden: int, found: Experts) -> Parameters:
+    """Lay out the router and the stacks, [experts, inputs, outputs] unlike other mixtures'."""
+    num_experts, width = found.num_experts, found.width
+    stacks = {
+        "gate_up_proj": (num_experts, hidden, 2 * width),
+        "gate_up_proj_bias": (num_experts, 2 * width),
+        "down_proj": (num_experts, width, hidden),
+        "down_proj_bias": (num_experts, hidden),
+    }
+    return (
+        *router("mlp.router", num_experts, hidden),
+        Parameter("mlp.router.bias", (num_experts,), "router"),
+        *(Parameter(f"mlp.experts.{name}", shape, "experts") for name, shape in stacks.items()),
+    )

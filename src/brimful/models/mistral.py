@@ -1,0 +1,43 @@
+"""Mistral type decoders: Llama's block with fewer key heads and no biases.
+
+Source: ``transformers.models.mistral``; Jiang et al. 2023, arXiv:2310.06825.
+"""
+
+from typing import Any
+
+from brimful.models.decoder import attention, gated_mlp, pre_norms, read_decoder, repeated_layout
+from brimful.models.layout import Layout
+from brimful.models.spec import ModelSpec
+
+MODEL_TYPE = "mistral"
+REQUIRED = ()
+_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+}
+
+
+def read(name: str, config: dict[str, Any]) -> ModelSpec:
+    """Take the dimensions out of a configuration, with the defaults of ``MistralConfig``."""
+    return read_decoder(
+        name,
+        config,
+        model_type=MODEL_TYPE,
+        defaults=_DEFAULTS,
+        nullable=("head_dim",),
+    )
+
+
+def layout(spec: ModelSpec) -> Layout:
+    """Lay out the parameters: nothing has a bias."""
+    return repeated_layout(
+        spec,
+        attention(spec, bias=False, output_bias=False),
+        gated_mlp(spec.hidden_size, spec.intermediate_size),
+        pre_norms(spec),
+    )
