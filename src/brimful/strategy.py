@@ -10,6 +10,11 @@ from brimful.exact import Field, exactness
 from brimful.job import Job
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
+Zero = Literal[0, 1, 2, 3]
+"""What is sharded over ``dp_shard`` devices: nothing; the optimizer's state; gradients too, with
+parameters gathered once a step; parameters too, gathered block by block, twice."""
+Accumulate = Literal["reduce-each", "hold"]
+"""Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
 Recompute = Literal["full", "selective"]
 """What a checkpointed block computes again in backward: all of it, or all but its matrix products
 and its attention."""
@@ -23,8 +28,13 @@ _MAX_CHOICES = 12
 _FIELDS: tuple[Field, ...] = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
 
 
-class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The switches of a run on one device.
+class Strategy(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The switches of a run.
+
+    What one device has no use for (the fields with defaults) is not written for one device.
+    ``world = dp_replicate x dp_shard x tp x pp``.
 
     Attributes:
         micro_batch: Sequences per forward pass.
@@ -35,12 +45,39 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         attention: ``sdpa`` picks the fused kernel of the device; ``flash``, ``efficient`` and
             ``cudnn`` are one of them; ``flex`` and ``varlen`` keep packed documents apart without
             a mask; ``eager`` writes it out.
+        zero: Which states are sharded over ``dp_shard`` devices (``Zero``).
+        dp_replicate: Groups of devices that each hold a whole, perhaps sharded, model.
+        dp_shard: Devices that share one copy of what ``zero`` shards.
+        tp: Devices that share every matrix (tensor parallel, with sequence parallel).
+        pp: Stages of blocks (pipeline parallel).
+        accumulate: What happens to gradients between micro-batches (``Accumulate``).
     """
 
     micro_batch: int
     activation_checkpointing: str
     loss_chunks: int
     attention: Attention
+    zero: Zero = 0
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    tp: int = 1
+    pp: int = 1
+    accumulate: Accumulate = "reduce-each"
+
+
+def gathers(strategy: Strategy) -> bool:
+    """Whether parameters are sharded and gathered before they compute (ZeRO-2 and ZeRO-3)."""
+    return strategy.zero >= 2  # noqa: PLR2004 - DDP and ZeRO-1 hold them whole
+
+
+def data_parallel(strategy: Strategy) -> int:
+    """Count the devices, or groups of them, that see different samples."""
+    return strategy.dp_replicate * strategy.dp_shard
+
+
+def world_size(strategy: Strategy) -> int:
+    """Count the devices that a strategy runs on."""
+    return data_parallel(strategy) * strategy.tp * strategy.pp
 
 
 def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
@@ -87,8 +124,8 @@ def spell_checkpointing(num_blocks: int, *, num_layers: int, recompute: Recomput
 
 
 def num_micro_batches(job: Job, strategy: Strategy) -> int:
-    """Count the micro-batches that one optimizer step accumulates."""
-    return job.global_batch // strategy.micro_batch
+    """Count the micro-batches that one device accumulates over one optimizer step."""
+    return job.global_batch // (strategy.micro_batch * data_parallel(strategy))
 
 
 def check_strategy(job: Job, strategy: Strategy) -> Strategy:

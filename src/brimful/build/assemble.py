@@ -7,8 +7,10 @@ from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.exactness import check_built
 from brimful.build.model import materialize
 from brimful.build.optimizers import build_optimizer
+from brimful.build.parallel import parallelize, parted, settle
 from brimful.build.precision import build_scaler
 from brimful.build.program import Program
+from brimful.build.root import Root
 from brimful.build.tasks import task_of
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
@@ -41,14 +43,17 @@ def finish_program(
     check_built(job, strategy, skeleton)
     if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
         check_attention(job, strategy, Place(device.type, _capability(device)))
+    root = Root(skeleton, task_of(job))
+    parallelize(root, job, strategy, device)
     model = materialize(skeleton, device=device, job=job)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
     return Program(
         job=job,
         strategy=strategy,
+        root=settle(root, strategy, device),
         model=model,
         loss=task_of(job).loss(model, strategy),
-        optimizer=build_optimizer(job, model),
+        optimizer=build_optimizer(job, model, parted=parted(strategy, device)),
         scaler=build_scaler(job),
         device=device,
     )

@@ -12,10 +12,14 @@ from brimful.strategy import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Everything that a training step touches; ``scaler`` is None where no loss is scaled."""
+    """Everything that a training step touches; ``scaler`` is None where no loss is scaled.
+
+    ``root`` is what a micro-batch is called through: it holds the model and nothing else.
+    """
 
     job: Job
     strategy: Strategy
+    root: nn.Module
     model: nn.Module
     loss: nn.Module
     optimizer: torch.optim.Optimizer
@@ -30,5 +34,6 @@ def gradients(program: Program) -> list[torch.Tensor]:
 
 def state_tensors(program: Program) -> list[torch.Tensor]:
     """List the tensors of the optimizer's state that exist now."""
-    states = program.optimizer.state.values()
+    local = getattr(program.optimizer, "optim", program.optimizer)  # ZeRO-1: this device's part
+    states = local.state.values()
     return [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]

@@ -1,18 +1,20 @@
 """One optimizer step: forward and backward of every micro-batch, then the update."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
 
 from brimful.build.batch import Batch, count_targets
 from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
+from brimful.build.parallel import sync_gradients
 from brimful.build.phases import phase
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.precision.loss_scaling import is_finite, unscale
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
-from brimful.build.tasks import task_of
+from brimful.strategy import gathers
 
 
 class StepResult(NamedTuple):
@@ -48,11 +50,16 @@ def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Ten
     with micro_batch_context(program.job.precision):
         with phase("forward", program):
             moved = batch.to(program.device)
-            with forward_context(program.job.precision, program.device):
-                loss = task_of(program.job).share(program, moved, num_targets)
+            with _forward_context(program):
+                loss = program.root(program, moved, num_targets)
         with phase("backward", program):
             (loss if program.scaler is None else program.scaler.scaled(loss)).backward()
     return loss.detach()
+
+
+def _forward_context(program: Program) -> AbstractContextManager[None]:
+    sharded = gathers(program.strategy)
+    return forward_context(program.job.precision, program.device, is_sharded=sharded)
 
 
 def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, bool]:
@@ -111,7 +118,10 @@ def train_step(
         RunError: No loss scale is small enough for the gradients.
     """
     loss_scale = None if program.scaler is None else program.scaler.scale
-    losses = [micro_step(program, batch, num_targets=num_targets) for batch in micro_batches]
+    losses = []
+    for number, batch in enumerate(micro_batches, start=1):
+        sync_gradients(program.root, program.strategy, is_last=number == len(micro_batches))
+        losses.append(micro_step(program, batch, num_targets=num_targets))
     grad_norm, skipped = update(program, learning_rate=learning_rate)
     return StepResult(
         loss=torch.stack(losses).sum(),
@@ -133,9 +143,9 @@ def evaluate(program: Program, batches: Sequence[Batch]) -> float:
         with (
             phase("eval", program),
             micro_batch_context(precision),
-            forward_context(precision, program.device),
+            _forward_context(program),
         ):
-            share = task_of(program.job).share(program, batch.to(program.device), num_targets)
+            share = program.root(program, batch.to(program.device), num_targets)
             total += float(share)
     program.model.train()
     return total

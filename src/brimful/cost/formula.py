@@ -93,7 +93,8 @@ def _architecture(job: Job) -> dict[str, bool]:
     if model.model_type not in SAME_CODE:
         return {f"model_type={model.model_type}": False}
     fields = TRACED_FIELDS.get(model.model_type, _SILU)
-    rotary = model.hf_config.get("rope_parameters") or {}
+    rotary = model.hf_config.get("rope_parameters")
+    rotary = rotary if isinstance(rotary, dict) else {}
     given = {
         field: model.hf_config.get(field, rotary.get(field, traced))
         for field, traced in fields.items()

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -71,6 +72,7 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
         _meshes_outside_the_fake_mode(),
         _shapes_unseen(unseen),
         cut_when_asked_for(),
+        _buckets_unread(),
     ):
         dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
         original = dist.init_process_group
@@ -155,3 +157,44 @@ def _shapes_unseen(unseen: Unseen) -> Iterator[None]:
         yield
     finally:
         ShardingPropagator._propagate_tensor_meta_non_cached = original  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _buckets_unread() -> Iterator[None]:
+    """Let DDP's reducer, which is C++, read no bytes that are not there.
+
+    It compares and sends parameters when it is made, waits for what each bucket has become, and
+    after the first step agrees with the others on new buckets of the same bytes.
+    """
+    original = DistributedDataParallel.__init__
+
+    @wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{**kwargs, "init_sync": False})
+        self.register_comm_hook(None, _as_it_is)
+        self.reducer = _FirstBuckets(self.reducer)
+
+    DistributedDataParallel.__init__ = init
+    try:
+        yield
+    finally:
+        DistributedDataParallel.__init__ = original
+
+
+class _FirstBuckets:
+    """A reducer that keeps the buckets it was made with."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+def _as_it_is(_state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done

@@ -1,6 +1,7 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
 from brimful.pretend import device, guard, kernels
+from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
@@ -25,7 +27,7 @@ from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
 from brimful.simulate.capacity import reserve
 from brimful.simulate.items import read_simulation
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import Strategy, num_micro_batches
+from brimful.strategy import Strategy, num_micro_batches, world_size
 
 NUM_STEPS = 2
 """Step 1 has no optimizer state before its update; every later step is like step 2."""
@@ -112,12 +114,21 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if imitate == "cuda"
         else kernels.imitate(imitate)
     )
-    with imitation, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
+    world = _world(strategy, tape)
+    with imitation, world, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)
         with guard.errors_come_through():
             _take_steps(tape, program, _without_values(sample), num_steps)
     return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
+
+
+def _world(strategy: Strategy, tape: Tape) -> AbstractContextManager[None]:
+    """Return the block in which this process is the first of a strategy's many."""
+    size = world_size(strategy)
+    if size == 1:
+        return nullcontext()
+    return pretend_world(World(size=size, rank=0), tape.paused)
 
 
 def _name(tape: Tape, program: Program) -> None:

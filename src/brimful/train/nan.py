@@ -86,7 +86,7 @@ def find_in_forward(
     with watch.over(_names(program)), micro_batch_context(precision):
         moved = batch.to(program.device)
         with forward_context(precision, program.device):
-            share = task_of(program.job).share(program, moved, num_targets)
+            share = program.root(program, moved, num_targets)
     if watch.found is None and not is_finite(share):
         watch.found = _Entered(LOSS, None)
     if watch.found is None:

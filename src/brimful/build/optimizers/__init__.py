@@ -11,7 +11,7 @@ from brimful.build.optimizers.adafactor import adafactor
 from brimful.build.optimizers.adamw import adamw
 from brimful.build.optimizers.adamw_8bit import adamw_8bit
 from brimful.build.optimizers.adamw_foreach import adamw_foreach
-from brimful.build.optimizers.base import Rule, parameter_groups
+from brimful.build.optimizers.base import Parted, Rule, parameter_groups
 from brimful.build.optimizers.sgd import sgd
 from brimful.build.precision import TECHNIQUES
 from brimful.build.precision.masters import MasterWeights
@@ -26,8 +26,15 @@ RULES: dict[Optimizer, Rule] = {
 }
 
 
-def build_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(
+    job: Job, model: nn.Module, *, parted: Parted | None = None
+) -> torch.optim.Optimizer:
     """Make the job's optimizer over every parameter that trains, decay on matrices only.
+
+    Args:
+        job: Says the rule and its rates.
+        model: On its device, sharded where it is to be.
+        parted: Makes the optimizer of which this device keeps a part (ZeRO-1); None: all of it.
 
     Raises:
         UnsupportedError: The rule needs a library that is not installed.
@@ -35,4 +42,6 @@ def build_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
     rule, groups = RULES[job.optimizer], parameter_groups(job, model)
     if TECHNIQUES[job.precision].has_masters:
         return MasterWeights(groups, rule=lambda masters: rule(masters, job))
+    if parted is not None:
+        return parted(groups, rule, job)
     return rule(groups, job)

@@ -11,6 +11,8 @@ from brimful.job import Job
 Group = dict[str, Any]
 Rule = Callable[[list[Group], Job], torch.optim.Optimizer]
 """Makes an optimizer over groups of parameters with the job's rates; one file each."""
+Parted = Callable[[list[Group], Rule, Job], torch.optim.Optimizer]
+"""Makes the optimizer of which each device keeps a part, from the rule that updates one part."""
 
 
 def parameter_groups(job: Job, model: nn.Module) -> list[Group]:

@@ -4,6 +4,7 @@ Owns in which type parameters are held and in which context a micro-batch runs. 
 models or tasks.
 """
 
+import contextlib
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -31,9 +32,18 @@ PARAMETER_DTYPE: dict[Precision, torch.dtype] = {
 }
 
 
-def forward_context(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the context for one micro-batch's forward pass."""
-    return TECHNIQUES[precision].forward(device)
+def forward_context(
+    precision: Precision, device: torch.device, *, is_sharded: bool = False
+) -> AbstractContextManager[None]:
+    """Return the context for one micro-batch's forward pass.
+
+    Args:
+        precision: The recipe.
+        device: Where it runs.
+        is_sharded: Whether parameters are gathered in the type that they compute in
+            (``parallel.shard``), so that nothing is left for autocast.
+    """
+    return contextlib.nullcontext() if is_sharded else TECHNIQUES[precision].forward(device)
 
 
 def micro_batch_context(precision: Precision) -> AbstractContextManager[None]:

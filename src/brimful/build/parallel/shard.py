@@ -1,0 +1,60 @@
+"""ZeRO-2 and ZeRO-3 by FSDP2: every decoder block is a unit, what is left over is another.
+
+Parameters and optimizer state are sharded by rows. A unit is gathered before it runs; ZeRO-3 frees
+it after its forward and gathers it again for its backward, ZeRO-2 keeps it until then. What is left
+over (embedding, last norm, head) stays gathered from its forward to the end of backward.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from brimful.build.checkpointing import decoder_blocks
+from brimful.job import Job, Precision
+from brimful.strategy import Strategy
+
+COMPUTE_DTYPE: dict[Precision, torch.dtype] = {
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+}
+"""Mixed recipes gather in 16 bits and reduce in fp32; all others gather and reduce as they hold."""
+
+
+def policy_of(precision: Precision) -> MixedPrecisionPolicy:
+    """Return in which types a recipe's units are gathered, computed and reduced."""
+    dtype = COMPUTE_DTYPE.get(precision)
+    if dtype is None:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+
+
+def shard(model: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh) -> None:
+    """Shard every block, then the rest, in place.
+
+    Args:
+        model: What a micro-batch is called through, on ``meta``.
+        job: Says the types.
+        strategy: Says whether units stay gathered after forward.
+        mesh: One axis that shards, or one that replicates and one that shards.
+    """
+    how: dict[str, Any] = {
+        "mesh": mesh,
+        "reshard_after_forward": strategy.zero == 3,  # noqa: PLR2004 - ZeRO-3
+        "mp_policy": policy_of(job.precision),
+    }
+    for block in decoder_blocks(model):
+        fully_shard(block, **how)
+    fully_shard(model, **{**how, "reshard_after_forward": False})
+
+
+def adopt_sharded(model: nn.Module) -> None:
+    """Let FSDP2 find the parameters that have taken the place of those without bytes."""
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        model._apply(_as_it_is)  # noqa: SLF001 - what ``to`` and ``to_empty`` end in
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,31 @@
+"""What a micro-batch is called through: a module around the model and its loss.
+
+A task calls parts of a model (its decoder, then its head), and what spreads a model over devices
+hangs on one module's call: it gathers before it and reduces after it. This is that module.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from brimful.build.tasks.base import TaskParts
+
+
+class Root(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
+    """Runs a task's share of the loss; holds the model, so that its parameters are the model's."""
+
+    def __init__(self, model: nn.Module, parts: TaskParts) -> None:
+        """Keep what is called.
+
+        Args:
+            model: The whole model.
+            parts: Of its task.
+        """
+        super().__init__()
+        self.model = model
+        self._share = parts.share
+
+    def forward(self, program: Any, batch: Any, num_targets: int) -> torch.Tensor:
+        """Return a micro-batch's share of the step's loss; see ``TaskParts.share``."""
+        return self._share(program, batch, num_targets)
