@@ -16,6 +16,8 @@ LAYERS = (
     ("plan", "rungs", "timeline", "run_files"),
     ("cost",),
     ("search",),
+    ("rules",),
+    ("published",),
     ("pretend", "build"),
     ("simulate",),
     ("train",),
@@ -26,7 +28,8 @@ LAYERS = (
 )
 """Values that others are made of come before the package that reads them from files."""
 PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".plan", ".verdict",
-            ".cost.estimate", ".search.solve", ".search.explain", ".report.text")  # fmt: skip
+            ".cost.estimate", ".search.solve", ".search.explain", ".rules.table", ".report.text",
+            ".published.scoreboard", ".report.validate")  # fmt: skip
 
 
 def module_name(path):

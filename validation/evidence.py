@@ -15,6 +15,7 @@ from brimful.errors import FileFormatError
 from brimful.files import write_bytes
 from brimful.hardware.calibration import Calibration
 from brimful.plan import MemoryItem
+from brimful.published.compare import Compared
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.strategy import num_micro_batches
 
@@ -28,6 +29,7 @@ Part = Literal[
     "resume",
     "pretend_examples",
     "published",
+    "published_predicted",
     "parity",
     "techniques",
     "quality",
@@ -308,6 +310,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "resume": KilledRow,
     "pretend_examples": ExampleRow,
     "published": PublishedRow,
+    "published_predicted": Compared,
     "parity": ParityRow,
     "techniques": TechniqueRow,
     "quality": QualityRow,

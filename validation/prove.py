@@ -26,6 +26,7 @@ _MODULES: dict[Part, str] = {
     "resume": "killed_part",
     "pretend_examples": "examples_part",
     "published": "published_part",
+    "published_predicted": "published_predicted_part",
     "parity": "parity_part",
     "techniques": "techniques_part",
     "quality": "quality_part",

@@ -14,7 +14,7 @@ from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.job import Job, check_job
 from brimful.mismatch import explain_mismatch
 from brimful.models.config import check_model
-from brimful.strategy import Strategy, check_strategy
+from brimful.strategy import Strategy, check_strategy, placed
 
 PLAN_SCHEMA = "brimful.plan/2"
 
@@ -53,16 +53,24 @@ class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the seconds of one optimizer step go; the total is their sum."""
+    """Where the seconds of one optimizer step go; the total is their sum.
+
+    Attributes:
+        matrix_s: Matrix products and attention.
+        memory_s: Everything else that reads and writes.
+        launch_s: Launching, beyond both.
+        exposed_s: Collectives, as far as they do not run beside the rest.
+    """
 
     matrix_s: float
     memory_s: float
     launch_s: float
+    exposed_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """Seconds of one optimizer step."""
-        return self.matrix_s + self.memory_s + self.launch_s
+        return self.matrix_s + self.memory_s + self.launch_s + self.exposed_s
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +89,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         usable_bytes: What the device offers to tensors: less the context outside the allocator.
         fits: Whether the peak stays within that.
         assumptions: Every assumed value that the numbers above rest on, as ``name = value (why)``.
+        tokens_per_s: Of all devices together, padding included; None where the time is unknown.
+        mfu: Model FLOPs (no recomputation, attention whole) of a step over what the devices could
+            do in its time by their dense rate; None where that is unknown.
+        hfu: The same with recomputation.
     """
 
     items: tuple[MemoryItem, ...]
@@ -95,6 +107,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     usable_bytes: int
     fits: bool
     assumptions: tuple[str, ...]
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -224,7 +239,7 @@ def read_plan(path: Path) -> Plan:
         check_model(plan.job.model)
         check_job(plan.job)
         check_cluster(plan.cluster)
-        check_strategy(plan.job, plan.strategy)
+        placed(check_strategy(plan.job, plan.strategy), plan.cluster.num_devices)
     except (InputError, UnsupportedError) as error:
         raise type(error)(f"{path}: {error}") from error
     return plan

@@ -23,6 +23,8 @@ SAVED_ACTIVATIONS = "saved activations"
 LOGITS = "logits and loss"
 TRANSIENTS = "transients"
 WORKSPACES = "kernel workspaces"
+GATHERED = "gathered parameters"
+REDUCED = "reduce buffers"
 ITEM_NAMES = (
     PARAMETERS,
     BUFFERS,
@@ -33,8 +35,11 @@ ITEM_NAMES = (
     LOGITS,
     TRANSIENTS,
     WORKSPACES,
+    GATHERED,
+    REDUCED,
 )
-"""Every class of device bytes, in the order in which people ask for them."""
+"""Every class of device bytes, in the order in which people ask for them; profiles refer to them by
+their place."""
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
-from brimful.job import Job
+from brimful.job import QUANTIZED, Job
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
 Zero = Literal[0, 1, 2, 3]
@@ -25,16 +25,12 @@ MAX_BYTES = 4 * _EIB
 _BYTES_PER_VALUE = 64
 """More than any block keeps per value of its input, so that the bound below is one."""
 _MAX_CHOICES = 12
+_DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
 _FIELDS: tuple[Field, ...] = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
 
 
-class Strategy(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
-    """The switches of a run.
-
-    What one device has no use for (the fields with defaults) is not written for one device.
-    ``world = dp_replicate x dp_shard x tp x pp``.
+class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The switches of a run: ``world = dp_replicate x dp_shard x tp x pp`` devices.
 
     Attributes:
         micro_batch: Sequences per forward pass.
@@ -111,6 +107,22 @@ def is_selective(strategy: Strategy) -> bool:
     return strategy.activation_checkpointing.startswith("selective")
 
 
+def placed(strategy: Strategy, num_devices: int) -> Strategy:
+    """Return the strategy as it is, or say that it is for another number of devices.
+
+    Raises:
+        InputError: The product of its degrees is not that number.
+    """
+    if world_size(strategy) != num_devices:
+        product = " x ".join(f"{name}={getattr(strategy, name)}" for name in _DEGREES)
+        _check_planned(strategy)
+        raise InputError(
+            f"{product} is {world_size(strategy)} and the cluster has {num_devices} devices; make "
+            f"them equal"
+        )
+    return strategy
+
+
 def recompute_of(strategy: Strategy) -> Recompute:
     """Return what checkpointed blocks compute again; ``full`` where there are none."""
     return "selective" if is_selective(strategy) else "full"
@@ -135,10 +147,13 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
         InputError: A count is out of range or does not divide what it must divide, or a switch
             would change what is learnt.
     """
-    if strategy.micro_batch < 1 or job.global_batch % strategy.micro_batch:
+    check_spread(job, strategy)
+    share = job.global_batch // data_parallel(strategy)
+    if strategy.micro_batch < 1 or share % strategy.micro_batch:
+        whose = "" if share == job.global_batch else f" / {data_parallel(strategy)} devices"
         raise InputError(
-            f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}; "
-            f"use {_divisors(job.global_batch, near=strategy.micro_batch)}"
+            f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}"
+            f"{whose}; use {_divisors(share, near=strategy.micro_batch)}"
         )
     tokens = strategy.micro_batch * job.seq_len
     if not 1 <= strategy.loss_chunks <= tokens:
@@ -152,6 +167,67 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     return strategy
 
 
+def check_spread(job: Job, strategy: Strategy) -> None:
+    """Refuse degrees that do not go together, or with the job.
+
+    Raises:
+        InputError: A degree is below 1, does not divide the batch, or shards nothing.
+        UnsupportedError: This version does not run it.
+    """
+    degrees = {name: getattr(strategy, name) for name in _DEGREES}
+    for name, degree in degrees.items():
+        if degree < 1:
+            raise InputError(f"{name}={degree} is too few devices; give 1 or more")
+    _check_planned(strategy)
+    _check_zero(job, strategy)
+    parts = data_parallel(strategy)
+    if job.global_batch % parts:
+        raise InputError(
+            f"global_batch={job.global_batch} cannot be split over {parts} data-parallel devices; "
+            f"use a multiple of {parts}"
+        )
+
+
+def _check_planned(strategy: Strategy) -> None:
+    for name in ("tp", "pp"):
+        degree = getattr(strategy, name)
+        if degree > 1:
+            raise UnsupportedError(
+                f"{name}={degree} is not planned by this version, which knows data parallelism and "
+                f"ZeRO; use {name}=1"
+            )
+
+
+def _check_zero(job: Job, strategy: Strategy) -> None:
+    zero, shards = strategy.zero, strategy.dp_shard
+    if zero == 0 and shards > 1:
+        raise InputError(
+            f"zero=0 shards nothing and dp_shard={shards} asks for shards; use "
+            f"dp_replicate={shards}, or zero 1 to 3"
+        )
+    if zero and shards == 1:
+        raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
+    if zero == 1 and strategy.dp_replicate > 1:
+        raise InputError(
+            f"zero=1 shards over all devices and dp_replicate={strategy.dp_replicate} asks for "
+            f"groups of them; use dp_replicate=1, or zero 2 or 3"
+        )
+    if zero == 1 and job.precision.endswith("-master"):
+        raise UnsupportedError(
+            f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
+            f"which shard the masters too"
+        )
+    if zero and job.adapter is not None and job.adapter.base in QUANTIZED:
+        raise UnsupportedError(
+            f"zero={zero} with base={job.adapter.base} is not run by this version; use zero=0, or "
+            f"a base that is not quantised"
+        )
+    if gathers(strategy) and job.task == "module":
+        raise UnsupportedError(
+            f"zero={zero} of a module of your own is not run by this version; use zero 0 or 1"
+        )
+
+
 def _divisors(number: int, *, near: int) -> str:
     """List divisors, those nearest to what was asked for where there are many."""
     small = [n for n in range(1, min(number, 4096) + 1) if not number % n]
@@ -160,11 +236,12 @@ def _divisors(number: int, *, near: int) -> str:
 
 
 def _check_exact(job: Job, strategy: Strategy) -> None:
-    for field in _FIELDS:
-        found = exactness(job, field, getattr(strategy, field))
+    values: dict[Field, object] = {field: getattr(strategy, field) for field in _FIELDS}
+    for field, value in {**values, "data_parallel": data_parallel(strategy)}.items():
+        found = exactness(job, field, value)
         if found.how == "changes":
             raise InputError(
-                f"{field}={getattr(strategy, field)} would change what this job learns: "
+                f"{field}={value} would change what this job learns: "
                 f"{found.reason}"
             )
 

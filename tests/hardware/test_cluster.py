@@ -84,7 +84,7 @@ def test_one_device_passes_and_many_are_refused_as_they_were_typed():
 
 @pytest.mark.parametrize("counts", [{"num_nodes": 2}, {"devices_per_node": 8}, {"num_nodes": 0}])
 def test_counts_of_a_plan_that_disagree(counts):
-    with pytest.raises(InputError, match=r"num_devices=1 is not num_nodes=.*; write 1 for both"):
+    with pytest.raises(InputError, match=r"num_devices=1 is not num_nodes=.*; give 1 or more"):
         check_cluster(clustered(**counts))
 
 

@@ -49,21 +49,21 @@ def test_local_is_this_machine():
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "each", "link"),
+    ("name", "nodes", "each", "link", "network"),
     [
         ("8xh100-80gb", 1, 8, "nvlink-4"),
-        ("4x8xh100-80gb", 4, 8, "nvlink-4"),
-        ("4x1xl4", 4, 1, ""),
-        ("2xl4", 1, 2, "pcie-4x16"),
-        ("1x8xh200", 1, 8, "nvlink-4"),
-        ("2xlocal", 1, 2, ""),
+        ("4x8xh100-80gb", 4, 8, "nvlink-4", "ib-ndr-400"),
+        ("4x1xl4", 4, 1, "", ""),
+        ("2xl4", 1, 2, "pcie-4x16", ""),
+        ("1x8xh200", 1, 8, "nvlink-4", ""),
+        ("2xlocal", 1, 2, "", ""),
     ],
 )
-def test_nodes_and_devices_are_counted(name, nodes, each, link):
+def test_nodes_and_devices_are_counted(name, nodes, each, link, network):
     cluster = load_cluster(name, memory_limit_bytes=None)
     assert (cluster.num_nodes, cluster.devices_per_node) == (nodes, each)
     assert cluster.num_devices == nodes * each
-    assert (cluster.link, cluster.network) == (link, "")
+    assert (cluster.link, cluster.network) == (link, network)
 
 
 def test_a_network_lies_between_nodes_only():
@@ -78,9 +78,13 @@ def test_a_misspelt_network():
 
 
 @pytest.mark.parametrize("name", ["8xh100-80gb", "4x8xh100-80gb"])
-def test_many_gpus_are_refused_by_the_command_line(name, capsys):
-    assert main(["estimate", "tinyllama-1.1b", "--gpus", name]) == 2
-    assert f"plans for 1 device and {name} asks for" in capsys.readouterr().err
+def test_training_on_many_gpus_is_refused(name, capsys):
+    assert main(["train", "tinyllama-1.1b", "--gpus", name, "--data", "x.txt", "--out", "o"]) == 2
+    assert f"trains on 1 device and {name} asks for" in capsys.readouterr().err
+
+
+def test_no_network_is_assumed_for_cards_without_a_system_of_their_maker():
+    assert load_cluster("2x8xrtx-4090", memory_limit_bytes=None).network == ""
 
 
 def test_gpus_without_cuda_are_known_and_refused():

@@ -5,7 +5,7 @@ import pytest
 from brimful.errors import InputError, UnknownNameError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
-from brimful.hardware.links import network, network_names, network_of, node_links
+from brimful.hardware.links import link_of, network, network_names, network_of, node_links
 
 SHEETS = datasheets()
 
@@ -58,6 +58,26 @@ def test_the_network_of_a_cluster():
     assert network_of(load_cluster("2x4xl4", **asked)).bytes_per_s == 3.125e9 / 4
     assert network_of(load_cluster("4xl4", **asked)) is None
     assert network_of(load_cluster("2x4xl4", memory_limit_bytes=None)) is None
+
+
+def test_the_link_of_a_cluster():
+    assert link_of(load_cluster("8xh100-80gb", memory_limit_bytes=None)).name == "nvlink-4"
+    assert link_of(load_cluster("h100-80gb", memory_limit_bytes=None)) is None
+    assert link_of(load_cluster("4xt4", memory_limit_bytes=None)).kind == "pcie"
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_messages_reach_a_share_of_a_link_and_its_source_says_whose(name):
+    for link in node_links(SHEETS[name]):
+        assert 0 < link.efficiency <= 1
+        assert f"{link.efficiency:.0%} of the peak reached: " in link.source
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_messages_reach_a_share_of_a_network(name):
+    link = network(name, devices_per_node=8)
+    assert 0 < link.efficiency <= 1
+    assert f"{link.efficiency:.0%} of the peak reached: " in link.source
 
 
 def test_unknown_networks_and_empty_nodes():

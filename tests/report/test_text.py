@@ -1,7 +1,9 @@
 import msgspec
 import pytest
 
+from brimful.cost.money import Cost
 from brimful.report.text import WIDTH, estimate_tables, plain_lines, search_table, verdict_table
+from brimful.report.words import cluster_inputs, cost_words, speed_words, step_time_words
 from brimful.units import MIB, format_bytes
 from brimful.verdict import judge
 
@@ -99,10 +101,48 @@ def test_unknown_rates_are_unknown(plan):
         predicted_step_time=None,
         predicted_process_bytes=None,
     )
-    lines = plain_lines(estimate_tables(plan.job, plan.cluster, plan.strategy, estimate))
+    job = msgspec.structs.replace(plan.job, precision="bf16-mixed")
+    lines = plain_lines(estimate_tables(job, plan.cluster, plan.strategy, estimate))
     assert "step time       unknown (the device's rates are unknown)" in lines
     assert "process         unknown" in lines
-    assert any("bf16_rate=unknown" in line for line in lines)
+    assert any("bf16-mixed_rate=unknown" in line for line in lines)
+
+
+def test_collectives_are_a_part_of_the_step_where_they_take_time(plan):
+    assert "collectives" not in step_time_words(plan.estimate)
+    parts = msgspec.structs.replace(plan.estimate.predicted_step_time, exposed_s=0.25)
+    spread = msgspec.structs.replace(plan.estimate, predicted_step_time=parts)
+    assert step_time_words(spread).endswith("collectives beyond that 250 ms")
+
+
+def test_speed_is_shown_where_it_is_known(plan):
+    assert speed_words(plan.estimate) == []
+    known = msgspec.structs.replace(plan.estimate, tokens_per_s=5450.0, mfu=0.29, hfu=0.358)
+    assert speed_words(known) == [
+        ("speed", "5.45K tokens/s"),
+        ("MFU, HFU", "29.0% without, 35.8% with recomputing"),
+    ]
+
+
+def test_costs_that_are_unknown_say_so():
+    unknown = dict.fromkeys(("hours", "gpu_hours", "energy_kwh", "usd_per_gpu_hour", "usd"))
+    cost = Cost(num_tokens=10**9, num_steps=1000, assumptions=(), **unknown)
+    words = dict(cost_words(cost))
+    assert words.pop("tokens") == "1B in 1000 steps"
+    assert set(words.values()) == {"unknown"}
+
+
+def test_the_rate_of_the_recipe_is_listed(plan):
+    rates = msgspec.structs.replace(plan.cluster.device.matrix_flops_per_s, fp32=1e12, tf32=8e12)
+    device = msgspec.structs.replace(
+        plan.cluster.device, kernels="cuda", capability=8.0, matrix_flops_per_s=rates
+    )
+    cluster = msgspec.structs.replace(plan.cluster, device=device)
+    assert dict(cluster_inputs(cluster, "tf32"))["tf32_rate"] == "8 TFLOP/s"
+    assert [name for name, _ in cluster_inputs(cluster, "fp32") if name.endswith("_rate")] == [
+        "fp32_rate",
+        "memory_rate",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -2,14 +2,18 @@
 
 from brimful.job import Base, LossScale, Method, Optimizer, Precision
 from brimful.models.spec import ModelSpec
+from brimful.strategy import Accumulate
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
 METHOD = "full"
 PRECISION = "bf16-mixed"
+INFERENCE = "bf16"
+"""How weights are held that are loaded to write text."""
 OPTIMIZER = "adamw"
 ACTIVATION_CHECKPOINTING = "none"
 LOSS_CHUNKS = 1
+ACCUMULATE: Accumulate = "reduce-each"
 MICRO_BATCH = 1
 NUM_STEPS = 100
 LEARNING_RATE = 3e-4

@@ -1,9 +1,14 @@
 """``brimful estimate``: what arithmetic says of one strategy."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, show, show_json
+
+if TYPE_CHECKING:
+    from brimful.cost.money import Cost
+    from brimful.plan import Estimate
 
 HELP = "predict peak memory and step time of one strategy"
 
@@ -13,22 +18,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_model(parser)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
+    inference.add_arguments(parser)
+    parser.add_argument(
+        "--prices",
+        metavar="FILE",
+        type=flags.path("--prices"),
+        help="YAML or JSON of your own prices, GPU: dollars per GPU-hour; shows the run's cost, as "
+        "--tokens does",
+    )
     flags.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Estimate and print."""
+    if inference.is_asked(args):
+        return inference.run_estimate(args)
     from brimful.cost.estimate import estimate
 
     asked = flags.asked(args)
     predicted = estimate(*asked)
+    cost = _cost(args, asked, predicted)
     if args.json:
         usable_bytes, fits = predicted.usable_bytes, predicted.fits
-        show_json(estimate_json(asked, predicted, usable_bytes=usable_bytes, fits=fits))
+        content = estimate_json(asked, predicted, usable_bytes=usable_bytes, fits=fits)
+        show_json(content if cost is None else {**content, "cost": cost})
     else:
         from brimful.report.text import estimate_tables
 
-        show(estimate_tables(*asked, predicted))
+        show(estimate_tables(*asked, predicted, cost=cost))
         if not predicted.fits:
             print("  brimful plan with the same job looks for a strategy that fits")
     return FITS if predicted.fits else DOES_NOT_FIT
+
+
+def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":
+    """Predict what the whole run costs, where the user said how long it is or at what price."""
+    if args.tokens is None and args.prices is None:
+        return None
+    from brimful.cost.money import cost_of, read_prices, shipped_prices
+
+    prices = shipped_prices() if args.prices is None else read_prices(args.prices)
+    return cost_of(asked.job, asked.cluster, predicted.predicted_step_s, prices)

@@ -13,8 +13,9 @@ import msgspec
 
 from brimful.cli import defaults
 from brimful.errors import InputError, unknown_name
-from brimful.hardware.cluster import Cluster, check_one_device
-from brimful.hardware.gpus import load_cluster
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.gpus import count_devices, load_cluster
+from brimful.hardware.links import network_names
 from brimful.job import (
     PACKINGS,
     SCALED,
@@ -36,9 +37,11 @@ from brimful.models.kernels import attentions_of
 from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.plan import read_plan
-from brimful.strategy import Attention, Strategy, check_strategy
+from brimful.strategy import Accumulate, Attention, Strategy, Zero, check_strategy, placed
 from brimful.units import parse_bytes, parse_count
 
+INFERENCE = "inference"
+"""A task that trains nothing; ``brimful.cli.inference`` takes it over."""
 PLAN_SUFFIXES = (".yaml", ".yml")
 """By these a plan is told from a model's config.json."""
 
@@ -167,7 +170,17 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the positional MODEL and the cluster flags."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a name (brimful models), folder, config.json or plan.yaml")
-    add("--gpus", metavar="GPU", help=f"a name (brimful gpus); default {defaults.GPUS}")
+    add(
+        "--gpus",
+        metavar="GPUS",
+        help=f"a name (brimful gpus), 8xh100-80gb, 4x8xh100-80gb; default {defaults.GPUS}",
+    )
+    add(
+        "--network",
+        metavar="NAME",
+        type=choice("network", network_names()),
+        help=f"between nodes: {', '.join(network_names())}; default: of the maker's own systems",
+    )
     add(
         "--memory-limit",
         metavar="SIZE",
@@ -179,7 +192,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change what is learnt."""
     add = parser.add_argument_group("job (what is learnt)").add_argument
-    _add_choice(add, "--task", get_args(Task), "what the model is made for")
+    tasks = (*get_args(Task), INFERENCE)
+    _add_choice(add, "--task", tasks, "what the model is made for")
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
     _add_choice(add, "--precision", get_args(Precision), defaults.PRECISION)
     _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
@@ -267,6 +281,27 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     _add_choice(
         add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other"
     )
+    stage = "searched for without it" if searched else "default 3 on several devices"
+    add(
+        "--zero",
+        metavar="0..3",
+        type=stage_of_zero,
+        help=f"what is sharded: nothing, optimizer, gradients too, parameters too; {stage}",
+    )
+    rest = "searched for without it" if searched else "default 1, all devices where --zero is 0"
+    _add_whole(add, "--dp-replicate", f"groups that each hold a whole model; {rest}")
+    rest = "searched for without it" if searched else "default: the devices of a group"
+    _add_whole(add, "--dp-shard", f"devices that share one copy; {rest}")
+    later = "1; more is not planned by this version"
+    _add_whole(add, "--tp", f"devices that share every matrix: {later}")
+    _add_whole(add, "--pp", f"stages of a pipeline: {later}")
+    add(
+        "--accumulate",
+        metavar="NAME",
+        type=choice("accumulate", get_args(Accumulate)),
+        help=f"gradients between micro-batches: {' or '.join(get_args(Accumulate))}; "
+        f"default {defaults.ACCUMULATE}",
+    )
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
@@ -298,7 +333,8 @@ def asked(args: argparse.Namespace) -> Asked:
         plan = read_plan(Path(args.model))
         return Asked(plan.job, plan.cluster, plan.strategy)
     job = job_from(args)
-    return Asked(job, cluster_from(args), strategy_from(args, job))
+    cluster = cluster_from(args)
+    return Asked(job, cluster, strategy_from(args, job, cluster.num_devices))
 
 
 def is_plan(model: str) -> bool:
@@ -312,7 +348,7 @@ def refuse_flags(args: argparse.Namespace) -> None:
     Raises:
         InputError: One was given; it would be ignored.
     """
-    for name in (*_JOB, *_STRATEGY, "gpus", "memory_limit"):
+    for name in (*_JOB, *_STRATEGY, "gpus", "network", "memory_limit"):
         if getattr(args, name, None) is not None:
             raise InputError(
                 f"--{name.replace('_', '-')} stands beside the plan {args.model}, which already "
@@ -330,7 +366,12 @@ _JOB = (
     "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate", "warmup_steps",
     "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER, *_LOSS_SCALE,
 )  # fmt: skip
-_STRATEGY = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
+_STRATEGY = (
+    "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
+    "zero", "dp_replicate", "dp_shard", "tp", "pp", "accumulate",
+)  # fmt: skip
+TRAINING = (*_JOB, *_STRATEGY)
+"""Every flag of a job and of a strategy, as argparse calls them."""
 
 
 def _or(value: Any, default: Any) -> Any:
@@ -338,16 +379,27 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def cluster_from(args: argparse.Namespace) -> Cluster:
-    """Resolve ``--gpus`` and ``--memory-limit``."""
+    """Resolve ``--gpus``, ``--network`` and ``--memory-limit``."""
     name = _or(args.gpus, defaults.GPUS)
-    return check_one_device(load_cluster(name, memory_limit_bytes=args.memory_limit))
+    limit = args.memory_limit
+    return load_cluster(name, memory_limit_bytes=limit, network_name=_or(args.network, ""))
 
 
 def job_from(args: argparse.Namespace) -> Job:
-    """Resolve the job flags, with the defaults' table for what is not given."""
-    model = _model_from(args)
+    """Resolve the job flags, with the defaults' table for what is not given.
+
+    Raises:
+        InputError: Nothing is to be trained.
+    """
+    if args.task == INFERENCE:
+        raise InputError(
+            f"--task {INFERENCE} trains nothing; brimful estimate and brimful simulate take it"
+        )
+    model = model_from(args)
     seq_len = _or(args.seq_len, defaults.seq_len(model))
-    global_batch = _or(args.global_batch, _or(args.micro_batch, defaults.MICRO_BATCH))
+    devices = count_devices(_or(args.gpus, defaults.GPUS))
+    each = _or(args.micro_batch, defaults.MICRO_BATCH)
+    global_batch = _or(args.global_batch, max(1, devices) * each)
     num_steps = _num_steps(args, model, seq_len * global_batch)
     task: Task = _or(args.task, default_task(model))
     precision: Precision = _or(args.precision, defaults.PRECISION)
@@ -380,7 +432,7 @@ def job_from(args: argparse.Namespace) -> Job:
     )
 
 
-def _model_from(args: argparse.Namespace) -> ModelSpec:
+def model_from(args: argparse.Namespace) -> ModelSpec:
     """Resolve the model, with the rows that were added to it."""
     model = load_model(args.model)
     if args.vocab_size is not None:
@@ -466,16 +518,42 @@ def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
             )
 
 
-def strategy_from(args: argparse.Namespace, job: Job) -> Strategy:
+def stage_of_zero(text: str) -> Zero:
+    """Read a ZeRO stage.
+
+    Raises:
+        InputError: It is none.
+    """
+    if text not in {"0", "1", "2", "3"}:
+        raise InputError(f"--zero {text} is no stage of ZeRO; give 0, 1, 2 or 3")
+    return cast("Zero", int(text))
+
+
+def _degrees_from(args: argparse.Namespace, num_devices: int) -> dict[str, Any]:
+    """Resolve how devices are spread over replicas and shards; all in one group by default."""
+    zero = _or(args.zero, 3 if num_devices > 1 and args.dp_replicate != num_devices else 0)
+    if zero == 0:
+        replicate, shard = _or(args.dp_replicate, num_devices), _or(args.dp_shard, 1)
+    elif args.dp_replicate is None and args.dp_shard is not None:
+        shard = args.dp_shard
+        replicate = max(1, num_devices // shard)
+    else:
+        replicate = _or(args.dp_replicate, 1)
+        shard = _or(args.dp_shard, max(1, num_devices // replicate))
+    return {"zero": zero, "dp_replicate": replicate, "dp_shard": shard}
+
+
+def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
-    return check_strategy(
-        job,
-        Strategy(
-            micro_batch=_or(args.micro_batch, defaults.MICRO_BATCH),
-            activation_checkpointing=_or(
-                args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING
-            ),
-            loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
-            attention=attention_from(args, job),
-        ),
+    checkpointing = _or(args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING)
+    strategy = Strategy(
+        micro_batch=_or(args.micro_batch, defaults.MICRO_BATCH),
+        activation_checkpointing=checkpointing,
+        loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
+        attention=attention_from(args, job),
+        accumulate=_or(args.accumulate, defaults.ACCUMULATE),
+        tp=_or(args.tp, 1),
+        pp=_or(args.pp, 1),
+        **_degrees_from(args, num_devices),
     )
+    return check_strategy(job, placed(strategy, num_devices))

@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="write the plan here (YAML)",
     )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="also say why: savings switch by switch, a decision tree, what else you could allow",
+    )
     flags.add_json(parser)
 
 
@@ -60,10 +65,13 @@ def run(args: argparse.Namespace) -> int:
     out = () if fits else _ways_out(found.plan)
     if args.output is not None:
         write_yaml(found.plan, args.output)
+    why = explain(args, found.plan) if args.explain else {}
     if args.json:
-        show_json(plan_json(found, out))
+        show_json(plan_json(found, out) | ({"explain": why} if args.explain else {}))
     else:
         _show(found, out, args.output)
+        if args.explain:
+            _show_why(why)
     return FITS if fits else DOES_NOT_FIT
 
 
@@ -105,7 +113,7 @@ def needs_simulation(args: argparse.Namespace) -> bool:
 def _pins(args: argparse.Namespace) -> "Pins":
     from brimful.search.space import Pins
 
-    return Pins(args.micro_batch, args.activation_checkpointing, args.loss_chunks)
+    return Pins(*(getattr(args, name) for name in Pins._fields))
 
 
 def _ways_out(plan: "Plan") -> tuple[str, ...]:
@@ -116,6 +124,26 @@ def _ways_out(plan: "Plan") -> tuple[str, ...]:
     from brimful.simulate.search import simulated_shortfall
 
     return ways_out(plan, shortfall=simulated_shortfall())
+
+
+def explain(args: argparse.Namespace, plan: "Plan") -> dict[str, Any]:
+    """Return why a plan is what it is; nothing where no formula covers its job."""
+    from brimful.search.alternatives import alternatives
+    from brimful.search.decide import decide
+    from brimful.search.gains import Search, gains
+    from brimful.search.ledger import ledger
+
+    if plan.estimate is None:
+        return {}
+    asked = (plan.job, plan.cluster, plan.strategy)
+    rows, others = ledger(*asked), alternatives(*asked)
+    search = Search(plan.cluster, _pins(args), plan.strategy.attention, args.objective)
+    return {
+        "ledger": rows,
+        "decisions": decide(rows, others),
+        "alternatives": others,
+        "gains": gains(plan, search),
+    }
 
 
 def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
@@ -139,11 +167,21 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _show(found: "Solution", ways_out: tuple[str, ...], output: Path | None) -> None:
+    from brimful.report.tables import line_of
     from brimful.report.text import plan_tables
 
     plan = found.plan
     show(plan_tables(plan, found.record))
-    for way in ways_out:
-        print(f"  way out: {way}")
+    show(*(line_of("way out: " + way) for way in ways_out))
     if output is not None:
         print(f"plan written to {output}; next: brimful simulate {output}")
+
+
+def _show_why(why: dict[str, Any]) -> None:
+    from brimful.report.ledger import explain_tables
+
+    print()
+    if why:
+        show(explain_tables(*why.values()))
+    else:
+        print("no formula covers this job, so there is no ledger: brimful simulate traces it")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags
+from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_model(parser)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
+    inference.add_arguments(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
+    if inference.is_asked(args):
+        return inference.run_simulate(args)
     asked = flags.asked(args)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
     from brimful.files import write_bytes

@@ -113,12 +113,16 @@ class _Planned(NamedTuple):
 
 def _planned(args: argparse.Namespace) -> _Planned:
     """Return the plan that is run: the file's, the resumed run's own, or the best found now."""
+    from brimful.hardware.cluster import check_one_device
     from brimful.plan import read_plan
     from brimful.run_files import PLAN_FILE
 
     if flags.is_plan(args.model):
         flags.refuse_flags(args)
-        return _known(_predicted_anew(read_plan(Path(args.model)), Path(args.model)))
+        plan = read_plan(Path(args.model))
+        check_one_device(plan.cluster)
+        return _known(_predicted_anew(plan, Path(args.model)))
+    check_one_device(flags.cluster_from(args))
     started = args.out / PLAN_FILE
     if args.resume and started.is_file():
         from brimful.train.run_folder import check_same_job

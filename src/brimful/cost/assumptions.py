@@ -2,6 +2,7 @@
 
 import msgspec
 
+from brimful.cost.efficiency import efficiency_of
 from brimful.hardware.cluster import Device
 
 
@@ -9,8 +10,6 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     """Assumed values; none was measured on the user's machine.
 
     Attributes:
-        matrix_efficiency: Share of a datasheet's dense rate that matrix products reach.
-        memory_efficiency: Share of a datasheet's bandwidth that elementwise kernels reach.
         time_band: Relative half-width of the band around a predicted step time.
         reserved_low: Reserved over allocated bytes, at best.
         reserved_high: The same at worst without a capacity in the way.
@@ -18,8 +17,6 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         context_high_bytes: The same at most.
     """
 
-    matrix_efficiency: float
-    memory_efficiency: float
     time_band: float
     reserved_low: float
     reserved_high: float
@@ -28,17 +25,13 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DATASHEET = Assumptions(
-    matrix_efficiency=0.6,
-    memory_efficiency=0.8,
     time_band=0.4,
     reserved_low=1.0,
     reserved_high=1.37,
     context_low_bytes=int(0.7e9),
     context_high_bytes=int(1.8e9),
 )
-CALIBRATED = msgspec.structs.replace(
-    DATASHEET, matrix_efficiency=1.0, memory_efficiency=1.0, time_band=0.25
-)
+CALIBRATED = msgspec.structs.replace(DATASHEET, time_band=0.25)
 
 
 def assumptions_for(device: Device) -> Assumptions:
@@ -50,11 +43,7 @@ def describe(device: Device) -> tuple[str, ...]:
     """Say each assumption in a line, those that do not concern this device left out."""
     assumed = assumptions_for(device)
     lines = ["dropout off, every sequence full length, labels unmasked"]
-    rates = "measured on this machine" if device.calibrated else "datasheet"
-    lines.append(
-        f"rates: {rates}, of which matrix products reach {assumed.matrix_efficiency:.0%} and "
-        f"elementwise kernels {assumed.memory_efficiency:.0%}; step time +-{assumed.time_band:.0%}"
-    )
+    lines.append(_rates_words(device, assumed))
     if device.kernels == "cuda":
         lines.append(
             f"reserved = {assumed.reserved_low} to {assumed.reserved_high} x allocated (published "
@@ -65,3 +54,20 @@ def describe(device: Device) -> tuple[str, ...]:
             f"{assumed.context_high_bytes / 1e9:.1f} GB outside the allocator (published runs)"
         )
     return tuple(lines)
+
+
+def _rates_words(device: Device, assumed: Assumptions) -> str:
+    band = f"step time +-{assumed.time_band:.0%}"
+    if device.calibrated:
+        return f"rates: measured on this machine; {band}"
+    reached = efficiency_of(device)
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in reached.matrix_shares.items())
+    sizes = (
+        f", half of that at width {reached.half_width:.0f} or {reached.half_tokens:.0f} tokens a "
+        "micro-batch"
+    )
+    return (
+        f"rates: datasheet, of which large matrix products reach {shares}"
+        f"{sizes if reached.half_width else ''}; fused attention {reached.attention_share:.0%}; "
+        f"elementwise kernels {reached.memory_share:.0%} ({reached.source}); {band}"
+    )

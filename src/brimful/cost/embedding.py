@@ -8,6 +8,7 @@ gradient is there, which makes it a peak of its own.
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Peak
 from brimful.job import Job
@@ -33,26 +34,37 @@ def embedding_workspace(*, num_tokens: int, vocab_size: int, hidden_size: int) -
     return partials * hidden_size * _ACCUMULATED_BYTES + indices * _INDEX_BYTES
 
 
-def with_embedding(job: Job, micro_batch: int, peak: Peak, *, by_item: bool) -> Peak:
+def with_embedding(job: Job, family: Family, peak: Peak, *, by_item: bool) -> Peak:
     """Compare the peak of forward and backward with the embedding's instant.
 
     Args:
         job: What is trained.
-        micro_batch: Sequences per forward pass.
+        family: The strategies, none of which gathers parameters.
         peak: Of a step; its ``end`` holds every gradient.
         by_item: Whether its rows are items; else there is one row, the total.
     """
-    model, num_tokens = job.model, micro_batch * job.seq_len
+    taken, beside = embedding_bytes(job, family)
+    here = peak.end + _rows(by_item=by_item, workspace=taken, transient=beside)
+    higher = (here.sum(0) > peak.level.sum(0)) & (taken > 0)
+    return peak._replace(level=np.where(higher, here, peak.level))
+
+
+def embedding_bytes(job: Job, family: Family) -> tuple[int, int]:
+    """Return the partial sums, and the gradients beside them that are about to be dropped.
+
+    Args:
+        job: What is trained.
+        family: The strategies, none of which gathers parameters.
+    """
+    model, num_tokens = job.model, family.micro_batch * job.seq_len
     element = RECIPES[job.precision].gradient
     taken = embedding_workspace(
         num_tokens=num_tokens, vocab_size=model.vocab_size, hidden_size=model.hidden_size
     )
-    is_added = model.tied_embeddings or job.global_batch > micro_batch
+    is_added = model.tied_embeddings or family_micro_batches(job, family) > 1 or family.is_spread
     beside = num_tokens * model.hidden_size * element
     beside += is_added * model.vocab_size * model.hidden_size * element
-    here = peak.end + _rows(by_item=by_item, workspace=taken, transient=beside)
-    higher = (here.sum(0) > peak.level.sum(0)) & (taken > 0)
-    return peak._replace(level=np.where(higher, here, peak.level))
+    return taken, beside
 
 
 def _rows(*, by_item: bool, workspace: int, transient: int) -> NDArray[np.float64]:

@@ -1,10 +1,15 @@
 """The first rung, assembled: memory and time of a job on a cluster under a strategy."""
 
+import numpy as np
+
 from brimful.cost.assumptions import Assumptions, assumptions_for, describe
+from brimful.cost.efficiency import size_of
 from brimful.cost.family import family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.memory import items_at_peak, phase_peaks, profile_for, step_memory
+from brimful.cost.speed import speed_of
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
+from brimful.cost.traffic import traffic_seconds, with_traffic
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.plan import Band, Estimate, Plan, StepTime
@@ -28,13 +33,16 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     device = cluster.device
     check_formula(job, strategy, device)
     family = family_of(job, strategy)
-    profile = profile_for(job, strategy.attention, device, family.recompute)
+    profile = profile_for(job, strategy.attention, device, family.recompute, gathers=family.gathers)
     memory = step_memory(job, strategy, profile, device)
     phases = phase_peaks(memory)
     peak = max(phase.num_bytes for phase in phases)
     moved = update_bytes(memory.states)
     work = family_work(job, profile, family, moved_by_update=moved)
-    seconds = _step_time(step_seconds(work, job, device))
+    size = size_of(job, strategy.micro_batch)
+    alone = step_seconds(work, job, device, size)
+    seconds = _step_time(alone and with_traffic(alone, traffic_seconds(job, family, cluster)))
+    speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
     assumed = assumptions_for(device)
     return Estimate(
         items=items_at_peak(memory),
@@ -49,6 +57,9 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         usable_bytes=allocatable_bytes(device),
         fits=peak <= allocatable_bytes(device),
         assumptions=describe(device),
+        tokens_per_s=speed.tokens_per_s,
+        mfu=speed.mfu,
+        hfu=speed.hfu,
     )
 
 
@@ -60,12 +71,13 @@ def estimate_or_none(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate
 
 
 def _step_time(seconds: StepSeconds | None) -> StepTime | None:
-    if seconds is None:
+    if seconds is None or np.isnan(seconds.exposed_s).any():
         return None
     return StepTime(
         matrix_s=float(seconds.matrix_s[0]),
         memory_s=float(seconds.memory_s[0]),
         launch_s=float(seconds.launch_s[0]),
+        exposed_s=float(np.atleast_1d(seconds.exposed_s)[0]),
     )
 
 

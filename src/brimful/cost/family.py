@@ -20,7 +20,15 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.job import Job
-from brimful.strategy import Recompute, Strategy, num_checkpointed, recompute_of
+from brimful.strategy import (
+    Accumulate,
+    Recompute,
+    Strategy,
+    Zero,
+    data_parallel,
+    num_checkpointed,
+    recompute_of,
+)
 
 
 class Family(NamedTuple):
@@ -32,6 +40,11 @@ class Family(NamedTuple):
         body: Which blocks are checkpointed, in kind.
         num_blocks: How many are: a number, or an array of strategies.
         recompute: What those compute again.
+        zero: Which states are sharded.
+        num_data_parallel: Devices that see different samples.
+        num_shards: Devices that share one copy of what is sharded: a number, or an array of
+            strategies beside ``num_blocks``.
+        accumulate: What happens to gradients between micro-batches.
     """
 
     micro_batch: int
@@ -39,6 +52,20 @@ class Family(NamedTuple):
     body: Body
     num_blocks: ArrayLike
     recompute: Recompute
+    zero: Zero = 0
+    num_data_parallel: int = 1
+    num_shards: ArrayLike = 1
+    accumulate: Accumulate = "reduce-each"
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it runs on several devices."""
+        return self.num_data_parallel > 1
+
+    @property
+    def gathers(self) -> bool:
+        """Whether parameters are sharded and gathered before they compute."""
+        return self.zero in {2, 3}
 
 
 def family_of(job: Job, strategy: Strategy) -> Family:
@@ -46,7 +73,28 @@ def family_of(job: Job, strategy: Strategy) -> Family:
     num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
     body = body_of(num_blocks, job.model.num_layers)
     recompute = recompute_of(strategy) if num_blocks else "full"
-    return Family(strategy.micro_batch, strategy.loss_chunks, body, num_blocks, recompute)
+    return Family(
+        micro_batch=strategy.micro_batch,
+        loss_chunks=strategy.loss_chunks,
+        body=body,
+        num_blocks=num_blocks,
+        recompute=recompute,
+        zero=strategy.zero,
+        num_data_parallel=data_parallel(strategy),
+        num_shards=strategy.dp_shard,
+        accumulate=strategy.accumulate,
+    )
+
+
+def family_micro_batches(job: Job, family: Family) -> int:
+    """Count the micro-batches that one device accumulates over one optimizer step."""
+    return job.global_batch // (family.micro_batch * family.num_data_parallel)
+
+
+def family_shards(family: Family) -> NDArray[np.float64]:
+    """Return over how many devices states are sharded: [strategies]."""
+    num = len(np.atleast_1d(np.asarray(family.num_blocks)))
+    return np.broadcast_to(np.asarray(family.num_shards, dtype=np.float64), (num,))
 
 
 def body_of(num_blocks: int, num_layers: int) -> Body:

@@ -66,7 +66,9 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
 
 def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
     family = family_of(job, strategy)
-    program = program_of(job, strategy.attention, device.kernels, family.recompute)
+    program = program_of(
+        job, strategy.attention, device.kernels, family.recompute, gathers=family.gathers
+    )
     if is_shipped(program.key):
         return ""
     checkpointing = strategy.activation_checkpointing

@@ -6,7 +6,7 @@ update.
 """
 
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,18 @@ from brimful.cost.family import (
     Family,
     family_counts,
     family_dimensions,
+    family_micro_batches,
     family_of,
+    family_shards,
     family_variant,
 )
-from brimful.cost.profiles import Profile, Run, load_profile
+from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
 from brimful.cost.programs import program_of
-from brimful.cost.recipes import RECIPES
-from brimful.cost.trained import frozen_bytes, has_biases, num_trained
+from brimful.cost.shards import piece_bytes
+from brimful.cost.spread import has_pieces, spread_step, with_pieces
+from brimful.cost.states import States, Updates, states, states_of, updates_of
+from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
-from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
@@ -32,11 +35,13 @@ from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import (
     AUTOCAST_CACHE,
     BUFFERS,
+    GATHERED,
     GRADIENTS,
     ITEM_NAMES,
     LOGITS,
     OPTIMIZER_STATE,
     PARAMETERS,
+    REDUCED,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
     WORKSPACES,
@@ -44,35 +49,8 @@ from brimful.rungs import (
 from brimful.strategy import Attention, Recompute, Strategy
 
 NUM_BLAS_THREADS = 2
+Steps = list[tuple[Profile, tuple[Run, ...]]]
 STEP_1, STEP_2 = "step 1", "step 2+"
-
-
-class States(NamedTuple):
-    """Bytes that live across phases.
-
-    Attributes:
-        frozen: Of parameters that do not train.
-        constants: Of what a quantised weight cannot be read without.
-        trained: Of those that do: parameters x bytes of the recipe.
-        gradients: Of theirs, while they exist.
-        optimizer_state: What the update keeps, masters included.
-    """
-
-    frozen: int
-    constants: int
-    trained: int
-    gradients: int
-    optimizer_state: int
-
-    @property
-    def parameters(self) -> int:
-        """Of all parameters."""
-        return self.frozen + self.trained
-
-    @property
-    def loaded(self) -> int:
-        """Of all that is there before the first step."""
-        return self.parameters + self.constants
 
 
 class StepMemory(NamedTuple):
@@ -80,35 +58,25 @@ class StepMemory(NamedTuple):
 
     Attributes:
         states: Bytes that live across phases.
-        update: What the optimizer takes beside parameters and gradients.
+        updates: What the optimizer takes beside parameters and gradients.
         blas: Workspaces of cuBLAS, from the first forward and backward on.
         items: [items], bytes above parameters and state at the peak of forward and backward.
         run: Where that peak lies, in words.
     """
 
     states: States
-    update: Update
+    updates: Updates
     blas: int
     items: NDArray[np.int64]
     run: str
 
 
-def states(job: Job, update: Update) -> States:
-    """Compute the bytes of parameters, gradients and optimizer state.
-
-    Args:
-        job: What is trained.
-        update: Its optimizer's (``update_of``).
-    """
-    recipe, trained = RECIPES[job.precision], num_trained(job)
-    return States(
-        *frozen_bytes(job), trained * recipe.parameter, trained * recipe.gradient, update.kept
-    )
-
-
-def profile_for(job: Job, attention: Attention, device: Device, recompute: Recompute) -> Profile:
+def profile_for(
+    job: Job, attention: Attention, device: Device, recompute: Recompute, *, gathers: bool = False
+) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
-    return load_profile(program_of(job, attention, device.kernels, recompute).key)
+    program = program_of(job, attention, device.kernels, recompute, gathers=gathers)
+    return load_profile(program.key)
 
 
 def follow_family(
@@ -126,22 +94,40 @@ def follow_family(
     Returns:
         The peak above parameters and state, and the runs its index refers to.
     """
-    sizes = kind_bytes(profile, family_dimensions(job, family))
-    peak, runs = follow_step(
-        profile,
-        family_variant(job, profile, family),
-        _one_row_per_item(profile, sizes) if by_item else sizes[None],
-        family_counts(job, family),
-        accumulates=job.global_batch > family.micro_batch,
-    )
-    if device.kernels == "cuda" and job.method == "full":
-        peak = with_embedding(job, family.micro_batch, peak, by_item=by_item)
+    steps, counts = family_steps(job, profile, family), family_counts(job, family)
+    pieces = piece_bytes(job, family.micro_batch, family_shards(family))
+    dims = family_dimensions(job, family)
+    sizes = [_sizes(each, dims, pieces, by_item=by_item) for each, _ in steps]
+    peak, runs = follow_step(steps, sizes, counts)
+    if adds_rows(job, device, family):
+        peak = with_embedding(job, family, peak, by_item=by_item)
     return peak, runs
 
 
-def _one_row_per_item(profile: Profile, sizes: Array) -> Array:
+def family_steps(job: Job, profile: Profile, family: Family) -> Steps:
+    """Return what the first micro-batch runs, and every later one where there are several."""
+    variant = family_variant(job, profile, family)
+    accumulates = family_micro_batches(job, family) > 1
+    if family.is_spread:
+        return spread_step(job, profile, variant, family, accumulates=accumulates)
+    return [(profile, variant.first), (profile, variant.later)][: 1 + accumulates]
+
+
+def adds_rows(job: Job, device: Device, family: Family) -> bool:
+    """Whether the rows of the embedding's gradient are added up when all gradients are whole."""
+    return device.kernels == "cuda" and job.method == "full" and not family.gathers
+
+
+def _sizes(profile: Profile, dims: Dimensions, pieces: Array, *, by_item: bool) -> Array:
+    """Return the change of live bytes of every kind: [rows, kinds, strategies or 1]."""
+    sizes = kind_bytes(profile, dims)[:, None]
+    if has_pieces(profile):
+        sizes = with_pieces(sizes, pieces)
+    if not by_item:
+        return sizes[None]
     item = np.array([kind.item for kind in profile.kinds])
-    return np.where(item == np.arange(len(ITEM_NAMES))[:, None], sizes, 0.0)
+    mine = item == np.arange(len(ITEM_NAMES))[:, None]
+    return np.where(mine[:, :, None], sizes, 0.0)
 
 
 def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
@@ -166,14 +152,22 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
     family = family_of(job, strategy)
     peak, runs = follow_family(job, profile, device, family, by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
-    update = update_of(job, device.kernels)
+    updates = updates_of(job, family, device.kernels)
     return StepMemory(
-        states=states(job, update),
-        update=update,
+        states=_only(states_of(job, family, updates)),
+        updates=_only(updates),
         blas=int(blas_bytes(job, family, device)[0]),
         items=at_peak,
         run=describe_run(runs, int(peak.run[0])),
     )
+
+
+Columns = TypeVar("Columns", States, Updates)
+
+
+def _only(columns: Columns) -> Columns:
+    """Return the numbers of the one strategy that there is."""
+    return columns._make(c if isinstance(c, str) else round(float(c[0])) for c in columns)
 
 
 def describe_run(runs: tuple[Run, ...], index: int) -> str:
@@ -198,11 +192,11 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     held, inside = memory.states, int(memory.items.sum()) + memory.blas
     beside = held.loaded + held.gradients + memory.blas
     first = max(
-        (held.loaded + inside, memory.run), (beside + memory.update.first_peak, "optimizer")
+        (held.loaded + inside, memory.run), (beside + memory.updates.first_peak, "optimizer")
     )
     later = max(
         (held.loaded + held.optimizer_state + inside, memory.run),
-        (beside + held.optimizer_state + memory.update.transient, "optimizer"),
+        (beside + held.optimizer_state + memory.updates.transient, "optimizer"),
     )
     return (
         PhasePeak(phase="load", num_bytes=held.loaded, where="parameters"),
@@ -220,17 +214,20 @@ _WHY = {
     LOGITS: "profile: logits, log-probabilities, their gradients",
     TRANSIENTS: "profile: dropped within the phase",
     WORKSPACES: "cuBLAS's, and of attention's backward",
+    GATHERED: "closed form: whole blocks, the one that runs and the one that comes",
+    REDUCED: "closed form: whole gradients of a block on their way to shards",
 }
 
 
 def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
     """List what is alive at the highest peak, which is always in a step 2+."""
     held, at_peak = memory.states, memory.items.copy()
-    if int(at_peak.sum()) < held.gradients + memory.update.transient:
+    if int(at_peak.sum()) < held.gradients + memory.updates.transient:
         at_peak[:] = 0
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
-        at_peak[ITEM_NAMES.index(TRANSIENTS)] = memory.update.transient
+        at_peak[ITEM_NAMES.index(TRANSIENTS)] = memory.updates.transient
     at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
+    at_peak[ITEM_NAMES.index(GRADIENTS)] += held.buckets
     at_peak[ITEM_NAMES.index(BUFFERS)] += held.constants
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
     at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas
@@ -240,7 +237,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
             phase=STEP_2,
             num_bytes=int(num_bytes),
             where="device",
-            why={**_WHY, OPTIMIZER_STATE: memory.update.why}[name],
+            why={**_WHY, OPTIMIZER_STATE: memory.updates.why}[name],
         )
         for name, num_bytes in zip(ITEM_NAMES, at_peak, strict=True)
         if num_bytes

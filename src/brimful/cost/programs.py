@@ -7,7 +7,7 @@ one profile (``profiles.py``).
 
 from typing import Literal, NamedTuple
 
-from brimful.job import Job, Precision
+from brimful.job import QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Recompute
 
@@ -41,10 +41,52 @@ TRACED_PRECISIONS: tuple[Precision, ...] = tuple(dict.fromkeys(TRACED_AS.values(
 TRACED_ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
 HALF: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed"})
 """Recipes that compute in 16 bits on fp32 parameters, so that a frozen base may be half as wide."""
+WIDE: frozenset[Precision] = HALF | {"fp32", "tf32"}
+"""Recipes whose parameters are fp32, as adapters of theirs are."""
+PURE_HALF: frozenset[Precision] = frozenset({"bf16", "fp16"})
+"""Recipes in 16 bits throughout, without masters."""
 
-Tuning = Literal["", "lora", "lora-half", "nf4-double"]
-"""What is trained: everything, or low-rank adapters beside every linear layer of a base in the
-recipe's own type, in 16 bits where that is fp32, or in 4 bits with double quantisation."""
+Tuning = Literal[
+    "", "lora", "lora-half", "nf4-double",
+    "lora-fp32", "lora-fp32-qkvo", "lora-qkvo", "lora-qv", "lora-half-qkvo", "lora-half-qv",
+    "nf4-double-qkvo", "nf4-double-qkvo-norms", "nf4-double-qv",
+]  # fmt: skip
+"""What is trained: everything, or low-rank adapters (``ADAPTED``)."""
+
+
+class Adapted(NamedTuple):
+    """Adapters as a trace knows them.
+
+    Attributes:
+        base: ``same``: in the recipe's own type; ``half``: in 16 bits where that is fp32;
+            ``nf4-double``: in 4 bits with double quantisation.
+        targets: The layers that have one, sorted by name; ``all-linear``: every one but the head.
+        is_wide: Whether they are in fp32 though the recipe's own type has 16 bits.
+        upcast: What of the base is held in fp32.
+    """
+
+    base: Literal["same", "half", "nf4-double"]
+    targets: tuple[str, ...] = ("all-linear",)
+    is_wide: bool = False
+    upcast: Upcast = "none"
+
+
+_QKVO, _QV = ("k_proj", "o_proj", "q_proj", "v_proj"), ("q_proj", "v_proj")
+ADAPTED: dict[Tuning, Adapted] = {
+    "lora": Adapted("same"),
+    "lora-half": Adapted("half"),
+    "nf4-double": Adapted("nf4-double"),
+    "lora-fp32": Adapted("same", is_wide=True),
+    "lora-fp32-qkvo": Adapted("same", _QKVO, is_wide=True),
+    "lora-qkvo": Adapted("same", _QKVO),
+    "lora-qv": Adapted("same", _QV),
+    "lora-half-qkvo": Adapted("half", _QKVO),
+    "lora-half-qv": Adapted("half", _QV),
+    "nf4-double-qkvo": Adapted("nf4-double", _QKVO),
+    "nf4-double-qkvo-norms": Adapted("nf4-double", _QKVO, upcast="norms"),
+    "nf4-double-qv": Adapted("nf4-double", _QV),
+}
+"""Every tuning with adapters. ``is_wide`` is what PEFT makes of a 16-bit base without autocast."""
 
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
@@ -78,12 +120,18 @@ class Program(NamedTuple):
         return ".".join(parts) + (".selective" if self.recompute == "selective" else "")
 
 
-def program_of(job: Job, attention: Attention, kernels: Kernels, recompute: Recompute) -> Program:
-    """Name the program that a job runs, if it runs one that was traced (``formula.py``)."""
+def program_of(
+    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute, *, gathers: bool = False
+) -> Program:
+    """Name the program that a job runs, if it runs one that was traced (``formula.py``).
+
+    Mixed recipes whose parameters are gathered in 16 bits run what pure ones do.
+    """
+    precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     return Program(
-        architecture=_architecture(job.model, job.precision, attention, kernels),
+        architecture=_architecture(job.model, precision, attention, kernels),
         tuning=tuning_of(job) or "",
-        precision=TRACED_AS[job.precision],
+        precision=precision,
         attention=attention,
         kernels=kernels,
         recompute=recompute,
@@ -95,17 +143,27 @@ def tuning_of(job: Job) -> Tuning | None:
     adapter = job.adapter
     if adapter is None:
         return ""
-    plain = (adapter.dtype, adapter.upcast, adapter.input_requires_grad, adapter.trained_modules)
-    if plain != ("same", "none", False, ()) or adapter.targets != ("all-linear",):
+    base = _base_of(job, adapter)
+    if base is None or job.method == "dora":
         return None
-    if job.method == "dora":
+    if adapter.input_requires_grad or adapter.trained_modules:
         return None
+    is_wide = adapter.dtype == "fp32" and job.precision not in WIDE
+    if is_wide and job.precision not in PURE_HALF:
+        return None
+    asked = Adapted(base, tuple(sorted(adapter.targets)), is_wide, adapter.upcast)
+    return next((name for name, adapted in ADAPTED.items() if adapted == asked), None)
+
+
+def _base_of(job: Job, adapter: Adapter) -> Literal["same", "half", "nf4-double"] | None:
     if adapter.base == "nf4-double":
         return "nf4-double"
+    if adapter.base in QUANTIZED:
+        return None
     own = adapter.base == "same" or job.precision.startswith(adapter.base)
     if adapter.base == "same" or (own and job.precision not in HALF):
-        return "lora"
-    return "lora-half" if own else None
+        return "same"
+    return "half" if own else None
 
 
 def _architecture(

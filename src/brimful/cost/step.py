@@ -2,7 +2,8 @@
 
 time = matrix FLOPs / matrix rate + bytes moved / bandwidth + operations x launch time (Williams et
 al. 2009, "Roofline", without overlap between the two on a CPU). On CUDA the host launches ahead of
-the device, so only what launching takes beyond the device's own work counts.
+the device, so only what launching takes beyond the device's own work counts. What share of its
+rates a device reaches stands in ``efficiency.py``.
 """
 
 from typing import NamedTuple
@@ -10,13 +11,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.assumptions import assumptions_for
-from brimful.cost.family import Family, family_counts, family_dimensions, family_variant
-from brimful.cost.memory import States
+from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
+from brimful.cost.family import (
+    Family,
+    family_counts,
+    family_dimensions,
+    family_micro_batches,
+    family_variant,
+)
 from brimful.cost.profiles import Dimensions, Group, Profile, Run
+from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.job import Job
+from brimful.job import Job, Precision
 
 CAUSAL_SHARE = 0.5
 """Half of a causal attention's scores are masked, and fused kernels skip them.
@@ -42,11 +49,15 @@ class StepWork(NamedTuple):
 
 
 class StepSeconds(NamedTuple):
-    """Where the seconds of one optimizer step go: [strategies] each."""
+    """Where the seconds of one optimizer step go: [strategies] each.
+
+    ``exposed_s`` are those of collectives beyond the device's own work (``traffic.py``).
+    """
 
     matrix_s: Array
     memory_s: Array
     launch_s: Array
+    exposed_s: Array
 
 
 def update_bytes(held: States) -> float:
@@ -80,7 +91,7 @@ def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: 
     counts = family_counts(job, family)
     first = _micro_work(profile, variant.first, dims, counts)
     later = _micro_work(profile, variant.later, dims, counts)
-    total = first + (job.global_batch // family.micro_batch - 1) * later
+    total = first + (family_micro_batches(job, family) - 1) * later
     return StepWork(total[0], total[1], total[2] + moved_by_update, total[3])
 
 
@@ -102,17 +113,44 @@ def _micro_work(
     return total
 
 
-def step_seconds(work: StepWork, job: Job, device: Device) -> StepSeconds | None:
-    """Turn work into seconds; None where a rate of the device is unknown."""
-    assumed = assumptions_for(device)
-    matrix = matrix_rate(device, job.precision) * assumed.matrix_efficiency
-    bandwidth = device.memory_bytes_per_s * assumed.memory_efficiency
-    if not matrix or not bandwidth:
+def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) -> StepSeconds | None:
+    """Turn work into seconds; None where a rate of the device is unknown.
+
+    Args:
+        work: Of one optimizer step on one device.
+        job: Says in which types it computes.
+        device: How fast it is.
+        size: Of its matrix products.
+    """
+    rate, reached = matrix_rate(device, job.precision), efficiency_of(device)
+    matrix = rate * product_share(device, job.precision, size)
+    bandwidth = device.memory_bytes_per_s * reached.memory_share
+    if not np.all(matrix) or not bandwidth:
         return None
     share = 1.0 if device.calibrated else CAUSAL_SHARE
-    matrix_s = (work.matrix_flops + share * work.attention_flops) / matrix
+    attention_s = share * work.attention_flops / (rate * reached.attention_share)
+    matrix_s = work.matrix_flops / matrix + attention_s
     memory_s = work.moved_bytes / bandwidth
     launch_s = work.num_ops * device.op_overhead_s
     if device.kernels == "cuda":
         launch_s = np.maximum(0.0, launch_s - matrix_s - memory_s)
-    return StepSeconds(matrix_s, memory_s, launch_s)
+    return StepSeconds(matrix_s, memory_s, launch_s, np.zeros_like(matrix_s))
+
+
+def utilization(flops: float, seconds: float, device: Device, precision: Precision) -> float | None:
+    """Return the share of a device's dense rate that FLOPs in some seconds amount to.
+
+    MFU where the FLOPs are the model's, HFU where recomputation is among them (arXiv:2204.02311,
+    appendix B). Attention counts whole there, masked or not, and so it does in ``StepWork``.
+
+    Args:
+        flops: Of one device.
+        seconds: In which they were done.
+        device: Its rate is the datasheet's, or measured where it is calibrated.
+        precision: The recipe, which decides the rate.
+
+    Returns:
+        The share; None where the rate is unknown.
+    """
+    rate = matrix_rate(device, precision)
+    return flops / (seconds * rate) if rate and seconds else None

@@ -7,15 +7,16 @@ With adapters every linear layer of a block has two more matrices, A of [rank, i
 from typing import NamedTuple
 
 from brimful.cost.programs import HALF
-from brimful.cost.recipes import RECIPES
+from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of, parameter_count
-from brimful.models.layout import Parameter
+from brimful.models.layout import Parameter, all_parameters
 from brimful.models.spec import ModelSpec
 
 LINEAR = frozenset({"linear", "conv1d"})
 HALF_BYTES = 2
+_WIDE_BYTES = 4
 NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256
 """Weights that share a scale and scales that share one; tested equal to ``build.quantize.nf4``."""
 _CODE_BYTES, _NESTED_CODE_BYTES, _OFFSET_BYTES, _SCALE_BYTES = 16 * 4, 256 * 4, 4, 4
@@ -37,15 +38,55 @@ def trained_shapes(job: Job) -> list[Shape]:
     """List the shape of every parameter that trains, in the order of ``Module.parameters()``."""
     if job.adapter is None:
         return parameter_shapes(job.model)
-    return [
-        shape for layer in _linear_layers(job) for shape in _adapter_shapes(layer, job.adapter.rank)
-    ]
+    rank, targets = job.adapter.rank, job.adapter.targets
+    layers = [layer for layer in _linear_layers(job) if _is_adapted(layer, targets)]
+    return [shape for layer in layers for shape in _adapter_shapes(layer, rank)]
+
+
+def trained_recipe(job: Job) -> Recipe:
+    """Return the bytes of what trains: adapters may be wider than their base."""
+    is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
+    return RECIPES["fp32" if is_wide else job.precision]
 
 
 def _linear_layers(job: Job) -> list[Parameter]:
     blocks = layout_of(job.model).blocks
     layers = [[p for p in run.parameters if p.kind in LINEAR] * run.num_blocks for run in blocks]
     return [layer for run in layers for layer in run]
+
+
+def _is_adapted(layer: Parameter, targets: tuple[str, ...]) -> bool:
+    """Whether a layer, such as ``self_attn.q_proj.weight``, is among the targets."""
+    names = {layer.name.removesuffix(".weight").rpartition(".")[2], "all-linear"}
+    return not names.isdisjoint(targets)
+
+
+class Part(NamedTuple):
+    """Shapes of parameters that are gathered together.
+
+    Attributes:
+        every: Of all of them, adapters too.
+        trained: Of those that train.
+    """
+
+    every: list[Shape]
+    trained: list[Shape]
+
+
+def trained_parts(job: Job) -> tuple[Part, Part]:
+    """Return the parameters of one block, and of what is in no block.
+
+    Of a model with several kinds of blocks the first kind is taken.
+    """
+    layout = layout_of(job.model)
+    block = [p.shape for p in layout.blocks[0].parameters]
+    around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
+    rest = [p.shape for part in around for p in part]
+    if job.adapter is None:
+        return Part(block, block), Part(rest, rest)
+    layers = [p for p in layout.blocks[0].parameters if p.kind in LINEAR]
+    adapters = [s for layer in layers for s in _adapter_shapes(layer, job.adapter.rank)]
+    return Part([*block, *adapters], adapters), Part(rest, [])
 
 
 def has_biases(spec: ModelSpec) -> bool:
@@ -72,12 +113,18 @@ def frozen_bytes(job: Job) -> Frozen:
         return Frozen(0, 0)
     element = HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
     total = parameter_count(job.model).total
+    widened = (_WIDE_BYTES - element) * _num_norms(job) if job.adapter.upcast == "norms" else 0
     if job.adapter.base not in QUANTIZED:
-        return Frozen(total * element, 0)
+        return Frozen(total * element + widened, 0)
     sizes = [layer.num_elements for layer in _linear_layers(job)]
     packed = sum(-(-size // 2) for size in sizes)
     constants = sum(map(nf4_constants, sizes))
-    return Frozen((total - sum(sizes)) * element + packed, constants)
+    return Frozen((total - sum(sizes)) * element + widened + packed, constants)
+
+
+def _num_norms(job: Job) -> int:
+    parameters = all_parameters(layout_of(job.model))
+    return sum(p.num_elements for p in parameters if p.kind == "norm")
 
 
 def _is_half(job: Job) -> bool:

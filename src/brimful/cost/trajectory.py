@@ -5,14 +5,14 @@ runs repeat, so the level at the start of the n-th is linear in n and only the e
 Everything works on arrays over strategies at once: counts of blocks and chunks may be arrays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Group, Profile, Run, Term, Variant
+from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Group, Profile, Run, Term
 
 Array = NDArray[np.float64]
 
@@ -35,6 +35,14 @@ def evaluate_terms(terms: tuple[Term, ...], dims: Dimensions) -> float:
     """Compute a formula: the sum of coefficient times product of the named dimensions."""
     total: float = sum(t.coefficient * prod(getattr(dims, f) for f in t.factors) for t in terms)
     return total
+
+
+def kinds_bytes(profile: Profile, dims: Dimensions, num_batches: int) -> Array:
+    """Compute the same for dimensions that are arrays: [kinds, batches]."""
+    sizes = np.zeros((len(profile.kinds), num_batches))
+    for row, kind in enumerate(profile.kinds):
+        sizes[row] = evaluate_terms(kind.terms, dims)
+    return sizes
 
 
 def kind_bytes(profile: Profile, dims: Dimensions) -> Array:
@@ -69,14 +77,15 @@ def follow(
     Args:
         profile: Where the runs' works and kinds are.
         runs: In order.
-        sizes: [rows, kinds]: bytes of each kind; one row for the total, or one per item.
+        sizes: [rows, kinds, strategies or 1]: bytes of each kind; one row for the total, or one per
+            item.
         counts: Number of members of each group, [strategies] each.
 
     Returns:
         The peak of the rows' sum, with every row's part of it.
     """
     middle = middles(counts, runs)
-    num = max((len(n) for n in middle.values()), default=1)
+    num = max((len(n) for n in (*middle.values(), sizes[0, 0])), default=1)
     level = np.zeros((sizes.shape[0], num))
     best = Peak(np.zeros_like(level), level, np.zeros(num, dtype=np.int64))
     for index, run in enumerate(runs):
@@ -96,7 +105,7 @@ def _inside(
     for group, count in middle.items():
         caused = [i for i in set(events.tolist()) if profile.kinds[i].origin == group]
         times[caused] = count
-    return np.cumsum(sizes[:, events, None] * times[events], axis=1)
+    return np.cumsum(sizes[:, events] * times[events], axis=1)
 
 
 def _higher(best: Peak, level: Array, inside: Array, repeat: Array, index: int) -> Peak:
@@ -113,27 +122,33 @@ def _higher(best: Peak, level: Array, inside: Array, repeat: Array, index: int) 
 
 
 def follow_step(
-    profile: Profile,
-    variant: Variant,
-    sizes: Array,
+    micro_batches: Sequence[tuple[Profile, tuple[Run, ...]]],
+    sizes: Sequence[Array],
     counts: Mapping[Group, Array],
-    *,
-    accumulates: bool,
 ) -> tuple[Peak, tuple[Run, ...]]:
-    """Follow all micro-batches of a step; the second stands for every later one.
+    """Follow the micro-batches of a step; the second of two stands for every later one.
+
+    Args:
+        micro_batches: One or two: their profiles and runs.
+        sizes: Those of each, see ``follow``.
+        counts: Number of members of each group, [strategies] each.
 
     Returns:
         The peak above the level at the step's start, and the runs its index refers to.
     """
-    first = follow(profile, variant.first, sizes, counts)
-    if not accumulates:
-        return first, variant.first
-    later = follow(profile, variant.later, sizes, counts)
+    first, *others = (
+        follow(profile, runs, mine, counts)
+        for (profile, runs), mine in zip(micro_batches, sizes, strict=True)
+    )
+    runs = micro_batches[0][1]
+    if not others:
+        return first, runs
+    later = others[0]
     raised = later.level + first.end
     higher = raised.sum(0) > first.level.sum(0)
     peak = Peak(
         level=np.where(higher, raised, first.level),
         end=first.end + later.end,
-        run=np.where(higher, later.run + len(variant.first), first.run),
+        run=np.where(higher, later.run + len(runs), first.run),
     )
-    return peak, variant.first + variant.later
+    return peak, runs + micro_batches[1][1]

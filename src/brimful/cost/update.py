@@ -12,9 +12,9 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from brimful.cost.recipes import FP32_BYTES, RECIPES
+from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
-from brimful.cost.trained import trained_shapes
+from brimful.cost.trained import trained_recipe, trained_shapes
 from brimful.job import Job, Optimizer
 
 MASTERS_BUCKET_BYTES = 2**25
@@ -139,16 +139,17 @@ _WHY: dict[Optimizer, str] = {
 }
 
 
-def update_of(job: Job, kernels: str) -> Update:
+def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> Update:
     """Follow the first update and a later one of a job that has a formula.
 
     Args:
         job: What is trained.
         kernels: ``cuda`` or ``cpu``.
+        shapes: Of what this device updates; None: of everything that trains.
     """
-    recipe, rule = RECIPES[job.precision], _RULES[job.optimizer]
+    recipe, rule = trained_recipe(job), _RULES[job.optimizer]
     held = Held(recipe.updated, kernels, job.beta1, job.weight_decay)
-    shapes = trained_shapes(job)
+    shapes = trained_shapes(job) if shapes is None else shapes
     kept = _num(shapes) * recipe.master  # all masters are made before the first bucket
     first_peak, transient = kept, 0
     for bucket in _buckets(shapes, is_cut=bool(recipe.master)):

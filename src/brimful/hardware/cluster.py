@@ -133,15 +133,15 @@ def spelled(cluster: Cluster) -> str:
 
 
 def check_one_device(cluster: Cluster) -> Cluster:
-    """Return the cluster as it is, or say that what was asked for is more than can be planned.
+    """Return the cluster as it is, or say that it is more than this version trains on.
 
     Raises:
         UnsupportedError: It has more than one device.
     """
     if cluster.num_devices > 1:
         raise UnsupportedError(
-            f"this version plans for 1 device and {spelled(cluster)} asks for "
-            f"{cluster.num_devices}; use 1x{cluster.name}"
+            f"this version trains on 1 device and {spelled(cluster)} asks for "
+            f"{cluster.num_devices}; use 1x{cluster.name}, or plan and simulate for many"
         )
     return cluster
 
@@ -150,18 +150,14 @@ def check_cluster(cluster: Cluster) -> Cluster:
     """Return the cluster of a plan as it is, or say what is wrong with it.
 
     Raises:
-        UnsupportedError: It has more than one device.
         InputError: Its counts disagree, its device has no memory, or a rate is below 0.
     """
     device = cluster.device
-    if cluster.num_devices != 1:
-        raise UnsupportedError(
-            f"cluster.num_devices={cluster.num_devices} and this version plans for 1; write 1"
-        )
-    if cluster.num_nodes != 1 or cluster.devices_per_node != 1:
+    counts = (cluster.num_devices, cluster.num_nodes, cluster.devices_per_node)
+    if min(counts) < 1 or counts[0] != counts[1] * counts[2]:
         raise InputError(
-            f"cluster.num_devices=1 is not num_nodes={cluster.num_nodes} times "
-            f"devices_per_node={cluster.devices_per_node}; write 1 for both"
+            f"cluster.num_devices={counts[0]} is not num_nodes={counts[1]} times "
+            f"devices_per_node={counts[2]}; give 1 or more of each, and their product"
         )
     if device.usable_bytes < 1:
         raise InputError(

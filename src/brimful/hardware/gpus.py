@@ -8,11 +8,11 @@ from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
-from brimful.hardware.links import network, node_links
+from brimful.hardware.links import assumed_network, network, node_links
 from brimful.hardware.probe import host_ram_bytes, probe_local
 from brimful.units import format_bytes
 
-__all__ = ["LOCAL", "gpus", "load_cluster"]
+__all__ = ["LOCAL", "count_devices", "gpus", "load_cluster"]
 
 LOCAL = "local"
 _COUNTED = re.compile(r"(?P<counts>(?:\d+x){1,2})(?P<gpu>.+)")
@@ -26,7 +26,8 @@ def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str
         name: ``local``, a GPU such as ``h100-80gb``, ``8xh100-80gb``, or nodes and devices per
             node as in ``4x8xh100-80gb``.
         memory_limit_bytes: Bytes the run may use of what the device offers; None for all of them.
-        network_name: What lies between nodes, of ``links.network_names``; empty: not said.
+        network_name: What lies between nodes, of ``links.network_names``; empty: that of the
+            maker's own systems with this GPU, where there are any.
 
     Returns:
         Its devices and hosts; what plans for one device only checks that itself
@@ -52,8 +53,18 @@ def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str
         num_nodes=num_nodes,
         devices_per_node=per_node,
         link=_link(gpu) if per_node > 1 else "",
-        network=network_name if num_nodes > 1 else "",
+        network=(network_name or assumed_network(device.name)) if num_nodes > 1 else "",
     )
+
+
+def count_devices(name: str) -> int:
+    """Return how many devices a name of ``load_cluster`` asks for.
+
+    Raises:
+        InputError: A number is absurd.
+    """
+    num_nodes, per_node, _ = _split(name)
+    return num_nodes * per_node
 
 
 def _check_name(gpu: str) -> None:

@@ -1,7 +1,8 @@
 """What lies between GPUs, as values: the link of a node, the network between nodes.
 
-Rates are peaks of data sheets. Latencies are assumed, and each source says so. Owns
-``data/links``; the links of a GPU stand in its own datasheet.
+Rates are peaks of data sheets. Latencies are assumed, and so are most shares of a peak that
+messages reach; each source says so. Owns ``data/links``; the links of a GPU stand in its own
+datasheet.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ import msgspec
 
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.cluster import Cluster
-from brimful.hardware.datasheets import Datasheet, SheetLink, cited
+from brimful.hardware.datasheets import Datasheet, SheetLink, cited, datasheets
 
 _FILE = "data/links/links.json"
 NodeLink = Literal["nvlink", "xgmi", "pcie"]
@@ -27,13 +28,15 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         kind: What it is.
         bytes_per_s: Of one GPU in one direction, to all others together; None: unknown.
         latency_s: Assumed time of a small message.
-        source: Where the rate was taken from, and that the latency is assumed.
+        efficiency: Share of ``bytes_per_s`` that large messages reach, 0 to 1.
+        source: Where rate and efficiency were taken from, and that the latency is assumed.
     """
 
     name: str
     kind: NodeLink | Networking
     bytes_per_s: float | None
     latency_s: float
+    efficiency: float
     source: str
 
     @property
@@ -44,6 +47,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class _Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     latency_s: float
+    source: str
+
+
+class _Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    share: float
     source: str
 
 
@@ -59,7 +67,9 @@ class _Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     latencies: dict[NodeLink, _Latency]
+    efficiencies: dict[NodeLink | Networking, _Efficiency]
     networks: dict[str, _Network]
+    assumed: dict[str, str]
 
 
 @cache
@@ -74,15 +84,21 @@ def node_links(sheet: Datasheet) -> tuple[Link, ...]:
 
 
 def _node_link(sheet: Datasheet, link: SheetLink) -> Link:
-    latency = _table().latencies[link.kind]
+    latency, reached = _table().latencies[link.kind], _table().efficiencies[link.kind]
     lanes = f"x{link.width}" if link.kind == "pcie" else ""
     return Link(
         name=f"{link.kind}-{link.generation}{lanes}",
         kind=link.kind,
         bytes_per_s=link.bytes_per_s,
         latency_s=latency.latency_s,
-        source=f"{cited(sheet, f'links.{link.kind}')}; latency {latency.source}",
+        efficiency=reached.share,
+        source=f"{cited(sheet, f'links.{link.kind}')}; latency {latency.source}; "
+        f"{_reached_words(reached)}",
     )
+
+
+def _reached_words(reached: _Efficiency) -> str:
+    return f"{reached.share:.0%} of the peak reached: {reached.source}"
 
 
 def network_names() -> tuple[str, ...]:
@@ -106,14 +122,31 @@ def network(name: str, *, devices_per_node: int) -> Link:
     if devices_per_node < 1:
         raise InputError(f"devices_per_node={devices_per_node} share {name}; give 1 or more")
     row = _table().networks[name]
+    reached = _table().efficiencies[row.kind]
     share = devices_per_node if row.shared_by_node else 1
     return Link(
         name=name,
         kind=row.kind,
         bytes_per_s=row.bytes_per_s / share,
         latency_s=row.latency_s,
-        source=row.source,
+        efficiency=reached.share,
+        source=f"{row.source}; {_reached_words(reached)}",
     )
+
+
+def link_of(cluster: Cluster) -> Link | None:
+    """Return what lies between the devices of a node; None for one device or where unknown."""
+    sheet = datasheets().get(cluster.device.name)
+    links = () if sheet is None else node_links(sheet)
+    return next((link for link in links if link.name == cluster.link), None)
+
+
+def assumed_network(gpu: str) -> str:
+    """Name the network of the maker's own systems with a GPU; empty where there are none.
+
+    Source: ``assumed`` in ``data/links/links.json``, one adapter per GPU in each.
+    """
+    return _table().assumed.get(gpu, "")
 
 
 def network_of(cluster: Cluster) -> Link | None:

@@ -227,7 +227,7 @@ def inputs_section(folder: RunFolder) -> Html:
     plan = folder.plan
     job = _input_list("Job", job_inputs(plan.job))
     strategy = _input_list("Strategy", strategy_inputs(plan.strategy))
-    machine = _input_list("Machine", cluster_inputs(plan.cluster))
+    machine = _input_list("Machine", cluster_inputs(plan.cluster, plan.job.precision))
     return Html(f'<div class="columns"><div>{job}</div><div>{strategy}{machine}</div></div>')
 
 

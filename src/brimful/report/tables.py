@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.table import Table
 
 
@@ -42,11 +42,18 @@ def pairs_table(pairs: Sequence[tuple[str, str]], *, title: str) -> "Table":
     return grid
 
 
-def bullets(title: str, lines: Sequence[str]) -> "Group":
-    """Lay out sentences under a heading, each on a line of its own."""
-    from rich.console import Group
+def line_of(words: str) -> "RenderableType":
+    """Lay out one sentence, indented, folded where it is longer than the page."""
     from rich.padding import Padding
     from rich.text import Text
 
-    rows = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in lines or ("none",)]
+    return Padding(Text(words, overflow="fold"), (0, 0, 0, 2))
+
+
+def bullets(title: str, lines: Sequence[str]) -> "Group":
+    """Lay out sentences under a heading, each on a line of its own."""
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = [line_of(line) for line in lines or ("none",)]
     return Group(Text(title, style="bold"), *rows)

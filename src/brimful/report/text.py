@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
+from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.plan import Estimate, Plan
@@ -13,18 +14,21 @@ from brimful.report.words import (
     UNKNOWN,
     cluster_inputs,
     considered_fit,
+    cost_words,
     fit_sentence,
     format_band,
     format_value,
     job_inputs,
     share_words,
+    speed_words,
+    spread_words,
     step_time_words,
     strategy_inputs,
     verdict_cells,
 )
 from brimful.rungs import Simulation
 from brimful.search.record import Considered, SearchRecord
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, world_size
 from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.verdict import Verdict
 
@@ -62,7 +66,14 @@ def plain_lines(renderable: "RenderableType", *, width: int = WIDTH) -> list[str
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate) -> "Group":
+def estimate_tables(
+    job: Job,
+    cluster: Cluster,
+    strategy: Strategy,
+    estimate: Estimate,
+    *,
+    cost: Cost | None = None,
+) -> "Group":
     """Lay out what arithmetic says, and everything that it was asked.
 
     Args:
@@ -70,6 +81,7 @@ def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Es
         cluster: What it runs on.
         strategy: How it is run.
         estimate: The first rung.
+        cost: Of the whole run; None: not asked for.
 
     Returns:
         Inputs with every default, items at the peak, phases, totals, assumptions, and a last line
@@ -90,6 +102,7 @@ def estimate_tables(job: Job, cluster: Cluster, strategy: Strategy, estimate: Es
         blank,
         _totals(estimate),
         blank,
+        *(() if cost is None else (cost_table(cost), blank)),
         bullets("Assumptions", estimate.assumptions),
         blank,
         Text(verdict, style="bold green" if estimate.fits else "bold red"),
@@ -163,7 +176,9 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
     counts = f"{record.num_considered} {looked_at}, {record.num_fitting} fit"
     table = plain_table(f"Strategies: {counts}")
     table.add_column("")
-    for heading in ("micro-\nbatch", "check-\npointing", "loss\nchunks"):
+    is_spread = any(world_size(row.strategy) > 1 for row in record.rows)
+    headings = ("micro-\nbatch", "check-\npointing", "loss\nchunks")
+    for heading in ("zero x\nshards", *headings) if is_spread else headings:
         table.add_column(heading, justify="right")
     for heading in ("peak", "step"):
         table.add_column(heading, justify="right")
@@ -172,6 +187,7 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
         won = winner is not None and row.strategy == winner
         cells = (
             ">" if won else "",
+            *([spread_words(row.strategy)] if is_spread else []),
             str(row.strategy.micro_batch),
             row.strategy.activation_checkpointing,
             str(row.strategy.loss_chunks),
@@ -243,6 +259,18 @@ def device_table(device: Device) -> "Table":
     return pairs_table(pairs, title=f"Machine {device.name}")
 
 
+def cost_table(cost: Cost) -> "Group":
+    """Lay out what a finished run costs, and on what that rests.
+
+    Args:
+        cost: The prediction.
+    """
+    from rich.console import Group
+
+    table = pairs_table(cost_words(cost), title="The whole run (predicted)")
+    return Group(table, bullets("It rests on", cost.assumptions))
+
+
 def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
     """Lay out everything that was asked, defaults included.
 
@@ -254,7 +282,7 @@ def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
     blocks = (
         ("job", job_inputs(job)),
         ("strategy", strategy_inputs(strategy)),
-        ("machine", cluster_inputs(cluster)),
+        ("machine", cluster_inputs(cluster, job.precision)),
     )
     flows = [(name, "  ".join(f"{k}={v}" for k, v in pairs)) for name, pairs in blocks]
     return pairs_table(flows, title="Inputs, with every default")
@@ -295,5 +323,6 @@ def _totals(estimate: Estimate) -> "Table":
             "step work",
             f"{estimate.step_flops / 1e12:.4g} TFLOP" if estimate.step_flops else UNKNOWN,
         ),
+        *speed_words(estimate),
     ]
     return pairs_table(pairs, title="Totals (predicted)")

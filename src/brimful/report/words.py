@@ -5,14 +5,21 @@ from typing import Any
 import msgspec
 
 from brimful.cost.estimate import limit_bytes
+from brimful.cost.money import Cost
 from brimful.errors import BrimfulError
-from brimful.hardware.cluster import Cluster
-from brimful.job import Job, Method, Task
+from brimful.hardware.cluster import Cluster, Device, matrix_rate
+from brimful.job import Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.plan import Band, Estimate, Plan
 from brimful.rungs import Measurement, Reserved, Simulation
 from brimful.search.record import Considered
-from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
+from brimful.strategy import (
+    Strategy,
+    is_selective,
+    num_checkpointed,
+    num_micro_batches,
+    world_size,
+)
 from brimful.units import (
     format_bytes,
     format_count,
@@ -95,24 +102,23 @@ def _setting(value: Any) -> str:
 
 def strategy_inputs(strategy: Strategy) -> list[tuple[str, str]]:
     """List every field of the strategy by the name under which it can be set."""
-    return [
-        ("micro_batch", str(strategy.micro_batch)),
-        ("activation_checkpointing", strategy.activation_checkpointing),
-        ("loss_chunks", str(strategy.loss_chunks)),
-        ("attention", strategy.attention),
-    ]
+    return [(name, str(getattr(strategy, name))) for name in strategy.__struct_fields__]
 
 
-def cluster_inputs(cluster: Cluster) -> list[tuple[str, str]]:
-    """List what is known of the machine; a rate of 0 is unknown."""
-    device, rates = cluster.device, cluster.device.matrix_flops_per_s
+def cluster_inputs(cluster: Cluster, precision: Precision) -> list[tuple[str, str]]:
+    """List what is known of the machine; a rate of 0 is unknown.
+
+    Args:
+        cluster: The machine.
+        precision: The recipe, whose own rate is listed beside fp32's.
+    """
+    device = cluster.device
     return [
         ("gpus", f"{cluster.num_devices} x {cluster.name}"),
         ("device", device.description),
         ("kernels", device.kernels),
         ("usable_memory", format_bytes(device.usable_bytes)),
-        ("fp32_rate", _rate(rates.fp32, "FLOP")),
-        ("bf16_rate", _rate(rates.bf16, "FLOP")),
+        *_rates(device, precision),
         ("memory_rate", _rate(device.memory_bytes_per_s, "B")),
         ("op_overhead", format_seconds(device.op_overhead_s)),
         ("calibrated", "yes" if device.calibrated else "no"),
@@ -122,6 +128,14 @@ def cluster_inputs(cluster: Cluster) -> list[tuple[str, str]]:
         ),
         ("source", device.source),
     ]
+
+
+def _rates(device: Device, precision: Precision) -> list[tuple[str, str]]:
+    """List the rate at which the recipe's products run, after that of fp32."""
+    rows = [("fp32_rate", device.matrix_flops_per_s.fp32)]
+    if precision != "fp32":
+        rows.append((f"{precision}_rate", matrix_rate(device, precision)))
+    return [(name, _rate(rate, "FLOP")) for name, rate in rows]
 
 
 def _rate(rate_per_s: float, unit: str) -> str:
@@ -149,7 +163,11 @@ OPENED_BY: dict[Task, str] = {
 def plan_words(plan: Plan) -> str:
     """Say in one sentence what is run and how."""
     job, strategy = plan.job, plan.strategy
-    how = [_checkpointing_words(job, strategy), *_loss_words(job, strategy)]
+    how = [
+        *_device_words(strategy),
+        _checkpointing_words(job, strategy),
+        *_loss_words(job, strategy),
+    ]
     if job.task != "module":
         how.append(f"{strategy.attention} attention")
     return (
@@ -179,6 +197,32 @@ def _batch_words(job: Job) -> str:
     rows = {"wrapped": "sequences", "none": "samples of at most", "documents": "packed rows"}
     of = "" if job.packing == "none" else "of "
     return f"{job.global_batch} {rows[job.packing]} {of}{job.seq_len} tokens"
+
+
+def spread_words(strategy: Strategy) -> str:
+    """Name the stage of ZeRO and its shards: ``3 x 8``, ``2 x 4 hold``, ``0`` for DDP."""
+    shards = f" x {strategy.dp_shard}" if strategy.zero else ""
+    return f"{strategy.zero}{shards}{' hold' if strategy.accumulate == 'hold' else ''}"
+
+
+def _device_words(strategy: Strategy) -> list[str]:
+    """Say in words how a model is spread; nothing of one device."""
+    num = world_size(strategy)
+    if num == 1:
+        return []
+    what = _SHARDED[strategy.zero]
+    if strategy.zero == 0:
+        return [f"on {num} devices, {what}"]
+    groups = f" in each of {strategy.dp_replicate} groups" if strategy.dp_replicate > 1 else ""
+    return [f"on {num} devices, {what} sharded over {strategy.dp_shard}{groups}"]
+
+
+_SHARDED = {
+    0: "each with the whole model",
+    1: "optimizer state",
+    2: "gradients and optimizer state",
+    3: "parameters, gradients and optimizer state",
+}
 
 
 def _micro_batch_words(job: Job, strategy: Strategy) -> str:
@@ -300,8 +344,33 @@ def step_time_words(estimate: Estimate | None) -> str:
     parts = estimate.predicted_step_time
     if parts is None:
         return text
+    between = f", collectives beyond that {format_seconds(parts.exposed_s)}"
     return (
         f"{text}: matrix products {format_seconds(parts.matrix_s)}, "
         f"memory traffic {format_seconds(parts.memory_s)}, "
-        f"launches {format_seconds(parts.launch_s)}"
+        f"launches {format_seconds(parts.launch_s)}{between if parts.exposed_s else ''}"
     )
+
+
+def speed_words(estimate: Estimate) -> list[tuple[str, str]]:
+    """List tokens per second and what share of the devices' rate a step uses."""
+    if estimate.tokens_per_s is None:
+        return []
+    rows = [("speed", f"{format_count(estimate.tokens_per_s)} tokens/s")]
+    if estimate.mfu is not None and estimate.hfu is not None:
+        rows.append(
+            ("MFU, HFU", f"{estimate.mfu:.1%} without, {estimate.hfu:.1%} with recomputing")
+        )
+    return rows
+
+
+def cost_words(cost: Cost) -> list[tuple[str, str]]:
+    """List what a run costs; what is unknown says so."""
+    energy, usd = cost.energy_kwh, cost.usd
+    return [
+        ("tokens", f"{format_count(cost.num_tokens)} in {cost.num_steps} steps"),
+        ("time", UNKNOWN if cost.hours is None else format_seconds(cost.hours * 3600)),
+        ("GPU-hours", UNKNOWN if cost.gpu_hours is None else f"{cost.gpu_hours:,.4g}"),
+        ("energy", UNKNOWN if energy is None else f"{energy:,.4g} kWh"),
+        ("dollars", UNKNOWN if usd is None else f"{usd:,.2f} USD"),
+    ]

@@ -1,18 +1,23 @@
 """Why a plan won: the runners-up, the rejected with their shortfall, and the ways out."""
 
-from collections.abc import Callable, Hashable, Iterable
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.cost.estimate import allocatable_bytes, estimate, estimate_or_none
 from brimful.errors import UnsupportedError
-from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cluster import Cluster, Device, spelled
+from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import gpus
+from brimful.hardware.links import node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Plan
+from brimful.search.offers import offers
 from brimful.search.record import SEARCH_SCHEMA, Considered, Rung, SearchRecord
 from brimful.search.table import Table
 from brimful.strategy import Strategy
@@ -20,6 +25,10 @@ from brimful.units import format_bytes, format_signed_percent
 
 NUM_RUNNERS_UP = 6
 NUM_REJECTED = 6
+MAX_WAYS = 3
+UNKNOWN_SHORT = 0.5
+"""Bytes by which a GPU that does not exist is short: less than any that was counted, since that
+there is none says more than by how much the rest is short."""
 MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
 
@@ -34,8 +43,8 @@ def record(
 ) -> SearchRecord:
     """Pick the rows worth showing out of a ranked table.
 
-    Runners-up are the best of each other way of cutting the batch and the loss, so that they differ
-    in kind; rejected are the fastest that do not fit, one per way. Of the few strategies that were
+    Runners-up are the best of each other stage of ZeRO and way of cutting the batch and the loss, so
+    that they differ in kind; rejected are the fastest that do not fit, one per way. Of the few strategies that were
     simulated, kinds of checkpointing are ways of their own.
 
     Args:
@@ -53,9 +62,10 @@ def record(
     # Where nothing fits, the nearest misses help more than the fastest ones.
     candidates = by_time if fitting else order
 
-    def way(row: int) -> tuple[int, bool, str]:
+    def way(row: int) -> tuple[int, int, bool, str]:
         kind = strategy(row).activation_checkpointing if rung == "simulated" else ""
         return (
+            int(table.zero[row]),
             int(table.micro_batch[row]),
             bool(table.loss_chunks[row] > 1),
             kind.partition(":")[0],
@@ -117,6 +127,20 @@ Shortfall = Callable[[Job, Cluster, Strategy], int]
 """Returns by how many bytes a strategy does not fit; 0 or less where it does."""
 
 
+class WayOut(NamedTuple):
+    """Something else that was tried.
+
+    Attributes:
+        words: What, and what came of it.
+        short_bytes: By how many bytes it does not fit; 0 or less where it does.
+        s_per_token: Its predicted seconds per token; infinite: unknown.
+    """
+
+    words: str
+    short_bytes: float
+    s_per_token: float
+
+
 def ways_out(plan: Plan, *, shortfall: Shortfall) -> tuple[str, ...]:
     """Say what would make a plan fit that does not: each was evaluated, none is advice by rote.
 
@@ -125,11 +149,16 @@ def ways_out(plan: Plan, *, shortfall: Shortfall) -> tuple[str, ...]:
         shortfall: Evaluates, by formula or by simulation.
 
     Returns:
-        At most three sentences: shorter sequences, another recipe, a larger GPU.
+        Of shorter sequences, what the job's owner could allow and a larger GPU, all under the
+        plan's own strategy, the three that take least time per token; where fewer fit, those that
+        are short of least follow.
     """
-    ways = (_shorter_sequences, _lighter_recipe, _larger_gpu)
-    found = (way(plan, shortfall) for way in ways)
-    return tuple(sentence for sentence in found if sentence)
+    larger = _larger_gpu(plan, shortfall)
+    tried = [_shorter_sequences(plan, shortfall), *_allowed(plan, shortfall), larger]
+    found = [way for way in tried if way is not None]
+    fitting = sorted((way for way in found if way.short_bytes <= 0), key=lambda w: w.s_per_token)
+    misses = sorted((way for way in found if way.short_bytes > 0), key=lambda w: w.short_bytes)
+    return tuple(way.words for way in [*fitting, *misses][:MAX_WAYS])
 
 
 def shortfall_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int:
@@ -142,40 +171,80 @@ def shortfall_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int:
     return peak - allocatable_bytes(cluster.device)
 
 
-def _shorter_sequences(plan: Plan, shortfall: Shortfall) -> str:
+def _s_per_token(job: Job, cluster: Cluster, strategy: Strategy) -> float:
+    """Return the predicted seconds per token; infinite where they are unknown."""
+    made = estimate_or_none(job, cluster, strategy)
+    if made is None or made.predicted_step_s is None:
+        return math.inf
+    return made.predicted_step_s / job.tokens_per_step
+
+
+def _speed(s_per_token: float) -> str:
+    return "" if math.isinf(s_per_token) else f", {1 / s_per_token:.4g} tokens/s"
+
+
+def _shorter_sequences(plan: Plan, shortfall: Shortfall) -> WayOut | None:
     seq_len = plan.job.seq_len // 2
     while seq_len >= MIN_SEQ_LEN:
         job = msgspec.structs.replace(plan.job, seq_len=seq_len)
-        if shortfall(job, plan.cluster, plan.strategy) <= 0:
-            return f"--seq-len {seq_len} would fit (it changes what is learnt)"
+        short = shortfall(job, plan.cluster, plan.strategy)
+        if short <= 0:
+            cost = _s_per_token(job, plan.cluster, plan.strategy)
+            words = f"--seq-len {seq_len} would fit{_speed(cost)} (it changes what is learnt)"
+            return WayOut(words, short, cost)
         seq_len //= 2
-    return ""
+    return None
 
 
-def _lighter_recipe(plan: Plan, shortfall: Shortfall) -> str:
-    if plan.job.precision in {"bf16", "fp16"}:
-        return ""
-    job = msgspec.structs.replace(plan.job, precision="bf16", loss_scale=None)
-    short = shortfall(job, plan.cluster, plan.strategy)
-    words = "would fit" if short <= 0 else f"would still be short by {format_bytes(short)}"
-    return f"--precision bf16 {words} (no fp32 master weights: it changes what is learnt)"
+def _allowed(plan: Plan, shortfall: Shortfall) -> Iterator[WayOut]:
+    """Try what the owner could allow; by simulation, which takes seconds each, pure bf16 only."""
+    for offer in offers(plan.job):
+        if plan.estimate is None and not offer.allow.startswith("--precision"):
+            continue
+        try:
+            short = shortfall(offer.job, plan.cluster, plan.strategy)
+        except UnsupportedError:
+            continue  # no formula covers it
+        cost = _s_per_token(offer.job, plan.cluster, plan.strategy)
+        fits = f"would fit{_speed(cost)}"
+        words = fits if short <= 0 else f"would still be short by {format_bytes(short)}"
+        yield WayOut(
+            f"{offer.allow} {words} ({offer.price}: it changes what is learnt)", short, cost
+        )
 
 
-def _larger_gpu(plan: Plan, shortfall: Shortfall) -> str:
+def _larger_gpu(plan: Plan, shortfall: Shortfall) -> WayOut:
+    """Try as many of every larger GPU, smallest first."""
     by_size = sorted(gpus().values(), key=lambda device: device.usable_bytes)
     for device in by_size:
-        cluster = Cluster(name=device.name, device=device, num_devices=1, host_ram_bytes=0)
+        cluster = _with_gpu(plan.cluster, device)
         try:
-            fits = shortfall(plan.job, cluster, plan.strategy) <= 0
+            short = shortfall(plan.job, cluster, plan.strategy)
         except UnsupportedError:
             continue  # its kernels are not known, or it cannot run this attention
-        if fits and not _emulates(plan.job, device):
-            return f"--gpus {device.name} is the smallest known GPU on which this strategy fits"
-    need = "it needs several devices"
+        if short <= 0 and not _emulates(plan.job, device):
+            cost = _s_per_token(plan.job, cluster, plan.strategy)
+            words = "is the smallest known GPU on which this strategy fits"
+            return WayOut(f"--gpus {spelled(cluster)} {words}{_speed(cost)}", short, cost)
+    return WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf)
+
+
+def _with_gpu(cluster: Cluster, device: Device) -> Cluster:
+    """Return a cluster of as many devices of another kind, by the fastest link that those have."""
+    link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
+    return msgspec.structs.replace(
+        cluster, name=device.name, device=device, host_ram_bytes=0, link=link
+    )
+
+
+def _no_gpu(plan: Plan) -> str:
+    need = "it needs more devices"
     if plan.estimate is not None:
         total = parameter_count(plan.job.model).total
-        need = f"{total / 1e9:.1f} B parameters need several devices"
-    return f"no single known GPU holds it: {need}"
+        need = f"{total / 1e9:.1f} B parameters need more devices"
+    num = plan.cluster.num_devices
+    who = "no single known GPU holds" if num == 1 else f"no {num} of any known GPU hold"
+    return f"{who} it: {need}"
 
 
 def _emulates(job: Job, device: Device) -> bool:

@@ -1,22 +1,29 @@
-"""The space of strategies for a job on one device."""
+"""The space of strategies for a job on a number of devices."""
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
-from brimful.cost.profiles import Body, is_shipped
+from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped
 from brimful.cost.programs import Kernels, program_of
+from brimful.errors import InputError, UnsupportedError
 from brimful.job import Job
+from brimful.search.grid import Grid
 from brimful.strategy import (
+    Accumulate,
     Attention,
     Recompute,
     Strategy,
+    Zero,
+    check_spread,
     check_strategy,
     num_checkpointed,
+    placed,
     recompute_of,
 )
 
@@ -32,35 +39,136 @@ class Pins(NamedTuple):
         micro_batch: Sequences per forward pass.
         activation_checkpointing: ``none``, ``full``, ``full:K`` or ``selective``.
         loss_chunks: Pieces of the loss.
+        zero: Which states are sharded.
+        dp_replicate: Groups of devices that each hold a whole model.
+        dp_shard: Devices that share one copy.
+        accumulate: What happens to gradients between micro-batches.
+        tp: Devices that share every matrix.
+        pp: Stages of a pipeline.
     """
 
-    micro_batch: int | None
-    activation_checkpointing: str | None
-    loss_chunks: int | None
+    micro_batch: int | None = None
+    activation_checkpointing: str | None = None
+    loss_chunks: int | None = None
+    zero: Zero | None = None
+    dp_replicate: int | None = None
+    dp_shard: int | None = None
+    accumulate: Accumulate | None = None
+    tp: int | None = None
+    pp: int | None = None
 
 
-def families(job: Job, pins: Pins, *, attention: Attention, kernels: Kernels) -> Iterator[Family]:
-    """Yield every family of strategies that can run the job.
+class Spread(NamedTuple):
+    """A way of spreading a model over devices, but for the number of shards.
 
-    Micro-batches divide the global batch; chunks of the loss divide a micro-batch's tokens, so that
-    every chunk is of one size; any number of blocks may be checkpointed, in full or selectively
-    where that was traced.
+    Attributes:
+        zero: Which states are sharded.
+        accumulate: What happens to gradients between micro-batches.
+        num_shards: Numbers of devices that may share one copy.
+    """
+
+    zero: Zero
+    accumulate: Accumulate
+    num_shards: tuple[int, ...]
+
+
+def grids(
+    job: Job, pins: Pins, *, attention: Attention, kernels: Kernels, num_devices: int
+) -> Iterator[Grid]:
+    """Yield every strategy that can run the job, those that run the same events together.
+
+    Micro-batches divide what a device sees of the global batch; chunks of the loss divide a
+    micro-batch's tokens, so that every chunk is of one size; any number of blocks may be
+    checkpointed, in full or selectively where that was traced; states may be sharded over any
+    divisor of the devices.
 
     Raises:
         InputError: A pinned value cannot run this job.
+        UnsupportedError: The same, in this version.
     """
-    check_strategy(job, pinned_strategy(pins, attention))
-    for micro_batch, chunks in product(micro_batches(job, pins), _chunks(pins)):
-        if micro_batch * job.seq_len % chunks and pins.loss_chunks is None:
+    plainest = placed(pinned_strategy(pins, attention, num_devices), num_devices)
+    check_strategy(job, plainest)
+    for spread, recompute in product(_spreads(job, pins, attention, num_devices), RECOMPUTES):
+        gathers = spread.zero in {2, 3}
+        program = program_of(job, attention, kernels, recompute, gathers=gathers)
+        if not is_shipped(program.key):
             continue
-        for recompute in RECOMPUTES:
-            if not is_shipped(program_of(job, attention, kernels, recompute).key):
-                continue
+        for batches in _alike(job, pins, spread, num_devices):
             for body, num_blocks in _bodies(job, pins, recompute):
-                yield Family(micro_batch, chunks, body, num_blocks, recompute)
+                members = tuple(
+                    Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
+                           num_devices, 1, spread.accumulate)
+                    for micro_batch, chunks in batches
+                )  # fmt: skip
+                yield Grid(members, num_blocks, np.array(spread.num_shards))
 
 
-def pinned_strategy(pins: Pins, attention: Attention) -> Strategy:
+def _alike(
+    job: Job, pins: Pins, spread: Spread, num_devices: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield micro-batches with chunks of the loss, those whose steps have the same events together.
+
+    The steps differ in whether there is a second micro-batch, and up to five chunks.
+    """
+    alike: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+    share = job.global_batch // num_devices
+    for micro_batch, chunks in product(micro_batches(job, pins, num_devices), _chunks(pins)):
+        tokens = micro_batch * job.seq_len
+        if tokens % chunks and pins.loss_chunks is None:
+            continue
+        accumulates = share > micro_batch
+        is_left = pins.accumulate is None and num_devices > 1
+        if is_left and spread.accumulate != _best_held(spread, accumulates):
+            continue
+        real = -(-tokens // -(-tokens // chunks))
+        alike.setdefault((accumulates, min(real, NUM_CHUNKS)), []).append((micro_batch, chunks))
+    yield from alike.values()
+
+
+def _best_held(spread: Spread, accumulates: bool) -> Accumulate:  # noqa: FBT001
+    """Return what to do with gradients where one way is never worse than the other.
+
+    Of one micro-batch nothing is held; DDP's buckets are there anyway, and holding sends less.
+    """
+    if not accumulates:
+        return "reduce-each"
+    return "hold" if spread.zero in {0, 1} else spread.accumulate
+
+
+def _spreads(
+    job: Job, pins: Pins, attention: Attention, num_devices: int
+) -> Iterator[Spread]:
+    """Yield the ways of spreading that this version runs for the job, one number of devices."""
+    if num_devices == 1:
+        yield Spread(0, "reduce-each", (1,))
+        return
+    for zero, accumulate in product(get_args(Zero), get_args(Accumulate)):
+        if (pins.zero, pins.accumulate) not in product((None, zero), (None, accumulate)):
+            continue
+        shards = [
+            n for n in range(1, num_devices + 1)
+            if num_devices % n == 0 and _is_possible(job, pins, attention, num_devices, zero, n)
+        ]  # fmt: skip
+        if shards:
+            yield Spread(zero, accumulate, tuple(shards))
+
+
+def _is_possible(  # noqa: PLR0913 - a way of spreading
+    job: Job, pins: Pins, attention: Attention, num_devices: int, zero: Zero, num_shards: int
+) -> bool:
+    replicas = num_devices // num_shards
+    if pins.dp_shard not in {None, num_shards} or pins.dp_replicate not in {None, replicas}:
+        return False
+    plain = pinned_strategy(Pins(), attention, num_devices)
+    spread = {"zero": zero, "dp_shard": num_shards, "dp_replicate": replicas}
+    try:
+        check_spread(job, msgspec.structs.replace(plain, **spread))
+    except (InputError, UnsupportedError):
+        return False
+    return True
+
+
+def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> Strategy:
     """Return the plainest strategy that has what the user fixed."""
     return Strategy(
         micro_batch=1 if pins.micro_batch is None else pins.micro_batch,
@@ -69,15 +177,37 @@ def pinned_strategy(pins: Pins, attention: Attention) -> Strategy:
         ),
         loss_chunks=1 if pins.loss_chunks is None else pins.loss_chunks,
         attention=attention,
+        accumulate=pins.accumulate or "reduce-each",
+        tp=pins.tp or 1,
+        pp=pins.pp or 1,
+        **_pinned_degrees(pins, num_devices),
     )
 
 
-def micro_batches(job: Job, pins: Pins) -> list[int]:
-    """List the micro-batches that divide the global batch, smallest first, or the pinned one."""
+class _Degrees(TypedDict):
+    zero: Zero
+    dp_replicate: int
+    dp_shard: int
+
+
+def _pinned_degrees(pins: Pins, num_devices: int) -> _Degrees:
+    """Spread over as many devices as there are: in one group, unless something else is said."""
+    whole = num_devices == 1 or pins.dp_shard == 1 or pins.dp_replicate == num_devices
+    zero: Zero = (0 if whole else 3) if pins.zero is None else pins.zero
+    if pins.dp_shard is not None:
+        replicas = pins.dp_replicate or max(1, num_devices // pins.dp_shard)
+        return {"zero": zero, "dp_replicate": replicas, "dp_shard": pins.dp_shard}
+    replicas = pins.dp_replicate or (num_devices if zero == 0 else 1)
+    shards = 1 if zero == 0 else max(1, num_devices // replicas)
+    return {"zero": zero, "dp_replicate": replicas, "dp_shard": shards}
+
+
+def micro_batches(job: Job, pins: Pins, num_devices: int = 1) -> list[int]:
+    """List the micro-batches that divide a device's share, smallest first, or the pinned one."""
     if pins.micro_batch is not None:
         return [pins.micro_batch]
-    largest = min(job.global_batch, MAX_MICRO_BATCH)
-    return [n for n in range(1, largest + 1) if job.global_batch % n == 0]
+    share = job.global_batch // num_devices
+    return [n for n in range(1, min(share, MAX_MICRO_BATCH) + 1) if share % n == 0]
 
 
 def _chunks(pins: Pins) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
 """The table of a search: one row per strategy, in columns, and its order."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.job import Job
-from brimful.strategy import Attention, Strategy, spell_checkpointing
+from brimful.strategy import Attention, Strategy, Zero, spell_checkpointing
 
 Objective = Literal["time", "memory"]
 TIE = 0.005
@@ -21,6 +21,10 @@ class Table(NamedTuple):
         loss_chunks: [strategies].
         num_blocks: [strategies], checkpointed.
         selective: [strategies], whether those keep their matrix products.
+        zero: [strategies], which states are sharded.
+        num_shards: [strategies], devices that share one copy of them.
+        num_data_parallel: [strategies], devices that see different samples.
+        holds: [strategies], whether whole gradients are held until the last micro-batch.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
         fits: [strategies].
@@ -30,6 +34,10 @@ class Table(NamedTuple):
     loss_chunks: NDArray[np.int64]
     num_blocks: NDArray[np.int64]
     selective: NDArray[np.bool_]
+    zero: NDArray[np.int64]
+    num_shards: NDArray[np.int64]
+    num_data_parallel: NDArray[np.int64]
+    holds: NDArray[np.bool_]
     peak_bytes: NDArray[np.float64]
     step_s: NDArray[np.float64]
     fits: NDArray[np.bool_]
@@ -55,12 +63,16 @@ def _by_time(table: Table) -> NDArray[np.float64]:
 
 
 def _by_work(table: Table) -> NDArray[np.float64]:
-    """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks.
+    """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks; then
+    by what is sent: lower stages of ZeRO, held gradients, fewer shards.
 
     What selective checkpointing recomputes is no product; it counts after everything that is.
     """
     whole = np.where(table.selective, 0, table.num_blocks)
-    keys = np.stack([whole, table.num_blocks, -table.micro_batch, table.loss_chunks])
+    keys = np.stack([
+        whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.zero, ~table.holds,
+        table.num_shards,
+    ])  # fmt: skip
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
 
@@ -76,4 +88,8 @@ def strategy_at(job: Job, table: Table, row: int, attention: Attention) -> Strat
         ),
         loss_chunks=int(table.loss_chunks[row]),
         attention=attention,
+        zero=cast("Zero", int(table.zero[row])),
+        dp_replicate=int(table.num_data_parallel[row] // table.num_shards[row]),
+        dp_shard=int(table.num_shards[row]),
+        accumulate="hold" if table.holds[row] else "reduce-each",
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster, Device
@@ -62,7 +63,8 @@ def attempt(job: Job, cluster: Cluster, strategy: Strategy) -> Attempt:
 
     recording = record_whole(job, strategy, record)
     peak_bytes = int(recording.live_bytes().max())
-    seconds = step_seconds(step_work(recording, num_micro_batches(job, strategy)), job, device)
+    work = step_work(recording, num_micro_batches(job, strategy))
+    seconds = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,

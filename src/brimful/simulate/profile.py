@@ -25,6 +25,7 @@ from brimful.cost.profiles import (
     variant_key,
 )
 from brimful.cost.programs import (
+    ADAPTED,
     TRACED_ATTENTIONS,
     TRACED_PRECISIONS,
     Kernels,
@@ -48,15 +49,37 @@ ARCHITECTURES = (
 )  # fmt: skip
 ON_CPU = ("llama", "gpt2")
 """Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
-ADAPTED = ("llama", "gpt2", "qwen3", "phi3")
+WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3")
 """Whose profiles with adapters are shipped."""
 TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "": TRACED_PRECISIONS,
     "lora": ("bf16", "bf16-mixed"),
     "lora-half": ("bf16-mixed",),
     "nf4-double": ("bf16", "bf16-mixed"),
+    "lora-fp32": ("bf16",),
+    "lora-fp32-qkvo": ("bf16",),
+    "lora-qkvo": ("bf16",),
+    "lora-qv": ("bf16",),
+    "lora-half-qkvo": ("bf16-mixed",),
+    "lora-half-qv": ("bf16-mixed",),
+    "nf4-double-qkvo": ("bf16-mixed",),
+    "nf4-double-qkvo-norms": ("bf16-mixed",),
+    "nf4-double-qv": ("bf16-mixed",),
 }
 """With which recipes each tuning is shipped."""
+_UNTIED, _ANY_LLAMA = ("llama",), ("llama", "llama-tied")
+NARROW: dict[Tuning, tuple[str, ...]] = {
+    "lora-fp32": _UNTIED,
+    "lora-fp32-qkvo": _ANY_LLAMA,
+    "lora-qkvo": _UNTIED,
+    "lora-qv": _UNTIED,
+    "lora-half-qkvo": _ANY_LLAMA,
+    "lora-half-qv": _UNTIED,
+    "nf4-double-qkvo": _ANY_LLAMA,
+    "nf4-double-qkvo-norms": _ANY_LLAMA,
+    "nf4-double-qv": _UNTIED,
+}
+"""Tunings of published runs, shipped for what was published: these blocks, recomputed in full."""
 FITTED_BUFFERS = (
     "gradient times output",
     "contiguous copy of the input",
@@ -111,8 +134,10 @@ def _is_wanted(program: Program) -> bool:
         "mha" not in program.architecture or (written_out and not is_special),
         on_cuda or code in ON_CPU,
         is_plain or not is_special,
-        not program.tuning or (on_cuda and code in ADAPTED),
+        not program.tuning or (on_cuda and code in WITH_ADAPTERS),
         program.precision in TUNED_PRECISIONS[program.tuning],
+        program.architecture in NARROW.get(program.tuning, (program.architecture,)),
+        program.tuning not in NARROW or program.recompute == "full",
     )
     return all(wanted)
 
@@ -209,7 +234,7 @@ def _with_formulas(recording: Recording) -> Recording:
 def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
     method: Method = "full"
     if program.tuning:
-        method = "qlora" if program.tuning in QUANTIZED else "lora"
+        method = "qlora" if ADAPTED[program.tuning].base in QUANTIZED else "lora"
     return plain_job(
         small_model(program.architecture, sizes, num_layers=num_layers),
         method=method,
@@ -228,21 +253,18 @@ def _shapes(program: Program) -> tuple[Sizes, ...]:
     return SHAPES if is_basic else SHAPES[:3]
 
 
-_BASES: dict[Tuning, Base] = {
-    "lora": "same",
-    "lora-half": "bf16",
-    "nf4-double": "nf4-double",
-}
+_BASES: dict[str, Base] = {"same": "same", "half": "bf16", "nf4-double": "nf4-double"}
 
 
 def _adapter(tuning: Tuning, rank: int) -> Adapter:
+    adapted = ADAPTED[tuning]
     return Adapter(
         rank=rank,
         alpha=2.0 * rank,
-        targets=("all-linear",),
+        targets=adapted.targets,
         trained_modules=(),
-        dtype="same",
-        base=_BASES[tuning],
-        upcast="none",
+        dtype="fp32" if adapted.is_wide else "same",
+        base=_BASES[adapted.base],
+        upcast=adapted.upcast,
         input_requires_grad=False,
     )

@@ -11,10 +11,9 @@ def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh:
     """Make the mesh of a strategy, ranks of the shard axis next to each other.
 
     Args:
-        strategy: Says the degrees; an axis of one device is left out, the shard axis never.
+        strategy: Says the degrees; an axis of one device is left out.
         device_type: ``cpu``, ``cuda`` or the pretend ``gpu``.
     """
-    shape, names = (strategy.dp_shard,), (SHARD,)
-    if strategy.dp_replicate > 1:
-        shape, names = (strategy.dp_replicate, *shape), (REPLICATE, *names)
-    return init_device_mesh(device_type, shape, mesh_dim_names=names)
+    degrees = {REPLICATE: strategy.dp_replicate, SHARD: strategy.dp_shard}
+    axes = {name: degree for name, degree in degrees.items() if degree > 1}
+    return init_device_mesh(device_type, tuple(axes.values()), mesh_dim_names=tuple(axes))

@@ -5,12 +5,12 @@ Under ZeRO-1 each device keeps the optimizer's state of some parameters, updates
 them to the others.
 """
 
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Group, Rule
@@ -40,6 +40,9 @@ def partitioned(
         rule: Makes the optimizer of one part.
         job: Says its rates.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # its package compiles by torch.jit
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def local(part: list[Group], **_defaults: Any) -> torch.optim.Optimizer:
         return rule(part, job)

@@ -1,0 +1,173 @@
+"""``--task inference`` of ``estimate`` and ``simulate``: a model that is loaded to write text."""
+
+import argparse
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
+
+from brimful.cli import defaults, flags
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
+from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster, spelled
+
+if TYPE_CHECKING:
+    from brimful.cost.inference import InferenceJob
+    from brimful.simulate.inference import InferenceSimulation
+
+SCHEMA = "brimful.inference/1"
+TASK = flags.INFERENCE
+_OWN = ("weights_format", "prompt_len")
+_SHARED = ("task", "precision", "seq_len", "global_batch", "vocab_size")
+"""Flags of training's that mean the same here."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``--task inference``."""
+    add = parser.add_argument_group("inference (--task inference)").add_argument
+    formats = ", ".join(get_args(WeightsFormat))
+    add(
+        "--weights-format",
+        metavar="NAME",
+        type=flags.choice("weights format", get_args(WeightsFormat)),
+        help=f"how weights are held: {formats}; default: --precision, or {defaults.INFERENCE}",
+    )
+    add(
+        "--prompt-len",
+        metavar="N",
+        type=flags.whole("--prompt-len"),
+        help="tokens of each sequence that one forward reads; default: all of --seq-len",
+    )
+
+
+def is_asked(args: argparse.Namespace) -> bool:
+    """Whether a command line is about inference.
+
+    Raises:
+        InputError: It is not, and has a flag that belongs to it.
+    """
+    if args.task == TASK:
+        return True
+    for name in _OWN:
+        if getattr(args, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} {getattr(args, name)} belongs to --task {TASK}; give "
+                f"that too, or leave it out"
+            )
+    return False
+
+
+def run_estimate(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    from brimful.cost.inference import estimate_inference, limits, other_formats
+
+    job, cluster = _asked(args)
+    estimate = estimate_inference(job, cluster)
+    formats, most = other_formats(job, cluster), limits(job, cluster)
+    if args.json:
+        told = {**_inputs(job, cluster), **msgspec.structs.asdict(estimate)}
+        others = [fit._asdict() for fit in formats]
+        show_json({**told, "formats": others, "limits": most and most._asdict()})
+    else:
+        from brimful.report.inference import inference_tables
+
+        show(inference_tables(job, cluster, estimate, formats=formats, limits=most))
+    if estimate.fits is None:
+        return BAD_INPUT
+    return FITS if estimate.fits else DOES_NOT_FIT
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Simulate, compare with the prediction, and print."""
+    job, cluster = _asked(args)
+    from brimful.cost.inference import estimate_inference
+    from brimful.files import write_bytes
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    from brimful.simulate.inference import simulate_inference
+
+    estimate, simulation = estimate_inference(job, cluster), simulate_inference(job, cluster)
+    if args.output is not None:
+        write_bytes(args.output, msgspec.json.encode(simulation))
+    fits = _fits(simulation, estimate.usable_bytes)
+    if args.json:
+        told = {**_inputs(job, cluster), **msgspec.structs.asdict(simulation)}
+        peak = estimate.predicted_peak_allocated_bytes
+        usable = {"usable_bytes": estimate.usable_bytes, "fits": fits}
+        show_json({**told, "predicted_peak_allocated_bytes": peak, **usable})
+    else:
+        from brimful.report.inference import simulation_tables
+
+        show(simulation_tables(job, cluster, estimate, simulation))
+    return FITS if fits else DOES_NOT_FIT
+
+
+def _fits(simulation: "InferenceSimulation", usable_bytes: int) -> bool:
+    if simulation.reserved is not None:
+        return simulation.reserved.outcome != "out of memory"
+    return simulation.simulated_peak_allocated_bytes <= usable_bytes
+
+
+def _asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
+    if flags.is_plan(args.model):
+        raise InputError(f"{args.model} is a plan of training; --task {TASK} takes a model")
+    _refuse_training(args)
+    from brimful.cost.inference import InferenceJob, check_inference, compute_of
+
+    model = flags.model_from(args)
+    weights_format = _format_from(args)
+    seq_len = args.seq_len or defaults.seq_len(model)
+    job = check_inference(
+        InferenceJob(
+            model=model,
+            weights_format=weights_format,
+            compute=_precision_from(args) or compute_of(weights_format),
+            num_sequences=args.global_batch or 1,
+            seq_len=seq_len,
+            prompt_len=args.prompt_len or seq_len,
+        )
+    )
+    return job, _one_device(flags.cluster_from(args))
+
+
+def _refuse_training(args: argparse.Namespace) -> None:
+    """Refuse flags of training.
+
+    Raises:
+        InputError: One was given; it would be ignored.
+    """
+    for name in flags.TRAINING:
+        if name not in _SHARED and getattr(args, name, None) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} {getattr(args, name)} has no meaning with --task "
+                f"{TASK}, which trains nothing; leave it out"
+            )
+
+
+def _format_from(args: argparse.Namespace) -> WeightsFormat:
+    given = args.weights_format or _precision_from(args) or defaults.INFERENCE
+    return cast("WeightsFormat", given)
+
+
+def _precision_from(args: argparse.Namespace) -> Any:
+    if args.precision is not None and args.precision not in COMPUTE_BYTES:
+        raise InputError(
+            f"--precision {args.precision} is a recipe of training; with --task {TASK} give "
+            f"{', '.join(COMPUTE_BYTES)}"
+        )
+    return args.precision
+
+
+def _one_device(cluster: Cluster) -> Cluster:
+    if cluster.num_devices > 1:
+        raise UnsupportedError(
+            f"--task {TASK} plans for 1 device and {spelled(cluster)} asks for "
+            f"{cluster.num_devices}; use 1x{cluster.name}"
+        )
+    return cluster
+
+
+def _inputs(job: "InferenceJob", cluster: Cluster) -> dict[str, Any]:
+    format_words = FORMATS[job.weights_format]
+    return {"schema": SCHEMA, "job": job, "weights_format_is": format_words, "cluster": cluster}

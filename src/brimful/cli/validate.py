@@ -1,0 +1,41 @@
+"""``brimful validate``: the published runs that are carried, predicted again."""
+
+import argparse
+
+from brimful.cli import flags
+from brimful.cli.output import show, show_json
+from brimful.errors import InputError
+
+HELP = "predict the published runs that are carried, and say how near that comes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    parser.add_argument(
+        "--family", metavar="NAME", default="", help="one collection of runs (default: all)"
+    )
+    parser.add_argument(
+        "--file", metavar="PATH", type=flags.path("--file"), help="runs of your own, one a line"
+    )
+    parser.add_argument("--runs", action="store_true", help="show every run as well")
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    from brimful.published.compare import compare_all
+    from brimful.published.rows import published_runs, read_runs
+    from brimful.published.scoreboard import scoreboard
+
+    if args.file is not None and args.family:
+        raise InputError("give either --family or --file: a file holds runs of any family")
+    runs = published_runs(args.family) if args.file is None else read_runs(args.file)
+    rows = compare_all(runs)
+    scores = scoreboard(rows)
+    if args.json:
+        show_json({"schema": "brimful.validate/1", "scores": scores, "runs": rows})
+        return 0
+    from brimful.report.validate import run_tables, score_tables
+
+    show(*score_tables(scores), *(run_tables(rows) if args.runs else ()))
+    return 0

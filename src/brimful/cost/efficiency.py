@@ -1,0 +1,140 @@
+"""What share of a datasheet's rates kernels reach: one table per generation of GPUs.
+
+A matrix product loses to its size: e = share / (1 + w / width + t / tokens), for ``width`` values
+per token of the residual stream and ``tokens`` rows of a micro-batch; at width w, with many
+tokens, half of what the largest reach is left. w and t are of 16-bit types: an operation that is
+slower by its type hides what is lost as many times better. Owns ``data/efficiency``; each
+file says to which published runs it was fitted, or that it is assumed.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from brimful.cost.trajectory import Array
+from brimful.hardware.cluster import Device, matrix_rate
+from brimful.job import Job, Precision
+
+MatrixType = Literal["fp32", "tf32", "fp16", "bf16"]
+_FOLDER = "data/efficiency"
+
+
+class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shares of a device's rates, 0 to 1.
+
+    Attributes:
+        capabilities: CUDA compute capabilities of the generation.
+        matrix_shares: Of the dense rate of a type, in the largest products; a type that is not
+            there has no units.
+        half_width: Width at which wide and many products are half as fast; 0: all are alike.
+        half_tokens: The same for tokens.
+        attention_share: Of the dense rate, in fused attention.
+        memory_share: Of the bandwidth, in elementwise kernels.
+        source: To what it was fitted, or that it is assumed.
+    """
+
+    capabilities: tuple[float, ...]
+    matrix_shares: dict[MatrixType, float]
+    half_width: float
+    half_tokens: float
+    attention_share: float
+    memory_share: float
+    source: str
+
+
+class ProductSize(NamedTuple):
+    """How large the matrix products of a step are: [strategies] each, or one number.
+
+    Attributes:
+        tokens: Of one micro-batch; 0: unknown, and then not a reason to be slow.
+        width: Of the residual stream, over the devices that share a matrix; 0: unknown.
+    """
+
+    tokens: Array | float
+    width: Array | float
+
+
+MEASURED = Efficiency(
+    capabilities=(),
+    matrix_shares={"fp32": 1.0, "tf32": 1.0, "fp16": 1.0, "bf16": 1.0},
+    half_width=0.0,
+    half_tokens=0.0,
+    attention_share=1.0,
+    memory_share=1.0,
+    source="measured on this machine",
+)
+"""Of a calibrated device: its rates are those that small blocks reached."""
+_PLAIN = msgspec.structs.replace(
+    MEASURED,
+    matrix_shares={"fp32": 0.6, "tf32": 0.6, "fp16": 0.6, "bf16": 0.6},
+    attention_share=0.6,
+    memory_share=0.8,
+    source="assumed, for a device of no generation that is in the table",
+)
+
+
+@cache
+def generations() -> dict[str, Efficiency]:
+    """Read the shipped tables: generation to shares."""
+    files = resources.files("brimful").joinpath(_FOLDER).iterdir()
+    return {
+        file.name.removesuffix(".json"): msgspec.json.decode(file.read_bytes(), type=Efficiency)
+        for file in sorted(files, key=lambda file: file.name)
+        if file.name.endswith(".json")
+    }
+
+
+def efficiency_of(device: Device) -> Efficiency:
+    """Return what share of its rates a device reaches."""
+    if device.calibrated:
+        return MEASURED
+    if device.kernels != "cuda":
+        return _PLAIN
+    found = (e for e in generations().values() if device.capability in e.capabilities)
+    return next(found, _PLAIN)
+
+
+def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> ProductSize:
+    """Return how large the products of a job are; of a module that is unknown.
+
+    Args:
+        job: What is trained.
+        micro_batch: Sequences of a forward pass.
+        tp: Devices that share every matrix.
+    """
+    if not job.model.hidden_size:
+        return ProductSize(0.0, 0.0)
+    return ProductSize(
+        np.asarray(micro_batch) * job.seq_len, job.model.hidden_size / np.asarray(tp)
+    )
+
+
+def matrix_type(device: Device, precision: Precision) -> MatrixType:
+    """Return the type in which a recipe's products run on a device."""
+    if precision == "fp32" or matrix_rate(device, precision) == device.matrix_flops_per_s.fp32:
+        return "fp32"
+    if precision == "tf32":
+        return "tf32"
+    return "fp16" if precision.startswith("fp16") else "bf16"
+
+
+def product_share(device: Device, precision: Precision, size: ProductSize) -> Array:
+    """Return the share of ``matrix_rate`` that matrix products reach.
+
+    Source: the formula of the module's docstring. Ignores that a block's products are of several
+    shapes, narrower ones with grouped keys and values, and that multiples of tiles are faster.
+    """
+    reached, kind = efficiency_of(device), matrix_type(device, precision)
+    rate = matrix_rate(device, precision)
+    half_rate = max(device.matrix_flops_per_s.bf16, device.matrix_flops_per_s.fp16 or 0.0)
+    slower = rate / half_rate if half_rate else 1.0
+    lost = _lost(reached.half_width, size.width) + _lost(reached.half_tokens, size.tokens)
+    return np.asarray(reached.matrix_shares.get(kind, 0.0) / (1 + slower * lost))
+
+
+def _lost(half: float, size: Array | float) -> Array:
+    number = np.asarray(size, dtype=np.float64)
+    return np.where(number > 0, half / np.where(number > 0, number, 1.0), 0.0)

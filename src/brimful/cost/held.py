@@ -1,0 +1,184 @@
+"""What a model's weights take when it is loaded to write text, in every format, by item.
+
+What each library quantises: the weights of linear layers in blocks, never the output layer, norms,
+embeddings, biases, routers, and not the experts that transformers 5 holds in one stack. So in a
+mixture most bytes stay as they are, whatever the format.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, Compute, WeightsFormat
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.trained import NF4_BLOCK, nf4_constants
+from brimful.models.config import experts_of, layout_of
+from brimful.models.layout import Parameter, num_elements, parts
+from brimful.models.spec import ModelSpec
+
+INT4_GROUP = 128
+"""Weights of a row that share a scale: torchao's default. Rows that it does not divide stay."""
+_CODE_BYTES = 16 * 4
+_KEPT_NORMS = "gpt_oss"
+"""The type whose norms stay fp32 beside fp16 (``_keep_in_fp32_modules`` of its class)."""
+_BALANCED = "deepseek_v3"
+_SCALED_EMBEDDING = "gemma2"
+
+
+class Held(NamedTuple):
+    """Bytes of a loaded model.
+
+    Attributes:
+        quantized: Of weights that are quantised, packed.
+        constants: Of what they cannot be read without: scales, zero points, tables.
+        whole: Of all other parameters.
+        buffers: Of what is no parameter: frequencies of rotary positions, balances of routers.
+    """
+
+    quantized: int
+    constants: int
+    whole: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        """Of all."""
+        return sum(self)
+
+
+class Packed(NamedTuple):
+    """Bytes of one quantised weight: its own, and of its constants."""
+
+    weight: int
+    constants: int
+
+
+def held_bytes(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute) -> Held:
+    """Compute what a model takes once it is loaded.
+
+    Tested equal to what transformers, bitsandbytes and torchao make on a CPU, storage by storage;
+    ``int4`` by torchao's CPU layout, which holds as many bytes as its plain one on GPUs (its
+    ``tile_packed_to_4d`` pads rows to 1024 beyond that).
+
+    Args:
+        spec: The model.
+        weights_format: How the weights of linear layers in blocks are held.
+        compute: Type of all else.
+
+    Raises:
+        UnsupportedError: The architecture has no layout.
+    """
+    packed = packed_weights(spec, weights_format, compute)
+    element = COMPUTE_BYTES[compute]
+    quantized = constants = whole = 0
+    for parameter, times in _in_place(spec):
+        if (made := packed.get(parameter)) is not None:
+            quantized += times * made.weight
+            constants += times * made.constants
+        else:
+            whole += times * parameter.num_elements * element
+    whole += _kept_in_fp32(spec, compute)
+    return Held(quantized, constants, whole, buffer_bytes(spec, compute))
+
+
+def packed_weights(
+    spec: ModelSpec, weights_format: WeightsFormat, compute: Compute
+) -> dict[Parameter, Packed]:
+    """Return the weights of blocks that are quantised, and what each then takes."""
+    if weights_format in COMPUTE_BYTES:
+        return {}
+    found = {p for run in layout_of(spec).blocks for p in run.parameters}
+    made = {p: pack(p, weights_format, compute) for p in found}
+    return {p: packed for p, packed in made.items() if packed is not None}
+
+
+def pack(parameter: Parameter, weights_format: WeightsFormat, compute: Compute) -> Packed | None:
+    """Return what a weight of a block takes once quantised; None where it stays as it is.
+
+    Source: ``quantize_4bit`` and ``int8_vectorwise_quant`` of ``bitsandbytes/functional.py``
+    (0.50); ``Int8Tensor`` and ``Int4Tensor`` of ``torchao/quantization`` (0.18).
+    """
+    kinds = {"linear", "conv1d"} if weights_format in BITSANDBYTES else {"linear"}
+    if parameter.kind not in kinds or weights_format not in _PACKED:
+        return None
+    first, last = parameter.shape
+    rows, columns = (last, first) if parameter.kind == "conv1d" else (first, last)
+    return _PACKED[weights_format](rows, columns, COMPUTE_BYTES[compute])
+
+
+def _nf4(rows: int, columns: int, _element: int) -> Packed:
+    size = rows * columns
+    return Packed(-(-size // 2), -(-size // NF4_BLOCK) * FP32_BYTES + _CODE_BYTES)
+
+
+def _nf4_double(rows: int, columns: int, _element: int) -> Packed:
+    size = rows * columns
+    return Packed(-(-size // 2), nf4_constants(size))
+
+
+def _llm_int8(rows: int, columns: int, _element: int) -> Packed:
+    return Packed(rows * columns, rows * FP32_BYTES)
+
+
+def _int8(rows: int, columns: int, _element: int) -> Packed:
+    return Packed(rows * columns, rows * (FP32_BYTES + 1))
+
+
+def _int4(rows: int, columns: int, element: int) -> Packed | None:
+    if columns % INT4_GROUP:
+        return None
+    return Packed(rows * columns // 2, 2 * (rows * columns // INT4_GROUP) * element)
+
+
+_PACKED: dict[WeightsFormat, Callable[[int, int, int], Packed | None]] = {
+    "nf4": _nf4,
+    "nf4-double": _nf4_double,
+    "llm-int8": _llm_int8,
+    "int8": _int8,
+    "int4": _int4,
+}
+"""Of (rows, numbers in a row, bytes of an activation): what a weight takes; None: it stays."""
+
+
+def _in_place(spec: ModelSpec) -> list[tuple[Parameter, int]]:
+    """List every parameter with how often it is there; those of no block under their full names."""
+    return [(parameter, times) for group, times in parts(layout_of(spec)) for parameter in group]
+
+
+def _kept_in_fp32(spec: ModelSpec, compute: Compute) -> int:
+    """Return what norms take beyond 16 bits where a class keeps them in fp32 beside fp16."""
+    if compute != "fp16" or spec.model_type != _KEPT_NORMS:
+        return 0
+    norms = num_elements(
+        p for p, times in _in_place(spec) for _ in range(times) if p.kind == "norm"
+    )
+    return norms * (FP32_BYTES - COMPUTE_BYTES[compute])
+
+
+def buffer_bytes(spec: ModelSpec, compute: Compute) -> int:
+    """Return what buffers take.
+
+    Rotary frequencies are held twice, as they are used and as they were, d / 2 fp32 numbers each.
+    DeepSeek V3's routers have a balance for every expert, fp32; Gemma 2 the scale of its embedding.
+
+    Source: the rotary embedding of every class of ``transformers/models``; 5.23.
+    """
+    buffers = 2 * (rotary_width(spec) // 2) * FP32_BYTES
+    if spec.model_type == _BALANCED:
+        experts = experts_of(spec)
+        buffers += experts.num_experts * len(experts.sparse_blocks) * FP32_BYTES
+    if spec.model_type == _SCALED_EMBEDDING:
+        buffers += COMPUTE_BYTES[compute]
+    return buffers
+
+
+def rotary_width(spec: ModelSpec) -> int:
+    """Return how many numbers of a head are rotated; 0 without rotary positions."""
+    if spec.model_type == "gpt2":
+        return 0
+    if spec.model_type in {"deepseek_v2", "deepseek_v3"}:
+        width: int = spec.hf_config.get("qk_rope_head_dim", 64)
+        return width
+    rotary: Any = spec.hf_config.get("rope_parameters")
+    named = rotary if isinstance(rotary, dict) else {}
+    share = spec.hf_config.get("partial_rotary_factor", named.get("partial_rotary_factor"))
+    return int(spec.head_dim * (1.0 if share is None else share))

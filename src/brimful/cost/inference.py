@@ -1,0 +1,364 @@
+"""Does a model fit that is loaded to write text: weights, cache and forward, by item and phase.
+
+Phases: ``load``, when all weights are there; ``prefill``, one forward over whole prompts;
+``decode``, the forward that makes the cache as long as it will be. Without gradients nothing
+outlives a block but the cache.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.cost.assumptions import assumptions_for
+from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.formats import COMPUTE_BYTES, FORMATS, Compute, WeightsFormat
+from brimful.cost.held import Held, held_bytes
+from brimful.cost.kv_cache import cache_layers, grown_bytes, prefilled_bytes
+from brimful.cost.reading import (
+    Sizes,
+    decode_transient,
+    fuses_groups,
+    missing_reading,
+    prefill_transient,
+    workspace_bytes,
+)
+from brimful.errors import InputError
+from brimful.hardware.cluster import Cluster, Device
+from brimful.job import MAX_COUNT
+from brimful.models.spec import ModelSpec
+from brimful.plan import Band, MemoryItem, PhasePeak
+from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS, WORKSPACES
+
+LOAD, PREFILL, DECODE = "load", "prefill", "decode"
+CONSTANTS, KV_CACHE = "quantisation constants", "KV cache"
+INFERENCE_ITEMS = (PARAMETERS, CONSTANTS, BUFFERS, KV_CACHE, TRANSIENTS, WORKSPACES)
+"""Every class of bytes, in the order in which people ask for them."""
+WHY = {
+    PARAMETERS: "weights as they are held",
+    CONSTANTS: "scales, zero points and tables of quantised weights",
+    BUFFERS: "rotary frequencies and other buffers",
+    KV_CACHE: "keys and values of every token, in every block",
+    TRANSIENTS: "what one block's forward holds at once, without gradients",
+    WORKSPACES: "taken by kernels beside their outputs; see the table of workspaces",
+}
+
+
+class InferenceJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that is loaded to write text.
+
+    Attributes:
+        model: Which.
+        weights_format: How the weights of its blocks' linear layers are held (``formats.FORMATS``).
+        compute: Type of all other weights, of activations and of the cache.
+        num_sequences: Sequences that are there at once.
+        seq_len: Tokens of each in the end, prompt included.
+        prompt_len: Tokens of each that are read in one forward.
+    """
+
+    model: ModelSpec
+    weights_format: WeightsFormat
+    compute: Compute
+    num_sequences: int
+    seq_len: int
+    prompt_len: int
+
+
+class InferenceEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first rung of inference: what arithmetic says.
+
+    Attributes:
+        items: What is alive at the highest peak; without a formula for the forward, weights and
+            cache. Their sum is that peak.
+        phases: The peak of every phase that has a formula.
+        predicted_floor_bytes: Weights and cache: no way of running the model needs less.
+        predicted_peak_allocated_bytes: The largest of the phases; None where the forward of the
+            architecture has no formula.
+        predicted_process_bytes: Band for the whole process; None on a CPU or without a peak.
+        usable_bytes: What the device offers to tensors.
+        fits: Whether the peak stays within that; None where only the floor is known, and does.
+        unknown: Why there is no peak; empty where there is one.
+        assumptions: What the numbers above rest on.
+    """
+
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    predicted_floor_bytes: int
+    predicted_peak_allocated_bytes: int | None
+    predicted_process_bytes: Band | None
+    usable_bytes: int
+    fits: bool | None
+    unknown: str
+    assumptions: tuple[str, ...]
+
+
+class Phase(NamedTuple):
+    """Bytes of one phase beside the weights."""
+
+    name: str
+    cache: int
+    transient: int
+    workspaces: int
+    where: str
+
+
+def check_inference(job: InferenceJob) -> InferenceJob:
+    """Return the job as it is, or say what is wrong with it.
+
+    Raises:
+        InputError: A size is out of range, or the format is not what is computed in.
+        UnsupportedError: The model writes no text, or its cache has no formula.
+    """
+    cache_layers(job.model)
+    for field in ("num_sequences", "seq_len", "prompt_len"):
+        if not 1 <= getattr(job, field) <= MAX_COUNT:
+            raise InputError(
+                f"{field}={getattr(job, field)} is out of range; give 1 to {MAX_COUNT}"
+            )
+    if job.seq_len > job.model.max_seq_len:
+        raise InputError(
+            f"seq_len={job.seq_len} is longer than {job.model.name}'s {job.model.max_seq_len} "
+            f"positions; use {job.model.max_seq_len} or less"
+        )
+    if job.prompt_len > job.seq_len:
+        raise InputError(
+            f"prompt_len={job.prompt_len} is more than seq_len={job.seq_len}, which it is part "
+            f"of; give {job.seq_len} or less"
+        )
+    if job.weights_format in COMPUTE_BYTES and job.weights_format != job.compute:
+        raise InputError(
+            f"weights_format={job.weights_format} computes in {job.weights_format}, not in "
+            f"{job.compute}; leave --precision out or give the same"
+        )
+    return job
+
+
+def compute_of(weights_format: WeightsFormat) -> Compute:
+    """Return what is computed in where nobody says: a plain format itself, else bf16."""
+    return weights_format if weights_format in COMPUTE_BYTES else "bf16"
+
+
+def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate:
+    """Predict what a model takes that writes text.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what; one device.
+
+    Raises:
+        UnsupportedError: The architecture has no layout or no cache that is known.
+    """
+    device = cluster.device
+    held, usable = held_bytes(job.model, job.weights_format, job.compute), allocatable_bytes(device)
+    unknown = missing_reading(job.model, sizes_of(job, device), device)
+    phases = () if unknown else _phases(job, device)
+    floor = held.total + max(_cache_bytes(job))
+    peak = held.total + max(map(_above, phases)) if phases else None
+    return InferenceEstimate(
+        items=_items(held, phases, job),
+        phases=_peaks(held, phases),
+        predicted_floor_bytes=floor,
+        predicted_peak_allocated_bytes=peak,
+        predicted_process_bytes=_process(peak, device),
+        usable_bytes=usable,
+        fits=_fits(floor, peak, usable),
+        unknown=unknown,
+        assumptions=_assumptions(job, device),
+    )
+
+
+def _fits(floor: int, peak: int | None, usable: int) -> bool | None:
+    if peak is not None:
+        return peak <= usable
+    return False if floor > usable else None
+
+
+def sizes_of(job: InferenceJob, device: Device) -> Sizes:
+    """Return the sizes that the forward's formulas take."""
+    element = COMPUTE_BYTES[job.compute]
+    return Sizes(
+        num_sequences=job.num_sequences,
+        prompt_len=job.prompt_len,
+        seq_len=job.seq_len,
+        element_bytes=element,
+        compute=job.compute,
+        weights_format=job.weights_format,
+        fuses_groups=fuses_groups(device, element_bytes=element),
+    )
+
+
+def _cache_bytes(job: InferenceJob) -> tuple[int, int]:
+    """Return the cache's bytes after prefill and in the end; without decode the first twice."""
+    layers, element = cache_layers(job.model), COMPUTE_BYTES[job.compute]
+    same = {"num_sequences": job.num_sequences, "element_bytes": element}
+    filled = prefilled_bytes(layers, num_tokens=job.prompt_len, **same)
+    if job.seq_len == job.prompt_len:
+        return filled, filled
+    return filled, grown_bytes(layers, num_tokens=job.seq_len, **same)
+
+
+def _phases(job: InferenceJob, device: Device) -> tuple[Phase, ...]:
+    filled, grown = _cache_bytes(job)
+    kernels = workspace_bytes(job.model, job.weights_format, device)
+    sizes = sizes_of(job, device)
+    found = [(PREFILL, filled, prefill_transient(job.model, sizes))]
+    if job.seq_len > job.prompt_len:
+        found.append((DECODE, grown, decode_transient(job.model, sizes)))
+    return tuple(
+        Phase(name, cache, most.num_bytes, kernels, most.where) for name, cache, most in found
+    )
+
+
+def _above(phase: Phase) -> int:
+    return phase.cache + phase.transient + phase.workspaces
+
+
+def _peaks(held: Held, phases: tuple[Phase, ...]) -> tuple[PhasePeak, ...]:
+    loaded = PhasePeak(phase=LOAD, num_bytes=held.total, where="all weights are there")
+    return (
+        loaded,
+        *(PhasePeak(phase=p.name, num_bytes=held.total + _above(p), where=p.where) for p in phases),
+    )
+
+
+def _items(held: Held, phases: tuple[Phase, ...], job: InferenceJob) -> tuple[MemoryItem, ...]:
+    top = max(phases, key=_above) if phases else Phase(LOAD, max(_cache_bytes(job)), 0, 0, "")
+    totals = {
+        PARAMETERS: held.quantized + held.whole,
+        CONSTANTS: held.constants,
+        BUFFERS: held.buffers,
+        KV_CACHE: top.cache,
+        TRANSIENTS: top.transient,
+        WORKSPACES: top.workspaces,
+    }
+    why = {**WHY, PARAMETERS: _weights_words(held, job), TRANSIENTS: top.where}
+    return tuple(
+        MemoryItem(name=name, phase=top.name, num_bytes=size, where="device", why=why[name])
+        for name, size in totals.items()
+        if size
+    )
+
+
+def _weights_words(held: Held, job: InferenceJob) -> str:
+    if not held.quantized:
+        return (
+            f"all in {job.compute}"
+            if job.weights_format in COMPUTE_BYTES
+            else (
+                f"all in {job.compute}: {job.weights_format} quantises none of this model's layers"
+            )
+        )
+    share = held.whole / (held.quantized + held.whole)
+    return (
+        f"{job.weights_format} in blocks; embedding, output layer, norms"
+        f"{' and experts' if share > 0.5 else ''} stay {job.compute}"  # noqa: PLR2004 - most of it
+    )
+
+
+def _process(peak: int | None, device: Device) -> Band | None:
+    if peak is None or device.kernels != "cuda":
+        return None
+    assumed = assumptions_for(device)
+    return Band(
+        low=peak * assumed.reserved_low + assumed.context_low_bytes,
+        high=peak * assumed.reserved_high + assumed.context_high_bytes,
+    )
+
+
+def _assumptions(job: InferenceJob, device: Device) -> tuple[str, ...]:
+    lines = [
+        f"{job.weights_format}: {FORMATS[job.weights_format]}",
+        "a dynamic cache of transformers, in the type of the activations",
+        "prompts of equal length, read in one forward; logits of their last tokens, as in generate",
+        "what loading takes for a moment beside the finished weights is not counted",
+    ]
+    if device.kernels == "cuda":
+        assumed = assumptions_for(device)
+        lines.append(
+            f"CUDA context {assumed.context_low_bytes / 1e9:.1f} to "
+            f"{assumed.context_high_bytes / 1e9:.1f} GB outside the allocator, and reserved = "
+            f"{assumed.reserved_low} to {assumed.reserved_high} x allocated (published runs of "
+            f"training)"
+        )
+    return tuple(lines)
+
+
+class Limits(NamedTuple):
+    """The most that fits, one size at a time, all else as asked; 0 where nothing does.
+
+    Attributes:
+        seq_len: Tokens of each sequence, at most the model's positions.
+        num_sequences: Sequences at once.
+    """
+
+    seq_len: int
+    num_sequences: int
+
+
+class FormatFit(NamedTuple):
+    """A format in which the same text would fit or not.
+
+    Attributes:
+        weights_format: Which.
+        num_bytes: The predicted peak, or the floor where there is no peak.
+        fits: As in ``InferenceEstimate``.
+    """
+
+    weights_format: WeightsFormat
+    num_bytes: int
+    fits: bool | None
+
+
+def other_formats(job: InferenceJob, cluster: Cluster) -> tuple[FormatFit, ...]:
+    """Estimate the same text in every format, the largest first; tf32 is fp32 to memory."""
+    found = []
+    for weights_format in FORMATS:
+        if weights_format == "tf32":
+            continue
+        compute = compute_of(weights_format) if _is_plain(weights_format) else _narrow(job.compute)
+        other = msgspec.structs.replace(job, weights_format=weights_format, compute=compute)
+        made = estimate_inference(other, cluster)
+        size = made.predicted_peak_allocated_bytes or made.predicted_floor_bytes
+        found.append(FormatFit(weights_format, size, made.fits))
+    return tuple(sorted(found, key=lambda fit: -fit.num_bytes))
+
+
+def _is_plain(weights_format: WeightsFormat) -> bool:
+    return weights_format in COMPUTE_BYTES
+
+
+def _narrow(compute: Compute) -> Compute:
+    """Return the type that weights are computed in once they are quantised: one of 16 bits."""
+    return compute if compute in {"bf16", "fp16"} else "bf16"
+
+
+def limits(job: InferenceJob, cluster: Cluster) -> Limits | None:
+    """Find the longest sequences and the most of them that fit; None without a formula."""
+    if estimate_inference(job, cluster).predicted_peak_allocated_bytes is None:
+        return None
+
+    def fits(**changes: int) -> bool:
+        made = estimate_inference(msgspec.structs.replace(job, **changes), cluster)
+        return made.fits is True
+
+    def read_whole(length: int) -> bool:
+        return fits(seq_len=length, prompt_len=min(length, _prompt(job, length)))
+
+    return Limits(
+        seq_len=_largest(read_whole, job.model.max_seq_len),
+        num_sequences=_largest(lambda count: fits(num_sequences=count), MAX_COUNT),
+    )
+
+
+def _prompt(job: InferenceJob, length: int) -> int:
+    """Return the prompt of a job of another length: all of it, where all of it was."""
+    return length if job.prompt_len == job.seq_len else job.prompt_len
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to ``most`` for which a falling predicate holds; 0 for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

@@ -1,0 +1,178 @@
+"""What a decoder's cache of keys and values holds: widths by architecture, tokens by window.
+
+Of each token a block keeps a key and a value; where attention is latent (DeepSeek), the narrow
+latent in place of the keys and the one rotated key of all heads in place of the values. Blocks with
+a window keep the tokens of the window only. Counted are storages as transformers' own caches hold
+them (``DynamicLayer``, ``DynamicSlidingWindowLayer``, ``StaticLayer``, ``StaticSlidingWindowLayer``
+of ``transformers/cache_utils.py``, 5.23); other engines page theirs and hold more.
+"""
+
+from typing import Any, NamedTuple
+
+from brimful.errors import UnsupportedError
+from brimful.models import deepseek_v2, deepseek_v3
+from brimful.models.config import ARCHITECTURES
+from brimful.models.spec import ModelSpec
+
+SLIDING = "sliding_attention"
+_LATENT = (deepseek_v2.MODEL_TYPE, deepseek_v3.MODEL_TYPE)
+_LATENT_WIDTHS = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+"""Defaults of both DeepSeek configurations."""
+_WINDOWS = {"mistral": 4096, "gemma2": 4096, "gpt_oss": 128}
+"""Windows, in tokens, that a class fills in where its configuration says nothing."""
+_SWITCHED = ("qwen2", "qwen3", "qwen3_moe")
+"""Types whose window counts where ``use_sliding_window`` is true."""
+_LAST_BLOCKS = ("qwen2", "qwen3")
+"""Types whose blocks have a window from ``max_window_layers`` on."""
+_MAX_WINDOW_LAYERS = 28
+"""What the classes of those types fill in."""
+_SWITCHED_WINDOW = 4096
+_ALTERNATING = ("gemma2", "gpt_oss")
+"""Types whose every other block, the first among them, has a window."""
+CACHED = tuple(sorted(set(ARCHITECTURES) - {"bert", "t5", "switch_transformers"}))
+"""Architectures with a cache whose size is known here."""
+POSITION_BYTES = 8
+"""A counter of 64 bits that every block with a window holds on the device."""
+
+
+class CacheLayer(NamedTuple):
+    """What one block keeps of a token.
+
+    Attributes:
+        key_width: Numbers of its key, all heads together.
+        value_width: Numbers of its value.
+        window: Tokens that it keeps at most; None: all.
+    """
+
+    key_width: int
+    value_width: int
+    window: int | None
+
+
+def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
+    """List what every block of a decoder keeps.
+
+    Raises:
+        UnsupportedError: The architecture writes no text, or its cache is not known.
+    """
+    if spec.model_type not in CACHED:
+        raise UnsupportedError(
+            f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
+            f"formula; use one of {', '.join(CACHED)}"
+        )
+    key_width, value_width = _widths(spec)
+    return tuple(CacheLayer(key_width, value_width, window) for window in windows(spec))
+
+
+def _widths(spec: ModelSpec) -> tuple[int, int]:
+    """Return the widths of a key and of a value: K d each, or those of the latents."""
+    if spec.model_type in _LATENT:
+        latent, rotary = (
+            int(spec.hf_config.get(field, default)) for field, default in _LATENT_WIDTHS.items()
+        )
+        return latent, rotary
+    return spec.num_kv_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+
+
+def windows(spec: ModelSpec) -> tuple[int | None, ...]:
+    """Return the window of every block in tokens, None where it sees all.
+
+    Source: ``get_layer_types_and_kwargs`` of ``cache_utils.py`` and the configuration classes.
+    """
+    window = _window(spec)
+    kinds: list[str] | None = spec.hf_config.get("layer_types")
+    if kinds is not None:
+        return tuple(window if kind == SLIDING else None for kind in kinds)
+    return tuple(window if _slides(spec, i) else None for i in range(spec.num_layers))
+
+
+def _window(spec: ModelSpec) -> int | None:
+    config: dict[str, Any] = spec.hf_config
+    if spec.model_type in _SWITCHED:
+        if not config.get("use_sliding_window", False):
+            return None
+        switched: int | None = config.get("sliding_window", _SWITCHED_WINDOW)
+        return switched
+    window: int | None = config.get("sliding_window", _WINDOWS.get(spec.model_type))
+    return window
+
+
+def _slides(spec: ModelSpec, block: int) -> bool:
+    """Whether a block has the window, where the configuration does not list the kinds."""
+    if spec.model_type in _ALTERNATING:
+        return block % 2 == 0
+    if spec.model_type in _LAST_BLOCKS:
+        first: int = spec.hf_config.get("max_window_layers", _MAX_WINDOW_LAYERS)
+        return block >= first
+    return True
+
+
+def prefilled_bytes(
+    layers: tuple[CacheLayer, ...], *, num_sequences: int, num_tokens: int, element_bytes: int
+) -> int:
+    """Return what a dynamic cache takes after one forward over a whole prompt.
+
+    Blocks with a window hold it whole too: what they keep are views of the keys and values of all
+    tokens, until the next token makes them anew.
+
+    Args:
+        layers: Of ``cache_layers``.
+        num_sequences: Prompts.
+        num_tokens: Tokens of each.
+        element_bytes: Of one number.
+    """
+    return sum(
+        _layer_bytes(layer, num_sequences * num_tokens, element_bytes) for layer in layers
+    ) + _counters(layers)
+
+
+def grown_bytes(
+    layers: tuple[CacheLayer, ...], *, num_sequences: int, num_tokens: int, element_bytes: int
+) -> int:
+    """Return what a dynamic cache takes after at least one token was added to a prompt.
+
+    Args:
+        layers: Of ``cache_layers``.
+        num_sequences: Sequences.
+        num_tokens: Tokens of each, that one included.
+        element_bytes: Of one number.
+    """
+    return sum(
+        _layer_bytes(layer, num_sequences * kept(layer, num_tokens), element_bytes)
+        for layer in layers
+    ) + _counters(layers)
+
+
+def static_bytes(
+    layers: tuple[CacheLayer, ...], *, num_sequences: int, num_tokens: int, element_bytes: int
+) -> int:
+    """Return what a static cache takes, from its first token on: each block counts its tokens.
+
+    Args:
+        layers: Of ``cache_layers``.
+        num_sequences: Sequences.
+        num_tokens: Tokens that it was made for.
+        element_bytes: Of one number.
+    """
+    grown = grown_bytes(
+        layers, num_sequences=num_sequences, num_tokens=num_tokens, element_bytes=element_bytes
+    )
+    return grown - _counters(layers) + POSITION_BYTES * len(layers)
+
+
+def kept(layer: CacheLayer, num_tokens: int) -> int:
+    """Return how many of its tokens a block holds while it decodes: at most its window.
+
+    A window of 1 is cut with ``[-0:]`` and so never shrinks.
+    """
+    if layer.window is None or layer.window == 1:
+        return num_tokens
+    return min(num_tokens, layer.window)
+
+
+def _layer_bytes(layer: CacheLayer, num_tokens: int, element_bytes: int) -> int:
+    return (layer.key_width + layer.value_width) * num_tokens * element_bytes
+
+
+def _counters(layers: tuple[CacheLayer, ...]) -> int:
+    return POSITION_BYTES * sum(layer.window is not None for layer in layers)

@@ -1,0 +1,277 @@
+"""The peaks of very many strategies at once, as the largest of a few hundred linear forms.
+
+``trajectory.follow`` walks through a step once per number of checkpointed blocks. Here the walk is
+done once for all: a level is a number per (micro-batch, chunks), plus numbers times k, the count of
+checkpointed blocks, plus counts of pieces (``spread.py``), whose bytes hang on the number of shards
+only. Between two events that are not plain bytes only the highest level can be a peak, so that what
+remains are segments. Tested equal to ``follow``, which is the slow obvious way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.profiles import Group, Profile, Run
+from brimful.cost.spread import NUM_PIECES, has_pieces
+from brimful.cost.trajectory import num_special
+
+Array = NDArray[np.float64]
+_DEGREES = 3
+"""Of polynomials in k: a count of blocks may multiply a size that is caused once per block."""
+NOWHERE = -np.inf
+
+
+class Counts(NamedTuple):
+    """How many members each group of runs has, as k grows.
+
+    Attributes:
+        num_layers: Blocks of the model; k of them are checkpointed, the others plain.
+        num_chunks: [batches], pieces of the loss.
+    """
+
+    num_layers: int
+    num_chunks: Array
+
+
+class Form(NamedTuple):
+    """Levels as functions of k and of the pieces.
+
+    Attributes:
+        plain: [segments, degrees, batches], coefficients of 1, k and k squared.
+        pieces: [segments, 2, pieces], how many of each piece, and how many times k.
+        least: The smallest k for which they are reached.
+        most: The largest.
+    """
+
+    plain: Array
+    pieces: Array
+    least: float
+    most: float
+
+
+@dataclass
+class _Level:
+    """The level so far: a form of one segment, over which the walk adds up."""
+
+    plain: Array
+    pieces: Array = field(default_factory=lambda: np.zeros((2, NUM_PIECES)))
+
+
+def forms(
+    steps: list[tuple[Profile, tuple[Run, ...]]],
+    sizes: list[Array],
+    counts: Counts,
+    *,
+    at_end: Array,
+) -> list[Form]:
+    """Return every level that may be the peak of a step's forward and backward.
+
+    Args:
+        steps: One or two micro-batches: their profiles and runs.
+        sizes: Of each, [kinds, batches], bytes of every kind; of pieces they are ignored.
+        counts: Members of the groups.
+        at_end: [batches], what comes on top of the level that the step ends with.
+    """
+    level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))))
+    found: list[Form] = []
+    for (profile, runs), mine in zip(steps, sizes, strict=True):
+        for run in runs:
+            found += _run_forms(profile, run, runs, mine, counts, level)
+    level.plain[0] += at_end
+    return [*found, Form(level.plain[None], level.pieces[None], 0, counts.num_layers)]
+
+
+def _run_forms(  # noqa: PLR0913 - what a run is, and the walk so far
+    profile: Profile,
+    run: Run,
+    runs: tuple[Run, ...],
+    sizes: Array,
+    counts: Counts,
+    level: _Level,
+) -> Iterator[Form]:
+    """Yield the forms of a run's first and last repetition, and move the level behind it."""
+    inside_plain, inside_pieces, end = _inside(profile, run, runs, sizes, counts)
+    middle = _middle(run, runs, counts)
+    least, most, exists = _where(middle, counts)
+    for repetition in (np.zeros_like(middle), _less_one(middle)):
+        start = level.plain + _times(repetition, end.plain)
+        moved = level.pieces + _times_pieces(repetition, end.pieces)
+        plain = np.where(exists, start + inside_plain, NOWHERE)
+        yield Form(plain, moved + inside_pieces, least, most)
+        if run.role != "middle":
+            break
+    level.plain = level.plain + _times(middle, end.plain)
+    level.pieces = level.pieces + _times_pieces(middle, end.pieces)
+
+
+class _Outline(NamedTuple):
+    """What of a run hangs on no size.
+
+    Attributes:
+        kinds: [events], whose bytes each changes; 0 where ``special``.
+        special: [events], whether it is a piece or happens once per member of a group.
+        starts: [segments], the first event of each.
+        pieces: [segments, 2, pieces], how many of each piece are there.
+        all_pieces: [2, pieces], the same behind the last event.
+        caused: Events that happen once per middle member of a group: place, kind, group.
+    """
+
+    kinds: NDArray[np.int64]
+    special: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    pieces: Array
+    all_pieces: Array
+    caused: tuple[tuple[int, int, Group], ...]
+
+
+_outlines: dict[tuple[int, int], tuple[Profile, _Outline]] = {}
+"""By profile and work; the profile is kept, so that its number stays its own."""
+
+
+def _outline(profile: Profile, run: Run) -> _Outline:
+    key = (id(profile), run.work)
+    if key not in _outlines:
+        _outlines[key] = (profile, _make_outline(profile, run))
+    return _outlines[key][1]
+
+
+def _make_outline(profile: Profile, run: Run) -> _Outline:
+    events = np.array(profile.works[run.work].events, dtype=np.int64)
+    base = len(profile.kinds) - 2 * NUM_PIECES if has_pieces(profile) else len(profile.kinds)
+    is_piece = events >= base
+    pieces = np.zeros((len(events), 2, NUM_PIECES))
+    for place in np.flatnonzero(is_piece):
+        sign = 1 if events[place] < base + NUM_PIECES else -1
+        pieces[place, 0, (events[place] - base) % NUM_PIECES] = sign
+    origins = [(i, int(e), profile.kinds[e].origin) for i, e in enumerate(events)]
+    caused = tuple(each for each in origins if each[2])
+    special = is_piece.copy()
+    special[[place for place, _, _ in caused]] = True
+    starts = np.union1d([0], np.flatnonzero(special))
+    so_far = np.cumsum(pieces, axis=0)
+    kinds = np.where(is_piece, 0, events)
+    return _Outline(kinds, special, starts, so_far[starts], so_far[-1], caused)
+
+
+def _inside(
+    profile: Profile, run: Run, runs: tuple[Run, ...], sizes: Array, counts: Counts
+) -> tuple[Array, Array, _Level]:
+    """Return the highest levels of a run's segments above its start, and what it ends with."""
+    outline = _outline(profile, run)
+    running = np.where(outline.special[:, None], 0.0, sizes[outline.kinds]).cumsum(axis=0)
+    highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
+    highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)
+    end = _Level(np.zeros(highest.shape[1:]), outline.all_pieces)
+    end.plain[0] = running[-1]
+    for place, kind, group in outline.caused:
+        each = _middle_of(group, runs, counts) * sizes[kind]
+        highest[outline.starts >= place] += each
+        end.plain += each
+    return highest, outline.pieces, end
+
+
+def _members(group: Group, counts: Counts) -> Array:
+    """Return a group's members as a polynomial in k: [degrees, batches]."""
+    number = np.zeros((_DEGREES, len(counts.num_chunks)))
+    if group == "chunk":
+        number[0] = counts.num_chunks
+    elif group == "checkpointed":
+        number[1] = 1
+    else:
+        number[0], number[1] = counts.num_layers, -1
+    return number
+
+
+def _middle(run: Run, runs: tuple[Run, ...], counts: Counts) -> Array:
+    """Return how often a run repeats, as a polynomial in k: [degrees, batches]."""
+    if run.role != "middle":
+        once = np.zeros((_DEGREES, len(counts.num_chunks)))
+        once[0] = 1
+        return once
+    return _middle_of(run.group, runs, counts)
+
+
+def _middle_of(group: Group, runs: tuple[Run, ...], counts: Counts) -> Array:
+    number = _members(group, counts)
+    number[0] -= num_special(group, runs)
+    return number
+
+
+def _less_one(number: Array) -> Array:
+    less = number.copy()
+    less[0] -= 1
+    return less
+
+
+def _where(middle: Array, counts: Counts) -> tuple[float, float, NDArray[np.bool_]]:
+    """Return for which k, and for which batches, a run happens at all."""
+    slope = middle[1, 0]
+    if slope == 0:
+        return 0, counts.num_layers, middle[0] > 0
+    everywhere = np.ones(middle.shape[1], dtype=bool)
+    first = (1 - middle[0, 0]) / slope
+    return (first, counts.num_layers, everywhere) if slope > 0 else (0, first, everywhere)
+
+
+def _times(one: Array, other: Array) -> Array:
+    """Multiply polynomials in k: [degrees, batches]; none exceeds the square."""
+    product = np.zeros(np.broadcast_shapes(one.shape, other.shape))
+    for i in range(_DEGREES):
+        for j in range(_DEGREES - i):
+            product[i + j] += one[i] * other[j]
+    return product
+
+
+def _times_pieces(number: Array, pieces: Array) -> Array:
+    """Multiply counts of pieces by a number that is linear in k; pieces are never k times k."""
+    return np.stack([number[0, 0] * pieces[0], number[1, 0] * pieces[0]])
+
+
+class Surface(NamedTuple):
+    """The forms over a grid of strategies, those with the same pieces taken together.
+
+    Attributes:
+        plain: [kinds, batches, counts of blocks], the highest that hangs on no shard.
+        spread: [kinds, counts of blocks, shards], the pieces.
+    """
+
+    plain: Array
+    spread: Array
+
+
+def surface(found: list[Form], num_blocks: Array, pieces: Array) -> Surface:
+    """Evaluate forms over a grid.
+
+    Args:
+        found: Of ``forms``.
+        num_blocks: [counts of blocks], k.
+        pieces: [pieces, shards], bytes.
+    """
+    powers = np.stack([np.ones_like(num_blocks), num_blocks, num_blocks**2])
+    plain = np.concatenate([_plain(form, num_blocks, powers) for form in found])
+    shape = (-1, 2 * NUM_PIECES)
+    counted = np.concatenate([np.reshape(form.pieces, shape) for form in found])
+    kinds, kind = np.unique(counted, axis=0, return_inverse=True)
+    order = np.argsort(kind.reshape(-1), kind="stable")
+    starts = np.searchsorted(kind.reshape(-1)[order], np.arange(len(kinds)))
+    once, each = (kinds.reshape(-1, 2, NUM_PIECES)[:, i] @ pieces for i in (0, 1))
+    return Surface(
+        plain=np.maximum.reduceat(plain[order], starts, axis=0),
+        spread=once[:, None, :] + each[:, None, :] * num_blocks[:, None],
+    )
+
+
+def _plain(form: Form, num_blocks: Array, powers: Array) -> Array:
+    """Return the part of a form that hangs on no shard: [segments, batches, counts of blocks]."""
+    plain = np.einsum("sdb,dk->sbk", form.plain, powers)
+    there = (num_blocks >= form.least) & (num_blocks <= form.most)
+    return np.where(there, plain, NOWHERE)
+
+
+def highest(found: Surface, *, batch: int) -> Array:
+    """Return the peak of one batch: [counts of blocks, shards]."""
+    peak: Array = (found.plain[:, batch, :, None] + found.spread).max(0)
+    return peak

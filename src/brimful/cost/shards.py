@@ -1,0 +1,117 @@
+"""Bytes of shards, gathers and reduce buffers: closed forms, for many numbers of devices at once.
+
+FSDP2 cuts every parameter by rows, ``ceil(rows / devices)`` to each; gathers and reduce buffers are
+of whole cuts, so that what does not divide is padded. ZeRO-1 gives each device whole parameters.
+
+Source: ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py`` and
+``torch/distributed/optim/zero_redundancy_optimizer.py``.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.embedding import embedding_workspace
+from brimful.cost.programs import HALF
+from brimful.cost.recipes import RECIPES
+from brimful.cost.shapes import Shape
+from brimful.cost.spread import NUM_PIECES, Piece
+from brimful.cost.trained import trained_parts
+from brimful.job import Job, Precision
+from brimful.models.config import layout_of
+
+Array = NDArray[np.float64]
+HALF_BYTES = 2
+
+
+def computed_bytes(precision: Precision) -> int:
+    """Return the bytes of a parameter where it is gathered, and of its gradient there."""
+    return HALF_BYTES if precision in HALF else RECIPES[precision].parameter
+
+
+def padded(shapes: Sequence[Shape], num_shards: Array) -> Array:
+    """Count the numbers of parameters cut by rows into equal shards: [strategies].
+
+    Args:
+        shapes: Of the parameters.
+        num_shards: [strategies].
+    """
+    rows = np.array([shape[0] for shape in shapes], dtype=np.float64)
+    width = np.array([prod(shape[1:]) for shape in shapes], dtype=np.float64)
+    each: Array = np.ceil(rows[:, None] / num_shards) * width[:, None]
+    return each.sum(0) * num_shards
+
+
+def first_shard(shape: Shape, num_shards: int) -> Shape:
+    """Return what the first device holds of a parameter."""
+    return (-(-shape[0] // num_shards), *shape[1:])
+
+
+def piece_bytes(job: Job, micro_batch: int, num_shards: Array) -> Array:
+    """Return the bytes of every piece: [pieces, strategies].
+
+    Args:
+        job: What is trained.
+        micro_batch: Sequences per forward pass.
+        num_shards: [strategies], devices that share one copy.
+    """
+    sizes = np.zeros((NUM_PIECES, len(num_shards)))
+    block, rest = trained_parts(job)
+    for first, part in ((Piece.BLOCK_CAST, block), (Piece.REST_CAST, rest)):
+        sizes[first : first + 6] = _part_bytes(job, part.every, part.trained, num_shards)
+    sizes[Piece.ROW_SUMS : Piece.ROW_GRADIENT + 1] = _embedding_bytes(job, micro_batch)[:, None]
+    return sizes
+
+
+def _part_bytes(
+    job: Job, every: Sequence[Shape], trained: Sequence[Shape], num_shards: Array
+) -> Array:
+    """Return bytes in the order of ``Piece``: cast, whole, buffer, shard, gradients, held."""
+    computed = computed_bytes(job.precision)
+    reduced = RECIPES[job.precision].gradient
+    whole, gradients = padded(every, num_shards), padded(trained, num_shards)
+    num_trained = sum(map(prod, trained)) * np.ones_like(num_shards)
+    is_cast = float(job.precision in HALF)
+    return np.stack([
+        is_cast * whole * computed / num_shards,
+        whole * computed,
+        gradients * reduced,
+        gradients * reduced / num_shards,
+        num_trained * computed,
+        num_trained * reduced,
+    ])  # fmt: skip
+
+
+def _embedding_bytes(job: Job, micro_batch: int) -> Array:
+    """Return the partial sums of the embedding's rows, and what is there beside them: [2]."""
+    model, tokens = job.model, micro_batch * job.seq_len
+    taken = embedding_workspace(
+        num_tokens=tokens, vocab_size=model.vocab_size, hidden_size=model.hidden_size
+    )
+    if not taken or job.adapter is not None:
+        return np.zeros(2)
+    rows = tokens + model.tied_embeddings * model.vocab_size
+    return np.array([taken, rows * model.hidden_size * computed_bytes(job.precision)], dtype=float)
+
+
+def largest_part(shapes: Sequence[Shape], num_parts: int) -> list[Shape]:
+    """Return the parameters of the device that holds most, where each holds whole ones (ZeRO-1).
+
+    Matrices are handed out first, then the rest, each from the largest down to whoever has least.
+
+    Args:
+        shapes: Of the parameters.
+        num_parts: Devices.
+    """
+    sizes = [(0, rank) for rank in range(num_parts)]
+    heapify(sizes)
+    parts: list[list[Shape]] = [[] for _ in range(num_parts)]
+    for group in ([s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]):
+        for shape in sorted(group, key=prod, reverse=True):
+            size, rank = sizes[0]
+            heapreplace(sizes, (size + prod(shape), rank))
+            parts[rank].append(shape)
+    return max(parts, key=lambda part: sum(map(prod, part)))

@@ -1,0 +1,66 @@
+"""Tokens per second, and what share of the devices' rates a step uses.
+
+MFU counts what the model itself needs, HFU what was computed, recomputation too (arXiv:2204.02311,
+appendix B). Both count attention whole, masked or not, as that paper and most trainers do.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.cost.family import family_of
+from brimful.cost.memory import profile_for
+from brimful.cost.step import family_work, utilization
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.strategy import Strategy
+
+
+class Speed(NamedTuple):
+    """How fast a step is; None where its time or the rate of the devices is unknown.
+
+    Attributes:
+        tokens_per_s: Of all devices together, padding included.
+        mfu: Model FLOPs over what the devices could do in that time.
+        hfu: The same with recomputation.
+    """
+
+    tokens_per_s: float | None
+    mfu: float | None
+    hfu: float | None
+
+
+def speed_of(job: Job, cluster: Cluster, strategy: Strategy, step_s: float | None) -> Speed:
+    """Return how fast a step of this many seconds is.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How; decides what is recomputed.
+        step_s: Seconds of one optimizer step; None: unknown.
+    """
+    if not step_s:
+        return Speed(None, None, None)
+    once = msgspec.structs.replace(strategy, activation_checkpointing="none")
+    shares = [
+        utilization(
+            step_flops(job, cluster, how) / cluster.num_devices,
+            step_s,
+            cluster.device,
+            job.precision,
+        )
+        for how in (once, strategy)
+    ]
+    return Speed(job.tokens_per_step / step_s, *shares)
+
+
+def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
+    """Count the FLOPs of matrix products and attention of one step, over all devices.
+
+    However the work is shared out, it is that of one device doing all of it.
+    """
+    alone = msgspec.structs.replace(strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1)
+    family = family_of(job, alone)
+    profile = profile_for(job, strategy.attention, cluster.device, family.recompute)
+    work = family_work(job, profile, family, moved_by_update=0.0)
+    return float(work.matrix_flops[0] + work.attention_flops[0])

@@ -1,0 +1,341 @@
+"""What data parallelism and ZeRO add to one micro-batch: buffers, and when gradients shrink.
+
+A profile is of one device. Spread over several the same operations run, on parameters that were
+gathered before them and with gradients that are reduced after them. So a profile's runs are given
+more events: before a block its parameters come, behind it its gradients go. How large those are is
+closed form (``shards.py``), for every number of devices at once.
+
+Source: ``torch/distributed/fsdp/_fully_shard`` (``_fsdp_param_group.py``, ``_fsdp_collectives.py``)
+and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.family import Family
+from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
+from brimful.cost.programs import HALF
+from brimful.job import Job
+from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, REDUCED, TRANSIENTS, WORKSPACES
+from brimful.strategy import Accumulate, Zero
+
+
+class Piece(IntEnum):
+    """What an added event brings or takes; of a block, or of what is in no block (the rest)."""
+
+    BLOCK_CAST = 0
+    BLOCK = 1
+    BLOCK_BUFFER = 2
+    BLOCK_SHARD = 3
+    BLOCK_GRADIENTS = 4
+    BLOCK_HELD = 5
+    REST_CAST = 6
+    REST = 7
+    REST_BUFFER = 8
+    REST_SHARD = 9
+    REST_GRADIENTS = 10
+    REST_HELD = 11
+    ROW_SUMS = 12
+    ROW_GRADIENT = 13
+
+
+Array = NDArray[np.float64]
+NUM_PIECES = len(Piece)
+_ITEMS = {
+    **dict.fromkeys((Piece.BLOCK_CAST, Piece.BLOCK, Piece.REST_CAST, Piece.REST), GATHERED),
+    **dict.fromkeys((Piece.BLOCK_BUFFER, Piece.REST_BUFFER), REDUCED),
+    Piece.ROW_SUMS: WORKSPACES,
+    Piece.ROW_GRADIENT: TRANSIENTS,
+}
+"""Classes of what is added; all else is gradients."""
+
+
+class Way(NamedTuple):
+    """How the devices of a strategy share the work, as far as events hang on it.
+
+    Attributes:
+        zero: Which states are sharded.
+        accumulate: What happens to gradients between micro-batches.
+        is_first: Whether it is the first micro-batch of a step.
+        is_last: Whether it is the last.
+        widens: Whether gradients are reduced in a wider type than they are computed in.
+        tied: Whether the head is the embedding.
+    """
+
+    zero: Zero
+    accumulate: Accumulate
+    is_first: bool
+    is_last: bool
+    widens: bool
+    tied: bool
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients are reduced behind this micro-batch."""
+        return self.is_last or self.accumulate == "reduce-each"
+
+
+Signed = tuple[int, Piece]
+_COME, _GO = 1, -1
+
+
+def _gather(cast: Piece, whole: Piece) -> tuple[Signed, ...]:
+    """The shard in the type that computes, the buffer of all shards, and the first goes."""
+    return (_COME, cast), (_COME, whole), (_GO, cast)
+
+
+_GATHER = _gather(Piece.BLOCK_CAST, Piece.BLOCK)
+_GATHER_REST = (*_gather(Piece.REST_CAST, Piece.REST), (_COME, Piece.REST))
+
+
+class Additions(NamedTuple):
+    """Events before and behind the events of a run."""
+
+    before: tuple[Signed, ...]
+    behind: tuple[Signed, ...]
+
+
+def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
+    """List what FSDP2 adds to each run (ZeRO-2 and ZeRO-3).
+
+    In forward a block's buffer of all shards lives until the next block's is filled; in backward
+    the next block's is filled while this one computes. A buffer of gradients lives until the next
+    block has its own.
+    """
+    found = []
+    for index, run in enumerate(runs):
+        adds = _forward if run.phase == "forward" else _backward
+        before, behind = adds(run, _neighbours(runs, index), way)
+        found.append(Additions(before, behind))
+    return found
+
+
+class _Neighbours(NamedTuple):
+    """Where a run stands in its phase."""
+
+    begins: bool
+    ends: bool
+    first_block: bool
+    last_block: bool
+
+
+def _neighbours(runs: tuple[Run, ...], index: int) -> _Neighbours:
+    phase = [i for i, run in enumerate(runs) if run.phase == runs[index].phase]
+    blocks = [i for i in phase if is_block(runs[i])]
+    return _Neighbours(index == phase[0], index == phase[-1], index == blocks[0], index == blocks[-1])
+
+
+def is_block(run: Run) -> bool:
+    """Whether a run is of a block, and not of the loss or of what is in no block."""
+    return run.group in {"plain", "checkpointed"}
+
+
+def _forward(run: Run, at: _Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+    before: tuple[Signed, ...] = _GATHER_REST if at.begins else ()
+    behind: tuple[Signed, ...] = ()
+    if is_block(run):
+        previous = Piece.REST if at.first_block else Piece.BLOCK
+        before = (*before, *_GATHER, (_COME, Piece.BLOCK), (_GO, previous))
+        behind = ((_GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
+    return before, (*behind, (_GO, Piece.BLOCK)) if at.ends else behind
+
+
+def _backward(run: Run, at: _Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+    regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
+    before: tuple[Signed, ...] = _GATHER if at.begins and regathers else ()
+    behind: tuple[Signed, ...] = ()
+    if is_block(run):
+        if regathers:
+            ahead = () if at.last_block else _GATHER
+            before = (*before, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
+        behind = ((_GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
+    return before, (*behind, *_end(way)) if at.ends else behind
+
+
+def _reduce_block(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
+    if not way.reduces:
+        return _hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+    previous = () if is_first else ((_GO, Piece.BLOCK_BUFFER),)
+    held = _held(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+    return (
+        *previous, *held[:-1], (_COME, Piece.BLOCK_BUFFER), *held[-1:],
+        *_keep(way, Piece.BLOCK_SHARD),
+    )  # fmt: skip
+
+
+def _end(way: Way) -> tuple[Signed, ...]:
+    """The rows of the embedding are added up, then what is in no block is reduced."""
+    rows = ((_COME, Piece.ROW_SUMS), (_COME, Piece.ROW_GRADIENT))
+    gone = ((_GO, Piece.ROW_GRADIENT), (_GO, Piece.ROW_SUMS), (_GO, Piece.REST))
+    if not way.reduces:
+        return (*rows, *gone, *_hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
+    held = _held(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
+    return (
+        *rows, *gone, (_GO, Piece.BLOCK_BUFFER), *held[:-1], (_COME, Piece.REST_BUFFER), *held[-1:],
+        *_keep(way, Piece.REST_SHARD), (_GO, Piece.REST_BUFFER),
+    )  # fmt: skip
+
+
+def _hold(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
+    """Keep whole gradients, in the type that they are reduced in."""
+    if not way.widens:
+        return ()
+    return ((_GO, gradients), (_COME, held)) if way.is_first else ((_GO, gradients),)
+
+
+def _held(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
+    """Let go of what was reduced; what is copied into the buffer is the last of it."""
+    if way.is_first or way.accumulate == "reduce-each" or not way.widens:
+        return ((_GO, gradients),)
+    return (_GO, gradients), (_GO, held)
+
+
+def _keep(way: Way, shard: Piece) -> tuple[Signed, ...]:
+    """Keep the reduced shard, or add it to that of the micro-batches before."""
+    adds = not way.is_first and way.accumulate == "reduce-each"
+    return ((_COME, shard), (_GO, shard)) if adds else ((_COME, shard),)
+
+
+def spread_runs(profile: Profile, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[Run, ...]]:
+    """Return a profile with the added events, and the runs that refer to it.
+
+    The last ``2 * NUM_PIECES`` kinds are the pieces coming, then the pieces going; their sizes are
+    not formulas of the profile (``with_pieces``).
+    """
+    return _spread(profile.key, runs, way, _Hidden(profile))
+
+
+class _Hidden:
+    """A profile that the cache of ``_spread`` does not look at: its key says which one it is."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+@cache
+def _spread(
+    _key: str, runs: tuple[Run, ...], way: Way, hidden: _Hidden
+) -> tuple[Profile, tuple[Run, ...]]:
+    profile = hidden.profile
+    negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in profile.kinds]
+    kinds = (*profile.kinds, *negated, *_piece_kinds())
+    num = len(profile.kinds)
+    if way.zero in {0, 1}:
+        works = list(_freed_at_once(profile, runs, way))
+    else:
+        works = [
+            _worked(profile.works[run.work], 2 * num, more)
+            for run, more in zip(runs, sharded_additions(runs, way), strict=True)
+        ]
+    renamed = tuple(
+        Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs)
+    )
+    return _replaced(profile, kinds, tuple(works)), renamed
+
+
+def _replaced(
+    profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]
+) -> Profile:
+    return Profile(
+        schema=profile.schema,
+        key=profile.key,
+        versions=profile.versions,
+        source_hash=profile.source_hash,
+        kinds=kinds,
+        works=works,
+        variants={},
+    )
+
+
+def _negated(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    return tuple(Term(term.factors, -term.coefficient) for term in terms)
+
+
+def _piece_kinds() -> Iterator[EventKind]:
+    for _sign in (_COME, _GO):
+        for piece in Piece:
+            yield EventKind((), ITEM_NAMES.index(_ITEMS.get(piece, GRADIENTS)), "")
+
+
+def _worked(work: Work, base: int, more: Additions) -> Work:
+    before = tuple(base + piece + NUM_PIECES * (sign < 0) for sign, piece in more.before)
+    behind = tuple(base + piece + NUM_PIECES * (sign < 0) for sign, piece in more.behind)
+    return _with_events(work, (*before, *work.events, *behind))
+
+
+def _with_events(work: Work, events: tuple[int, ...]) -> Work:
+    return Work(
+        events, work.matrix_flops, work.attention_flops, work.moved_bytes, work.num_ops
+    )
+
+
+def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterator[Work]:
+    """Yield what DDP makes of each run: gradients are copied into the buckets and dropped.
+
+    Those of a block at once; those that several parts add to, when the last part has.
+    """
+    num, waiting = len(profile.kinds), list[int]()
+    gradient = ITEM_NAMES.index(GRADIENTS)
+    last = len(runs) - 1
+    is_chunked = any(run.group == "chunk" for run in runs)
+    for index, run in enumerate(runs):
+        work, events = profile.works[run.work], list[int]()
+        if is_block(run) and not way.tied:
+            events += waiting
+            waiting = []
+        for event in work.events:
+            events.append(event)
+            if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
+                at_once = is_block(run) or not (is_chunked or way.tied)
+                (events if at_once else waiting).append(num + event)
+        yield _with_events(work, (*events, *(waiting if index == last else ())))
+
+
+def _grows(kind: EventKind) -> bool:
+    return sum(term.coefficient for term in kind.terms) > 0
+
+
+def has_pieces(profile: Profile) -> bool:
+    """Whether a profile has pieces among its kinds."""
+    return not profile.variants
+
+
+def with_pieces(sizes: Array, pieces: Array) -> Array:
+    """Put the bytes of pieces where the kinds of a spread profile expect them.
+
+    Args:
+        sizes: [kinds, 1], 0 for the pieces.
+        pieces: [pieces, strategies].
+
+    Returns:
+        [kinds, strategies].
+    """
+    own = np.broadcast_to(sizes[: -2 * NUM_PIECES], (len(sizes) - 2 * NUM_PIECES, pieces.shape[1]))
+    return np.concatenate([own, pieces, -pieces])
+
+
+def spread_step(
+    job: Job, profile: Profile, variant: Variant, family: Family, *, accumulates: bool
+) -> list[tuple[Profile, tuple[Run, ...]]]:
+    """Return what the first micro-batch, and every later one, runs on each of many devices."""
+    widens = job.precision in HALF
+    zero: Zero = family.zero if family.gathers else 0
+    accumulate: Accumulate = family.accumulate if family.gathers else "reduce-each"
+    ways = [
+        Way(zero, accumulate, is_first, is_last, widens, job.model.tied_embeddings)
+        for is_first, is_last in (((True, False), (False, True)) if accumulates else ((True, True),))
+    ]
+    fresh = family.gathers and (widens or family.accumulate == "reduce-each")
+    runs = (variant.first, variant.first if fresh else variant.later)
+    return [spread_runs(profile, each, way) for each, way in zip(runs, ways, strict=False)]

@@ -1,0 +1,79 @@
+"""What the devices of a strategy send each other in one optimizer step, in seconds.
+
+ZeRO-3 gathers every block twice per micro-batch and reduces its gradients once; ZeRO-2 gathers once;
+DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device has updated. Replicas of a
+shard reduce among themselves. Held gradients are reduced once a step.
+"""
+
+import numpy as np
+
+from brimful.cost.comm import collective_seconds, overlapped_seconds
+from brimful.cost.family import Family, family_micro_batches, family_shards
+from brimful.cost.recipes import RECIPES
+from brimful.cost.shards import computed_bytes, padded
+from brimful.cost.step import StepSeconds
+from brimful.cost.trained import Part, trained_parts
+from brimful.cost.trajectory import Array
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+
+
+def traffic_seconds(job: Job, family: Family, cluster: Cluster) -> Array:
+    """Return the seconds of all collectives of a step, one after another: [strategies].
+
+    Args:
+        job: What is trained.
+        family: The strategies.
+        cluster: Says the links; NaN where one is unknown.
+    """
+    shards = family_shards(family)
+    if not family.is_spread:
+        return np.zeros_like(shards)
+    block, rest = trained_parts(job)
+    each = family_micro_batches(job, family)
+    reductions = each if family.accumulate == "reduce-each" else 1
+    gathers, reduces = np.zeros_like(shards), np.zeros_like(shards)
+    again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
+    for part, times, twice in ((block, job.model.num_layers, again), (rest, 1, False)):
+        gathers = gathers + times * (1 + twice) * _gather_seconds(job, part, shards, cluster)
+        reduces = reduces + times * _reduce_seconds(job, part, family, shards, cluster)
+    if not family.gathers:
+        gathers = np.zeros_like(shards)
+    return each * gathers + reductions * reduces + _sent_seconds(job, family, cluster)
+
+
+def with_traffic(seconds: StepSeconds, traffic: Array) -> StepSeconds:
+    """Add what of the collectives does not run beside the device's own work."""
+    alone = seconds.matrix_s + seconds.memory_s + seconds.launch_s
+    return seconds._replace(exposed_s=overlapped_seconds(alone, traffic) - alone)
+
+
+def _gather_seconds(job: Job, part: Part, shards: Array, cluster: Cluster) -> Array:
+    num_bytes = padded(part.every, shards) * computed_bytes(job.precision)
+    return collective_seconds("all-gather", num_bytes, shards, cluster)
+
+
+def _reduce_seconds(
+    job: Job, part: Part, family: Family, shards: Array, cluster: Cluster
+) -> Array:
+    """Reduce to shards, then among replicas; or all at once where gradients stay whole."""
+    element = RECIPES[job.precision].gradient
+    if not family.gathers:
+        whole = padded(part.trained, np.ones_like(shards)) * element
+        return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster)
+    num_bytes = padded(part.trained, shards) * element
+    scattered = collective_seconds("reduce-scatter", num_bytes, shards, cluster)
+    replicas = family.num_data_parallel / shards
+    among = collective_seconds("all-reduce", num_bytes / shards, replicas, cluster, shards)
+    return scattered + np.where(replicas > 1, among, 0.0)
+
+
+def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
+    """ZeRO-1: every device sends the parameters that it has updated to all others."""
+    if family.zero != 1:
+        return 0.0
+    block, rest = trained_parts(job)
+    shards = np.ones(1)
+    numbers = job.model.num_layers * padded(block.trained, shards) + padded(rest.trained, shards)
+    num_bytes = numbers * RECIPES[job.precision].parameter
+    return collective_seconds("all-gather", num_bytes, family.num_data_parallel, cluster)

@@ -1,0 +1,114 @@
+"""The work of many strategies at once: the formulas of a profile's runs, added up beforehand.
+
+``step.family_work`` walks over the runs of every family; this does the same sums in another order.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.family import Family, family_chunks, family_micro_batches, family_variant
+from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term, load_profile
+from brimful.cost.trajectory import Array, evaluate_terms, num_special
+from brimful.job import Job
+
+Formulas = tuple[tuple[Term, ...], ...]
+"""Of FLOPs of products, of attention, bytes moved, operations: the columns of ``StepWork``."""
+_AMOUNTS = 4
+
+
+class Sums(NamedTuple):
+    """The work of a micro-batch.
+
+    Attributes:
+        once: What happens once.
+        each: What every middle member of a group does, and how many are not middle.
+    """
+
+    once: Formulas
+    each: tuple[tuple[Group, int, Formulas], ...]
+
+
+def grid_work(
+    job: Job,
+    profile: Profile,
+    batches: Sequence[Family],
+    dims: Dimensions,
+    num_blocks: NDArray[np.int64],
+) -> Array:
+    """Add up the work of a step: [amounts, batches, counts of blocks].
+
+    Args:
+        job: What is trained.
+        profile: Its profile.
+        batches: Families that run alike, of other micro-batches and chunks.
+        dims: Their sizes; B and C are [batches].
+        num_blocks: Checkpointed blocks.
+    """
+    variant = family_variant(job, profile, batches[0])
+    chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
+    first, later = (
+        _micro_work(_sums(profile.key, runs), dims, chunks, num_blocks, job.model.num_layers)
+        for runs in (variant.first, variant.later)
+    )
+    others = np.array([family_micro_batches(job, family) - 1 for family in batches])
+    work: Array = first + others[:, None] * later
+    return work
+
+
+def _micro_work(
+    sums: Sums, dims: Dimensions, chunks: Array, num_blocks: NDArray[np.int64], num_layers: int
+) -> Array:
+    counts = {
+        "checkpointed": num_blocks[None, :],
+        "plain": num_layers - num_blocks[None, :],
+        "chunk": chunks[:, None],
+    }
+    total = _amounts(sums.once, dims, len(chunks)) * np.ones(len(num_blocks))
+    for group, num_apart, formulas in sums.each:
+        total = total + _amounts(formulas, dims, len(chunks)) * (counts[group] - num_apart)
+    return total
+
+
+def _amounts(formulas: Formulas, dims: Dimensions, num_batches: int) -> Array:
+    """Evaluate formulas: [amounts, batches, 1]."""
+    amounts = np.zeros((_AMOUNTS, num_batches, 1))
+    for row, terms in enumerate(formulas):
+        amounts[row, :, 0] = evaluate_terms(terms, dims)
+    return amounts
+
+
+@lru_cache(maxsize=512)
+def _sums(key: str, runs: tuple[Run, ...]) -> Sums:
+    profile = load_profile(key)
+    middle = [run for run in runs if run.role == "middle"]
+    groups = dict.fromkeys(run.group for run in middle)
+    return Sums(
+        once=_added(profile, [run for run in runs if run.role != "middle"]),
+        each=tuple(
+            (group, num_special(group, runs), _added(profile, [r for r in middle if r.group == group]))
+            for group in groups
+        ),
+    )
+
+
+def _added(profile: Profile, runs: Sequence[Run]) -> Formulas:
+    works = [profile.works[run.work] for run in runs]
+    ops = (Term("", float(sum(work.num_ops for work in works))),)
+    return (
+        _merged([work.matrix_flops for work in works]),
+        _merged([work.attention_flops for work in works]),
+        _merged([work.moved_bytes for work in works]),
+        ops,
+    )
+
+
+def _merged(many: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
+    total: dict[str, float] = {}
+    for terms in many:
+        for term in terms:
+            total[term.factors] = total.get(term.factors, 0.0) + term.coefficient
+    return tuple(Term(factors, coefficient) for factors, coefficient in total.items())

@@ -1,0 +1,1 @@
+"""Published runs: what others measured, carried with its source, and predicted again."""

@@ -1,0 +1,105 @@
+"""A published run beside its prediction, as one row that scores and evidence are made of."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from brimful.plan import Band
+from brimful.published.express import Unexpressed
+from brimful.published.predict import predict
+from brimful.published.rows import PublishedRun
+from brimful.units import GIB
+
+BARRED = frozenset({"hf", "torchtitan"})
+"""Implementations that profiles are traced of; others are predicted with the same profiles."""
+
+
+class Compared(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A published run and what is predicted of it; sizes in GiB, of one device.
+
+    Attributes:
+        id: Its name.
+        family: The collection it comes from.
+        label: Whose program ran, with the first thing of it that no switch expresses.
+        has_bar: Whether its own program is what is predicted.
+        source: Where it was published.
+        sweep: What it has in common with runs that differ in strategy only.
+        reason: Why there is no prediction; empty where there is one.
+        published_allocated_gib: Peak of live tensors; blocks that streams still use count as such.
+        predicted_allocated_gib: The same.
+        published_reserved_gib: Peak of the allocator's segments.
+        predicted_reserved_gib: Band for it.
+        published_process_gib: Peak of the process.
+        predicted_process_gib: Band for it.
+        published_tokens_per_s: Of one device.
+        predicted_tokens_per_s: The same.
+    """
+
+    id: str
+    family: str
+    label: str
+    has_bar: bool
+    source: str
+    sweep: str
+    reason: str = ""
+    published_allocated_gib: float | None = None
+    predicted_allocated_gib: float | None = None
+    published_reserved_gib: float | None = None
+    predicted_reserved_gib: Band | None = None
+    published_process_gib: float | None = None
+    predicted_process_gib: Band | None = None
+    published_tokens_per_s: float | None = None
+    predicted_tokens_per_s: float | None = None
+
+
+def compare_all(runs: Iterable[PublishedRun]) -> tuple[Compared, ...]:
+    """Predict every run, in order."""
+    return tuple(compare(run) for run in runs)
+
+
+def compare(run: PublishedRun) -> Compared:
+    """Put a run beside its prediction.
+
+    Args:
+        run: The run.
+    """
+    row = Compared(
+        id=run.id,
+        family=run.family,
+        label=label(run),
+        has_bar=run.implementation in BARRED and not run.unlike,
+        source=run.source,
+        sweep=_sweep(run),
+        published_allocated_gib=run.allocated_gib or run.active_gib,
+        published_reserved_gib=run.reserved_gib,
+        published_process_gib=run.process_gib,
+        published_tokens_per_s=run.tokens_per_s,
+    )
+    predicted = predict(run)
+    if isinstance(predicted, Unexpressed):
+        return msgspec.structs.replace(row, reason=predicted.reason)
+    return msgspec.structs.replace(
+        row,
+        predicted_allocated_gib=predicted.allocated_bytes / GIB,
+        predicted_reserved_gib=_in_gib(predicted.reserved_bytes),
+        predicted_process_gib=_in_gib(predicted.process_bytes),
+        predicted_tokens_per_s=predicted.tokens_per_s,
+    )
+
+
+def label(run: PublishedRun) -> str:
+    """Name whose program ran, with the first thing of it that no switch expresses."""
+    return ", ".join((run.implementation, *run.unlike[:1]))
+
+
+def _sweep(run: PublishedRun) -> str:
+    """Name what runs of one sweep have in common: all but their strategy."""
+    job = (run.model, run.method, run.precision, run.seq_len)
+    parts = (run.source, label(run), *job, f"{run.num_devices}x{run.gpu}")
+    return " ".join(map(str, parts))
+
+
+def _in_gib(band: Band | None) -> Band | None:
+    return None if band is None else Band(low=band.low / GIB, high=band.high / GIB)

@@ -1,0 +1,155 @@
+"""A published run as a Job, a Cluster and a Strategy, or why it cannot be one."""
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.cost.formula import missing_formula
+from brimful.cost.programs import SAME_CODE
+from brimful.errors import BrimfulError
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.devices import gpus
+from brimful.hardware.gpus import load_cluster
+from brimful.job import SCALED, Adapter, Job, LossScale, check_job, plain_job
+from brimful.models.config import load_model, read_config
+from brimful.models.spec import ModelSpec
+from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
+from brimful.strategy import Strategy, check_strategy
+from brimful.units import GIB
+
+NETWORKS = {"a100-40gb": "ib-hdr-200", "a100-80gb": "ib-hdr-200"}
+DEFAULT_NETWORK = "ib-ndr-400"
+"""Between nodes, by GPU: assumed, since no source says. It matters to predicted times only."""
+_LOSS_SCALE = LossScale(
+    initial_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
+)
+"""``torch.amp.GradScaler``'s defaults; they decide no byte."""
+_NO_PROFILE = re.compile(r"no profile [^)]*")
+
+
+class Expressed(NamedTuple):
+    """A published run in our terms."""
+
+    job: Job
+    cluster: Cluster
+    strategy: Strategy
+
+
+class Unexpressed(NamedTuple):
+    """Why a published run has no prediction, in few words that runs share."""
+
+    reason: str
+
+
+def express(run: PublishedRun) -> Expressed | Unexpressed:
+    """Put a published run into our terms.
+
+    Left out, since no formula covers it and no peak lies there: the dropout of adapters, and the
+    gradient of the embedding's output that re-entrant checkpointing needs.
+
+    Args:
+        run: The run.
+    """
+    try:
+        reason = _obstacle(run)
+        if reason:
+            return Unexpressed(reason)
+        job, cluster, strategy = _job(run), _cluster(run), _strategy(run)
+        check_job(job)
+        check_strategy(job, strategy)
+    except BrimfulError as error:
+        return Unexpressed(str(error).partition(";")[0])
+    missing = missing_formula(job, strategy, cluster.device)
+    return Unexpressed(_short(run, missing)) if missing else Expressed(job, cluster, strategy)
+
+
+def _obstacle(run: PublishedRun) -> str:
+    if run.beyond:
+        return ", ".join(run.beyond)
+    if run.gpu not in gpus():
+        return f"no CUDA kernels on {run.gpu}"
+    model_type = _model_type(run.model)
+    return "" if model_type in SAME_CODE else f"model_type={model_type}"
+
+
+def _short(run: PublishedRun, missing: str) -> str:
+    """Say which formula is missing so that runs with the same want are counted together."""
+    profile = _NO_PROFILE.search(missing)
+    if profile:
+        return profile[0]
+    if "adapters" not in missing or run.adapter is None:
+        return missing.partition(" has no formula")[0]
+    adapter = run.adapter
+    held = "" if adapter.base == "same" else f" on {adapter.base}"
+    return f"{run.method}{held}, {run.precision}, adapters of {len(adapter.targets)} names"
+
+
+def _model_type(name: str) -> str:
+    known = published_models().get(name)
+    return known.model_type if known else _model(name).model_type
+
+
+@cache
+def _model(name: str) -> ModelSpec:
+    known = published_models().get(name)
+    if known is None or known.config is None:
+        return load_model(name)
+    return read_config(name, {"model_type": known.model_type, **known.config})
+
+
+def _job(run: PublishedRun) -> Job:
+    sequences = run.micro_batch * run.accumulation * run.dp_replicate * run.dp_shard
+    return plain_job(
+        _model(run.model),
+        task=run.task,
+        method=run.method,
+        adapter=_adapter(run.adapter) if run.adapter else None,
+        precision=run.precision,
+        loss_scale=_LOSS_SCALE if run.precision in SCALED else None,
+        optimizer=run.optimizer,
+        seq_len=run.seq_len,
+        global_batch=sequences,
+    )
+
+
+def _adapter(adapter: PublishedAdapter) -> Adapter:
+    return Adapter(
+        rank=adapter.rank,
+        alpha=float(adapter.rank),
+        targets=adapter.targets,
+        trained_modules=(),
+        dtype=adapter.dtype,
+        base=adapter.base,
+        upcast=adapter.upcast,
+        input_requires_grad=False,
+    )
+
+
+def _cluster(run: PublishedRun) -> Cluster:
+    per_node = run.devices_per_node or run.num_devices
+    num_nodes = -(-run.num_devices // per_node)
+    network = NETWORKS.get(run.gpu, DEFAULT_NETWORK) if num_nodes > 1 else ""
+    cluster = load_cluster(
+        f"{num_nodes}x{per_node}x{run.gpu}", memory_limit_bytes=None, network_name=network
+    )
+    if run.usable_gib is None:
+        return cluster
+    usable_bytes = round(run.usable_gib * GIB)
+    device = msgspec.structs.replace(cluster.device, usable_bytes=usable_bytes)
+    return msgspec.structs.replace(cluster, device=device)
+
+
+def _strategy(run: PublishedRun) -> Strategy:
+    return Strategy(
+        micro_batch=run.micro_batch,
+        activation_checkpointing=run.checkpointing,
+        loss_chunks=run.loss_chunks,
+        attention=run.attention,
+        zero=run.zero,
+        dp_replicate=run.dp_replicate,
+        dp_shard=run.dp_shard,
+        tp=run.tp,
+        pp=run.pp,
+    )

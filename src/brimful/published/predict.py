@@ -1,0 +1,96 @@
+"""Predicting a published run: its peaks and its speed beside what was measured."""
+
+from typing import NamedTuple
+
+from brimful.cost.estimate import estimate
+from brimful.errors import UnsupportedError
+from brimful.plan import Band, Estimate
+from brimful.published.as_it_was import (
+    gathered_beside_loss,
+    peak_with_copied_loss,
+    recomputed_products_bytes,
+)
+from brimful.published.express import Expressed, Unexpressed, express
+from brimful.published.rows import PublishedRun
+from brimful.strategy import is_selective, num_checkpointed
+
+
+class Predicted(NamedTuple):
+    """A published run, predicted.
+
+    Attributes:
+        run: What was published.
+        allocated_bytes: Peak of live tensors.
+        reserved_bytes: Band for the allocator's segments.
+        process_bytes: Band for the process.
+        tokens_per_s: Of one device; None where a rate is unknown.
+    """
+
+    run: PublishedRun
+    allocated_bytes: int
+    reserved_bytes: Band | None
+    process_bytes: Band | None
+    tokens_per_s: float | None
+
+
+def predict(run: PublishedRun) -> Predicted | Unexpressed:
+    """Predict a published run, or say why there is no prediction.
+
+    Args:
+        run: The run.
+    """
+    expressed = express(run)
+    if isinstance(expressed, Unexpressed):
+        return expressed
+    try:
+        estimated = estimate(*expressed)
+    except UnsupportedError as error:
+        return Unexpressed(str(error).partition(";")[0])
+    peak = _peak(run, expressed, estimated)
+    reserved = _scaled(estimated, peak)
+    return Predicted(
+        run=run,
+        allocated_bytes=peak,
+        reserved_bytes=reserved,
+        process_bytes=_around(estimated, reserved),
+        tokens_per_s=_tokens_per_s(run, expressed, estimated),
+    )
+
+
+def _peak(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> int:
+    """Return the peak, with what programs of its time held more or less."""
+    job, cluster, strategy = expressed
+    peak = estimated.predicted_peak_allocated_bytes
+    if run.loss != "none" and run.num_devices == 1:
+        peak = max(peak, peak_with_copied_loss(job, strategy, cluster.device, run.loss))
+    if run.products == "alternate" and is_selective(strategy):
+        num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+        peak -= recomputed_products_bytes(
+            job, micro_batch=strategy.micro_batch, num_blocks=num_blocks
+        )
+    if run.root == "resharded":
+        peak -= gathered_beside_loss(estimated)
+    return peak
+
+
+def _scaled(estimated: Estimate, peak: int) -> Band | None:
+    band, own = estimated.predicted_peak_reserved_bytes, estimated.predicted_peak_allocated_bytes
+    if band is None:
+        return None
+    return Band(low=band.low * peak / own, high=band.high * peak / own)
+
+
+def _around(estimated: Estimate, reserved: Band | None) -> Band | None:
+    """Add to a band of reserved bytes what lies outside the allocator."""
+    own, process = estimated.predicted_peak_reserved_bytes, estimated.predicted_process_bytes
+    if reserved is None or own is None or process is None:
+        return None
+    outside = process.low - own.low, process.high - own.high
+    return Band(low=reserved.low + outside[0], high=reserved.high + outside[1])
+
+
+def _tokens_per_s(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> float | None:
+    step_s = estimated.predicted_step_s
+    if not step_s:
+        return None
+    return expressed.job.tokens_per_step / step_s / run.num_devices

@@ -1,0 +1,213 @@
+"""A published run as it is carried in ``data/published``: figures and facts, each with its source.
+
+Knows no formula and no prediction.
+"""
+
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from brimful.errors import FileFormatError, unknown_name
+from brimful.job import Method, Optimizer, Precision, Task, Upcast
+from brimful.strategy import Attention, Zero
+
+_FOLDER = "data/published"
+Implementation = Literal[
+    "hf", "hf-fsdp1", "litgpt", "torchtitan", "megatron-te", "fsdp-qlora", "llm-foundry"
+]
+"""Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
+LossCopies = Literal["none", "copied", "copied-wide"]
+"""What the loss held beside log-probabilities (``as_it_was.py``): nothing; logits, narrow and wide,
+and a copy; the same but for the narrow ones."""
+
+Products = Literal["all", "alternate"]
+"""Which matrix products selective checkpointing kept: every one, as ours, or every second."""
+
+Root = Literal["held", "resharded"]
+"""What FSDP's root, which has the embedding and the head, does after its forward."""
+
+
+class PublishedAdapter(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Adapters of a published run, in the terms of ``brimful.job.Adapter``.
+
+    Attributes:
+        rank: Width of the two matrices.
+        targets: Names of the layers that have one; ``all-linear``: every one but the head.
+        dtype: ``same`` is the recipe's own, ``fp32`` what PEFT makes of half precision.
+        base: How the frozen weights are held.
+        upcast: What of them is held in fp32.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dtype: Literal["same", "fp32"]
+    base: Literal["same", "bf16", "fp16", "nf4", "nf4-double"]
+    upcast: Upcast
+
+
+class PublishedRun(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A measured run that somebody published; figures are of one device, the fullest.
+
+    Attributes:
+        id: Its name here.
+        family: The collection it comes from; the name of its file.
+        implementation: Whose code ran.
+        model: A name of ``data/published/models.json`` or of the registry.
+        gpu: A name that ``brimful gpus`` lists.
+        num_devices: How many of them.
+        devices_per_node: Of one host; 0: all are in one.
+        usable_gib: What the card offered, where it is not what ``gpu`` offers.
+        task: What the loss is.
+        method: Which parameters trained.
+        adapter: The adapters of every method but ``full``.
+        precision: The recipe.
+        optimizer: The update rule.
+        seq_len: Tokens per sequence.
+        micro_batch: Sequences per forward pass and device.
+        accumulation: Forward passes per step.
+        checkpointing: As ``--activation-checkpointing``.
+        products: Which matrix products selective checkpointing kept.
+        attention: As ``--attention``.
+        loss: What its loss held of the logits.
+        loss_chunks: Pieces in which the loss was computed.
+        zero: What is sharded over ``dp_shard`` devices.
+        root: Whether FSDP's root kept its parameters gathered while the loss was computed.
+        dp_replicate: Groups of devices that hold a model each.
+        dp_shard: Devices that share what ``zero`` shards.
+        tp: Devices that share every matrix.
+        pp: Stages.
+        schedule: Of the stages; empty for one.
+        allocator: ``expandable`` where segments grew in place.
+        unlike: What of the program has no switch here and is left out of its prediction.
+        beyond: What of the program makes a prediction impossible.
+        allocated_gib: Peak of live tensors.
+        active_gib: The same, with blocks that other streams still use.
+        reserved_gib: Peak of the allocator's segments.
+        process_gib: Peak of the process, as the driver says it.
+        tokens_per_s: Of one device.
+        source: Where it was published.
+        versions: Of the program that ran it.
+    """
+
+    id: str
+    family: str
+    implementation: Implementation
+    model: str
+    gpu: str
+    num_devices: int
+    devices_per_node: int = 0
+    usable_gib: float | None = None
+    task: Task = "causal-lm"
+    method: Method
+    adapter: PublishedAdapter | None = None
+    precision: Precision
+    optimizer: Optimizer
+    seq_len: int
+    micro_batch: int
+    accumulation: int = 1
+    checkpointing: str
+    products: Products = "all"
+    attention: Attention = "sdpa"
+    loss: LossCopies = "none"
+    loss_chunks: int = 1
+    zero: Zero = 0
+    root: Root = "held"
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    tp: int = 1
+    pp: int = 1
+    schedule: str = ""
+    allocator: Literal["", "expandable"] = ""
+    unlike: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+    allocated_gib: float | None = None
+    active_gib: float | None = None
+    reserved_gib: float | None = None
+    process_gib: float | None = None
+    tokens_per_s: float | None = None
+    source: str
+    versions: str
+
+
+class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that no registry name stands for.
+
+    Attributes:
+        model_type: The architecture by which it is predicted.
+        config: Its configuration; None where no formula covers the architecture.
+        note: In what the real model differs.
+    """
+
+    model_type: str
+    config: dict[str, Any] | None = None
+    note: str = ""
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """Name the collections that are carried, in alphabetical order."""
+    files = resources.files("brimful").joinpath(_FOLDER).iterdir()
+    return tuple(sorted(f.name.removesuffix(".jsonl") for f in files if f.name.endswith(".jsonl")))
+
+
+@cache
+def published_runs(family: str = "") -> tuple[PublishedRun, ...]:
+    """Load the runs of a family.
+
+    Args:
+        family: One of ``families()``; empty: all of them, family by family.
+
+    Raises:
+        UnknownNameError: No such family.
+    """
+    if family and family not in families():
+        raise unknown_name("family of published runs", family, families())
+    folder = resources.files("brimful").joinpath(_FOLDER)
+    lines = (
+        line
+        for name in ([family] if family else families())
+        for line in folder.joinpath(f"{name}.jsonl").read_bytes().splitlines()
+    )
+    return tuple(msgspec.json.decode(line, type=PublishedRun) for line in lines)
+
+
+def read_runs(path: Path) -> tuple[PublishedRun, ...]:
+    """Read runs of the user's own: a JSON object a line, with the fields of ``PublishedRun``.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileFormatError: It cannot be read, or a line is not a run.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise FileFormatError(
+            f"{path} cannot be read ({error.strerror}); check the path"
+        ) from error
+    return tuple(_decode(path, n, line) for n, line in enumerate(lines, 1) if line.strip())
+
+
+def _decode(path: Path, number: int, line: bytes) -> PublishedRun:
+    try:
+        return msgspec.json.decode(line, type=PublishedRun)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(
+            f"{path} line {number} is not a published run ({error}); brimful/data/published "
+            f"in the package holds examples"
+        ) from error
+
+
+@cache
+def published_models() -> dict[str, PublishedModel]:
+    """Load the models that stand in no registry."""
+    data = resources.files("brimful").joinpath(f"{_FOLDER}/models.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, PublishedModel])

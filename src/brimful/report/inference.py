@@ -1,0 +1,217 @@
+"""What ``--task inference`` says, as tables for the terminal."""
+
+from typing import TYPE_CHECKING
+
+from brimful.cost.inference import (
+    INFERENCE_ITEMS,
+    FormatFit,
+    InferenceEstimate,
+    InferenceJob,
+    Limits,
+)
+from brimful.hardware.cluster import Cluster
+from brimful.report.tables import add_row, bullets, line_of, pairs_table, plain_table
+from brimful.report.words import (
+    ABSENT,
+    UNKNOWN,
+    error_words,
+    fit_sentence,
+    format_band,
+    reserved_sentence,
+    share_words,
+)
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from brimful.simulate.inference import InferenceSimulation
+
+
+def inference_tables(
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    *,
+    formats: tuple[FormatFit, ...],
+    limits: Limits | None,
+) -> "Group":
+    """Lay out the first rung of inference.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+        estimate: What arithmetic says.
+        formats: The same text in every format.
+        limits: The most that fits; None: unknown.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    blank = Text("")
+    return Group(
+        _inputs(job, cluster),
+        blank,
+        _items(estimate),
+        blank,
+        _totals(estimate, limits),
+        blank,
+        _formats(formats, chosen=job.weights_format),
+        blank,
+        bullets("Assumptions", estimate.assumptions),
+        blank,
+        _verdict(estimate, formats, limits),
+    )
+
+
+def simulation_tables(
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    simulation: "InferenceSimulation",
+) -> "Group":
+    """Lay the first two rungs side by side.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+        estimate: What arithmetic says.
+        simulation: What the pretend GPU says.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    peak = simulation.simulated_peak_allocated_bytes
+    fits = (
+        fit_sentence(peak_bytes=peak, usable_bytes=estimate.usable_bytes)
+        if simulation.reserved is None
+        else reserved_sentence(simulation.reserved)
+    )
+    blank = Text("")
+    counted = (
+        f"simulated {simulation.num_events} allocations and frees in {simulation.simulate_s:.2f} s "
+        f"({simulation.kernels} kernels)"
+    )
+    both = _side_by_side(estimate, simulation)
+    return Group(_inputs(job, cluster), blank, both, blank, Text(counted), Text(fits))
+
+
+def _inputs(job: InferenceJob, cluster: Cluster) -> "Table":
+    sizes = f"num_sequences={job.num_sequences}  seq_len={job.seq_len}  prompt_len={job.prompt_len}"
+    pairs = (
+        ("model", f"{job.model.name} ({job.model.num_layers} blocks)"),
+        ("weights", f"weights_format={job.weights_format}  precision={job.compute}"),
+        ("text", sizes),
+        ("machine", f"{cluster.name}: {cluster.device.description}"),
+    )
+    return pairs_table(pairs, title="Inputs, with every default")
+
+
+def _items(estimate: InferenceEstimate) -> "Table":
+    whole = estimate.predicted_peak_allocated_bytes is not None
+    title = "Alive at the highest peak (predicted)" if whole else "Weights and cache (predicted)"
+    table = plain_table(title)
+    table.add_column("item", max_width=27)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("why", ratio=1)
+    total = sum(item.num_bytes for item in estimate.items)
+    for item in estimate.items:
+        share = share_words(item.num_bytes, total)
+        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
+    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
+    return table
+
+
+def _totals(estimate: InferenceEstimate, limits: Limits | None) -> "Table":
+    peak = estimate.predicted_peak_allocated_bytes
+    pairs = [
+        ("weights and cache", format_bytes(estimate.predicted_floor_bytes)),
+        ("peak allocated", UNKNOWN if peak is None else format_bytes(peak)),
+        ("process", format_band(estimate.predicted_process_bytes, unit="bytes")),
+        ("usable", format_bytes(estimate.usable_bytes)),
+    ]
+    if limits is not None:
+        pairs.append(("longest that fits", f"{limits.seq_len} tokens of each sequence"))
+        pairs.append(("most that fits", f"{limits.num_sequences} sequences of this length"))
+    return pairs_table(pairs, title="Totals (predicted)")
+
+
+def _formats(formats: tuple[FormatFit, ...], *, chosen: str) -> "Table":
+    table = plain_table("The same text by format (predicted)")
+    table.add_column("")
+    table.add_column("format")
+    table.add_column("bytes", justify="right")
+    table.add_column("fits", ratio=1)
+    words = {True: "fits", False: "does not fit", None: "not known: weights and cache alone fit"}
+    for row in formats:
+        marked = row.weights_format == chosen
+        cells = (">" if marked else "", row.weights_format, format_bytes(row.num_bytes))
+        add_row(table, (*cells, words[row.fits]), style="bold" if marked else "")
+    return table
+
+
+def _verdict(
+    estimate: InferenceEstimate, formats: tuple[FormatFit, ...], limits: Limits | None
+) -> "Group":
+    """Say whether it fits, and where it does not what would."""
+    from rich.console import Group
+    from rich.text import Text
+
+    if estimate.fits is None:
+        floor, usable = estimate.predicted_floor_bytes, estimate.usable_bytes
+        words = (
+            f"not known: weights and cache take {format_bytes(floor)} of {format_bytes(usable)}, "
+            f"and {estimate.unknown}; brimful simulate counts it"
+        )
+        return Group(Text(words, style="bold yellow"))
+    counted = estimate.predicted_peak_allocated_bytes or estimate.predicted_floor_bytes
+    sentence = fit_sentence(peak_bytes=counted, usable_bytes=estimate.usable_bytes)
+    if estimate.fits:
+        return Group(Text(sentence, style="bold green"))
+    return Group(Text(sentence, style="bold red"), *map(line_of, _ways_out(formats, limits)))
+
+
+def _ways_out(formats: tuple[FormatFit, ...], limits: Limits | None) -> list[str]:
+    """List what would fit: formats, then less text in the format that was asked for."""
+    fitting = [row.weights_format for row in formats if row.fits]
+    ways = [f"this text fits with weights in {', '.join(fitting) or 'no format'}"]
+    if limits is not None and limits.seq_len:
+        ways.append(f"in this format as many sequences fit with {limits.seq_len} tokens each")
+    if limits is not None and limits.num_sequences:
+        ways.append(f"in this format {limits.num_sequences} sequences of this length fit")
+    if limits is not None and not (limits.seq_len or limits.num_sequences):
+        ways.append("in this format no text fits, however short")
+    return ways
+
+
+def _side_by_side(estimate: InferenceEstimate, simulation: "InferenceSimulation") -> "Table":
+    table = plain_table("Two rungs, item by item")
+    table.add_column("item", max_width=27)
+    for heading in ("predicted", "simulated", "sim vs pred"):
+        table.add_column(heading, justify="right")
+    has_peak = estimate.predicted_peak_allocated_bytes is not None
+    mine = {item.name: item.num_bytes for item in estimate.items} if has_peak else {}
+    theirs = {item.name: item.num_bytes for item in simulation.items}
+    for name in INFERENCE_ITEMS:
+        if name in mine or name in theirs:
+            _add_pair(table, name, mine.get(name), theirs.get(name, 0))
+    for phase in simulation.phases:
+        peaks = {other.phase: other.num_bytes for other in estimate.phases}
+        _add_pair(table, f"peak of {phase.phase}", peaks.get(phase.phase), phase.num_bytes)
+    peak = simulation.simulated_peak_allocated_bytes
+    predicted = estimate.predicted_peak_allocated_bytes
+    _add_pair(table, "peak allocated", predicted, peak, style="bold")
+    return table
+
+
+def _add_pair(
+    table: "Table", name: str, predicted: int | None, simulated: int, *, style: str = ""
+) -> None:
+    first = ABSENT if predicted is None else format_bytes(predicted)
+    add_row(
+        table,
+        (name, first, format_bytes(simulated), error_words(simulated, predicted)),
+        style=style,
+    )

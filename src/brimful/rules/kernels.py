@@ -1,0 +1,162 @@
+"""Rules on checkpointing, offload and attention kernels."""
+
+import msgspec
+
+from brimful.hardware.cluster import AMPERE
+from brimful.models.config import load_model
+from brimful.plan import Estimate
+from brimful.rules.base import (
+    Finding,
+    Rule,
+    compare,
+    compare_range,
+    gigabytes,
+    percent,
+    stated,
+    times,
+)
+from brimful.rules.subject import (
+    Subject,
+    full,
+    mixed,
+    num_parameters,
+    peak,
+    run,
+    saved_per_sequence,
+    seconds,
+)
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+
+GROUP = "checkpointing, offload, attention"
+HALF = 2
+OFFLOAD_FACTOR = 1.5
+GPT3_SEQ_LEN = 2048
+
+
+def _saves(subject: Subject) -> Finding:
+    """1 - saved activations with all blocks recomputed / with none."""
+    job = full(subject, subject.job.precision)
+    plain, recomputed = _recomputed(subject)
+    saved = [
+        saved_per_sequence(subject, job, activation_checkpointing=kind) for kind in ("none", "full")
+    ]
+    whole = 1 - peak(recomputed) / peak(plain)
+    return compare_range(
+        (0.5, 0.8),
+        1 - saved[1] / saved[0],
+        percent,
+        why=f"of what blocks save, {gigabytes(saved[0])} a sequence; of the whole peak "
+        f"it is {percent(whole)}, {gigabytes(peak(plain))} to {gigabytes(peak(recomputed))}, since "
+        f"what is held stays",
+    )
+
+
+def _recomputed(subject: Subject) -> tuple[Estimate, Estimate]:
+    job = full(subject, subject.job.precision)
+    return run(subject, job), run(subject, job, activation_checkpointing="full")
+
+
+def _costs(subject: Subject) -> Finding:
+    """Step time with all blocks recomputed, over that with none."""
+    plain, recomputed = _recomputed(subject)
+    selective = _selective(subject, seconds(plain))
+    return compare_range(
+        (0.2, 0.3),
+        seconds(recomputed) / seconds(plain) - 1,
+        percent,
+        why=f"one more forward of three thirds is the bound{selective}",
+    )
+
+
+def _selective(subject: Subject, plain_s: float) -> str:
+    from brimful.errors import UnsupportedError
+
+    job = full(subject, subject.job.precision)
+    try:
+        made = run(subject, job, activation_checkpointing="selective")
+    except UnsupportedError:
+        return ""
+    return f"; keeping matrix products and attention costs {percent(seconds(made) / plain_s - 1)}"
+
+
+def _gpt3(subject: Subject) -> Finding:
+    """GPT-3 175B: fp32 without against 16 bits with checkpointing."""
+    model = load_model("gpt3-175b")
+    jobs = [
+        msgspec.structs.replace(
+            full(subject, name), model=model, seq_len=GPT3_SEQ_LEN, task="causal-lm",
+            packing="wrapped",
+        )
+        for name in ("fp32", "fp16-master")
+    ]  # fmt: skip
+    plain = run(subject, jobs[0], attention="eager")
+    saved = run(subject, jobs[1], attention="eager", activation_checkpointing="full")
+    sequence = [
+        saved_per_sequence(subject, job, attention="eager", activation_checkpointing=kind)
+        for job, kind in zip(jobs, ("none", "full"), strict=True)
+    ]
+    batch = subject.strategy.micro_batch
+    return compare(
+        0.78,
+        1 - peak(saved) / peak(plain),
+        percent,
+        why=f"{gigabytes(peak(plain))} to {gigabytes(peak(saved))} with micro_batch={batch}: the "
+        f"16 B per parameter of either recipe stay; of what blocks save it takes "
+        f"{percent(1 - sequence[1] / sequence[0])}",
+    )
+
+
+def _offload(subject: Subject) -> Finding:
+    """The smallest peak of any strategy, in units of the 16-bit parameters."""
+    job = full(subject, subject.job.precision)
+    parameters = num_parameters(job) * HALF
+    found = solve(
+        job, subject.cluster, Pins(None, None, None), attention="sdpa", objective="memory"
+    ).plan.estimate
+    assert found is not None
+    have = found.usable_bytes / parameters
+    rule_fits = have >= OFFLOAD_FACTOR
+    return stated(
+        "holds" if rule_fits == found.fits else "wrong",
+        says=f"{'no need' if rule_fits else 'offload'}: the GPU has {have:.2g} x",
+        ours=f"{'fits' if found.fits else 'does not fit'} without: the smallest peak of any "
+        f"strategy is {peak(found) / parameters:.2g} x",
+        why=f"parameters in 16 bits are {gigabytes(parameters)}; {job.precision} holds gradients "
+        f"and moments besides. Offload itself is not planned by this version",
+    )
+
+
+def _flash(subject: Subject) -> Finding:
+    """Step time with written-out attention over that with PyTorch's fused kernel."""
+    device = subject.cluster.device
+    if device.kernels == "cuda" and device.capability < AMPERE:
+        return stated(
+            "not checkable here",
+            says="1.3 to 4 x",
+            ours=f"compute capability {device.capability}",
+            why=f"PyTorch's FlashAttention needs {AMPERE}; what runs instead is another kernel",
+        )
+    job = mixed(subject)
+    eager, fused = run(subject, job, attention="eager"), run(subject, job)
+    return compare_range(
+        (1.3, 4.0),
+        seconds(eager) / seconds(fused),
+        times,
+        why=f"1.3 to 2 x is said of the first, 2 to 4 x of the second, which PyTorch has; it "
+        f"hangs on the sequence, here {job.seq_len}. It also saves "
+        f"{gigabytes(peak(eager) - peak(fused))} of the peak",
+    )
+
+
+KERNEL_RULES = (
+    Rule("ckpt-saves", GROUP, "Checkpointing saves activation memory",
+         "60 to 70 %, also 50 to 80 %", _saves),
+    Rule("ckpt-costs", GROUP, "And slows training", "20 to 30 %", _costs),
+    Rule("gpt3-78", GROUP, "GPT-3: checkpointing + fp16", "saves 78 %", _gpt3),
+    Rule("offload-when", GROUP,
+         "Offload parameters when GPU memory is less than 1.5 x the model's parameters", "1.5 x",
+         _offload),
+    Rule("flash", GROUP, "FlashAttention trains faster, FlashAttention-2 more so",
+         "1.3 to 2 x, 2 to 4 x", _flash),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""What a job would gain from what only its owner may allow, each searched anew."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster
+from brimful.job import check_job
+from brimful.plan import Estimate, Plan
+from brimful.search.offers import Offer, offers
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+from brimful.search.table import Objective
+from brimful.strategy import Attention, Strategy
+from brimful.units import format_bytes, format_seconds, format_signed_percent
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one permission would bring.
+
+    Attributes:
+        allow: What would have to be allowed, as it is typed: ``--optimizer adamw-8bit``.
+        price: What it changes.
+        strategy: The best then; None: unknown.
+        peak_bytes: Its predicted peak; None: unknown.
+        step_s: Its predicted seconds per step; None: unknown.
+        fits: Whether it fits; None: unknown.
+        words: Against the plan, or why it is unknown.
+    """
+
+    allow: str
+    price: str
+    strategy: Strategy | None
+    peak_bytes: int | None
+    step_s: float | None
+    fits: bool | None
+    words: str
+
+
+class Search(NamedTuple):
+    """How the plan was searched for, so that every offer is searched for alike."""
+
+    cluster: Cluster
+    pins: Pins
+    attention: Attention
+    objective: Objective
+
+
+def gains(plan: Plan, search: Search) -> tuple[Gain, ...]:
+    """Search again under each permission that the job does not give.
+
+    Args:
+        plan: What was found without.
+        search: How.
+
+    Returns:
+        8-bit AdamW, LoRA, QLoRA and pure bf16, those that the job has already left out.
+    """
+    return tuple(_gain(offer, plan, search) for offer in offers(plan.job))
+
+
+def _gain(offer: Offer, plan: Plan, search: Search) -> Gain:
+    try:
+        check_job(offer.job)
+        found = solve(
+            offer.job,
+            search.cluster,
+            search.pins,
+            attention=search.attention,
+            objective=search.objective,
+        ).plan
+    except (UnsupportedError, InputError) as error:
+        return _unknown(offer, str(error))
+    assert found.estimate is not None
+    return Gain(
+        allow=offer.allow,
+        price=offer.price,
+        strategy=found.strategy,
+        peak_bytes=found.estimate.predicted_peak_allocated_bytes,
+        step_s=found.estimate.predicted_step_s,
+        fits=found.estimate.fits,
+        words=_compared(found.estimate, plan.estimate),
+    )
+
+
+def _unknown(offer: Offer, why: str) -> Gain:
+    return Gain(
+        allow=offer.allow,
+        price=offer.price,
+        strategy=None,
+        peak_bytes=None,
+        step_s=None,
+        fits=None,
+        words=f"unknown: {why}",
+    )
+
+
+def _compared(found: Estimate, plan: Estimate | None) -> str:
+    if not found.fits:
+        short = format_bytes(found.predicted_peak_allocated_bytes - found.usable_bytes)
+        return f"would still be short by {short}"
+    time_s = found.predicted_step_s
+    if plan is None or not plan.fits:
+        return "would fit" + (f", {format_seconds(time_s)} a step" if time_s is not None else "")
+    delta = found.predicted_peak_allocated_bytes - plan.predicted_peak_allocated_bytes
+    size = f"{format_bytes(abs(delta))} {'more' if delta > 0 else 'less'}"
+    if time_s is None or plan.predicted_step_s is None:
+        return size
+    return f"{format_signed_percent(time_s, plan.predicted_step_s)} time, {size}"

@@ -1,0 +1,241 @@
+"""Simulating a model that writes text: load it on the pretend GPU, read the prompt, add a token."""
+
+import time
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import DynamicCache
+
+from brimful.build.inference import inference_skeleton
+from brimful.build.model import materialize
+from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.inference import (
+    CONSTANTS,
+    DECODE,
+    INFERENCE_ITEMS,
+    KV_CACHE,
+    LOAD,
+    PREFILL,
+    WHY,
+    InferenceJob,
+)
+from brimful.errors import UnsupportedError
+from brimful.hardware.cluster import Cluster, Device
+from brimful.job import plain_job
+from brimful.plan import MemoryItem, PhasePeak
+from brimful.pretend import device, guard, kernels
+from brimful.pretend.moving import modules_move
+from brimful.pretend.recording import Recording
+from brimful.pretend.tape import Tape
+from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS, Reserved
+from brimful.simulate.capacity import reserve
+from brimful.versions import versions
+
+SCHEMA = "brimful.inference-simulation/1"
+_FIRST, _GROWING, _DONE = "first token", "growing", "done"
+"""One token is read before anything counts, since kernels keep workspaces from their first call on.
+Between a prompt's first token and the last what is decoded is not run."""
+
+
+class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """A fake mode that makes no tensor on the device: it has no memory of its own."""
+
+    avoid_device_init = True
+
+
+class InferenceSimulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The second rung of inference: transformers' own forward, run on the pretend GPU.
+
+    Attributes:
+        schema: ``SCHEMA``.
+        versions: Versions of python, torch, transformers and brimful, as ``name version``.
+        kernels: Whose kernels were assumed: ``cuda`` or ``cpu``.
+        items: What is alive at the peak, by class; their sum is the peak.
+        phases: Peak of loading, of reading the prompts, and of the last token that is written.
+        simulated_peak_allocated_bytes: The largest live total.
+        reserved: What the caching allocator makes of it; None on a CPU.
+        num_events: Allocations and frees recorded.
+        simulate_s: Wall time of the simulation without imports, in seconds.
+    """
+
+    schema: str
+    versions: tuple[str, ...]
+    kernels: str
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    simulated_peak_allocated_bytes: int
+    reserved: Reserved | None
+    num_events: int
+    simulate_s: float
+
+
+def simulate_inference(job: InferenceJob, cluster: Cluster) -> InferenceSimulation:
+    """Run prefill and, where a token is to be written, the last decode on the pretend GPU.
+
+    Exact for the tensors of eager PyTorch; kernels' workspaces are of a table. Loading holds one
+    full weight at a time beside the quantised ones.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: Its device says whose kernels are imitated.
+
+    Raises:
+        UnsupportedError: The format is torchao's.
+    """
+    start = time.perf_counter()
+    recording = trace_inference(job, cluster.device)
+    live = recording.live_bytes()
+    peak_event = int(live.argmax())
+    return InferenceSimulation(
+        schema=SCHEMA,
+        versions=versions(),
+        kernels=cluster.device.kernels,
+        items=_items(recording, peak_event),
+        phases=_phases(recording),
+        simulated_peak_allocated_bytes=int(live[peak_event]),
+        reserved=_reserved(recording, cluster.device),
+        num_events=len(live),
+        simulate_s=time.perf_counter() - start,
+    )
+
+
+def trace_inference(job: InferenceJob, spec: Device) -> Recording:
+    """Record loading, prefill and the last decode on a device's kernels.
+
+    Raises:
+        UnsupportedError: The format is torchao's, or hangs on values on this device.
+    """
+    _check_kernels(job, spec)
+    device.register()
+    skeleton = inference_skeleton(job)
+    tape = Tape()
+    capability = divmod(round(spec.capability * 10), 10)
+    imitation = (
+        kernels.imitate("cuda", capability=capability)
+        if spec.kernels == "cuda"
+        else kernels.imitate("cpu")
+    )
+    with (
+        imitation,
+        _Fake(allow_non_fake_inputs=True) as fake,
+        modules_move(fake),
+        tape,
+        torch.no_grad(),
+    ):
+        tape.begin_phase(LOAD)
+        place = torch.device("gpu:0")
+        plain = plain_job(job.model, precision=job.compute)
+        model = materialize(skeleton, device=place, job=plain).eval()
+        _name(tape, model)
+        with guard.errors_come_through():
+            _write(tape, model, job, place)
+    return tape.finish()
+
+
+def _check_kernels(job: InferenceJob, spec: Device) -> None:
+    if job.weights_format == "llm-int8" and spec.kernels == "cpu":
+        raise UnsupportedError(
+            "weights_format=llm-int8 on CPU kernels takes memory by how many inputs are outliers, "
+            "which a pretend tensor does not have; use nf4, nf4-double, or a GPU"
+        )
+
+
+def _name(tape: Tape, model: Any) -> None:
+    tape.name_modules(model)
+    tape.tag(model.parameters(), PARAMETERS)
+    for module in model.modules():
+        made = hasattr(module, "brimful_format")  # by ``quantize.swap``
+        tape.tag(module.buffers(recurse=False), CONSTANTS if made else BUFFERS)
+
+
+def _write(tape: Tape, model: Any, job: InferenceJob, place: torch.device) -> None:
+    """Read the prompts, and write the token that makes the cache as long as it will be."""
+    tape.begin_phase(_FIRST)
+    _next_token(model, _prompts(1, 1, place), DynamicCache(config=model.config))
+    tape.begin_phase(PREFILL)
+    cache = DynamicCache(config=model.config)
+    token = _next_token(model, _prompts(job.num_sequences, job.prompt_len, place), cache)
+    _tag(tape, cache)
+    if job.seq_len > job.prompt_len:
+        tape.begin_phase(_GROWING)
+        _grow(cache, num_tokens=job.seq_len - 1)
+        _tag(tape, cache)
+        tape.begin_phase(DECODE)
+        _next_token(model, token, cache)
+        _tag(tape, cache)
+    tape.begin_phase(_DONE)
+
+
+def _prompts(num_sequences: int, num_tokens: int, place: torch.device) -> torch.Tensor:
+    return torch.zeros((num_sequences, num_tokens), dtype=torch.int64, device=place)
+
+
+def _next_token(model: Any, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
+    """Return the likeliest next token of each sequence, by the steps of ``generate``."""
+    out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    logits = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)
+    del out
+    return logits.argmax(dim=-1)[:, None]
+
+
+def _grow(cache: Any, *, num_tokens: int) -> None:
+    """Let a cache be as it is after decoding that far, without decoding."""
+    for layer in cache.layers:
+        window = getattr(layer, "sliding_window", None)
+        length = num_tokens if window is None else min(num_tokens, window - 1)
+        for name in ("keys", "values"):
+            now = getattr(layer, name)
+            batch, heads, _, width = now.shape
+            setattr(layer, name, None)
+            like = {"dtype": now.dtype, "device": now.device}
+            del now
+            setattr(layer, name, torch.empty((batch, heads, length, width), **like))
+        if window is not None:
+            layer.cumulative_length = num_tokens
+
+
+def _tag(tape: Tape, cache: Any) -> None:
+    for layer in cache.layers:
+        counter = getattr(layer, "_sliding_window_tensor", None)
+        held = (layer.keys, layer.values, counter)
+        tape.tag([x for x in held if isinstance(x, torch.Tensor)], KV_CACHE)
+
+
+def _items(recording: Recording, event: int) -> tuple[MemoryItem, ...]:
+    """List what is alive right after ``event``, by class; what has no tag is a transient.
+
+    So are keys and values that are being replaced: they do not outlive the phase.
+    """
+    rows = recording.alive_at(event)
+    index = int(np.searchsorted(recording.phase_starts, event, "right"))
+    ends = [*recording.phase_starts.tolist(), len(recording.events)][index]
+    names = np.array([name or TRANSIENTS for name in recording.items])[recording.item[rows]]
+    died = recording.died[rows]
+    names[(names == KV_CACHE) & (died > event) & (died < ends)] = TRANSIENTS
+    totals = {name: int(recording.num_bytes[rows][names == name].sum()) for name in set(names)}
+    phase = recording.phases[index - 1]
+    return tuple(
+        MemoryItem(name=name, phase=phase, num_bytes=totals[name], where="device", why=WHY[name])
+        for name in INFERENCE_ITEMS
+        if totals.get(name)
+    )
+
+
+def _phases(recording: Recording) -> tuple[PhasePeak, ...]:
+    live = recording.live_bytes()
+    ends = np.append(recording.phase_starts[1:], len(live))
+    return tuple(
+        PhasePeak(phase=name, num_bytes=int(live[start:end].max(initial=0)), where=name)
+        for name, start, end in zip(recording.phases, recording.phase_starts, ends, strict=True)
+        if end > start and name in {LOAD, PREFILL, DECODE}
+    )
+
+
+def _reserved(recording: Recording, spec: Device) -> Reserved | None:
+    if spec.kernels != "cuda":
+        return None
+    capacity_bytes = max(0, allocatable_bytes(spec))
+    return reserve(recording, allocator="", capacity_bytes=capacity_bytes)

@@ -1,0 +1,122 @@
+import json
+
+import pytest
+
+from brimful.cost.formats import FORMATS
+
+TASK = ("--task", "inference")
+LLAMA = ("estimate", "llama-3.1-8b", *TASK)
+CARD = ("--gpus", "rtx-4090", "--seq-len", "8192")
+
+
+def told(said):
+    assert said.err == ""
+    return json.loads(said.out)
+
+
+def test_estimate_json(brimful):
+    said = brimful(*LLAMA, *CARD, "--weights-format", "nf4", "--json")
+    found = told(said)
+    assert said.code == 0
+    assert found["schema"] == "brimful.inference/1"
+    assert found["job"]["weights_format"] == "nf4"
+    assert found["job"]["compute"] == "bf16"
+    assert (found["job"]["seq_len"], found["job"]["prompt_len"]) == (8192, 8192)
+    assert found["job"]["num_sequences"] == 1
+    assert found["fits"] is True
+    peak = found["predicted_peak_allocated_bytes"]
+    assert sum(item["num_bytes"] for item in found["items"]) == peak
+    assert {row["weights_format"] for row in found["formats"]} == set(FORMATS) - {"tf32"}
+    assert found["limits"]["num_sequences"] >= 1
+    assert not [key for key in found if key.startswith(("simulated", "measured"))]
+
+
+def test_a_plain_precision_is_its_own_format(brimful):
+    found = told(brimful(*LLAMA, *CARD, "--precision", "fp16", "--prompt-len", "512", "--json"))
+    assert (found["job"]["weights_format"], found["job"]["compute"]) == ("fp16", "fp16")
+    assert found["job"]["prompt_len"] == 512
+    default = told(brimful(*LLAMA, *CARD, "--json"))
+    assert default["job"]["weights_format"] == "bf16"
+
+
+def test_what_does_not_fit_says_what_would(brimful):
+    said = brimful(*LLAMA, *CARD, "--global-batch", "16", "--weights-format", "nf4")
+    assert said.code == 1
+    assert "does not fit" in said.out
+    assert "this text fits with weights in no format" in said.out
+    assert "sequences of this length fit" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+
+
+def test_each_way_out_is_one(brimful):
+    asked = {"--seq-len": 8192, "--global-batch": 16, "--weights-format": "nf4"}
+
+    def run(**changes):
+        flags = {**asked, **changes, "--gpus": "rtx-4090"}
+        return brimful(*LLAMA, *(word for flag in flags.items() for word in flag), "--json")
+
+    limits = json.loads(run().out)["limits"]
+    assert run().code == 1
+    assert run(**{"--seq-len": limits["seq_len"]}).code == 0
+    assert run(**{"--global-batch": limits["num_sequences"]}).code == 0
+    assert run(**{"--global-batch": limits["num_sequences"] + 1}).code == 1
+
+
+def test_an_unknown_peak_is_said_and_is_no_fit(brimful):
+    said = brimful("estimate", "gemma-2-2b", *TASK, "--gpus", "rtx-4090", "--seq-len", "512")
+    assert said.code == 2
+    assert "not known: weights and cache take" in said.out
+    found = brimful("estimate", "gemma-2-2b", *TASK, "--gpus", "rtx-4090", "--json")
+    assert json.loads(found.out)["fits"] is None
+    too_large = brimful("estimate", "gemma-2-27b", *TASK, "--gpus", "rtx-4090")
+    assert too_large.code == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ((*TASK, "--method", "lora"), "--method lora has no meaning with --task inference"),
+        ((*TASK, "--micro-batch", "2"), "--micro-batch 2 has no meaning with --task inference"),
+        ((*TASK, "--precision", "bf16-mixed"), "bf16-mixed is a recipe of training"),
+        ((*TASK, "--weights-format", "int3"), "unknown weights format 'int3'"),
+        ((*TASK, "--prompt-len", "9000", "--seq-len", "8192"), "prompt_len=9000 is more than"),
+        ((*TASK, "--weights-format", "fp16", "--precision", "bf16"), "computes in fp16, not in"),
+        ((*TASK, "--gpus", "8xh100-80gb"), "plans for 1 device and 8xh100-80gb asks for 8"),
+        (("--weights-format", "nf4"), "--weights-format nf4 belongs to --task inference"),
+        (("--prompt-len", "5"), "--prompt-len 5 belongs to --task inference"),
+    ],
+)
+def test_bad_input_is_one_sentence(brimful, argv, words):
+    said = brimful("estimate", "llama-3.1-8b", *argv)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_verbs_that_train_refuse_it(brimful):
+    said = brimful("plan", "llama-3.1-8b", *TASK, "--gpus", "h100-80gb")
+    assert said.code == 2
+    assert "trains nothing; brimful estimate and brimful simulate take it" in said.err
+
+
+@pytest.mark.torch
+def test_simulate_sets_both_rungs_side_by_side(brimful, folder):
+    argv = ("simulate", "tiny.json", *TASK, "--gpus", "a100-40gb", "--seq-len", "256")
+    found = told(brimful(*argv, "--json", "-o", "simulation.json"))
+    assert (folder / "simulation.json").exists()
+    predicted = found["predicted_peak_allocated_bytes"]
+    assert found["simulated_peak_allocated_bytes"] == pytest.approx(predicted, rel=0.01)
+    assert found["fits"] is True
+    said = brimful(*argv)
+    assert said.code == 0
+    assert "peak of prefill" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_simulate_refuses_what_it_cannot_run(brimful):
+    argv = ("simulate", "tiny.json", *TASK, "--gpus", "a100-40gb", "--weights-format", "int4")
+    said = brimful(*argv)
+    assert said.code == 2
+    assert "torchao's, which this version predicts and does not simulate" in said.err

@@ -1,0 +1,78 @@
+"""``brimful rules`` and ``brimful plan --explain`` as a user meets them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from brimful.rules.table import RULES
+
+RULE = ("rules", "llama-3.2-1b", "--gpus", "a100-40gb", "--seq-len", "1024")
+PLAN = ("plan", "llama-3.2-1b", "--gpus", "a100-40gb", "--seq-len", "2048", "--global-batch", "8")
+
+
+def test_every_rule_has_a_row_and_no_line_is_too_long(brimful):
+    said = brimful(*RULE)
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert max(map(len, lines)) <= 100
+    for rule in RULES:
+        assert any(line.startswith(rule.key) for line in lines), rule.key
+    assert lines[-1].startswith(f"{len(RULES)} rules: ")
+
+
+def test_rules_are_one_json_object_with_its_inputs(brimful):
+    told = json.loads(brimful(*RULE, "--json").out)
+    assert told["schema"] == "brimful.rules/1"
+    assert told["job"]["seq_len"] == 1024
+    assert told["cluster"]["name"] == "a100-40gb"
+    assert [row["key"] for row in told["rules"]] == [rule.key for rule in RULES]
+    assert {row["verdict"] for row in told["rules"]} <= {
+        "holds", "holds only when", "wrong", "not checkable here", "unknown",
+    }  # fmt: skip
+
+
+def test_the_micro_batch_is_that_of_every_check(brimful):
+    one, four = (
+        {row["key"]: row for row in json.loads(brimful(*RULE, *more, "--json").out)["rules"]}
+        for more in ((), ("--micro-batch", "4"))
+    )
+    assert one["times-1.5"]["ours"] != four["times-1.5"]["ours"]
+    assert one["weights-7b"] == four["weights-7b"]
+
+
+def test_a_misspelt_gpu_is_one_sentence(brimful):
+    said = brimful("rules", "gpt2", "--gpus", "a100")
+    assert said.code == 2
+    assert said.err.count("\n") == 1
+    assert "a100-40gb" in said.err
+
+
+def test_rules_import_no_torch():
+    code = (
+        f"import sys; from brimful.cli.main import main; main({list(RULE)!r}); "
+        "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_explain_adds_the_ledger_the_tree_and_the_gains(brimful):
+    plain, explained = brimful(*PLAN), brimful(*PLAN, "--explain")
+    assert explained.code == plain.code == 0
+    assert explained.out.startswith(plain.out.rstrip("\n"))
+    assert max(map(len, explained.out.splitlines())) <= 100
+    for heading in ("Savings ledger", "Decision tree", "One switch of the plan", "If you allow it"):
+        assert heading in explained.out
+        assert heading not in plain.out
+
+
+def test_explain_as_json_ends_at_the_plan(brimful):
+    told = json.loads(brimful(*PLAN, "--explain", "--json").out)
+    why = told["explain"]
+    assert list(why) == ["ledger", "decisions", "alternatives", "gains"]
+    last = why["ledger"][-1]
+    assert last["peak_after_bytes"] == told["predicted_peak_allocated_bytes"]
+    assert last["step_after_s"] == pytest.approx(told["predicted_step_s"])
+    assert "explain" not in json.loads(brimful(*PLAN, "--json").out)

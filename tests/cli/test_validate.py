@@ -1,0 +1,99 @@
+"""``brimful validate``: says how near predictions of published runs come, fast and to the width."""
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from brimful.published.rows import families, published_runs
+
+WIDTH = 100
+
+
+@pytest.mark.parametrize("argv", [(), ("--runs",), ("--family", "fms"), ("--family", "hf-docs")])
+def test_it_fits_the_terminal(brimful, argv):
+    said = brimful("validate", *argv)
+    assert (said.code, said.err) == (0, "")
+    assert max(map(len, said.out.splitlines())) <= WIDTH
+    assert "Peak allocated memory" in said.out
+    assert "No formula" in said.out
+
+
+def test_it_says_what_has_no_formula(brimful):
+    out = brimful("validate", "--family", "hf-docs").out
+    assert "4 published runs, none of them predicted" in out
+    assert "4 runs: model_type=bert" in out
+
+
+def test_json_holds_every_run(brimful):
+    told = json.loads(brimful("validate", "--json").out)
+    assert told["schema"] == "brimful.validate/1"
+    assert [run["id"] for run in told["runs"]] == [run.id for run in published_runs()]
+    scores = told["scores"]
+    assert scores["num_runs"] == len(told["runs"])
+    assert scores["num_predicted"] == sum("reason" not in run for run in told["runs"])
+    assert sum(m["num_runs"] for m in scores["missing"]) + scores["num_predicted"] == len(
+        told["runs"]
+    )
+
+
+@pytest.mark.parametrize("family", families())
+def test_one_family(brimful, family):
+    told = json.loads(brimful("validate", "--family", family, "--json").out)
+    assert {run["family"] for run in told["runs"]} == {family}
+
+
+def test_an_unknown_family_is_bad_input(brimful):
+    said = brimful("validate", "--family", "fsm")
+    assert said.code == 2
+    assert "did you mean fms" in said.err
+
+
+def test_runs_of_ones_own(brimful, tmp_path):
+    run = msgspec.structs.replace(published_runs("fms")[8], id="mine", family="ours")
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(msgspec.json.encode(run) + b"\n\n")
+    told = json.loads(brimful("validate", "--file", path, "--json").out)
+    assert [(row["id"], row["family"]) for row in told["runs"]] == [("mine", "ours")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"id": "a"}\n', "line 1 is not a published run"),
+        (b"\n{\n", "line 2 is not a published run"),
+        (b"\xff\n", "line 1 is not a published run"),
+    ],
+)
+def test_a_broken_line_is_named(brimful, tmp_path, content, message):
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(content)
+    said = brimful("validate", "--file", path)
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_a_missing_file_and_two_sources_are_bad_input(brimful, tmp_path):
+    said = brimful("validate", "--file", tmp_path / "none.jsonl")
+    assert (said.code, "cannot be read" in said.err) == (2, True)
+    said = brimful("validate", "--file", tmp_path / "none.jsonl", "--family", "fms")
+    assert (said.code, "either --family or --file" in said.err) == (2, True)
+
+
+def test_a_model_that_nobody_knows_is_a_reason(brimful, tmp_path):
+    run = msgspec.structs.replace(published_runs("fms")[8], model="no-such-model")
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(msgspec.json.encode(run))
+    (row,) = json.loads(brimful("validate", "--file", path, "--json").out)["runs"]
+    assert "no-such-model" in row["reason"]
+
+
+def test_it_needs_no_torch():
+    code = (
+        "import sys; from brimful.cli.main import main; main(['validate', '--json']); "
+        "print([m for m in ('torch', 'transformers') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"

@@ -1,0 +1,104 @@
+"""Shares of a datasheet's rates: bounds, sizes, types, and devices that are measured."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.cost.efficiency import (
+    MEASURED,
+    ProductSize,
+    efficiency_of,
+    generations,
+    matrix_type,
+    product_share,
+    size_of,
+)
+from brimful.hardware.devices import gpus
+from brimful.job import plain_job
+from brimful.models.config import load_model
+
+LARGE = ProductSize(1e9, 1e9)
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_every_gpu_has_one_generation(name):
+    device = gpus()[name]
+    found = [g for g in generations().values() if device.capability in g.capabilities]
+    assert len(found) == 1
+    assert efficiency_of(device) is found[0]
+
+
+@pytest.mark.parametrize("name", generations())
+def test_shares_are_shares_and_say_where_they_come_from(name):
+    table = generations()[name]
+    shares = (*table.matrix_shares.values(), table.attention_share, table.memory_share)
+    assert all(0 < share <= 1 for share in shares)
+    assert table.half_width >= 0
+    assert table.half_tokens >= 0
+    assert "fitted to" in table.source or "assumed" in table.source
+
+
+@pytest.mark.parametrize("name", gpus())
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed"])
+def test_a_rate_that_is_known_has_a_share(name, precision):
+    device = gpus()[name]
+    kind = matrix_type(device, precision)
+    if device.capability >= 7 or precision == "fp32":
+        is_there = kind in efficiency_of(device).matrix_shares
+        assert is_there or (kind == "bf16" and not device.matrix_flops_per_s.bf16)
+
+
+def test_larger_products_are_faster_and_none_reaches_the_rate():
+    device = gpus()["h100-80gb"]
+    sizes = np.logspace(1, 6, 20)
+    by_width = product_share(device, "bf16", ProductSize(4096, sizes))
+    by_tokens = product_share(device, "bf16", ProductSize(sizes, 4096))
+    for shares in (by_width, by_tokens):
+        assert (np.diff(shares) > 0).all()
+        assert (shares < efficiency_of(device).matrix_shares["bf16"]).all()
+    whole = efficiency_of(device).matrix_shares["bf16"]
+    assert product_share(device, "bf16", LARGE) == pytest.approx(whole, rel=1e-4)
+
+
+def test_half_of_the_share_is_left_at_the_half_sizes():
+    device = gpus()["a100-80gb"]
+    table = efficiency_of(device)
+    whole = product_share(device, "bf16", LARGE)
+    narrow = product_share(device, "bf16", ProductSize(1e9, table.half_width))
+    short = product_share(device, "bf16", ProductSize(table.half_tokens, 1e9))
+    assert narrow == pytest.approx(whole / 2, rel=1e-4)
+    assert short == pytest.approx(whole / 2, rel=1e-4)
+
+
+def test_slow_types_lose_less_to_their_size():
+    device, small = gpus()["a100-80gb"], ProductSize(1000, 1000)
+    kept = [product_share(device, p, small) / product_share(device, p, LARGE)
+            for p in ("fp32", "tf32", "bf16")]  # fmt: skip
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_arrays_equal_numbers():
+    device, widths = gpus()["h200"], [64, 1024, 8192]
+    whole = product_share(device, "bf16", ProductSize(2048, np.array(widths)))
+    rows = [float(product_share(device, "bf16", ProductSize(2048, width))) for width in widths]
+    assert whole.tolist() == rows
+
+
+def test_a_size_that_is_unknown_is_no_reason_to_be_slow():
+    device = gpus()["h100-80gb"]
+    whole = efficiency_of(device).matrix_shares["bf16"]
+    assert product_share(device, "bf16", ProductSize(0, 0)) == whole
+
+
+def test_a_calibrated_device_reaches_what_was_measured():
+    device = msgspec.structs.replace(gpus()["h100-80gb"], calibrated=True)
+    assert efficiency_of(device) is MEASURED
+    assert product_share(device, "bf16", ProductSize(1, 64)) == 1
+
+
+def test_the_size_of_a_jobs_products():
+    job = plain_job(load_model("gpt2"), seq_len=512, global_batch=8)
+    assert size_of(job, 4) == (2048, 768)
+    assert size_of(job, 4, tp=2).width == 384
+    nothing = msgspec.structs.replace(job.model, hidden_size=0)
+    assert size_of(msgspec.structs.replace(job, model=nothing), 4) == (0, 0)

@@ -1,0 +1,95 @@
+"""Seconds from work, and what share of a device's rate they amount to."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
+from brimful.cost.estimate import estimate
+from brimful.cost.speed import speed_of, step_flops
+from brimful.cost.step import StepWork, step_seconds, utilization
+from brimful.hardware.devices import gpus
+from brimful.hardware.gpus import load_cluster
+from brimful.job import plain_job
+from brimful.models.config import load_model, parameter_count
+from brimful.strategy import Strategy
+
+H100 = gpus()["h100-80gb"]
+SIZE = ProductSize(16384, 4096)
+JOB = plain_job(load_model("llama-3.1-8b"), precision="bf16", seq_len=2048, global_batch=4)
+STRATEGY = Strategy(micro_batch=2, activation_checkpointing="none", loss_chunks=1, attention="sdpa")
+
+
+def work(matrix_flops=0.0, attention_flops=0.0, moved_bytes=0.0, num_ops=0.0):
+    return StepWork(*(np.array([x]) for x in (matrix_flops, attention_flops, moved_bytes, num_ops)))
+
+
+def test_each_kind_of_work_takes_its_own_rate():
+    reached, rate = efficiency_of(H100), H100.matrix_flops_per_s.bf16
+    products = step_seconds(work(matrix_flops=1e15), JOB, H100, SIZE)
+    assert products.matrix_s == pytest.approx(1e15 / (rate * product_share(H100, "bf16", SIZE)))
+    attended = step_seconds(work(attention_flops=1e15), JOB, H100, SIZE)
+    assert attended.matrix_s == pytest.approx(0.5e15 / (rate * reached.attention_share))
+    moved = step_seconds(work(moved_bytes=1e12), JOB, H100, SIZE)
+    assert moved.memory_s == pytest.approx(1e12 / (H100.memory_bytes_per_s * reached.memory_share))
+
+
+def test_launches_hide_behind_work_on_cuda():
+    busy = step_seconds(work(matrix_flops=1e15, num_ops=1000), JOB, H100, SIZE)
+    idle = step_seconds(work(num_ops=1000), JOB, H100, SIZE)
+    assert busy.launch_s == 0
+    assert idle.launch_s == pytest.approx(1000 * H100.op_overhead_s)
+
+
+def test_a_calibrated_device_takes_its_rates_as_they_are():
+    device = msgspec.structs.replace(H100, calibrated=True)
+    parts = step_seconds(work(1e15, 1e15, 1e12), JOB, device, SIZE)
+    assert parts.matrix_s == pytest.approx(2e15 / device.matrix_flops_per_s.bf16)
+    assert parts.memory_s == pytest.approx(1e12 / device.memory_bytes_per_s)
+
+
+def test_an_unknown_rate_makes_the_time_unknown():
+    assert step_seconds(work(1.0), JOB, gpus()["t4"], SIZE) is None
+    assert utilization(1.0, 1.0, gpus()["t4"], "bf16") is None
+
+
+def test_larger_micro_batches_are_never_slower_per_step():
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=None)
+    seconds = [
+        estimate(JOB, cluster, msgspec.structs.replace(STRATEGY, micro_batch=n)).predicted_step_s
+        for n in (1, 2, 4)
+    ]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_model_flops_are_six_per_parameter_and_token_and_attention():
+    cluster, model = load_cluster("h100-80gb", memory_limit_bytes=None), JOB.model
+    found = step_flops(JOB, cluster, STRATEGY) / JOB.tokens_per_step
+    parameters = parameter_count(model)
+    products = 6 * (parameters.total - parameters.embedding)
+    attention = 14 * model.num_layers * model.hidden_size * JOB.seq_len
+    assert found == pytest.approx(products + attention, rel=2e-3)
+
+
+def test_hfu_counts_recomputation_and_mfu_does_not():
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=None)
+    full = msgspec.structs.replace(STRATEGY, activation_checkpointing="full")
+    once, again = (speed_of(JOB, cluster, how, 1.0) for how in (STRATEGY, full))
+    assert once.mfu == once.hfu == again.mfu
+    # A third more, less the head and, since recomputing stops early, the block's last product.
+    assert 1.2 < again.hfu / again.mfu < 4 / 3
+    assert once.tokens_per_s == JOB.tokens_per_step
+
+
+def test_more_devices_share_the_same_flops():
+    one, eight = (load_cluster(n, memory_limit_bytes=None) for n in ("h100-80gb", "8xh100-80gb"))
+    spread = msgspec.structs.replace(STRATEGY, zero=3, dp_shard=2, tp=4)
+    assert step_flops(JOB, one, STRATEGY) == step_flops(JOB, eight, spread)
+    alone, shared = speed_of(JOB, one, STRATEGY, 8.0), speed_of(JOB, eight, spread, 1.0)
+    assert shared.mfu == pytest.approx(alone.mfu)
+    assert shared.tokens_per_s == pytest.approx(8 * alone.tokens_per_s)
+
+
+def test_a_time_that_is_unknown_has_no_speed():
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=None)
+    assert speed_of(JOB, cluster, STRATEGY, None) == (None, None, None)

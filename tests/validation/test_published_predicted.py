@@ -1,0 +1,64 @@
+"""Published runs are predicted as well as when the evidence was committed, or better."""
+
+from pathlib import Path
+
+import msgspec
+import published_predicted_part as part
+import pytest
+from evidence import read_evidence
+
+from brimful.published.compare import compare_all
+from brimful.published.rows import published_runs
+from brimful.published.scoreboard import scoreboard
+
+FOLDER = Path(__file__).parents[2] / "validation"
+A_POINT = 0.01
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    if not (FOLDER / "published_predicted.json").is_file():
+        pytest.skip("validation/published_predicted.json is not made yet; make it with: make prove")
+    return read_evidence("published_predicted", FOLDER)
+
+
+@pytest.fixture(scope="module")
+def now():
+    return scoreboard(compare_all(published_runs()))
+
+
+def test_no_median_is_worse_than_committed_by_more_than_a_point(evidence, now):
+    before = scoreboard(evidence.rows)
+    for figure in ("memory", "speeds"):
+        old, new = part.medians(getattr(before, figure)), part.medians(getattr(now, figure))
+        worse = {
+            key: (old[key], new.get(key)) for key in old if new.get(key, 1) > old[key] + A_POINT
+        }
+        assert not worse, figure
+
+
+def test_no_run_has_lost_its_prediction(evidence, now):
+    assert now.num_predicted >= scoreboard(evidence.rows).num_predicted
+
+
+def test_the_summary_is_that_of_the_rows(evidence):
+    assert part.summarize(evidence.rows) == evidence.summary
+
+
+def test_missed_bars_are_said():
+    rows = [row for row in compare_all(published_runs("fms")) if row.has_bar and not row.reason]
+    assert not [m for m in part.summarize(rows).missed if m.startswith("median error of alloc")]
+    worse = [
+        msgspec.structs.replace(row, predicted_allocated_gib=2 * row.published_allocated_gib)
+        for row in rows
+    ]
+    missed = part.summarize(worse).missed
+    assert "median error of allocated 100.0% > 3%" in missed
+    assert "p90 error of allocated 100.0% > 8%" in missed
+    narrow = [
+        msgspec.structs.replace(
+            row, predicted_process_gib=msgspec.structs.replace(row.predicted_process_gib, high=0.1)
+        )
+        for row in rows
+    ]
+    assert any(m.startswith("bands hold 0% of the process") for m in part.summarize(narrow).missed)
