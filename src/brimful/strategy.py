@@ -240,10 +240,7 @@ def _check_exact(job: Job, strategy: Strategy) -> None:
     for field, value in {**values, "data_parallel": data_parallel(strategy)}.items():
         found = exactness(job, field, value)
         if found.how == "changes":
-            raise InputError(
-                f"{field}={value} would change what this job learns: "
-                f"{found.reason}"
-            )
+            raise InputError(f"{field}={value} would change what this job learns: {found.reason}")
 
 
 def _check_size(job: Job, strategy: Strategy) -> None:

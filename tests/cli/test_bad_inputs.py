@@ -13,6 +13,7 @@ import yaml
 from tests.cli.conftest import CONFIG, TINY
 
 LOCAL = ("--gpus", "a100-40gb")
+H100S = ("tinyllama-1.1b", "--gpus", "8xh100-80gb")
 TRAIN = ("train", "plan.yaml", "--out", "run", "--data")
 
 
@@ -40,7 +41,19 @@ FLAGS = [
     (("estimate", "m" * 300), ("too long",)),
     (("estimate", "two\nlines"), ("unknown model",)),
     (("estimate", "tinyllama-1.1b", "--gpus", "a100-40g"), ("'a100-40g'", "a100-40gb")),
-    (("estimate", "tinyllama-1.1b", "--gpus", "8xh100-80gb"), ("1 device", "8", "1xh100-80gb")),
+    (
+        ("train", "tinyllama-1.1b", "--gpus", "8xh100-80gb", "--data", "x.txt", "--out", "o"),
+        ("1 device", "8", "1xh100-80gb"),
+    ),
+    (("estimate", *H100S, "--tp", "8"), ("tp=8", "not planned by this version", "use tp=1")),
+    (("plan", *H100S, "--pp", "2"), ("pp=2", "not planned by this version", "use pp=1")),
+    (("estimate", *H100S, "--zero", "4"), ("--zero 4", "0, 1, 2 or 3")),
+    (("estimate", *H100S, "--dp-shard", "3"), ("is 6", "8 devices", "make them equal")),
+    (("estimate", *H100S, "--zero", "0", "--dp-shard", "8"), ("dp_replicate=8", "is 64")),
+    (("estimate", *H100S, "--zero", "3", "--dp-replicate", "8"), ("zero=3", "dp_shard=1")),
+    (("estimate", *H100S, "--zero", "1", "--dp-replicate", "2"), ("zero=1", "dp_replicate=1")),
+    (("plan", *H100S, "--global-batch", "12"), ("global_batch=12", "a multiple of 8")),
+    (("estimate", *H100S, "--network", "ib"), ("'ib'", "did you mean")),
     (("estimate", "tinyllama-1.1b", "--gpus", "0xh100-80gb"), ("0 devices", "1xh100-80gb")),
     ((*ONE_GPU, "--precision", "bf16-mixd"), ("'bf16-mixd'", "bf16-mixed")),
     ((*ONE_GPU, "--attention", "sdap"), ("'sdap'", "did you mean sdpa")),
@@ -193,7 +206,7 @@ EDITS = [
     ("job.model.num_layers", 0, ("model.num_layers=0", "(3)", "change both")),
     ("job.model.hf_config", {}, ("lacks hidden_size",)),
     ("job.model.hf_config", {1: 2}, ("job.model.hf_config", "not text")),
-    ("cluster.num_devices", 8, ("num_devices=8", "write 1")),
+    ("cluster.num_devices", 8, ("num_devices=8", "give 1 or more of each")),
     ("cluster.device.usable_bytes", 0, ("usable_bytes=0", "more than 0")),
     ("cluster.device.memory_bytes_per_s", -1, ("-1.0", "give 0")),
     ("cluster.device.kernels", "rocm", ("'rocm'", "cpu or cuda")),

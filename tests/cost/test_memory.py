@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.family import Family, body_of, family_of
-from brimful.cost.memory import follow_family, profile_for, states, step_memory
+from brimful.cost.memory import follow_family, profile_for, step_memory
 from brimful.cost.profiles import Dimensions, Term, load_profile
+from brimful.cost.states import states
 from brimful.cost.step import family_work, step_seconds, update_bytes
 from brimful.cost.trajectory import evaluate_terms
 from brimful.cost.update import update_of

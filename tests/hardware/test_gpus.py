@@ -51,7 +51,7 @@ def test_local_is_this_machine():
 @pytest.mark.parametrize(
     ("name", "nodes", "each", "link", "network"),
     [
-        ("8xh100-80gb", 1, 8, "nvlink-4"),
+        ("8xh100-80gb", 1, 8, "nvlink-4", ""),
         ("4x8xh100-80gb", 4, 8, "nvlink-4", "ib-ndr-400"),
         ("4x1xl4", 4, 1, "", ""),
         ("2xl4", 1, 2, "pcie-4x16", ""),

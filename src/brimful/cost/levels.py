@@ -79,29 +79,30 @@ def forms(
     found: list[Form] = []
     for (profile, runs), mine in zip(steps, sizes, strict=True):
         for run in runs:
-            found += _run_forms(profile, run, runs, mine, counts, level)
+            found += _run_forms(_Place(profile, run, runs), mine, counts, level)
     level.plain[0] += at_end
     return [*found, Form(level.plain[None], level.pieces[None], 0, counts.num_layers)]
 
 
-def _run_forms(  # noqa: PLR0913 - what a run is, and the walk so far
-    profile: Profile,
-    run: Run,
-    runs: tuple[Run, ...],
-    sizes: Array,
-    counts: Counts,
-    level: _Level,
-) -> Iterator[Form]:
+class _Place(NamedTuple):
+    """A run among all runs of a micro-batch."""
+
+    profile: Profile
+    run: Run
+    runs: tuple[Run, ...]
+
+
+def _run_forms(place: _Place, sizes: Array, counts: Counts, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    inside_plain, inside_pieces, end = _inside(profile, run, runs, sizes, counts)
-    middle = _middle(run, runs, counts)
+    inside_plain, inside_pieces, end = _inside(place, sizes, counts)
+    middle = _middle(place.run, place.runs, counts)
     least, most, exists = _where(middle, counts)
     for repetition in (np.zeros_like(middle), _less_one(middle)):
         start = level.plain + _times(repetition, end.plain)
         moved = level.pieces + _times_pieces(repetition, end.pieces)
         plain = np.where(exists, start + inside_plain, NOWHERE)
         yield Form(plain, moved + inside_pieces, least, most)
-        if run.role != "middle":
+        if place.run.role != "middle":
             break
     level.plain = level.plain + _times(middle, end.plain)
     level.pieces = level.pieces + _times_pieces(middle, end.pieces)
@@ -156,19 +157,17 @@ def _make_outline(profile: Profile, run: Run) -> _Outline:
     return _Outline(kinds, special, starts, so_far[starts], so_far[-1], caused)
 
 
-def _inside(
-    profile: Profile, run: Run, runs: tuple[Run, ...], sizes: Array, counts: Counts
-) -> tuple[Array, Array, _Level]:
+def _inside(place: _Place, sizes: Array, counts: Counts) -> tuple[Array, Array, _Level]:
     """Return the highest levels of a run's segments above its start, and what it ends with."""
-    outline = _outline(profile, run)
+    outline = _outline(place.profile, place.run)
     running = np.where(outline.special[:, None], 0.0, sizes[outline.kinds]).cumsum(axis=0)
     highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
     highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)
     end = _Level(np.zeros(highest.shape[1:]), outline.all_pieces)
     end.plain[0] = running[-1]
-    for place, kind, group in outline.caused:
-        each = _middle_of(group, runs, counts) * sizes[kind]
-        highest[outline.starts >= place] += each
+    for event, kind, group in outline.caused:
+        each = _middle_of(group, place.runs, counts) * sizes[kind]
+        highest[outline.starts >= event] += each
         end.plain += each
     return highest, outline.pieces, end
 

@@ -6,7 +6,7 @@ update.
 """
 
 import itertools
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
 from brimful.cost.programs import program_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
-from brimful.cost.states import States, Updates, states, states_of, updates_of
+from brimful.cost.states import States, Updates, states_of, updates_of
 from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.hardware.cluster import Device
@@ -153,21 +153,19 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
     peak, runs = follow_family(job, profile, device, family, by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
     updates = updates_of(job, family, device.kernels)
+    kept, first_peak, transient = map(_only, updates[:3])
     return StepMemory(
-        states=_only(states_of(job, family, updates)),
-        updates=_only(updates),
+        states=States(*map(_only, states_of(job, family, updates))),
+        updates=Updates(kept, first_peak, transient, updates.why),
         blas=int(blas_bytes(job, family, device)[0]),
         items=at_peak,
         run=describe_run(runs, int(peak.run[0])),
     )
 
 
-Columns = TypeVar("Columns", States, Updates)
-
-
-def _only(columns: Columns) -> Columns:
-    """Return the numbers of the one strategy that there is."""
-    return columns._make(c if isinstance(c, str) else round(float(c[0])) for c in columns)
+def _only(column: Array) -> int:
+    """Return the number of the one strategy that there is."""
+    return round(float(column[0]))
 
 
 def describe_run(runs: tuple[Run, ...], index: int) -> str:

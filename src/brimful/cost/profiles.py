@@ -14,6 +14,7 @@ import msgspec
 
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.models.config import experts_of
 
 PROFILE_SCHEMA = "brimful.profile/1"
 TWO_CHUNKS = 2
@@ -40,6 +41,9 @@ class Dimensions(NamedTuple):
         P: Learned positions.
         C: Tokens in one chunk of the loss.
         R: Width of the adapters; 0 where there are none.
+        E: Experts of a block; 0 in a dense model, as are the next two.
+        T: Experts that one token is sent to.
+        M: Inner width of one expert.
     """
 
     B: int
@@ -53,6 +57,9 @@ class Dimensions(NamedTuple):
     P: int
     C: int
     R: int
+    E: int = 0
+    T: int = 0
+    M: int = 0
 
 
 class Term(msgspec.Struct, frozen=True, array_like=True):
@@ -167,7 +174,7 @@ def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
 
 def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int) -> Dimensions:
     """Collect the sizes that a profile's formulas need."""
-    spec = job.model
+    spec, experts = job.model, experts_of(job.model)
     return Dimensions(
         B=micro_batch,
         S=job.seq_len,
@@ -180,6 +187,9 @@ def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int) -> Dimensions:
         P=spec.max_seq_len,
         C=chunk_tokens,
         R=job.adapter.rank if job.adapter else 0,
+        E=experts.num_experts,
+        T=experts.num_experts_per_token,
+        M=experts.width,
     )
 
 

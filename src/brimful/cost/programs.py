@@ -19,12 +19,17 @@ SAME_CODE = {
     "gpt2": "gpt2",
     "llama": "llama",
     "mistral": "llama",
+    "mixtral": "mixtral",
     "olmo2": "olmo2",
     "phi3": "phi3",
     "qwen2": "llama",
     "qwen3": "qwen3",
+    "qwen3_moe": "qwen3_moe",
 }
 """Model types that were traced, and whose block each runs: Mistral's and Qwen2's is Llama's."""
+
+ONE_KERNEL_GELU = ("gelu", "gelu_pytorch_tanh")
+"""Activations of GPT-2 that are one kernel; its own, ``gelu_new``, is written out in several."""
 
 TRACED_AS: dict[Precision, Precision] = {
     "fp32": "fp32",
@@ -87,6 +92,12 @@ ADAPTED: dict[Tuning, Adapted] = {
     "nf4-double-qv": Adapted("nf4-double", _QV),
 }
 """Every tuning with adapters. ``is_wide`` is what PEFT makes of a 16-bit base without autocast."""
+_GATHERED: dict[Tuning, Tuning] = {
+    "lora-half": "lora",
+    "lora-half-qkvo": "lora-qkvo",
+    "lora-half-qv": "lora-qv",
+}
+"""What runs where adapters are gathered in 16 bits, beside a base that is held so."""
 
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
@@ -97,7 +108,8 @@ class Program(NamedTuple):
     """A traced program.
 
     Attributes:
-        architecture: Whose block it is, with ``-tied`` and ``-mha`` where they make a difference.
+        architecture: Whose block it is, with ``-gelu``, ``-tied`` and ``-mha`` where they make a
+            difference.
         tuning: What is trained.
         precision: The recipe that was traced.
         attention: How it attends.
@@ -128,9 +140,10 @@ def program_of(
     Mixed recipes whose parameters are gathered in 16 bits run what pure ones do.
     """
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
+    tuning = tuning_of(job) or ""
     return Program(
         architecture=_architecture(job.model, precision, attention, kernels),
-        tuning=tuning_of(job) or "",
+        tuning=_GATHERED.get(tuning, tuning) if gathers else tuning,
         precision=precision,
         attention=attention,
         kernels=kernels,
@@ -174,12 +187,19 @@ def _architecture(
     Grouped heads matter where attention is written out: asked for, or in fp32 on CUDA, whose fused
     kernels take grouped heads in half precision only.
     """
-    code = SAME_CODE.get(spec.model_type, spec.model_type)
+    code = code_of(spec)
     tied = "-tied" if spec.tied_embeddings else ""
     grouped = spec.num_kv_heads < spec.num_heads
     written_out = is_written_out(precision, attention, kernels)
-    ungrouped = "-mha" if written_out and code != "gpt2" and not grouped else ""
+    ungrouped = "-mha" if written_out and spec.model_type != "gpt2" and not grouped else ""
     return f"{code}{tied}{ungrouped}"
+
+
+def code_of(spec: ModelSpec) -> str:
+    """Name whose block a model runs, e.g. ``gpt2-gelu`` where a GPT-2 has a GELU of one kernel."""
+    code = SAME_CODE.get(spec.model_type, spec.model_type)
+    is_one_kernel = spec.hf_config.get("activation_function") in ONE_KERNEL_GELU
+    return f"{code}-gelu" if spec.model_type == "gpt2" and is_one_kernel else code
 
 
 def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:

@@ -19,9 +19,8 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
 from brimful.cost.spread import NUM_PIECES, Piece
-from brimful.cost.trained import trained_parts
+from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
 from brimful.job import Job, Precision
-from brimful.models.config import layout_of
 
 Array = NDArray[np.float64]
 HALF_BYTES = 2
@@ -42,7 +41,8 @@ def padded(shapes: Sequence[Shape], num_shards: Array) -> Array:
     rows = np.array([shape[0] for shape in shapes], dtype=np.float64)
     width = np.array([prod(shape[1:]) for shape in shapes], dtype=np.float64)
     each: Array = np.ceil(rows[:, None] / num_shards) * width[:, None]
-    return each.sum(0) * num_shards
+    total: Array = each.sum(0) * num_shards
+    return total
 
 
 def first_shard(shape: Shape, num_shards: int) -> Shape:
@@ -61,27 +61,30 @@ def piece_bytes(job: Job, micro_batch: int, num_shards: Array) -> Array:
     sizes = np.zeros((NUM_PIECES, len(num_shards)))
     block, rest = trained_parts(job)
     for first, part in ((Piece.BLOCK_CAST, block), (Piece.REST_CAST, rest)):
-        sizes[first : first + 6] = _part_bytes(job, part.every, part.trained, num_shards)
+        sizes[first : first + 6] = _part_bytes(job, part, num_shards)
     sizes[Piece.ROW_SUMS : Piece.ROW_GRADIENT + 1] = _embedding_bytes(job, micro_batch)[:, None]
     return sizes
 
 
-def _part_bytes(
-    job: Job, every: Sequence[Shape], trained: Sequence[Shape], num_shards: Array
-) -> Array:
-    """Return bytes in the order of ``Piece``: cast, whole, buffer, shard, gradients, held."""
-    computed = computed_bytes(job.precision)
-    reduced = RECIPES[job.precision].gradient
-    whole, gradients = padded(every, num_shards), padded(trained, num_shards)
-    num_trained = sum(map(prod, trained)) * np.ones_like(num_shards)
-    is_cast = float(job.precision in HALF)
+def _part_bytes(job: Job, part: Part, num_shards: Array) -> Array:
+    """Return bytes in the order of ``Piece``: cast, whole, buffer, shard, gradients, held.
+
+    What is held in the type that computes already, as a base in 16 bits is, is not cast.
+    """
+    recipe, narrows = trained_recipe(job), job.precision in HALF
+    computed = HALF_BYTES if narrows else recipe.parameter
+    own = frozen_element(job)
+    gradients = padded(part.trained, num_shards)
+    frozen = padded(part.every, num_shards) - gradients
+    num_trained = sum(map(prod, part.trained)) * np.ones_like(num_shards)
+    num_cast = gradients * (recipe.parameter > computed) + frozen * (narrows and own > HALF_BYTES)
     return np.stack([
-        is_cast * whole * computed / num_shards,
-        whole * computed,
-        gradients * reduced,
-        gradients * reduced / num_shards,
+        num_cast * HALF_BYTES / num_shards,
+        gradients * computed + frozen * (HALF_BYTES if narrows else own),
+        gradients * recipe.gradient,
+        gradients * recipe.gradient / num_shards,
         num_trained * computed,
-        num_trained * reduced,
+        num_trained * recipe.gradient,
     ])  # fmt: skip
 
 

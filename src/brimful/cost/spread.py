@@ -127,7 +127,12 @@ class _Neighbours(NamedTuple):
 def _neighbours(runs: tuple[Run, ...], index: int) -> _Neighbours:
     phase = [i for i, run in enumerate(runs) if run.phase == runs[index].phase]
     blocks = [i for i in phase if is_block(runs[i])]
-    return _Neighbours(index == phase[0], index == phase[-1], index == blocks[0], index == blocks[-1])
+    return _Neighbours(
+        begins=index == phase[0],
+        ends=index == phase[-1],
+        first_block=index == blocks[0],
+        last_block=index == blocks[-1],
+    )
 
 
 def is_block(run: Run) -> bool:
@@ -201,7 +206,9 @@ def _keep(way: Way, shard: Piece) -> tuple[Signed, ...]:
     return ((_COME, shard), (_GO, shard)) if adds else ((_COME, shard),)
 
 
-def spread_runs(profile: Profile, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[Run, ...]]:
+def spread_runs(
+    profile: Profile, runs: tuple[Run, ...], way: Way
+) -> tuple[Profile, tuple[Run, ...]]:
     """Return a profile with the added events, and the runs that refer to it.
 
     The last ``2 * NUM_PIECES`` kinds are the pieces coming, then the pieces going; their sizes are
@@ -238,15 +245,11 @@ def _spread(
             _worked(profile.works[run.work], 2 * num, more)
             for run, more in zip(runs, sharded_additions(runs, way), strict=True)
         ]
-    renamed = tuple(
-        Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs)
-    )
+    renamed = tuple(Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs))
     return _replaced(profile, kinds, tuple(works)), renamed
 
 
-def _replaced(
-    profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]
-) -> Profile:
+def _replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]) -> Profile:
     return Profile(
         schema=profile.schema,
         key=profile.key,
@@ -275,9 +278,7 @@ def _worked(work: Work, base: int, more: Additions) -> Work:
 
 
 def _with_events(work: Work, events: tuple[int, ...]) -> Work:
-    return Work(
-        events, work.matrix_flops, work.attention_flops, work.moved_bytes, work.num_ops
-    )
+    return Work(events, work.matrix_flops, work.attention_flops, work.moved_bytes, work.num_ops)
 
 
 def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterator[Work]:
@@ -332,10 +333,9 @@ def spread_step(
     widens = job.precision in HALF
     zero: Zero = family.zero if family.gathers else 0
     accumulate: Accumulate = family.accumulate if family.gathers else "reduce-each"
-    ways = [
-        Way(zero, accumulate, is_first, is_last, widens, job.model.tied_embeddings)
-        for is_first, is_last in (((True, False), (False, True)) if accumulates else ((True, True),))
-    ]
+    places = ((True, False), (False, True)) if accumulates else ((True, True),)
+    tied = job.model.tied_embeddings
+    ways = [Way(zero, accumulate, is_first, is_last, widens, tied) for is_first, is_last in places]
     fresh = family.gathers and (widens or family.accumulate == "reduce-each")
     runs = (variant.first, variant.first if fresh else variant.later)
     return [spread_runs(profile, each, way) for each, way in zip(runs, ways, strict=False)]

@@ -95,7 +95,8 @@ def updates_of(job: Job, family: Family, kernels: str) -> Updates:
     whole = trained_shapes(job)
     each = [update_of(job, kernels, _updated(whole, family, int(n))) for n in shards]
     columns = np.array([_numbers(update) for update in each], dtype=np.float64)
-    return Updates(*columns[place.reshape(-1)].T, why=each[0].why)
+    kept, first_peak, transient = columns[place.reshape(-1)].T
+    return Updates(kept, first_peak, transient, each[0].why)
 
 
 def _numbers(update: Update) -> tuple[int, int, int]:
@@ -124,7 +125,8 @@ def states_of(job: Job, family: Family, updates: Updates) -> States:
     held = _held(trained_shapes(job), shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     frozen = frozen_bytes(job)
-    share = _held(parameter_shapes(job.model), shards, whole=whole) / parameter_count(job.model).total
+    every = parameter_shapes(job.model)
+    share = _held(every, shards, whole=whole) / parameter_count(job.model).total
     return States(
         frozen=share * frozen.parameters,
         constants=share * frozen.constants,

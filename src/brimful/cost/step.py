@@ -6,7 +6,7 @@ the device, so only what launching takes beyond the device's own work counts. Wh
 rates a device reaches stands in ``efficiency.py``.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class StepSeconds(NamedTuple):
     exposed_s: Array
 
 
-def update_bytes(held: States) -> float:
+def update_bytes(held: States) -> Any:
     """Bytes that clip and update of a job move, by what it holds."""
     return traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
 

@@ -1,8 +1,8 @@
 """What the devices of a strategy send each other in one optimizer step, in seconds.
 
-ZeRO-3 gathers every block twice per micro-batch and reduces its gradients once; ZeRO-2 gathers once;
-DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device has updated. Replicas of a
-shard reduce among themselves. Held gradients are reduced once a step.
+ZeRO-3 gathers every block twice per micro-batch and reduces its gradients once; ZeRO-2 gathers
+once; DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device has updated. Replicas
+of a shard reduce among themselves. Held gradients are reduced once a step.
 """
 
 import numpy as np
@@ -53,9 +53,7 @@ def _gather_seconds(job: Job, part: Part, shards: Array, cluster: Cluster) -> Ar
     return collective_seconds("all-gather", num_bytes, shards, cluster)
 
 
-def _reduce_seconds(
-    job: Job, part: Part, family: Family, shards: Array, cluster: Cluster
-) -> Array:
+def _reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
     """Reduce to shards, then among replicas; or all at once where gradients stay whole."""
     element = RECIPES[job.precision].gradient
     if not family.gathers:

@@ -85,7 +85,8 @@ def trained_parts(job: Job) -> tuple[Part, Part]:
     if job.adapter is None:
         return Part(block, block), Part(rest, rest)
     layers = [p for p in layout.blocks[0].parameters if p.kind in LINEAR]
-    adapters = [s for layer in layers for s in _adapter_shapes(layer, job.adapter.rank)]
+    adapted = [layer for layer in layers if _is_adapted(layer, job.adapter.targets)]
+    adapters = [s for layer in adapted for s in _adapter_shapes(layer, job.adapter.rank)]
     return Part([*block, *adapters], adapters), Part(rest, [])
 
 
@@ -107,11 +108,16 @@ def num_trained(job: Job) -> int:
     return sum(rows * columns for rows, columns in trained_shapes(job))
 
 
+def frozen_element(job: Job) -> int:
+    """Return the bytes of a parameter of the base that is not quantised."""
+    return HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
+
+
 def frozen_bytes(job: Job) -> Frozen:
     """Return what the frozen base takes; nothing where everything trains."""
     if job.adapter is None:
         return Frozen(0, 0)
-    element = HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
+    element = frozen_element(job)
     total = parameter_count(job.model).total
     widened = (_WIDE_BYTES - element) * _num_norms(job) if job.adapter.upcast == "norms" else 0
     if job.adapter.base not in QUANTIZED:

@@ -89,7 +89,11 @@ def _sums(key: str, runs: tuple[Run, ...]) -> Sums:
     return Sums(
         once=_added(profile, [run for run in runs if run.role != "middle"]),
         each=tuple(
-            (group, num_special(group, runs), _added(profile, [r for r in middle if r.group == group]))
+            (
+                group,
+                num_special(group, runs),
+                _added(profile, [r for r in middle if r.group == group]),
+            )
             for group in groups
         ),
     )

@@ -8,11 +8,13 @@ from brimful.pretend.recording import NEVER, UNTAGGED, Recording
 from brimful.rungs import (
     AUTOCAST_CACHE,
     BUFFERS,
+    GATHERED,
     GRADIENTS,
     ITEM_NAMES,
     LOGITS,
     OPTIMIZER_STATE,
     PARAMETERS,
+    REDUCED,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
     WORKSPACES,
@@ -31,6 +33,8 @@ _WHY = {
     LOGITS: "allocated by the loss: logits, log-probabilities, their gradients",
     TRANSIENTS: "allocated and dropped within one phase",
     WORKSPACES: "taken by kernels beside their outputs; see the table of workspaces",
+    GATHERED: "whole parameters that FSDP2 puts together, and the buffers they come in",
+    REDUCED: "whole gradients that FSDP2 sends, in one buffer",
 }
 
 

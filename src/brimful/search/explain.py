@@ -43,9 +43,9 @@ def record(
 ) -> SearchRecord:
     """Pick the rows worth showing out of a ranked table.
 
-    Runners-up are the best of each other stage of ZeRO and way of cutting the batch and the loss, so
-    that they differ in kind; rejected are the fastest that do not fit, one per way. Of the few strategies that were
-    simulated, kinds of checkpointing are ways of their own.
+    Runners-up are the best of each other stage of ZeRO and way of cutting the batch and the loss,
+    so that they differ in kind; rejected are the fastest that do not fit, one per way. Of the few
+    strategies that were simulated, kinds of checkpointing are ways of their own.
 
     Args:
         table: Every strategy.

@@ -1,8 +1,8 @@
 """Many strategies at once: those that run the same events on tensors of other sizes.
 
 Strategies with one body, one way of cutting the loss and one way of spreading differ in numbers
-only. They are a grid: batches (micro-batch and chunks) by counts of checkpointed blocks by numbers of
-shards; peaks and times are arrays of that shape. ``cost.estimate`` says the same of one strategy.
+only. They are a grid: batches (micro-batch and chunks) by counts of checkpointed blocks by numbers
+of shards; peaks and times are arrays of that shape. ``cost.estimate`` says the same of one of them.
 """
 
 from collections.abc import Hashable
@@ -78,7 +78,7 @@ def evaluate(search: Search, grid: Grid) -> Table:
     micro_batch = np.array([family.micro_batch for family in grid.batches])
     loss_chunks = np.array([family.loss_chunks for family in grid.batches])
 
-    def spread(values: NDArray[np.generic], axis: int) -> NDArray[np.generic]:
+    def spread(values: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
         places = [1, 1, 1]
         places[axis] = -1
         return np.broadcast_to(values.reshape(places), shape).reshape(-1)
@@ -124,7 +124,8 @@ def _peaks(search: Search, grid: Grid) -> Array:
     found = surface(_levels(search, grid), grid.num_blocks.astype(np.float64), pieces)
     above = np.stack([highest(found, batch=i) for i in range(len(grid.batches))])
     inside = held.loaded + held.optimizer_state + above
-    return np.maximum(inside, sum(held) + updates.transient) + blas[:, None]
+    peak: Array = np.maximum(inside, sum(held) + updates.transient) + blas[:, None]
+    return peak
 
 
 def _profile(search: Search, grid: Grid) -> Profile:
@@ -184,9 +185,9 @@ def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
 
 
 def _seconds(search: Search, grid: Grid) -> Array:
-    """Return seconds of a step, NaN where a rate is unknown: [batches, counts of blocks, shards]."""
+    """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
-    moved = update_bytes(_held(search, grid)[0])
+    moved: Array = update_bytes(_held(search, grid)[0])
     dims = _dimensions(job, grid)
     amounts = grid_work(job, _profile(search, grid), grid.batches, dims, grid.num_blocks)
     every = []

@@ -88,7 +88,7 @@ def grids(
     """
     plainest = placed(pinned_strategy(pins, attention, num_devices), num_devices)
     check_strategy(job, plainest)
-    for spread, recompute in product(_spreads(job, pins, attention, num_devices), RECOMPUTES):
+    for spread, recompute in product(_spreads(job, pins, num_devices), RECOMPUTES):
         gathers = spread.zero in {2, 3}
         program = program_of(job, attention, kernels, recompute, gathers=gathers)
         if not is_shipped(program.key):
@@ -135,9 +135,7 @@ def _best_held(spread: Spread, accumulates: bool) -> Accumulate:  # noqa: FBT001
     return "hold" if spread.zero in {0, 1} else spread.accumulate
 
 
-def _spreads(
-    job: Job, pins: Pins, attention: Attention, num_devices: int
-) -> Iterator[Spread]:
+def _spreads(job: Job, pins: Pins, num_devices: int) -> Iterator[Spread]:
     """Yield the ways of spreading that this version runs for the job, one number of devices."""
     if num_devices == 1:
         yield Spread(0, "reduce-each", (1,))
@@ -147,20 +145,22 @@ def _spreads(
             continue
         shards = [
             n for n in range(1, num_devices + 1)
-            if num_devices % n == 0 and _is_possible(job, pins, attention, num_devices, zero, n)
+            if num_devices % n == 0
+            and _is_wanted(pins, num_devices // n, n)
+            and _is_possible(job, zero, num_devices // n, n)
         ]  # fmt: skip
         if shards:
             yield Spread(zero, accumulate, tuple(shards))
 
 
-def _is_possible(  # noqa: PLR0913 - a way of spreading
-    job: Job, pins: Pins, attention: Attention, num_devices: int, zero: Zero, num_shards: int
-) -> bool:
-    replicas = num_devices // num_shards
-    if pins.dp_shard not in {None, num_shards} or pins.dp_replicate not in {None, replicas}:
-        return False
-    plain = pinned_strategy(Pins(), attention, num_devices)
-    spread = {"zero": zero, "dp_shard": num_shards, "dp_replicate": replicas}
+def _is_wanted(pins: Pins, replicas: int, shards: int) -> bool:
+    return pins.dp_shard in {None, shards} and pins.dp_replicate in {None, replicas}
+
+
+def _is_possible(job: Job, zero: Zero, replicas: int, shards: int) -> bool:
+    """Whether this version runs a job so spread."""
+    plain = pinned_strategy(Pins(), "sdpa")
+    spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas}
     try:
         check_spread(job, msgspec.structs.replace(plain, **spread))
     except (InputError, UnsupportedError):

@@ -63,10 +63,10 @@ def _by_time(table: Table) -> NDArray[np.float64]:
 
 
 def _by_work(table: Table) -> NDArray[np.float64]:
-    """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks; then
-    by what is sent: lower stages of ZeRO, held gradients, fewer shards.
+    """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks.
 
-    What selective checkpointing recomputes is no product; it counts after everything that is.
+    Then by what is sent: lower stages of ZeRO, held gradients, fewer shards. What selective
+    checkpointing recomputes is no product; it counts after everything that is.
     """
     whole = np.where(table.selective, 0, table.num_blocks)
     keys = np.stack([

@@ -45,11 +45,14 @@ from brimful.versions import versions
 
 ARCHITECTURES = (
     "llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied", "qwen3", "qwen3-tied",
-    "phi3", "olmo2",
+    "phi3", "olmo2", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
 )  # fmt: skip
+PUBLISHED = ("gpt2-gelu-tied",)
+"""Architectures of published runs, shipped for what was published: everything trained in bf16 or
+bf16-mixed, with fused attention, on CUDA."""
 ON_CPU = ("llama", "gpt2")
 """Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
-WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3")
+WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3", "mixtral", "qwen3_moe")
 """Whose profiles with adapters are shipped."""
 TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "": TRACED_PRECISIONS,
@@ -131,6 +134,7 @@ def _is_wanted(program: Program) -> bool:
     is_special = program.tuning != "" or program.recompute == "selective"
     code = program.architecture.partition("-")[0]
     wanted = (
+        program.architecture not in PUBLISHED or _is_published(program),
         "mha" not in program.architecture or (written_out and not is_special),
         on_cuda or code in ON_CPU,
         is_plain or not is_special,
@@ -140,6 +144,12 @@ def _is_wanted(program: Program) -> bool:
         program.tuning not in NARROW or program.recompute == "full",
     )
     return all(wanted)
+
+
+def _is_published(program: Program) -> bool:
+    in_half = program.precision in {"bf16", "bf16-mixed"}
+    how = (program.tuning, program.attention, program.kernels)
+    return in_half and how == ("", "sdpa", "cuda")
 
 
 def shipped_keys() -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.fake_world import World, pretend_world
+from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
@@ -123,12 +125,15 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
 
 
-def _world(strategy: Strategy, tape: Tape) -> AbstractContextManager[None]:
-    """Return the block in which this process is the first of a strategy's many."""
+@contextmanager
+def _world(strategy: Strategy, tape: Tape) -> Iterator[None]:
+    """Be the first of a strategy's many devices inside the block, where there are many."""
     size = world_size(strategy)
     if size == 1:
-        return nullcontext()
-    return pretend_world(World(size=size, rank=0), tape.paused)
+        yield
+        return
+    with pretend_world(World(size=size, rank=0), tape.paused), named_buffers(tape):
+        yield
 
 
 def _name(tape: Tape, program: Program) -> None:

@@ -21,6 +21,9 @@ class Sizes(NamedTuple):
         vocab: Rows of the embedding.
         positions: Learned positions.
         rank: Width of adapters.
+        experts: Experts of a block.
+        per_token: Experts that a token is sent to.
+        expert_width: Inner width of one expert, where the MLP has another.
     """
 
     micro_batch: int
@@ -33,6 +36,9 @@ class Sizes(NamedTuple):
     vocab: int
     positions: int
     rank: int
+    experts: int
+    per_token: int
+    expert_width: int
 
     @property
     def heads(self) -> int:
@@ -41,23 +47,25 @@ class Sizes(NamedTuple):
 
 
 SHAPES = (
-    Sizes(3, 640, 2, 3, 32, 264, 328, 1096, 704, 16),
-    Sizes(5, 1152, 4, 2, 64, 408, 712, 1544, 1288, 24),
-    Sizes(7, 1280, 3, 5, 96, 510, 904, 2312, 1336, 40),
-    Sizes(2, 1920, 5, 3, 128, 240, 1208, 3336, 2176, 56),
+    Sizes(3, 640, 2, 3, 32, 264, 328, 1096, 704, 16, 6, 2, 136),
+    Sizes(5, 1152, 4, 2, 64, 408, 712, 1544, 1288, 24, 17, 5, 56),
+    Sizes(7, 1280, 3, 5, 96, 510, 904, 2312, 1336, 40, 11, 3, 184),
+    Sizes(2, 1920, 5, 3, 128, 240, 1208, 3336, 2176, 56, 26, 4, 88),
 )
 """Tokens are multiples of 2 and 5 (chunks); sequences of 128 and head widths of 32, to which flash
 attention's backward rounds; matrices of 64 weights, which share a scale in 4 bits."""
 
 
 def small_model(architecture: str, sizes: Sizes, *, num_layers: int) -> ModelSpec:
-    """Return a model of an architecture such as ``llama-tied-mha``."""
+    """Return a model of an architecture such as ``llama-tied-mha`` or ``gpt2-gelu-tied``."""
     model_type, *flags = architecture.split("-")
     sizes = sizes._replace(per_kv=1) if "mha" in flags else sizes
     config = {"model_type": model_type, "tie_word_embeddings": "tied" in flags, **_NO_TOKENS}
-    return read_config(architecture, {**config, **CONFIGS[model_type](sizes, num_layers)})
+    chosen = {"activation_function": "gelu"} if "gelu" in flags else {}
+    return read_config(architecture, {**config, **CONFIGS[model_type](sizes, num_layers), **chosen})
 
 
+_ROW_WEIGHTS = 8
 _NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}
 """Those of a class's defaults lie beyond a small vocabulary."""
 
@@ -96,10 +104,34 @@ def _gpt2(sizes: Sizes, num_layers: int) -> dict[str, Any]:
     }
 
 
+def _mixture(sizes: Sizes, num_layers: int) -> dict[str, Any]:
+    """Rows of experts' matrices are multiples of 16 bytes, which grouped products ask for."""
+    return {
+        **_own_head_width(sizes, num_layers),
+        "hidden_size": sizes.hidden // _ROW_WEIGHTS * _ROW_WEIGHTS,
+        "num_experts_per_tok": sizes.per_token,
+    }
+
+
+def _mixtral(sizes: Sizes, num_layers: int) -> dict[str, Any]:
+    return {**_mixture(sizes, num_layers), "num_local_experts": sizes.experts}
+
+
+def _qwen3_moe(sizes: Sizes, num_layers: int) -> dict[str, Any]:
+    return {
+        **_mixture(sizes, num_layers),
+        "num_experts": sizes.experts,
+        "moe_intermediate_size": sizes.expert_width,
+        "norm_topk_prob": True,
+    }
+
+
 CONFIGS: dict[str, Callable[[Sizes, int], dict[str, Any]]] = {
     "gpt2": _gpt2,
     "llama": _own_head_width,
+    "mixtral": _mixtral,
     "olmo2": _heads_cut_the_stream,
     "phi3": _heads_cut_the_stream,
     "qwen3": _own_head_width,
+    "qwen3_moe": _qwen3_moe,
 }

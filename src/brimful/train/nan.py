@@ -14,7 +14,6 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
 from brimful.build.step import micro_step
-from brimful.build.tasks import task_of
 from brimful.train.guard import is_finite
 
 LOSS = "loss"

@@ -1,0 +1,124 @@
+"""Names for what FSDP2 allocates: whole parameters for a while, and gradients on their way.
+
+A tape cannot tell them from activations: they are made in forward and outlive it. So the functions
+that make them tell the tape. A function that some version of PyTorch has not is passed over; what
+it allocates is then classified like all else.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any, Protocol
+
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param, _fsdp_param_group
+
+from brimful.pretend.replacing import replaced
+from brimful.rungs import GATHERED, GRADIENTS, REDUCED
+
+
+class Tagger(Protocol):
+    """What is told: a tape."""
+
+    def tag(self, tensors: Iterable[Any], item: str) -> None:
+        """Count the storages of ``tensors`` in the class ``item``."""
+
+
+Wrap = Callable[[Tagger, Any], Any]
+
+
+@contextlib.contextmanager
+def named_buffers(tape: Tagger) -> Iterator[None]:
+    """Let FSDP2's buffers and gradients count as what they are inside the block.
+
+    Args:
+        tape: Told of them.
+    """
+    present = [
+        (owner, name, wrap(tape, vars(owner)[name]))
+        for owner, name, wrap in _wanted()
+        if owner is not None and name in vars(owner)
+    ]
+    with replaced(present):
+        yield
+
+
+def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
+    """List what to wrap: where it is, its name, and how."""
+    param = getattr(_fsdp_param, "FSDPParam", None)
+    return (
+        (_fsdp_collectives, "_get_param_all_gather_inputs", _casts),
+        (getattr(_fsdp_collectives, "DefaultAllGather", None), "__call__", _gathers),
+        (getattr(_fsdp_collectives, "DefaultReduceScatter", None), "__call__", _reduces),
+        (param, "init_all_gather_outputs", _unshards),
+        (param, "alloc_all_gather_outputs", _unshards),
+        (getattr(_fsdp_param_group, "FSDPParamGroup", None), "post_backward", _ends_backward),
+    )
+
+
+def _casts(tape: Tagger, original: Any) -> Any:
+    """Shards of parameters that are gathered in another type than they are held in."""
+
+    @wraps(original)
+    def inputs(params: Any) -> Any:
+        found = original(params)
+        for param, tensors in zip(params, found, strict=True):
+            if param.param_dtype is not None:
+                tape.tag(tensors, GATHERED)
+        return found
+
+    return inputs
+
+
+def _gathers(tape: Tagger, original: Any) -> Any:
+    """Shards of all, one after another."""
+
+    @wraps(original)
+    def gather(self: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.tag((output_tensor,), GATHERED)
+        return original(self, output_tensor, *args, **kwargs)
+
+    return gather
+
+
+def _reduces(tape: Tagger, original: Any) -> Any:
+    """Whole gradients of a unit in one buffer, and the shard that comes of them."""
+
+    @wraps(original)
+    def reduce(self: Any, output_tensor: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.tag((input_tensor,), REDUCED)
+        tape.tag((output_tensor,), GRADIENTS)
+        return original(self, output_tensor, input_tensor, *args, **kwargs)
+
+    return reduce
+
+
+def _unshards(tape: Tagger, original: Any) -> Any:
+    """Parameters put together."""
+
+    @wraps(original)
+    def unshard(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        tape.tag(self.all_gather_outputs, GATHERED)
+        return made
+
+    return unshard
+
+
+def _ends_backward(tape: Tagger, original: Any) -> Any:
+    """Whole gradients, in the type that computes and, if they are held, in that of reduction."""
+
+    @wraps(original)
+    def post_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.tag(_whole_gradients(self), GRADIENTS)
+        made = original(self, *args, **kwargs)
+        tape.tag(_whole_gradients(self), GRADIENTS)
+        return made
+
+    return post_backward
+
+
+def _whole_gradients(group: Any) -> Iterator[Any]:
+    for param in group.fsdp_params:
+        held = getattr(param, "unsharded_accumulated_grad", None)
+        fresh = getattr(getattr(param, "_unsharded_param", None), "grad", None)
+        yield from (tensor for tensor in (held, fresh) if tensor is not None)
