@@ -129,6 +129,16 @@ def whole(what: str, *, least: int = 1) -> Callable[[str], int]:
     return parse
 
 
+def listed(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return an argparse type for one value, or for a list of them by comma."""
+
+    def parse(text: str) -> Any:
+        values = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        return values if len(values) > 1 else values[0]
+
+    return parse
+
+
 def size(what: str) -> Callable[[str], int]:
     """Return an argparse type for sizes such as ``1.5GiB``."""
 
@@ -269,15 +279,21 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
         return "searched for without it" if searched else f"default {value}"
 
     add = parser.add_argument_group("strategy (how it is run)").add_argument
-    _add_whole(add, "--micro-batch", f"sequences a forward pass; {default(defaults.MICRO_BATCH)}")
+    _add_whole(
+        add,
+        "--micro-batch",
+        f"sequences a forward pass; {default(defaults.MICRO_BATCH)}",
+        many=searched,
+    )
     add(
         "--activation-checkpointing",
         "--ac",
         metavar="none|full|full:K|selective",
+        type=listed(str) if searched else str,
         help=f"blocks recomputed; {default(defaults.ACTIVATION_CHECKPOINTING)}",
     )
     chunks = default(defaults.LOSS_CHUNKS)
-    _add_whole(add, "--loss-chunks", f"pieces of logits and loss; {chunks}")
+    _add_whole(add, "--loss-chunks", f"pieces of logits and loss; {chunks}", many=searched)
     _add_choice(
         add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other"
     )
@@ -285,13 +301,13 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     add(
         "--zero",
         metavar="0..3",
-        type=stage_of_zero,
+        type=listed(stage_of_zero) if searched else stage_of_zero,
         help=f"what is sharded: nothing, optimizer, gradients too, parameters too; {stage}",
     )
     rest = "searched for without it" if searched else "default 1, all devices where --zero is 0"
-    _add_whole(add, "--dp-replicate", f"groups that each hold a whole model; {rest}")
+    _add_whole(add, "--dp-replicate", f"groups that each hold a whole model; {rest}", many=searched)
     rest = "searched for without it" if searched else "default: the devices of a group"
-    _add_whole(add, "--dp-shard", f"devices that share one copy; {rest}")
+    _add_whole(add, "--dp-shard", f"devices that share one copy; {rest}", many=searched)
     later = "1; more is not planned by this version"
     _add_whole(add, "--tp", f"devices that share every matrix: {later}")
     _add_whole(add, "--pp", f"stages of a pipeline: {later}")
@@ -309,8 +325,11 @@ def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], de
     add(flag, metavar="NAME", type=kind, help=f"{' or '.join(allowed)}; default {default}")
 
 
-def _add_whole(add: Callable[..., Any], flag: str, words: str, *, least: int = 1) -> None:
-    add(flag, metavar="N", type=whole(flag, least=least), help=words)
+def _add_whole(
+    add: Callable[..., Any], flag: str, words: str, *, least: int = 1, many: bool = False
+) -> None:
+    kind = whole(flag, least=least)
+    add(flag, metavar="N", type=listed(kind) if many else kind, help=words)
 
 
 def _add_number(add: Callable[..., Any], flag: str, words: str) -> None:
@@ -399,7 +418,8 @@ def job_from(args: argparse.Namespace) -> Job:
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     devices = count_devices(_or(args.gpus, defaults.GPUS))
     each = _or(args.micro_batch, defaults.MICRO_BATCH)
-    global_batch = _or(args.global_batch, max(1, devices) * each)
+    largest = max(each) if isinstance(each, list) else each
+    global_batch = _or(args.global_batch, max(1, devices) * largest)
     num_steps = _num_steps(args, model, seq_len * global_batch)
     task: Task = _or(args.task, default_task(model))
     precision: Precision = _or(args.precision, defaults.PRECISION)

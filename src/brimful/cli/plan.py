@@ -1,6 +1,7 @@
 """``brimful plan``: the fastest strategy that fits, and why."""
 
 import argparse
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -8,7 +9,7 @@ import msgspec
 
 from brimful.cli import defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, show, show_json
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -37,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also say why: savings switch by switch, a decision tree, what else you could allow",
     )
+    parser.add_argument(
+        "--pareto",
+        action="store_true",
+        help="also show what fits and is beaten in both time and peak by nothing",
+    )
     flags.add_json(parser)
 
 
@@ -48,8 +54,8 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
         "--objective",
         metavar="NAME",
         type=flags.choice("objective", get_args(Objective)),
-        help=f"what to make least: {' or '.join(get_args(Objective))}; "
-        f"default {defaults.OBJECTIVE}",
+        help=f"what to make least: {', '.join(get_args(Objective))} (GPU-seconds, on some of the "
+        f"devices or all); default {defaults.OBJECTIVE}",
         default=defaults.OBJECTIVE,
     )
 
@@ -70,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         show_json(plan_json(found, out) | ({"explain": why} if args.explain else {}))
     else:
         _show(found, out, args.output)
+        if args.pareto:
+            _show_frontier(found)
         if args.explain:
             _show_why(why)
     return FITS if fits else DOES_NOT_FIT
@@ -77,12 +85,22 @@ def run(args: argparse.Namespace) -> int:
 
 def search(args: argparse.Namespace) -> "Solution":
     """Resolve the flags and search: by formulas, or by simulating where there are none."""
+    from brimful.search.cheapest import solve_cheapest
     from brimful.search.solve import solve
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
-    pins, attention = _pins(args), flags.attention_from(args, job)
+    (pins, *also), attention = _pins(args), flags.attention_from(args, job)
     if not needs_simulation(args):
-        return solve(job, cluster, pins, attention=attention, objective=args.objective)
+        if args.objective == "cost":
+            return solve_cheapest(job, cluster, pins, attention=attention, also=also)
+        return solve(
+            job, cluster, pins, attention=attention, objective=args.objective, also=also
+        )
+    if also:
+        raise UnsupportedError(
+            f"lists of values are searched by formulas, and {job.model.name} has none for this "
+            f"job; give one value of each"
+        )
     from brimful.cli.progress import Progress
     from brimful.quiet import quiet_libraries
 
@@ -106,14 +124,21 @@ def needs_simulation(args: argparse.Namespace) -> bool:
     from brimful.search.space import pinned_strategy
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
-    strategy = pinned_strategy(_pins(args), flags.attention_from(args, job))
+    pins, attention = _pins(args)[0], flags.attention_from(args, job)
+    strategy = pinned_strategy(pins, attention, cluster.num_devices)
     return bool(missing_formula(job, strategy, cluster.device))
 
 
-def _pins(args: argparse.Namespace) -> "Pins":
-    from brimful.search.space import Pins
+def _pins(args: argparse.Namespace) -> "list[Pins]":
+    """Return what is fixed: one value of each flag, or every combination of lists."""
+    from brimful.search.space import Pins, possible
 
-    return Pins(*(getattr(args, name) for name in Pins._fields))
+    given = [getattr(args, name) for name in Pins._fields]
+    lists = [each if isinstance(each, list) else [each] for each in given]
+    choices = [Pins(*values) for values in product(*lists)]
+    if len(choices) == 1:
+        return choices
+    return possible(flags.job_from(args), choices, flags.cluster_from(args).num_devices)
 
 
 def _ways_out(plan: "Plan") -> tuple[str, ...]:
@@ -137,7 +162,8 @@ def explain(args: argparse.Namespace, plan: "Plan") -> dict[str, Any]:
         return {}
     asked = (plan.job, plan.cluster, plan.strategy)
     rows, others = ledger(*asked), alternatives(*asked)
-    search = Search(plan.cluster, _pins(args), plan.strategy.attention, args.objective)
+    pins, *also = _pins(args)
+    search = Search(plan.cluster, pins, plan.strategy.attention, args.objective, also)
     return {
         "ledger": rows,
         "decisions": decide(rows, others),
@@ -162,6 +188,7 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
         "best": msgspec.structs.asdict(best),
         "runners_up": [row for row in others if row.fits],
         "rejected": [row for row in others if not row.fits],
+        "pareto": found.frontier,
         "ways_out": ways_out,
     }
 
@@ -175,6 +202,16 @@ def _show(found: "Solution", ways_out: tuple[str, ...], output: Path | None) -> 
     show(*(line_of("way out: " + way) for way in ways_out))
     if output is not None:
         print(f"plan written to {output}; next: brimful simulate {output}")
+
+
+def _show_frontier(found: "Solution") -> None:
+    from brimful.cost.estimate import limit_bytes
+    from brimful.report.text import strategies_table
+
+    print()
+    title = "Pareto set of time and peak (predicted), fastest first"
+    usable_bytes = limit_bytes(found.plan)
+    show(strategies_table(title, found.frontier, usable_bytes=usable_bytes))
 
 
 def _show_why(why: dict[str, Any]) -> None:

@@ -12,24 +12,34 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         time_band: Relative half-width of the band around a predicted step time.
         reserved_low: Reserved over allocated bytes, at best.
-        reserved_high: The same at worst without a capacity in the way.
+        reserved_high: The same at worst without a capacity in the way, on one device: with a loss
+            over whole logits most of what is reserved is free.
+        reserved_high_sharded: The same where parameters are sharded, by FSDP2.
         context_low_bytes: CUDA context and driver, at least.
         context_high_bytes: The same at most.
+        nccl_low_bytes: Buffers of a process group, at least.
+        nccl_high_bytes: The same at most.
     """
 
     time_band: float
     reserved_low: float
     reserved_high: float
+    reserved_high_sharded: float
     context_low_bytes: int
     context_high_bytes: int
+    nccl_low_bytes: int
+    nccl_high_bytes: int
 
 
 DATASHEET = Assumptions(
     time_band=0.4,
     reserved_low=1.0,
-    reserved_high=1.37,
+    reserved_high=1.55,
+    reserved_high_sharded=1.37,
     context_low_bytes=int(0.7e9),
     context_high_bytes=int(1.8e9),
+    nccl_low_bytes=int(0.11e9),
+    nccl_high_bytes=int(0.69e9),
 )
 CALIBRATED = msgspec.structs.replace(DATASHEET, time_band=0.25)
 
@@ -39,20 +49,32 @@ def assumptions_for(device: Device) -> Assumptions:
     return CALIBRATED if device.calibrated else DATASHEET
 
 
-def describe(device: Device) -> tuple[str, ...]:
-    """Say each assumption in a line, those that do not concern this device left out."""
+def describe(device: Device, *, gathers: bool = False, num_groups: int = 0) -> tuple[str, ...]:
+    """Say each assumption in a line, those that do not concern this run left out.
+
+    Args:
+        device: On what.
+        gathers: Whether parameters are sharded.
+        num_groups: Process groups that a device belongs to.
+    """
     assumed = assumptions_for(device)
     lines = ["dropout off, every sequence full length, labels unmasked"]
     lines.append(_rates_words(device, assumed))
     if device.kernels == "cuda":
+        high = assumed.reserved_high_sharded if gathers else assumed.reserved_high
         lines.append(
-            f"reserved = {assumed.reserved_low} to {assumed.reserved_high} x allocated (published "
-            "FSDP and Megatron runs); workspaces counted: cuBLAS, flash, softmax"
+            f"reserved = {assumed.reserved_low} to {high} x allocated (published runs of "
+            f"{'FSDP2' if gathers else 'one device'}); workspaces counted: cuBLAS, flash, softmax"
         )
         lines.append(
             f"CUDA context {assumed.context_low_bytes / 1e9:.1f} to "
             f"{assumed.context_high_bytes / 1e9:.1f} GB outside the allocator (published runs)"
         )
+        if num_groups:
+            lines.append(
+                f"NCCL {assumed.nccl_low_bytes / 1e9} to {assumed.nccl_high_bytes / 1e9} GB "
+                f"for each of {num_groups} process groups (published runs)"
+            )
     return tuple(lines)
 
 

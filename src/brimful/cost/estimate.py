@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from brimful.cost.assumptions import Assumptions, assumptions_for, describe
+from brimful.cost.assumptions import assumptions_for, describe
 from brimful.cost.efficiency import size_of
 from brimful.cost.family import family_of
 from brimful.cost.formula import check_formula, missing_formula
@@ -13,7 +13,7 @@ from brimful.cost.traffic import traffic_seconds, with_traffic
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.plan import Band, Estimate, Plan, StepTime
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, gathers
 
 
 def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
@@ -48,15 +48,15 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         items=items_at_peak(memory),
         phases=phases,
         predicted_peak_allocated_bytes=peak,
-        predicted_peak_reserved_bytes=_reserved(peak, device, assumed),
-        predicted_process_bytes=_process(peak, device, assumed),
+        predicted_peak_reserved_bytes=_reserved(peak, device, strategy),
+        predicted_process_bytes=_process(peak, device, strategy),
         predicted_step_s=seconds.total_s if seconds else None,
         predicted_step_band_s=_around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
         step_flops=float(work.matrix_flops[0] + work.attention_flops[0]),
         usable_bytes=allocatable_bytes(device),
         fits=peak <= allocatable_bytes(device),
-        assumptions=describe(device),
+        assumptions=describe(device, gathers=gathers(strategy), num_groups=num_groups(strategy)),
         tokens_per_s=speed.tokens_per_s,
         mfu=speed.mfu,
         hfu=speed.hfu,
@@ -95,19 +95,28 @@ def limit_bytes(plan: Plan) -> int:
     return allocatable_bytes(plan.cluster.device)
 
 
-def _reserved(peak: int, device: Device, assumed: Assumptions) -> Band | None:
+def num_groups(strategy: Strategy) -> int:
+    """Count the process groups that a device belongs to: one per axis of more than one device."""
+    return (strategy.dp_replicate > 1) + (strategy.dp_shard > 1)
+
+
+def _reserved(peak: int, device: Device, strategy: Strategy) -> Band | None:
     if device.kernels != "cuda":
         return None
-    return Band(low=peak * assumed.reserved_low, high=peak * assumed.reserved_high)
+    assumed = assumptions_for(device)
+    high = assumed.reserved_high_sharded if gathers(strategy) else assumed.reserved_high
+    return Band(low=peak * assumed.reserved_low, high=peak * high)
 
 
-def _process(peak: int, device: Device, assumed: Assumptions) -> Band | None:
-    reserved = _reserved(peak, device, assumed)
+def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
+    """Add what lies outside the allocator: the CUDA context, and NCCL's buffers."""
+    reserved = _reserved(peak, device, strategy)
     if reserved is None:
         return None
+    assumed, groups = assumptions_for(device), num_groups(strategy)
     return Band(
-        low=reserved.low + assumed.context_low_bytes,
-        high=reserved.high + assumed.context_high_bytes,
+        low=reserved.low + assumed.context_low_bytes + groups * assumed.nccl_low_bytes,
+        high=reserved.high + assumed.context_high_bytes + groups * assumed.nccl_high_bytes,
     )
 
 

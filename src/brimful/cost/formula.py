@@ -3,7 +3,7 @@
 Formulas come from traces (``profiles.py``), so this is a list of the programs that were traced.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.cost.family import family_of
 from brimful.cost.profiles import is_shipped
@@ -18,6 +18,7 @@ from brimful.cost.programs import (
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import Job, Optimizer, Packing, Task
+from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Strategy
 
@@ -27,14 +28,36 @@ PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
 """CUDA's norms of columns leave partial results of every block of threads, which can outweigh all
 else that Adafactor needs; their size hangs on the card."""
-_SILU: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",)}
-TRACED_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "gpt2": {"activation_function": ("gelu_new", *ONE_KERNEL_GELU)},
-    "phi3": {**_SILU, "partial_rotary_factor": (1.0,)},
+
+
+class Traced(NamedTuple):
+    """What was traced of a field of a configuration.
+
+    Attributes:
+        default: What the class fills in.
+        values: The values that were traced.
+    """
+
+    default: Any
+    values: tuple[Any, ...]
+
+
+_SILU = {"hidden_act": Traced("silu", ("silu",))}
+_ROUTED = {
+    **_SILU,
+    "experts_implementation": Traced("grouped_mm", ("grouped_mm",)),
+    "output_router_logits": Traced(False, (False,)),
 }
-"""What of a configuration decides how much a block keeps, other than in Llama-type blocks: the
-values that were traced, the class's default first. With relu a tiny GPT-2 simulates 14 % below what
-the profile of ``gelu_new`` predicts."""
+TRACED_FIELDS: dict[str, dict[str, Traced]] = {
+    "gpt2": {"activation_function": Traced("gelu_new", ("gelu_new", *ONE_KERNEL_GELU))},
+    "mixtral": {**_ROUTED, "router_jitter_noise": Traced(0.0, (0.0,))},
+    "phi3": {**_SILU, "partial_rotary_factor": Traced(1.0, (1.0,))},
+    "qwen3_moe": {**_ROUTED, "norm_topk_prob": Traced(False, (True,))},
+}
+"""What of a configuration decides how much a block keeps, other than in Llama-type blocks: with
+relu a tiny GPT-2 simulates 14 % below what the profile of ``gelu_new`` predicts."""
+_ROW_WEIGHTS = 8
+"""What the widths of experts are multiples of: grouped products take rows of 16 bytes."""
 _DEFAULT_WINDOWS = {"mistral": 4096}
 """Windows of architectures whose configuration need not name one."""
 
@@ -100,14 +123,29 @@ def _architecture(job: Job) -> dict[str, bool]:
     rotary = model.hf_config.get("rope_parameters")
     rotary = rotary if isinstance(rotary, dict) else {}
     given = {
-        field: model.hf_config.get(field, rotary.get(field, traced[0]))
+        field: model.hf_config.get(field, rotary.get(field, traced.default))
         for field, traced in fields.items()
     }
-    covered = {f"{field}={value}": value in fields[field] for field, value in given.items()}
+    covered = {f"{field}={value}": value in fields[field].values for field, value in given.items()}
+    covered.update(_experts(model))
     window = _window(job.model)
     if window is not None:
         covered[f"seq_len={job.seq_len} beyond sliding_window={window}"] = job.seq_len <= window
     return covered
+
+
+def _experts(model: ModelSpec) -> dict[str, bool]:
+    """Say what of a mixture of experts was traced: every block has some, and their rows fit."""
+    found = experts_of(model)
+    if not found.num_experts:
+        return {}
+    num_sparse, widths = len(found.sparse_blocks), (model.hidden_size, found.width)
+    return {
+        f"experts in {num_sparse} of {model.num_layers} blocks": num_sparse == model.num_layers,
+        f"experts of {widths[0]} x {widths[1]}, not multiples of {_ROW_WEIGHTS},": not any(
+            width % _ROW_WEIGHTS for width in widths
+        ),
+    }
 
 
 def _window(model: ModelSpec) -> int | None:

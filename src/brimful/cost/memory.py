@@ -18,7 +18,6 @@ from brimful.cost.family import (
     family_dimensions,
     family_micro_batches,
     family_of,
-    family_shards,
     family_variant,
 )
 from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
@@ -95,9 +94,7 @@ def follow_family(
         The peak above parameters and state, and the runs its index refers to.
     """
     steps, counts = family_steps(job, profile, family), family_counts(job, family)
-    pieces = piece_bytes(job, family.micro_batch, family_shards(family))
-    dims = family_dimensions(job, family)
-    sizes = [_sizes(each, dims, pieces, by_item=by_item) for each, _ in steps]
+    sizes = step_sizes(job, steps, family, by_item=by_item)
     peak, runs = follow_step(steps, sizes, counts)
     if adds_rows(job, device, family):
         peak = with_embedding(job, family, peak, by_item=by_item)
@@ -111,6 +108,12 @@ def family_steps(job: Job, profile: Profile, family: Family) -> Steps:
     if family.is_spread:
         return spread_step(job, profile, variant, family, accumulates=accumulates)
     return [(profile, variant.first), (profile, variant.later)][: 1 + accumulates]
+
+
+def step_sizes(job: Job, steps: Steps, family: Family, *, by_item: bool) -> list[Array]:
+    """Return the bytes of every kind: [rows, kinds, strategies or 1] for each micro-batch."""
+    pieces, dims = piece_bytes(job, family), family_dimensions(job, family)
+    return [_sizes(each, dims, pieces, by_item=by_item) for each, _ in steps]
 
 
 def adds_rows(job: Job, device: Device, family: Family) -> bool:
@@ -133,8 +136,8 @@ def _sizes(profile: Profile, dims: Dimensions, pieces: Array, *, by_item: bool) 
 def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
     """Return what cuBLAS keeps for the forward's thread and for the backward's: [strategies].
 
-    Each has a workspace of cuBLAS; each that runs a linear layer with a bias, which checkpointed
-    blocks do in backward too, one of cuBLASLt.
+    Each has a workspace of cuBLAS; each that runs a linear layer with a bias, which blocks that are
+    checkpointed in full do in backward too, one of cuBLASLt.
 
     Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``; PyTorch's engine runs backward on a thread
     of its own.
@@ -143,7 +146,8 @@ def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
     if device.kernels != "cuda":
         return np.zeros(len(num_blocks), dtype=np.int64)
     cublas = libraries().cublas_bytes(divmod(round(device.capability * 10), 10))
-    num_biased = (1 + (num_blocks > 0)) * has_biases(job.model)
+    again = (num_blocks > 0) & (family.recompute == "full")
+    num_biased = (1 + again) * has_biases(job.model)
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
 
 

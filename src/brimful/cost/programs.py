@@ -16,6 +16,7 @@ IMPLEMENTATION = "hf"
 Kernels = Literal["cpu", "cuda"]
 
 SAME_CODE = {
+    "gemma2": "gemma2",
     "gpt2": "gpt2",
     "llama": "llama",
     "mistral": "llama",

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.embedding import embedding_workspace
+from brimful.cost.family import Family, family_shards
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
@@ -24,6 +25,8 @@ from brimful.job import Job, Precision
 
 Array = NDArray[np.float64]
 HALF_BYTES = 2
+ROWS = [Piece.ROW_SUMS, Piece.ROW_GRADIENT]
+"""Pieces that hang on the batch, and not on the number of shards."""
 
 
 def computed_bytes(precision: Precision) -> int:
@@ -50,19 +53,23 @@ def first_shard(shape: Shape, num_shards: int) -> Shape:
     return (-(-shape[0] // num_shards), *shape[1:])
 
 
-def piece_bytes(job: Job, micro_batch: int, num_shards: Array) -> Array:
+def piece_bytes(job: Job, family: Family) -> Array:
     """Return the bytes of every piece: [pieces, strategies].
 
     Args:
         job: What is trained.
-        micro_batch: Sequences per forward pass.
-        num_shards: [strategies], devices that share one copy.
+        family: The strategies.
     """
+    num_shards = family_shards(family)
     sizes = np.zeros((NUM_PIECES, len(num_shards)))
     block, rest = trained_parts(job)
     for first, part in ((Piece.BLOCK_CAST, block), (Piece.REST_CAST, rest)):
         sizes[first : first + 6] = _part_bytes(job, part, num_shards)
-    sizes[Piece.ROW_SUMS : Piece.ROW_GRADIENT + 1] = _embedding_bytes(job, micro_batch)[:, None]
+    sizes[ROWS] = _embedding_bytes(job, family.micro_batch)[:, None]
+    has_replicas = family.num_data_parallel > num_shards
+    sizes[[Piece.BLOCK_AMONG, Piece.REST_AMONG]] = (
+        sizes[[Piece.BLOCK_SHARD, Piece.REST_SHARD]] * has_replicas
+    )
     return sizes
 
 

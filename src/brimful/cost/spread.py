@@ -42,6 +42,8 @@ class Piece(IntEnum):
     REST_HELD = 11
     ROW_SUMS = 12
     ROW_GRADIENT = 13
+    BLOCK_AMONG = 14
+    REST_AMONG = 15
 
 
 Array = NDArray[np.float64]
@@ -201,9 +203,16 @@ def _held(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
 
 
 def _keep(way: Way, shard: Piece) -> tuple[Signed, ...]:
-    """Keep the reduced shard, or add it to that of the micro-batches before."""
-    adds = not way.is_first and way.accumulate == "reduce-each"
-    return ((_COME, shard), (_GO, shard)) if adds else ((_COME, shard),)
+    """Keep the reduced shard, or add it to that of the micro-batches before.
+
+    Where replicas reduce shards among themselves, each unit's stays until all of backward ends.
+
+    Source: ``_all_reduce_state`` of ``FSDPParamGroup``.
+    """
+    if way.is_first or way.accumulate == "hold":
+        return ((_COME, shard),)
+    among = Piece.BLOCK_AMONG if shard == Piece.BLOCK_SHARD else Piece.REST_AMONG
+    return (_COME, shard), (_GO, shard), (_COME, among)
 
 
 def spread_runs(

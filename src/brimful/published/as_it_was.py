@@ -19,15 +19,12 @@ from collections.abc import Mapping
 from brimful.cost.family import (
     Family,
     family_counts,
-    family_dimensions,
-    family_micro_batches,
     family_of,
-    family_variant,
 )
-from brimful.cost.memory import profile_for, step_memory
+from brimful.cost.memory import family_steps, profile_for, step_memory, step_sizes
 from brimful.cost.profiles import Group, Profile, Run
 from brimful.cost.programs import TRACED_AS
-from brimful.cost.trajectory import Array, follow, kind_bytes
+from brimful.cost.trajectory import Array, follow
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.plan import Estimate
@@ -85,12 +82,12 @@ def peak_with_copied_loss(job: Job, strategy: Strategy, device: Device, loss: Lo
 
     Args:
         job: What is trained.
-        strategy: How, on one device.
+        strategy: How.
         device: On what.
         loss: Which pieces it held; not ``none``.
     """
     family = family_of(job, strategy)
-    profile = profile_for(job, strategy.attention, device, family.recompute)
+    profile = profile_for(job, strategy.attention, device, family.recompute, gathers=family.gathers)
     held = step_memory(job, strategy, profile, device)
     states = held.states.loaded + held.states.optimizer_state + held.blas
     logits = copied_logits_bytes(job, loss, micro_batch=strategy.micro_batch)
@@ -99,13 +96,13 @@ def peak_with_copied_loss(job: Job, strategy: Strategy, device: Device, loss: Lo
 
 def _level_before_loss(job: Job, profile: Profile, family: Family) -> float:
     """Return the level at which the first logits of the fullest micro-batch are allocated."""
-    variant, counts = family_variant(job, profile, family), family_counts(job, family)
-    sizes = kind_bytes(profile, family_dimensions(job, family))[None, :, None]
-    level = _level_at_logits(profile, variant.first, sizes, counts)
-    if family_micro_batches(job, family) == 1:
-        return level
-    first = float(follow(profile, variant.first, sizes, counts).end[0, 0])
-    return max(level, first + _level_at_logits(profile, variant.later, sizes, counts))
+    steps, counts = family_steps(job, profile, family), family_counts(job, family)
+    every = step_sizes(job, steps, family, by_item=False)
+    base, highest = 0.0, 0.0
+    for (each, runs), sizes in zip(steps, every, strict=True):
+        highest = max(highest, base + _level_at_logits(each, runs, sizes, counts))
+        base += float(follow(each, runs, sizes, counts).end[0, 0])
+    return highest
 
 
 def _level_at_logits(
@@ -113,7 +110,8 @@ def _level_at_logits(
 ) -> float:
     index, event = _first_logits(profile, runs)
     before = float(follow(profile, runs[:index], sizes, counts).end[0, 0])
-    return before + float(sizes[0, list(profile.works[runs[index].work].events[:event])].sum())
+    events = list(profile.works[runs[index].work].events[:event])
+    return before + float(sizes[0, events, 0].sum())
 
 
 def _first_logits(profile: Profile, runs: tuple[Run, ...]) -> tuple[int, int]:

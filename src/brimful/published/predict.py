@@ -61,7 +61,7 @@ def _peak(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> int:
     """Return the peak, with what programs of its time held more or less."""
     job, cluster, strategy = expressed
     peak = estimated.predicted_peak_allocated_bytes
-    if run.loss != "none" and run.num_devices == 1:
+    if run.loss != "none":
         peak = max(peak, peak_with_copied_loss(job, strategy, cluster.device, run.loss))
     if run.products == "alternate" and is_selective(strategy):
         num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)

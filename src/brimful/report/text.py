@@ -174,16 +174,24 @@ def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes:
     """
     looked_at = "considered" if record.rung == "predicted" else "simulated"
     counts = f"{record.num_considered} {looked_at}, {record.num_fitting} fit"
-    table = plain_table(f"Strategies: {counts}")
+    title = f"Strategies: {counts}"
+    return strategies_table(title, record.rows, winner=winner, usable_bytes=usable_bytes)
+
+
+def strategies_table(
+    title: str, rows: Sequence[Considered], *, winner: Strategy | None = None, usable_bytes: int
+) -> "Table":
+    """Lay out strategies; see ``search_table``."""
+    table = plain_table(title)
     table.add_column("")
-    is_spread = any(world_size(row.strategy) > 1 for row in record.rows)
+    is_spread = any(world_size(row.strategy) > 1 for row in rows)
     headings = ("micro-\nbatch", "check-\npointing", "loss\nchunks")
     for heading in ("zero x\nshards", *headings) if is_spread else headings:
         table.add_column(heading, justify="right")
     for heading in ("peak", "step"):
         table.add_column(heading, justify="right")
     table.add_column("fits, and against the best", ratio=1)
-    for row in record.rows:
+    for row in rows:
         won = winner is not None and row.strategy == winner
         cells = (
             ">" if won else "",

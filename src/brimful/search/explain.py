@@ -19,12 +19,13 @@ from brimful.models.config import parameter_count
 from brimful.plan import Plan
 from brimful.search.offers import offers
 from brimful.search.record import SEARCH_SCHEMA, Considered, Rung, SearchRecord
-from brimful.search.table import Table
+from brimful.search.table import Table, pareto
 from brimful.strategy import Strategy
 from brimful.units import format_bytes, format_signed_percent
 
 NUM_RUNNERS_UP = 6
 NUM_REJECTED = 6
+NUM_FRONTIER = 20
 MAX_WAYS = 3
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
@@ -74,14 +75,7 @@ def record(
     shown = [best, *_one_per_way(fitting, NUM_RUNNERS_UP, way=way, skip=best)]
     rejected = _one_per_way([int(row) for row in candidates], NUM_REJECTED, way=way, skip=best)
     rows = (
-        Considered(
-            strategy=strategy(row),
-            peak_bytes=int(table.peak_bytes[row]),
-            step_s=None if np.isnan(table.step_s[row]) else float(table.step_s[row]),
-            fits=bool(fits[row]),
-            note=_note(table, row, best, limit_bytes),
-        )
-        for row in [*shown, *rejected]
+        _considered(table, row, best, limit_bytes, strategy) for row in [*shown, *rejected]
     )
     return SearchRecord(
         schema=SEARCH_SCHEMA,
@@ -89,6 +83,37 @@ def record(
         rows=tuple(rows),
         num_considered=len(order),
         num_fitting=len(fitting),
+    )
+
+
+def frontier(
+    table: Table, *, best: int, limit_bytes: int, strategy: Callable[[int], Strategy]
+) -> tuple[Considered, ...]:
+    """Lay out the Pareto set of time and peak, at most ``NUM_FRONTIER`` of it, ends included.
+
+    Args:
+        table: Every strategy.
+        best: The row of the plan, with which notes compare.
+        limit_bytes: What tensors may take.
+        strategy: Makes the strategy of a row.
+    """
+    rows = pareto(table)
+    kept = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), NUM_FRONTIER)).round())
+    return tuple(
+        _considered(table, int(row), best, limit_bytes, strategy)
+        for row in rows[kept.astype(np.int64)]
+    )
+
+
+def _considered(
+    table: Table, row: int, best: int, limit_bytes: int, strategy: Callable[[int], Strategy]
+) -> Considered:
+    return Considered(
+        strategy=strategy(row),
+        peak_bytes=int(table.peak_bytes[row]),
+        step_s=None if np.isnan(table.step_s[row]) else float(table.step_s[row]),
+        fits=bool(table.fits[row]),
+        note=_note(table, row, best, limit_bytes),
     )
 
 

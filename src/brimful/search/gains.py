@@ -1,5 +1,6 @@
 """What a job would gain from what only its owner may allow, each searched anew."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -45,6 +46,7 @@ class Search(NamedTuple):
     pins: Pins
     attention: Attention
     objective: Objective
+    also: Sequence[Pins] = ()
 
 
 def gains(plan: Plan, search: Search) -> tuple[Gain, ...]:
@@ -69,6 +71,7 @@ def _gain(offer: Offer, plan: Plan, search: Search) -> Gain:
             search.pins,
             attention=search.attention,
             objective=search.objective,
+            also=search.also,
         ).plan
     except (UnsupportedError, InputError) as error:
         return _unknown(offer, str(error))

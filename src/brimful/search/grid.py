@@ -18,8 +18,8 @@ from brimful.cost.family import Family, family_chunks, family_dimensions
 from brimful.cost.levels import NOWHERE, Counts, Form, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.profiles import Dimensions, Profile
-from brimful.cost.shards import piece_bytes
-from brimful.cost.spread import NUM_PIECES, Piece
+from brimful.cost.shards import ROWS, piece_bytes
+from brimful.cost.spread import NUM_PIECES
 from brimful.cost.states import States, Updates, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_seconds, with_traffic
@@ -119,8 +119,8 @@ def _peaks(search: Search, grid: Grid) -> Array:
     job, device, one = search.job, search.cluster.device, grid.batches[0]
     held, updates = _held(search, grid)
     blas = blas_bytes(job, one._replace(num_blocks=grid.num_blocks), device)
-    pieces = piece_bytes(job, one.micro_batch, grid.num_shards.astype(np.float64))
-    pieces[_ROWS] = 0.0  # they hang on the batch and are among its sizes
+    pieces = piece_bytes(job, _of_shards(grid))
+    pieces[ROWS] = 0.0  # they hang on the batch and are among its sizes
     found = surface(_levels(search, grid), grid.num_blocks.astype(np.float64), pieces)
     above = np.stack([highest(found, batch=i) for i in range(len(grid.batches))])
     inside = held.loaded + held.optimizer_state + above
@@ -170,17 +170,13 @@ def _make_levels(search: Search, grid: Grid) -> list[Form]:
     return forms(steps, sizes, Counts(job.model.num_layers, chunks), at_end=at_end)
 
 
-_ROWS = [Piece.ROW_SUMS, Piece.ROW_GRADIENT]
-"""Pieces that hang on the batch, and not on the number of shards."""
-
-
 def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
-    """Put in the bytes of ``_ROWS``, coming and going."""
-    one = np.ones(1)
-    each = np.array([piece_bytes(job, f.micro_batch, one)[_ROWS, 0] for f in grid.batches]).T
+    """Put in the bytes of ``ROWS``, coming and going."""
+    one = [family._replace(num_blocks=0) for family in grid.batches]
+    each = np.array([piece_bytes(job, family)[ROWS, 0] for family in one]).T
     sizes = sizes.copy()
     for sign, start in ((1, 2 * NUM_PIECES), (-1, NUM_PIECES)):
-        sizes[[len(sizes) - start + row for row in _ROWS]] = sign * each
+        sizes[[len(sizes) - start + row for row in ROWS]] = sign * each
     return sizes
 
 

@@ -1,6 +1,7 @@
 """Finding the fastest strategy that fits: every strategy is evaluated, none is guessed away."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ from brimful.cost.formula import check_formula
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.search.explain import record
+from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
-from brimful.search.record import SearchRecord
+from brimful.search.record import Considered, SearchRecord
 from brimful.search.space import Pins, grids, pinned_strategy
 from brimful.search.table import Objective, Table, rank, strategy_at
-from brimful.strategy import Attention
+from brimful.strategy import Attention, Strategy
 
 
 class Solution(NamedTuple):
@@ -24,14 +25,22 @@ class Solution(NamedTuple):
     Attributes:
         plan: The fastest that fits, or the nearest to fitting where none does.
         record: What was considered.
+        frontier: What fits and is beaten in both time and peak by nothing, fastest first.
     """
 
     plan: Plan
     record: SearchRecord
+    frontier: tuple[Considered, ...] = ()
 
 
-def solve(
-    job: Job, cluster: Cluster, pins: Pins, *, attention: Attention, objective: Objective
+def solve(  # noqa: PLR0913 - what is searched, and how
+    job: Job,
+    cluster: Cluster,
+    pins: Pins,
+    *,
+    attention: Attention,
+    objective: Objective,
+    also: Sequence[Pins] = (),
 ) -> Solution:
     """Search the whole space.
 
@@ -41,6 +50,7 @@ def solve(
         pins: What the user fixed.
         attention: How the model attends.
         objective: ``time``: the fastest that fits. ``memory``: the smallest peak.
+        also: More that may be fixed instead: what the user fixed are lists of values.
 
     Returns:
         The best plan, which says itself whether it fits, and the record of the search.
@@ -51,8 +61,10 @@ def solve(
     """
     num_devices = cluster.num_devices
     check_formula(job, pinned_strategy(pins, attention, num_devices), cluster.device)
-    space = grids(
-        job, pins, attention=attention, kernels=cluster.device.kernels, num_devices=num_devices
+    kernels = cluster.device.kernels
+    space = chain.from_iterable(
+        grids(job, each, attention=attention, kernels=kernels, num_devices=num_devices)
+        for each in (pins, *also)
     )
     table = tabulate(job, cluster, attention, space)
     order = rank(table, objective=objective)
@@ -64,14 +76,16 @@ def solve(
         strategy=best,
         estimate=estimate(job, cluster, best),
     )
-    found = record(
-        table,
-        order,
-        rung="predicted",
-        limit_bytes=allocatable_bytes(cluster.device),
-        strategy=lambda row: strategy_at(job, table, row, attention),
+    limit_bytes = allocatable_bytes(cluster.device)
+
+    def strategy(row: int) -> Strategy:
+        return strategy_at(job, table, row, attention)
+
+    return Solution(
+        plan,
+        record(table, order, rung="predicted", limit_bytes=limit_bytes, strategy=strategy),
+        frontier(table, best=int(order[0]), limit_bytes=limit_bytes, strategy=strategy),
     )
-    return Solution(plan, found)
 
 
 def tabulate(job: Job, cluster: Cluster, attention: Attention, space: Iterable[Grid]) -> Table:

@@ -1,6 +1,6 @@
 """The space of strategies for a job on a number of devices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple, TypedDict, get_args
 
@@ -56,6 +56,30 @@ class Pins(NamedTuple):
     accumulate: Accumulate | None = None
     tp: int | None = None
     pp: int | None = None
+
+
+def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
+    """Leave out what cannot run the job where something else can.
+
+    Args:
+        job: What is trained.
+        choices: At least one.
+        num_devices: Of the cluster.
+
+    Raises:
+        InputError: Nothing can; says why the first cannot.
+        UnsupportedError: The same, in this version.
+    """
+    found, refused = [], None
+    for pins in choices:
+        try:
+            check_strategy(job, placed(pinned_strategy(pins, "sdpa", num_devices), num_devices))
+            found.append(pins)
+        except (InputError, UnsupportedError) as error:
+            refused = refused or error
+    if not found and refused is not None:
+        raise refused
+    return found
 
 
 class Spread(NamedTuple):

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from brimful.job import Job
 from brimful.strategy import Attention, Strategy, Zero, spell_checkpointing
 
-Objective = Literal["time", "memory"]
+Objective = Literal["time", "cost", "memory"]
+"""What to make least; on given devices the fastest is the cheapest."""
 TIE = 0.005
 """Predicted times closer than this share are the same; the smaller peak then wins."""
 
@@ -75,6 +76,18 @@ def _by_work(table: Table) -> NDArray[np.float64]:
     ])  # fmt: skip
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
+
+
+def pareto(table: Table) -> NDArray[np.int64]:
+    """Return the rows that fit and that no other beats in both time and peak, fastest first.
+
+    Empty where times are unknown.
+    """
+    fitting = np.flatnonzero(table.fits & ~np.isnan(table.step_s))
+    order = fitting[np.lexsort((table.peak_bytes[fitting], table.step_s[fitting]))]
+    peaks = table.peak_bytes[order]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(peaks)[:-1]])
+    return order[peaks < before[: len(order)]]
 
 
 def strategy_at(job: Job, table: Table, row: int, attention: Attention) -> Strategy:

@@ -46,14 +46,17 @@ from brimful.versions import versions
 ARCHITECTURES = (
     "llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied", "qwen3", "qwen3-tied",
     "phi3", "olmo2", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
+    "gemma2-tied",
 )  # fmt: skip
 PUBLISHED = ("gpt2-gelu-tied",)
 """Architectures of published runs, shipped for what was published: everything trained in bf16 or
 bf16-mixed, with fused attention, on CUDA."""
 ON_CPU = ("llama", "gpt2")
 """Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
-WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3", "mixtral", "qwen3_moe")
+WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3", "mixtral", "qwen3_moe", "gemma2")
 """Whose profiles with adapters are shipped."""
+EAGER_ONLY = ("gemma2",)
+"""Whose attention fused kernels do not compute: it caps its scores."""
 TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "": TRACED_PRECISIONS,
     "lora": ("bf16", "bf16-mixed"),
@@ -129,15 +132,16 @@ def shipped_programs() -> tuple[Program, ...]:
 
 
 def _is_wanted(program: Program) -> bool:
-    on_cuda, is_plain = program.kernels == "cuda", program.attention == "sdpa"
     written_out = is_written_out(program.precision, program.attention, program.kernels)
     is_special = program.tuning != "" or program.recompute == "selective"
     code = program.architecture.partition("-")[0]
+    is_plain = program.attention == ("eager" if code in EAGER_ONLY else "sdpa")
+    on_cuda = program.kernels == "cuda"
     wanted = (
         program.architecture not in PUBLISHED or _is_published(program),
         "mha" not in program.architecture or (written_out and not is_special),
         on_cuda or code in ON_CPU,
-        is_plain or not is_special,
+        is_plain or not (is_special or code in EAGER_ONLY),
         not program.tuning or (on_cuda and code in WITH_ADAPTERS),
         program.precision in TUNED_PRECISIONS[program.tuning],
         program.architecture in NARROW.get(program.tuning, (program.architecture,)),

@@ -129,7 +129,7 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
     sizes = micro_batches(job, pins)
     attempts(_with(plainest, micro_batch=sizes[0]))  # the plainest says if any can run
     with contextlib.suppress(_EnoughError):
-        if objective == "time":
+        if objective != "memory":
             _explore_fastest(job, pins, plainest, sizes, attempts)
         else:
             _explore_smallest(job, pins, _with(plainest, micro_batch=sizes[0]), attempts)

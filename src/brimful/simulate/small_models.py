@@ -127,6 +127,7 @@ def _qwen3_moe(sizes: Sizes, num_layers: int) -> dict[str, Any]:
 
 
 CONFIGS: dict[str, Callable[[Sizes, int], dict[str, Any]]] = {
+    "gemma2": _own_head_width,
     "gpt2": _gpt2,
     "llama": _own_head_width,
     "mixtral": _mixtral,
