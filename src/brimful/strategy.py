@@ -226,6 +226,20 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
         raise UnsupportedError(
             f"zero={zero} of a module of your own is not run by this version; use zero 0 or 1"
         )
+    if gathers(strategy) and not _updates_shards(job):
+        raise UnsupportedError(
+            f"zero={zero} with optimizer={job.optimizer} and precision={job.precision} is not run "
+            f"by this version, whose kernels for it take no shards; use optimizer=adamw, or zero 0 "
+            f"or 1"
+        )
+
+
+def _updates_shards(job: Job) -> bool:
+    """Whether an optimizer's kernels take DTensors; SGD's are fused where it updates fp32."""
+    if job.optimizer == "sgd":
+        is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
+        return job.precision in {"bf16", "fp16"} and not is_wide
+    return job.optimizer not in {"adamw-8bit", "adafactor"}
 
 
 def _divisors(number: int, *, near: int) -> str:

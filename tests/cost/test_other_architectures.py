@@ -4,7 +4,7 @@ import pytest
 
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
-from brimful.cost.profiles import dimensions, load_profile
+from brimful.cost.profiles import load_profile
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import gpus
 from brimful.models.config import read_config
@@ -151,7 +151,7 @@ def test_partial_sums_of_biases_are_not_in_a_prediction():
 @pytest.mark.parametrize(("zero", "dp_shard"), [(2, 3), (3, 4)])
 def test_shards_are_those_of_the_simulation(architecture, zero, dp_shard):
     job = make_other_job(architecture, "tiny", "bf16-mixed", global_batch=2 * dp_shard)
-    strategy = how(architecture, "full:2", 1, zero=zero, dp_shard=dp_shard)
+    strategy = how(architecture, "full", 1, zero=zero, dp_shard=dp_shard)
     assert abs(errors(job, strategy)) < EXACT
 
 
@@ -164,7 +164,6 @@ def test_more_devices_than_experts_hold_padded_shards(architecture):
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
 def test_experts_compute_what_their_tokens_need(architecture):
     """Three matrices per expert, 2 FLOPs a weight, forward once and backward twice."""
-    job = make_other_job(architecture, "tiny", "bf16", global_batch=2)
     profile = load_profile(f"{architecture}.hf.bf16.sdpa.cuda")
     middle = [
         profile.works[run.work]
@@ -174,9 +173,6 @@ def test_experts_compute_what_their_tokens_need(architecture):
     terms = [term for work in middle for term in work.matrix_flops if "M" in term.factors]
     assert {term.factors for term in terms} == {"BSTHM"}
     assert sum(term.coefficient for term in terms) == 3 * (2 * 3)
-    assert dimensions(job, micro_batch=2, chunk_tokens=512).T == (
-        3 if architecture == "mixtral" else 5
-    )
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_pytorch_tanh"])
@@ -200,12 +196,11 @@ UNTRACED = [
     ("qwen3_moe", {"mlp_only_layers": [0, 1, 2]}, "experts in 0 of 3 blocks"),
     ("qwen3_moe", {"moe_intermediate_size": 76}, "experts of 128 x 76"),
     ("mixtral", {"output_router_logits": True}, "output_router_logits=True"),
-    ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
     ("mixtral", {"experts_implementation": "eager"}, "experts_implementation=eager"),
     ("mixtral", {"sliding_window": 64}, "sliding_window=64"),
     ("mixtral", {"num_key_value_heads": 4}, ""),
-    ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping=None"),
-    ("gemma2", {"final_logit_softcapping": None}, "final_logit_softcapping=None"),
+    ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping=null"),
+    ("gemma2", {"final_logit_softcapping": None}, "final_logit_softcapping=null"),
     ("gemma2", {"hidden_activation": "relu"}, "hidden_activation=relu"),
 ]
 

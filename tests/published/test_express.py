@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from brimful.cost.programs import program_of
 from brimful.published.express import Expressed, Unexpressed, express
 from brimful.published.rows import families, published_runs
 from brimful.strategy import num_micro_batches, world_size
@@ -30,6 +31,12 @@ def test_a_run_on_many_nodes():
     assert job.global_batch == 256
 
 
+def test_mpt_runs_the_block_of_a_gpt2_with_a_gelu_of_one_kernel():
+    job, cluster, strategy = express(RUNS["foundry_70b_s2048_h100_80gbx128_amp_bf16_mb8_ac"])
+    program = program_of(job, strategy.attention, cluster.device.kernels, "full", gathers=True)
+    assert program.key == "gpt2-gelu-tied.hf.bf16.sdpa.cuda"
+
+
 @pytest.mark.parametrize("family", families())
 def test_what_is_expressed_is_what_was_run(family):
     for run in published_runs(family):
@@ -50,7 +57,7 @@ def test_what_is_expressed_is_what_was_run(family):
         ({"beyond": ("float8", "expert parallel")}, "float8, expert parallel"),
         ({"gpu": "mi300x"}, "no CUDA kernels on mi300x"),
         ({"model": "santacoder"}, "model_type=gpt_bigcode"),
-        ({"model": "mixtral-8x7b"}, "model_type=mixtral"),
+        ({"model": "gpt-oss-20b"}, "model_type=gpt_oss"),
         ({"attention": "flash"}, "attention=flash"),
         ({"seq_len": 40000}, "seq_len=40000 is longer than mistral-7b-v0.1's 32768 positions"),
         ({"seq_len": 8192}, "seq_len=8192 beyond sliding_window=4096"),

@@ -3,9 +3,11 @@ from math import prod
 
 import pytest
 
-from brimful.cost.profiles import Dimensions, Term
+from brimful.cost.profiles import Dimensions, Term, dimensions
 from brimful.simulate.fit import TOKEN_FACTORS, WIDTH_FACTORS, add_terms, fit_size, value
 from brimful.simulate.small_models import SHAPES as TRACED
+from brimful.simulate.small_models import small_model
+from samples import make_adapter, make_job
 
 pytestmark = pytest.mark.torch
 
@@ -48,6 +50,15 @@ def test_what_is_no_product_is_refused():
         fit_size((101, 10007, 1000003, 31), SHAPES)
 
 
+def test_what_a_dense_model_has_not_is_no_factor():
+    """Its sizes of experts are 0, and 0 times anything is no formula."""
+    sizes = tuple(4 * d.B * d.S * d.H for d in SHAPES)
+    assert fit_size(sizes, SHAPES) == (Term("BSH", 4.0),)
+    mixed = tuple(d._replace(E=e, T=2 + e % 3, M=8 * e) for d, e in zip(SHAPES, (5, 7, 9, 4)))  # noqa: B905
+    routed = tuple(2 * d.B * d.S * d.T * d.M for d in mixed)
+    assert fit_size(routed, mixed) == (Term("BSTM", 2.0),)
+
+
 def test_equal_products_are_collected():
     total = add_terms([(Term("BSH", 4.0),), (Term("BSH", 2.0), Term("V", 1.0)), (Term("V", -1.0),)])
     assert total == (Term("BSH", 6.0),)
@@ -73,25 +84,33 @@ def test_the_scales_of_a_fused_weight_are_found():
     assert found == (Term("HAD", 1 / 64), Term("HKD", 2 / 64))
 
 
+def traced_dimensions(architecture, sizes):
+    job = make_job(
+        model=small_model(architecture, sizes, num_layers=1),
+        method="lora",
+        adapter=make_adapter(rank=sizes.rank),
+        seq_len=sizes.seq_len,
+        global_batch=sizes.micro_batch,
+    )
+    chunk_tokens = sizes.micro_batch * sizes.seq_len // 5
+    return dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens)
+
+
 def products_alike(shapes):
     """List the products that no coefficient tells apart over these shapes."""
     alike = {}
     for name in (t + w for t in TOKEN_FACTORS for w in WIDTH_FACTORS):
         values = [value(name, dims) for dims in shapes]
+        if not all(values):
+            continue
         alike.setdefault(tuple(Fraction(v, values[0]) for v in values), []).append(name)
     return [names for names in alike.values() if len(names) > 1]
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen3_moe"])
 @pytest.mark.parametrize("number", [3, len(TRACED)])
-def test_no_two_products_grow_alike_over_the_traced_shapes(number):
+def test_no_two_products_grow_alike_over_the_traced_shapes(number, architecture):
     """A rank of eight times the micro-batch, say, would make formulas that hold nowhere else."""
-    shapes = tuple(
-        Dimensions(
-            B=t.micro_batch, S=t.seq_len, H=t.hidden // t.heads * t.heads, F=t.intermediate,
-            A=t.heads, K=t.kv_heads, D=t.head_dim, V=t.vocab, P=t.positions,
-            C=t.micro_batch * t.seq_len // 5, R=t.rank,
-        )
-        for t in TRACED[:number]
-    )  # fmt: skip
+    shapes = tuple(traced_dimensions(architecture, t) for t in TRACED[:number])
     for names in products_alike(shapes):
         assert len({name.replace("C", "BS") for name in names}) == 1, names

@@ -4,18 +4,22 @@ from importlib import resources
 import pytest
 
 from brimful.cost.profiles import load_profile
+from brimful.cost.programs import code_of
 from brimful.errors import InputError
-from brimful.simulate.profile import make_profile, program_named, shipped_keys
+from brimful.simulate.profile import ARCHITECTURES, make_profile, program_named, shipped_keys
+from brimful.simulate.small_models import SHAPES, small_model
 from samples import ALL_CASES
 
 pytestmark = pytest.mark.torch
 
 SMALLEST = "gpt2-tied.hf.fp32.sdpa.cpu"
 ADAPTED = "gpt2-tied+lora.hf.bf16.sdpa.cuda.selective"
+ROUTED = "qwen3_moe.hf.bf16.sdpa.cuda.selective"
+CAPPED = "gemma2-tied.hf.bf16.eager.cuda.selective"
 
 
 TODAY = dt.datetime.now(dt.UTC).date()
-KEYS = (SMALLEST, ADAPTED)
+KEYS = (SMALLEST, ADAPTED, ROUTED, CAPPED)
 
 
 @pytest.mark.parametrize("key", KEYS if ALL_CASES else [KEYS[TODAY.toordinal() % len(KEYS)]])
@@ -35,6 +39,16 @@ def test_what_is_shipped_is_what_can_be_traced():
     folder = resources.files("brimful").joinpath("data/profiles")
     shipped = {file.name.removesuffix(".json") for file in folder.iterdir()}
     assert shipped == set(shipped_keys())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_small_model_runs_the_block_it_is_named_after(architecture):
+    model = small_model(architecture, SHAPES[0], num_layers=2)
+    flags = set(architecture.split("-")[1:])
+    code = code_of(model)
+    assert architecture.startswith(code)
+    assert model.tied_embeddings == ("tied" in flags)
+    assert (model.num_kv_heads == model.num_heads) == (code.startswith("gpt2") or "mha" in flags)
 
 
 def test_every_key_names_its_program():

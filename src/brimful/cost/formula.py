@@ -49,13 +49,18 @@ _ROUTED = {
     "output_router_logits": Traced(False, (False,)),
 }
 TRACED_FIELDS: dict[str, dict[str, Traced]] = {
+    "gemma2": {"hidden_activation": Traced("gelu_pytorch_tanh", ONE_KERNEL_GELU)},
     "gpt2": {"activation_function": Traced("gelu_new", ("gelu_new", *ONE_KERNEL_GELU))},
-    "mixtral": {**_ROUTED, "router_jitter_noise": Traced(0.0, (0.0,))},
+    "mixtral": _ROUTED,
     "phi3": {**_SILU, "partial_rotary_factor": Traced(1.0, (1.0,))},
     "qwen3_moe": {**_ROUTED, "norm_topk_prob": Traced(False, (True,))},
 }
 """What of a configuration decides how much a block keeps, other than in Llama-type blocks: with
 relu a tiny GPT-2 simulates 14 % below what the profile of ``gelu_new`` predicts."""
+_CAPS = {"gemma2": ("attn_logit_softcapping", "final_logit_softcapping")}
+"""Numbers that scores and logits are capped by; null caps nothing, which was not traced."""
+_MASKED_WINDOWS = ("gemma2",)
+"""Architectures that write all scores out and mask what lies beyond a window: it decides no byte."""
 _ROW_WEIGHTS = 8
 """What the widths of experts are multiples of: grouped products take rows of 16 bytes."""
 _DEFAULT_WINDOWS = {"mistral": 4096}
@@ -127,6 +132,8 @@ def _architecture(job: Job) -> dict[str, bool]:
         for field, traced in fields.items()
     }
     covered = {f"{field}={value}": value in fields[field].values for field, value in given.items()}
+    caps = _CAPS.get(model.model_type, ())
+    covered.update({f"{cap}=null": model.hf_config.get(cap, 1.0) is not None for cap in caps})
     covered.update(_experts(model))
     window = _window(job.model)
     if window is not None:
@@ -149,7 +156,9 @@ def _experts(model: ModelSpec) -> dict[str, bool]:
 
 
 def _window(model: ModelSpec) -> int | None:
-    """Return how far back a token sees; None for all the way."""
+    """Return how far back a token sees; None for all the way, or where that decides no byte."""
+    if model.model_type in _MASKED_WINDOWS:
+        return None
     window: int | None = model.hf_config.get(
         "sliding_window", _DEFAULT_WINDOWS.get(model.model_type)
     )

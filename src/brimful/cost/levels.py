@@ -19,6 +19,7 @@ from brimful.cost.spread import NUM_PIECES, has_pieces
 from brimful.cost.trajectory import num_special
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 _DEGREES = 3
 """Of polynomials in k: a count of blocks may multiply a size that is caused once per block."""
 NOWHERE = -np.inf
@@ -94,16 +95,17 @@ class _Place(NamedTuple):
 
 def _run_forms(place: _Place, sizes: Array, counts: Counts, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    inside_plain, inside_pieces, end = _inside(place, sizes, counts)
-    middle = _middle(place.run, place.runs, counts)
+    plain, pieces, end = _inside(place, sizes, counts)
+    if place.run.role != "middle":
+        yield Form(level.plain + plain, level.pieces + pieces, 0, counts.num_layers)
+        level.plain, level.pieces = level.plain + end.plain, level.pieces + end.pieces
+        return
+    middle = _middle_of(place.run.group, place.runs, counts)
     least, most, exists = _where(middle, counts)
-    for repetition in (np.zeros_like(middle), _less_one(middle)):
-        start = level.plain + _times(repetition, end.plain)
-        moved = level.pieces + _times_pieces(repetition, end.pieces)
-        plain = np.where(exists, start + inside_plain, NOWHERE)
-        yield Form(plain, moved + inside_pieces, least, most)
-        if place.run.role != "middle":
-            break
+    for before in (np.zeros_like(middle), _less_one(middle)):
+        start = level.plain + _times(before, end.plain)
+        moved = level.pieces + _times_pieces(before, end.pieces)
+        yield Form(np.where(exists, start + plain, NOWHERE), moved + pieces, least, most)
     level.plain = level.plain + _times(middle, end.plain)
     level.pieces = level.pieces + _times_pieces(middle, end.pieces)
 
@@ -112,8 +114,8 @@ class _Outline(NamedTuple):
     """What of a run hangs on no size.
 
     Attributes:
-        kinds: [events], whose bytes each changes; 0 where ``special``.
-        special: [events], whether it is a piece or happens once per member of a group.
+        kinds: [events], whose bytes each changes; any where not ``is_plain``.
+        is_plain: [events, 1], 0 for pieces and for what happens once per member of a group.
         starts: [segments], the first event of each.
         pieces: [segments, 2, pieces], how many of each piece are there.
         all_pieces: [2, pieces], the same behind the last event.
@@ -121,7 +123,7 @@ class _Outline(NamedTuple):
     """
 
     kinds: NDArray[np.int64]
-    special: NDArray[np.bool_]
+    is_plain: Array
     starts: NDArray[np.int64]
     pieces: Array
     all_pieces: Array
@@ -129,7 +131,8 @@ class _Outline(NamedTuple):
 
 
 _outlines: dict[tuple[int, int], tuple[Profile, _Outline]] = {}
-"""By profile and work; the profile is kept, so that its number stays its own."""
+_caused: dict[int, tuple[Profile, Mask]] = {}
+"""By profile and work, and by profile; a profile is kept, so that its number stays its own."""
 
 
 def _outline(profile: Profile, run: Run) -> _Outline:
@@ -137,6 +140,14 @@ def _outline(profile: Profile, run: Run) -> _Outline:
     if key not in _outlines:
         _outlines[key] = (profile, _make_outline(profile, run))
     return _outlines[key][1]
+
+
+def _is_caused(profile: Profile) -> Mask:
+    """Tell which kinds happen once per member of a group: [kinds]."""
+    if id(profile) not in _caused:
+        flags = np.array([bool(kind.origin) for kind in profile.kinds], dtype=np.bool_)
+        _caused[id(profile)] = (profile, flags)
+    return _caused[id(profile)][1]
 
 
 def _make_outline(profile: Profile, run: Run) -> _Outline:
@@ -147,20 +158,21 @@ def _make_outline(profile: Profile, run: Run) -> _Outline:
     for place in np.flatnonzero(is_piece):
         sign = 1 if events[place] < base + NUM_PIECES else -1
         pieces[place, 0, (events[place] - base) % NUM_PIECES] = sign
-    origins = [(i, int(e), profile.kinds[e].origin) for i, e in enumerate(events)]
-    caused = tuple(each for each in origins if each[2])
+    places = np.flatnonzero(_is_caused(profile)[events])
+    caused = tuple((int(i), int(events[i]), profile.kinds[events[i]].origin) for i in places)
     special = is_piece.copy()
     special[[place for place, _, _ in caused]] = True
     starts = np.union1d([0], np.flatnonzero(special))
     so_far = np.cumsum(pieces, axis=0)
     kinds = np.where(is_piece, 0, events)
-    return _Outline(kinds, special, starts, so_far[starts], so_far[-1], caused)
+    is_plain = np.where(special, 0.0, 1.0)[:, None]
+    return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
 def _inside(place: _Place, sizes: Array, counts: Counts) -> tuple[Array, Array, _Level]:
     """Return the highest levels of a run's segments above its start, and what it ends with."""
     outline = _outline(place.profile, place.run)
-    running = np.where(outline.special[:, None], 0.0, sizes[outline.kinds]).cumsum(axis=0)
+    running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
     highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
     highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)
     end = _Level(np.zeros(highest.shape[1:]), outline.all_pieces)
@@ -182,15 +194,6 @@ def _members(group: Group, counts: Counts) -> Array:
     else:
         number[0], number[1] = counts.num_layers, -1
     return number
-
-
-def _middle(run: Run, runs: tuple[Run, ...], counts: Counts) -> Array:
-    """Return how often a run repeats, as a polynomial in k: [degrees, batches]."""
-    if run.role != "middle":
-        once = np.zeros((_DEGREES, len(counts.num_chunks)))
-        once[0] = 1
-        return once
-    return _middle_of(run.group, runs, counts)
 
 
 def _middle_of(group: Group, runs: tuple[Run, ...], counts: Counts) -> Array:
@@ -229,12 +232,35 @@ def _times_pieces(number: Array, pieces: Array) -> Array:
     return np.stack([number[0, 0] * pieces[0], number[1, 0] * pieces[0]])
 
 
+class _Flat(NamedTuple):
+    """Forms of all runs, one row per segment: see ``Form``."""
+
+    plain: Array
+    pieces: Array
+    least: Array
+    most: Array
+
+    def at(self, rows: Mask) -> "_Flat":
+        """Return some of the rows."""
+        return _Flat(*(column[rows] for column in self))
+
+
+def _flat(found: list[Form]) -> _Flat:
+    sizes = [len(form.plain) for form in found]
+    return _Flat(
+        plain=np.concatenate([form.plain for form in found]),
+        pieces=np.concatenate([form.pieces for form in found]),
+        least=np.repeat([float(form.least) for form in found], sizes),
+        most=np.repeat([float(form.most) for form in found], sizes),
+    )
+
+
 class Surface(NamedTuple):
-    """The forms over a grid of strategies, those with the same pieces taken together.
+    """The forms over a grid of strategies, without those that are never the highest.
 
     Attributes:
-        plain: [kinds, batches, counts of blocks], the highest that hangs on no shard.
-        spread: [kinds, counts of blocks, shards], the pieces.
+        plain: [forms, batches, counts of blocks], what hangs on no shard.
+        spread: [forms, counts of blocks, shards], the pieces.
     """
 
     plain: Array
@@ -249,25 +275,66 @@ def surface(found: list[Form], num_blocks: Array, pieces: Array) -> Surface:
         num_blocks: [counts of blocks], k.
         pieces: [pieces, shards], bytes.
     """
+    every = _flat(found)
+    every = every.at(~_never_highest(every, num_blocks, pieces))
+    there = (num_blocks >= every.least[:, None]) & (num_blocks <= every.most[:, None])
     powers = np.stack([np.ones_like(num_blocks), num_blocks, num_blocks**2])
-    plain = np.concatenate([_plain(form, num_blocks, powers) for form in found])
-    shape = (-1, 2 * NUM_PIECES)
-    counted = np.concatenate([np.reshape(form.pieces, shape) for form in found])
-    kinds, kind = np.unique(counted, axis=0, return_inverse=True)
-    order = np.argsort(kind.reshape(-1), kind="stable")
-    starts = np.searchsorted(kind.reshape(-1)[order], np.arange(len(kinds)))
-    once, each = (kinds.reshape(-1, 2, NUM_PIECES)[:, i] @ pieces for i in (0, 1))
+    plain = np.einsum("sdb,dk->sbk", every.plain, powers)
+    once, each = (every.pieces[:, i] @ pieces for i in (0, 1))
     return Surface(
-        plain=np.maximum.reduceat(plain[order], starts, axis=0),
+        plain=np.where(there[:, None], plain, NOWHERE),
         spread=once[:, None, :] + each[:, None, :] * num_blocks[:, None],
     )
 
 
-def _plain(form: Form, num_blocks: Array, powers: Array) -> Array:
-    """Return the part of a form that hangs on no shard: [segments, batches, counts of blocks]."""
-    plain = np.einsum("sdb,dk->sbk", form.plain, powers)
-    there = (num_blocks >= form.least) & (num_blocks <= form.most)
-    return np.where(there, plain, NOWHERE)
+def _never_highest(every: _Flat, num_blocks: Array, pieces: Array) -> Mask:
+    """Tell which forms lie below another one wherever they are reached.
+
+    Forms are linear in k but for a few that stay, so that the ends of where a form is reached
+    decide; and the batch's part and the shards' part add up, so that each may be at its worst.
+    """
+    ends = _Flat(
+        every.plain,
+        every.pieces,
+        np.maximum(every.least, num_blocks.min()),
+        np.minimum(every.most, num_blocks.max()),
+    )
+    is_linear = np.asarray(every.plain[:, 2].any(axis=1)) == 0
+    rivals = _rivals(ends, is_linear, pieces)
+    is_below: Mask = np.zeros(len(is_linear), dtype=np.bool_)
+    for rival in rivals:
+        covers = (ends.least[rival] <= ends.least) & (ends.most[rival] >= ends.most)
+        above = np.stack([_lead(ends, rival, k, pieces) for k in (ends.least, ends.most)]).min(0)
+        is_below |= covers & is_linear & (above >= 0) & (np.arange(len(is_below)) != rival)
+        is_below[rivals] = False
+    return is_below
+
+
+def _rivals(ends: _Flat, is_linear: Mask, pieces: Array) -> NDArray[np.int64]:
+    """Return the linear forms that are the highest somewhere at the ends."""
+    found = []
+    for k in (ends.least.min(), ends.most.max()):
+        plain = ends.plain[:, 0] + k * ends.plain[:, 1]
+        spread = (ends.pieces[:, 0] + k * ends.pieces[:, 1]) @ pieces
+        there = is_linear & (ends.least <= k) & (ends.most >= k)
+        level = np.where(there[:, None, None], plain[:, :, None] + spread[:, None, :], NOWHERE)
+        found.append(level.argmax(0).reshape(-1))
+    rivals: NDArray[np.int64] = np.unique(np.concatenate(found))
+    return rivals[is_linear[rivals]]
+
+
+def _lead(ends: _Flat, rival: int, k: Array, pieces: Array) -> Array:
+    """Return by how much, at least, a form lies above each other one at the k of each."""
+
+    def plain(form: Array) -> Array:
+        return form[..., 0, :] + k[:, None] * form[..., 1, :]
+
+    mine, others = plain(ends.plain[rival]), plain(ends.plain)
+    gaps = np.where(others == NOWHERE, np.inf, mine - others)
+    counts = ends.pieces[rival] - ends.pieces
+    spread = (counts[:, 0] + k[:, None] * counts[:, 1]) @ pieces
+    lead: Array = gaps.min(1) + spread.min(1)
+    return lead
 
 
 def highest(found: Surface, *, batch: int) -> Array:

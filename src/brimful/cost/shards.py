@@ -10,6 +10,7 @@ Source: ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py`` and
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,21 +108,34 @@ def _embedding_bytes(job: Job, micro_batch: int) -> Array:
     return np.array([taken, rows * model.hidden_size * computed_bytes(job.precision)], dtype=float)
 
 
-def largest_part(shapes: Sequence[Shape], num_parts: int) -> list[Shape]:
-    """Return the parameters of the device that holds most, where each holds whole ones (ZeRO-1).
+class Share(NamedTuple):
+    """What one device keeps states of where each keeps those of whole parameters (ZeRO-1).
+
+    Attributes:
+        rank: Which device.
+        shapes: Of its parameters.
+    """
+
+    rank: int
+    shapes: list[Shape]
+
+
+def largest_share(shapes: Sequence[Shape], num_devices: int) -> Share:
+    """Return the share of the device that holds most, the first of several.
 
     Matrices are handed out first, then the rest, each from the largest down to whoever has least.
 
     Args:
         shapes: Of the parameters.
-        num_parts: Devices.
+        num_devices: That share them.
     """
-    sizes = [(0, rank) for rank in range(num_parts)]
+    sizes = [(0, rank) for rank in range(num_devices)]
     heapify(sizes)
-    parts: list[list[Shape]] = [[] for _ in range(num_parts)]
+    shares: list[list[Shape]] = [[] for _ in range(num_devices)]
     for group in ([s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]):
         for shape in sorted(group, key=prod, reverse=True):
             size, rank = sizes[0]
             heapreplace(sizes, (size + prod(shape), rank))
-            parts[rank].append(shape)
-    return max(parts, key=lambda part: sum(map(prod, part)))
+            shares[rank].append(shape)
+    rank = max(range(num_devices), key=lambda rank: sum(map(prod, shares[rank])))
+    return Share(rank, shares[rank])

@@ -21,7 +21,15 @@ from brimful.cost.family import Family
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
 from brimful.job import Job
-from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, REDUCED, TRANSIENTS, WORKSPACES
+from brimful.rungs import (
+    GATHERED,
+    GRADIENTS,
+    ITEM_NAMES,
+    LOGITS,
+    REDUCED,
+    TRANSIENTS,
+    WORKSPACES,
+)
 from brimful.strategy import Accumulate, Zero
 
 
@@ -243,11 +251,12 @@ class _Hidden:
 def _spread(
     _key: str, runs: tuple[Run, ...], way: Way, hidden: _Hidden
 ) -> tuple[Profile, tuple[Run, ...]]:
-    profile = hidden.profile
-    negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in profile.kinds]
-    kinds = (*profile.kinds, *negated, *_piece_kinds())
-    num = len(profile.kinds)
-    if way.zero in {0, 1}:
+    profile, whole = hidden.profile, way.zero in {0, 1}
+    own = _passing(profile, runs) if whole else profile.kinds
+    negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in own]
+    kinds = (*own, *negated, *_piece_kinds())
+    num = len(own)
+    if whole:
         works = list(_freed_at_once(profile, runs, way))
     else:
         works = [
@@ -256,6 +265,26 @@ def _spread(
         ]
     renamed = tuple(Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs))
     return _replaced(profile, kinds, tuple(works)), renamed
+
+
+def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
+    """Return the kinds of a profile with gradients that are none: buckets hold them.
+
+    What no block makes, and the embedding does not, is the loss's: the gradient of the head.
+    """
+    gradient, transient, logits = map(ITEM_NAMES.index, (GRADIENTS, TRANSIENTS, LOGITS))
+    elsewhere = {
+        event
+        for run in runs
+        if is_block(run) or run == runs[-1]
+        for event in profile.works[run.work].events
+    }
+    return tuple(
+        EventKind(kind.terms, transient if place in elsewhere else logits, kind.origin)
+        if kind.item == gradient
+        else kind
+        for place, kind in enumerate(profile.kinds)
+    )
 
 
 def _replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]) -> Profile:

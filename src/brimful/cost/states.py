@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_shards
 from brimful.cost.shapes import Shape, parameter_shapes
-from brimful.cost.shards import first_shard, largest_part, padded
+from brimful.cost.shards import first_shard, largest_share, padded
 from brimful.cost.trained import frozen_bytes, num_trained, trained_recipe, trained_shapes
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
@@ -108,7 +108,7 @@ def _updated(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequenc
     if family.zero == 0 or num_shards == 1:
         return whole
     if family.zero == 1:
-        return largest_part(whole, num_shards)
+        return largest_share(whole, num_shards).shapes
     return [first_shard(shape, num_shards) for shape in whole]
 
 

@@ -5,6 +5,8 @@ once; DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device h
 of a shard reduce among themselves. Held gradients are reduced once a step.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
@@ -18,6 +20,18 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 
 
+class Traffic(NamedTuple):
+    """Seconds of collectives, one after another: [strategies] each.
+
+    Attributes:
+        per_micro_batch: Of every micro-batch.
+        per_step: What happens once a step.
+    """
+
+    per_micro_batch: Array
+    per_step: Array
+
+
 def traffic_seconds(job: Job, family: Family, cluster: Cluster) -> Array:
     """Return the seconds of all collectives of a step, one after another: [strategies].
 
@@ -26,20 +40,26 @@ def traffic_seconds(job: Job, family: Family, cluster: Cluster) -> Array:
         family: The strategies.
         cluster: Says the links; NaN where one is unknown.
     """
+    traffic = traffic_of(job, family, cluster)
+    return family_micro_batches(job, family) * traffic.per_micro_batch + traffic.per_step
+
+
+def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
+    """Return the same apart by how often it happens, whatever the micro-batch."""
     shards = family_shards(family)
-    if not family.is_spread:
-        return np.zeros_like(shards)
-    block, rest = trained_parts(job)
-    each = family_micro_batches(job, family)
-    reductions = each if family.accumulate == "reduce-each" else 1
     gathers, reduces = np.zeros_like(shards), np.zeros_like(shards)
+    if not family.is_spread:
+        return Traffic(gathers, reduces)
+    block, rest = trained_parts(job)
     again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
     for part, times, twice in ((block, job.model.num_layers, again), (rest, 1, False)):
-        gathers = gathers + times * (1 + twice) * _gather_seconds(job, part, shards, cluster)
+        if family.gathers:
+            gathers = gathers + times * (1 + twice) * _gather_seconds(job, part, shards, cluster)
         reduces = reduces + times * _reduce_seconds(job, part, family, shards, cluster)
-    if not family.gathers:
-        gathers = np.zeros_like(shards)
-    return each * gathers + reductions * reduces + _sent_seconds(job, family, cluster)
+    sent = _sent_seconds(job, family, cluster)
+    if family.accumulate == "reduce-each":
+        return Traffic(gathers + reduces, sent * np.ones_like(shards))
+    return Traffic(gathers, reduces + sent)
 
 
 def with_traffic(seconds: StepSeconds, traffic: Array) -> StepSeconds:

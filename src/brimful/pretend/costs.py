@@ -13,6 +13,9 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 _LINEAR = torch.ops.aten.linear.default
 """Arrives whole from within operations of other libraries, such as a product with 4-bit weights."""
+_GROUPED = torch.ops.aten._grouped_mm.default  # noqa: SLF001 - the operator has no other name
+_STACKED_DIMS = 3
+"""Of matrices, one for each group."""
 PACKED_DIMS = 3
 """FlashAttention takes documents laid end to end without a dimension for sequences."""
 LONGEST_QUERY = {False: 5, True: 8}
@@ -35,11 +38,23 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, tuple[i
         return 0, _attention_flops(name, args), ()
     if func is _LINEAR:
         return 2 * prod(args[0].shape) * args[1].shape[0], 0, ()
+    if func is _GROUPED:
+        return _grouped_flops(args[0].shape, args[1].shape), 0, ()
     if func.overloadpacket in flop_registry:
         flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
         return int(flops), 0, ()
     moved = pytree.tree_leaves((args, kwargs, out))
     return 0, 0, tuple(_bytes(x) for x in moved if isinstance(x, torch.Tensor))
+
+
+def _grouped_flops(a: torch.Size, b: torch.Size) -> int:
+    """FLOPs of a product of groups: every row of the tensor that is cut belongs to one of them.
+
+    [rows, K] x [groups, K, N], [M, rows] x [rows, N], [groups, M, K] x [K, columns], or both
+    stacked. The registry has none for it.
+    """
+    stacked_by_flat = len(a) == _STACKED_DIMS > len(b)
+    return 2 * prod(a[1:] if stacked_by_flat else a) * b[-1]
 
 
 def _attention_flops(name: str, args: Any) -> int:

@@ -74,9 +74,7 @@ def record(
 
     shown = [best, *_one_per_way(fitting, NUM_RUNNERS_UP, way=way, skip=best)]
     rejected = _one_per_way([int(row) for row in candidates], NUM_REJECTED, way=way, skip=best)
-    rows = (
-        _considered(table, row, best, limit_bytes, strategy) for row in [*shown, *rejected]
-    )
+    rows = (_considered(table, row, best, limit_bytes, strategy) for row in [*shown, *rejected])
     return SearchRecord(
         schema=SEARCH_SCHEMA,
         rung=rung,

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import allocatable_bytes
-from brimful.cost.family import Family, family_chunks, family_dimensions
+from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Form, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.profiles import Dimensions, Profile
@@ -22,7 +23,7 @@ from brimful.cost.shards import ROWS, piece_bytes
 from brimful.cost.spread import NUM_PIECES
 from brimful.cost.states import States, Updates, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
-from brimful.cost.traffic import traffic_seconds, with_traffic
+from brimful.cost.traffic import traffic_of
 from brimful.cost.trajectory import kinds_bytes
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
@@ -186,13 +187,15 @@ def _seconds(search: Search, grid: Grid) -> Array:
     moved: Array = update_bytes(_held(search, grid)[0])
     dims = _dimensions(job, grid)
     amounts = grid_work(job, _profile(search, grid), grid.batches, dims, grid.num_blocks)
-    every = []
-    for batch, family in enumerate(grid.batches):
-        matrix, attended, bytes_moved, ops = (column[:, None] for column in amounts[:, batch])
-        work = StepWork(matrix, attended, bytes_moved + moved, ops)
-        seconds = step_seconds(work, job, cluster.device, size_of(job, family.micro_batch))
-        if seconds is None:
-            return np.full((len(grid.batches), len(grid.num_blocks), len(moved)), np.nan)
-        shards = _of_shards(grid)._replace(micro_batch=family.micro_batch)
-        every.append(sum(with_traffic(seconds, traffic_seconds(job, shards, cluster))))
-    return np.stack(every)
+    matrix, attended, bytes_moved, ops = amounts[..., None]
+    work = StepWork(matrix, attended, bytes_moved + moved, ops)
+    micro_batch = np.array([family.micro_batch for family in grid.batches])[:, None, None]
+    seconds = step_seconds(work, job, cluster.device, size_of(job, micro_batch))
+    if seconds is None:
+        return np.full(work.moved_bytes.shape, np.nan)
+    traffic = traffic_of(job, _of_shards(grid), cluster)
+    times = np.array([family_micro_batches(job, family) for family in grid.batches])
+    exchanged = times[:, None, None] * traffic.per_micro_batch + traffic.per_step
+    device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
+    total: Array = overlapped_seconds(device_s, exchanged)
+    return total

@@ -16,6 +16,8 @@ from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.step import train_step
 from brimful.build.tasks import task_of
 from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.shards import largest_share
+from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
@@ -116,7 +118,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if imitate == "cuda"
         else kernels.imitate(imitate)
     )
-    world = _world(strategy, tape)
+    world = _world(job, strategy, tape)
     with imitation, world, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         _name(tape, program)
@@ -126,14 +128,22 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
 
 
 @contextmanager
-def _world(strategy: Strategy, tape: Tape) -> Iterator[None]:
-    """Be the first of a strategy's many devices inside the block, where there are many."""
+def _world(job: Job, strategy: Strategy, tape: Tape) -> Iterator[None]:
+    """Be one of a strategy's many devices inside the block, where there are many."""
     size = world_size(strategy)
     if size == 1:
         yield
         return
-    with pretend_world(World(size=size, rank=0), tape.paused), named_buffers(tape):
+    world = World(size=size, rank=fullest_rank(job, strategy))
+    with pretend_world(world, tape.paused), named_buffers(tape):
         yield
+
+
+def fullest_rank(job: Job, strategy: Strategy) -> int:
+    """Return a device that holds as much as any: the first, but for ZeRO-1's uneven shares."""
+    if strategy.zero != 1 or job.task == "module":  # whose parameters nobody has listed
+        return 0
+    return largest_share(trained_shapes(job), strategy.dp_shard).rank
 
 
 def _name(tape: Tape, program: Program) -> None:

@@ -2,8 +2,8 @@
 
 Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
 twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, where the
-architecture is none of those known here, and where masters are updated in buckets, which are cut by
-bytes and not by blocks, the whole model is traced.
+architecture is none of those known here, and where masters are updated or gradients reduced (DDP,
+ZeRO-1) in buckets, which are cut by bytes and not by blocks, the whole model is traced.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from brimful.models.spec import ModelSpec
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
-from brimful.strategy import Strategy, is_selective, num_checkpointed
+from brimful.strategy import Strategy, gathers, is_selective, num_checkpointed, world_size
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
@@ -40,7 +40,8 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     num_blocks = job.model.num_layers
     stack = _STACKS.get(job.model.model_type)
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
-    is_cut = bool(RECIPES[job.precision].master)
+    has_buckets = world_size(strategy) > 1 and not gathers(strategy)
+    is_cut = bool(RECIPES[job.precision].master) or has_buckets
     if is_short or is_cut or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
     if stack is None or not _is_uniform(job.model):
