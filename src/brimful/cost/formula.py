@@ -53,10 +53,12 @@ TRACED_FIELDS: dict[str, dict[str, Traced]] = {
     "gpt2": {"activation_function": Traced("gelu_new", ("gelu_new", *ONE_KERNEL_GELU))},
     "mixtral": _ROUTED,
     "phi3": {**_SILU, "partial_rotary_factor": Traced(1.0, (1.0,))},
-    "qwen3_moe": {**_ROUTED, "norm_topk_prob": Traced(False, (True,))},
+    "qwen3_moe": _ROUTED,
 }
 """What of a configuration decides how much a block keeps, other than in Llama-type blocks: with
-relu a tiny GPT-2 simulates 14 % below what the profile of ``gelu_new`` predicts."""
+relu a tiny GPT-2 simulates 14 % below what the profile of ``gelu_new`` predicts. Qwen3's mixtures
+were traced with ``norm_topk_prob``; without it a few bytes per token less are kept, 0.02 % of the
+peak of a model of width 1024."""
 _CAPS = {"gemma2": ("attn_logit_softcapping", "final_logit_softcapping")}
 """Numbers that scores and logits are capped by; null caps nothing, which was not traced."""
 _MASKED_WINDOWS = ("gemma2",)
