@@ -32,7 +32,7 @@ from brimful.job import (
 )
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel, gathers
+from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
 
 Cell = dict[str, str]
 FACTORS = {
@@ -289,7 +289,9 @@ def _allowed(factors: Mapping[str, Sequence[str]]) -> NDArray[np.bool_]:
     allowed = np.ones([len(values) for values in factors.values()], dtype=np.bool_)
     for rule in RULES:
         mine = {name: values for name, values in factors.items() if name in rule.factors}
-        cells = (dict(zip(mine, values, strict=True)) for values in itertools.product(*mine.values()))
+        cells = (
+            dict(zip(mine, values, strict=True)) for values in itertools.product(*mine.values())
+        )
         table = np.array([not rule.refusal(cell) for cell in cells])
         allowed &= table.reshape([len(factors[n]) if n in mine else 1 for n in factors])
     return allowed
@@ -301,8 +303,9 @@ def pairwise_cover(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> 
     while missing:
         candidates = [any_cell(rng, factors, Counter()) for _ in range(_NUM_CANDIDATES)]
         best = max(candidates, key=lambda cell: len(missing.intersection(pairs_of(cell))))
-        missing.difference_update(pairs_of(best))
-        cells.append(best)
+        if missing.intersection(pairs_of(best)):
+            missing.difference_update(pairs_of(best))
+            cells.append(best)
     return cells
 
 

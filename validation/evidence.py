@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from cases import Case
+from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from technique_rows import TechniqueRow
 
@@ -17,7 +18,7 @@ from brimful.hardware.calibration import Calibration
 from brimful.plan import MemoryItem
 from brimful.published.compare import Compared
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from brimful.strategy import num_micro_batches
+from brimful.strategy import Strategy, num_micro_batches, world_size
 
 EVIDENCE_SCHEMA = "brimful.evidence/1"
 _STATES = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
@@ -391,8 +392,22 @@ def strata(case: Case) -> dict[str, str]:
     }
 
 
+def all_strata(case: Case) -> dict[str, str]:
+    """Say which value of every factor a case has, those of many devices too."""
+    found, axis = strata(case), axis_of(case.strategy)
+    holds = case.strategy.accumulate == "hold" and axis != ONE
+    if holds and found["accumulation"] == "more":
+        found["accumulation"] = "held"
+    return {**found, "axis": axis}
+
+
 def spreads(
-    of: str, rows: Sequence[RowT], *, case: Callable[[RowT], Case], error: Callable[[RowT], float]
+    of: str,
+    rows: Sequence[RowT],
+    *,
+    case: Callable[[RowT], Case],
+    error: Callable[[RowT], float],
+    factors: Callable[[Case], dict[str, str]] = strata,
 ) -> list[Spread]:
     """Sum up errors, in all and per value of every factor.
 
@@ -401,10 +416,11 @@ def spreads(
         rows: At least one.
         case: Takes the case out of a row.
         error: Takes the signed relative error out of a row.
+        factors: Says what a case is told apart by.
     """
     groups: dict[tuple[str, str], list[float]] = {("all", ""): [error(row) for row in rows]}
     for row in rows:
-        for key in strata(case(row)).items():
+        for key in factors(case(row)).items():
             groups.setdefault(key, []).append(error(row))
     ordered = sorted(groups.items(), key=lambda group: (group[0][0] != "all", group[0]))
     return [_spread(of, factor, value, errors) for (factor, value), errors in ordered]
@@ -443,5 +459,12 @@ def describe_case(case: Case) -> str:
         f"{model.name} L{model.num_layers} H{model.hidden_size} A{model.num_heads}/"
         f"{model.num_kv_heads} V{model.vocab_size} {job.method} {job.precision} seq {job.seq_len} "
         f"batch {job.global_batch}/{strategy.micro_batch} {strategy.activation_checkpointing} "
-        f"chunks {strategy.loss_chunks} {strategy.attention} {case.kernels}"
+        f"chunks {strategy.loss_chunks} {strategy.attention} {case.kernels}{_spread_text(strategy)}"
     )
+
+
+def _spread_text(strategy: Strategy) -> str:
+    if world_size(strategy) == 1:
+        return ""
+    degrees = f"{strategy.dp_replicate}x{strategy.dp_shard}"
+    return f" zero {strategy.zero} on {degrees} {strategy.accumulate}"

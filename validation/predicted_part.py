@@ -1,6 +1,9 @@
 """First rung against second: formulas against the simulation of the whole model."""
 
+import multiprocessing
 import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from evidence import (
     LEAST_OTHER_SHARE,
@@ -9,18 +12,20 @@ from evidence import (
     PredictedRow,
     Spread,
     Summary,
+    all_strata,
     describe_case,
     other_bytes,
     relative,
     spreads,
 )
 from progress import shown
-from sampler import ALL_FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_of, draw_cases
+from sampler import ALL_FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_for, draw_cases
 
 from brimful.cost.estimate import estimate
 from brimful.simulate.run import simulate
 
 NUM_CASES, NUM_QUICK_CASES = 300, 3
+NUM_PROCESSES = 2
 MEDIAN_BAR, WORST_BAR = 0.01, 0.03
 SHAPES = Shapes(
     hidden=Range(256, 8192),
@@ -44,13 +49,22 @@ def run(*, seed: int, quick: bool) -> tuple[list[PredictedRow], Summary]:
         shapes,
         lambda _case, _estimate: None,
     )
-    rows = [compare(case) for case in shown("predicted vs simulated", drawn.cases)]
+    rows = _compared(drawn.cases)
     return rows, summarize(rows, drawn)
+
+
+def _compared(cases: Sequence[Case]) -> list[PredictedRow]:
+    """Compare every case, several at a time: a simulation keeps one core busy."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=context) as pool:
+        rows = pool.map(compare, cases)
+        seen = shown("predicted vs simulated", cases)
+        return [row for row, _ in zip(rows, seen, strict=True)]
 
 
 def compare(case: Case) -> PredictedRow:
     """Climb the first two rungs of a case."""
-    cluster = cluster_of(case.kernels)
+    cluster = cluster_for(case)
     predicted = estimate(case.job, cluster, case.strategy)
     simulated = simulate(case.job, cluster, case.strategy)
     peak, others = simulated.simulated_peak_allocated_bytes, other_bytes(simulated.items)
@@ -70,10 +84,10 @@ def compare(case: Case) -> PredictedRow:
 def summarize(rows: list[PredictedRow], drawn: Drawn) -> Summary:
     """Sum up, and say which bars are missed."""
     rich = [row for row in rows if _other_share(row) > RICH_SHARE]
-    peaks = spreads("peak", rows, case=_case, error=lambda row: row.peak_error)
+    peaks = _spreads("peak", rows, lambda row: row.peak_error)
     with_others = [row for row in rows if row.other_error is not None]
     others = (
-        spreads("other bytes", with_others, case=_case, error=lambda row: row.other_error or 0.0)
+        _spreads("other bytes", with_others, lambda row: row.other_error or 0.0)
         if with_others
         else []
     )
@@ -97,8 +111,10 @@ def summarize(rows: list[PredictedRow], drawn: Drawn) -> Summary:
     )
 
 
-def _case(row: PredictedRow) -> Case:
-    return row.case
+def _spreads(
+    of: str, rows: list[PredictedRow], error: Callable[[PredictedRow], float]
+) -> list[Spread]:
+    return spreads(of, rows, case=lambda row: row.case, error=error, factors=all_strata)
 
 
 def _other_share(row: PredictedRow) -> float:

@@ -3,94 +3,63 @@
 Knows which draws are refused and why; knows nothing of how a case is run.
 """
 
-import itertools
 import math
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from cases import Case, Kernels
+from cells import (
+    ALL_FACTORS,
+    FACTORS,
+    ONE,
+    Cell,
+    Spread,
+    adapted,
+    any_cell,
+    job_of,
+    pairs_of,
+    pairwise_cover,
+    possible_pairs,
+    program_of_cell,
+    reason_of,
+    spread_of,
+)
 from evidence import Refusal
 
 from brimful.cost.estimate import estimate
-from brimful.cost.profiles import is_shipped
-from brimful.cost.programs import HALF, SAME_CODE, TRACED_AS, Program, Tuning, is_written_out
+from brimful.cost.programs import HALF, is_written_out
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.hardware.gpus import load_cluster
-from brimful.job import (
-    SCALED,
-    Adapter,
-    Base,
-    Job,
-    LossScale,
-    Method,
-    Optimizer,
-    Precision,
-    check_job,
-    plain_job,
-)
+from brimful.job import Base, Job, check_job
 from brimful.models.config import load_model, read_config, registry
 from brimful.models.spec import ModelSpec
 from brimful.plan import Estimate
 from brimful.strategy import (
-    Attention,
     Recompute,
     Strategy,
     check_strategy,
     spell_checkpointing,
+    world_size,
 )
 
-FACTORS = {
-    "architecture": ("llama", "llama-tied", "gpt2-tied"),
-    "precision": ("fp32", "bf16", "bf16-mixed"),
-    "checkpointing": ("none", "full:K", "full"),
-    "loss": ("whole", "chunked"),
-    "attention": ("sdpa", "eager"),
-    "accumulation": ("1", "more"),
-    "kernels": ("cpu", "cuda"),
-}
-"""What runs are measured with: one device, full training, AdamW."""
-ALL_FACTORS = {
-    **FACTORS,
-    "architecture": (
-        "llama", "llama-tied", "gpt2-tied", "mistral", "qwen2", "qwen3", "qwen3-tied", "phi3",
-        "olmo2",
-    ),
-    "method": ("full", "lora", "qlora"),
-    "precision": tuple(TRACED_AS),
-    "checkpointing": ("none", "selective:K", "selective", "full:K", "full"),
-    "optimizer": get_args(Optimizer),
-}  # fmt: skip
-"""Everything that has a formula, though not every combination has one (``has_formula``)."""
-_TUNINGS: dict[str, Tuning] = {"full": "", "lora": "lora", "qlora": "nf4-double"}
-_LOSS_SCALE = LossScale(
-    initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
-)
+__all__ = [
+    "ALL_FACTORS", "FACTORS", "REGISTRY_SHARE", "Cell", "Drawn", "Range", "Shapes", "cluster_for",
+    "cluster_of", "draw_cases", "job_of", "pairs_of", "possible_pairs",
+]  # fmt: skip
+
 REGISTRY_SHARE = 1 / 3
 MAX_DRAWS = 4000
 """A cell that refuses this many shapes has none to offer."""
-_NUM_CANDIDATES = 60
 _HEAD_DIMS = (32, 40, 64, 80, 96, 128, 192, 256)
 _SWITCH_SHARE = 0.1
 """How many Llama-type draws have biases, or a head width that is not hidden / heads."""
 _LLAMA_ONLY = frozenset({"attention_bias", "mlp_bias", "head_dim"})
 _OWN_HEAD_WIDTH = frozenset({"mistral", "qwen3"})
 _OWN_FIELDS: dict[str, dict[str, Any]] = {"mistral": {"sliding_window": None}}
-_REASONS = {
-    r"\(no profile ": "ungrouped heads, written-out attention: no profile",
-    r"beyond sliding_window": "sequence longer than the window",
-    r"is longer than .* positions": "sequence longer than the model's positions",
-    r"num_kv_heads=1 and .* eager": "one key and value head with eager attention: no profile",
-    r"profiles of flash attention": "head width outside the profiles of flash attention",
-    r"loss_chunks=.* cannot cut": "more chunks of the loss than tokens",
-    r"could take .* EiB": "more bytes than can be counted",
-}
-
-Cell = dict[str, str]
 
 
 class Range(NamedTuple):
@@ -102,6 +71,12 @@ class Range(NamedTuple):
     def draw(self, rng: random.Random) -> int:
         """Draw one."""
         return round(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+
+
+NUM_DEVICES = Range(2, 1024)
+"""World sizes that are drawn; of a hybrid the shards, then as many replicas as are left."""
+NUM_MICRO_BATCHES = (2, 3)
+"""What one device accumulates, where it does."""
 
 
 class Shapes(NamedTuple):
@@ -154,78 +129,15 @@ def draw_cases(
         shapes: Ranges of the sizes.
         wish: What a valid case must be besides.
     """
-    cells = pairwise_cover(rng, factors)[:num_cases]
-    cells += [_any_cell(rng, factors) for _ in range(num_cases - len(cells))]
     refused: Counter[str] = Counter()
+    cells = pairwise_cover(rng, factors)[:num_cases]
+    cells += [any_cell(rng, factors, refused) for _ in range(num_cases - len(cells))]
     cases = tuple(_draw_valid(rng, cell, shapes, wish, refused) for cell in cells)
     return Drawn(
         cases=cases,
         num_drawn=len(cases) + refused.total(),
         refusals=tuple(Refusal(reason=r, num_draws=n) for r, n in refused.most_common()),
     )
-
-
-def pairwise_cover(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> list[Cell]:
-    """Choose cells greedily until every pair of values of two factors is in one of them."""
-    missing = {
-        pair
-        for one, other in itertools.combinations(factors, 2)
-        for pair in itertools.product(
-            ((one, value) for value in factors[one]), ((other, value) for value in factors[other])
-        )
-    }
-    cells: list[Cell] = []
-    missing &= possible_pairs(factors)
-    while missing:
-        candidates = [_any_cell(rng, factors) for _ in range(_NUM_CANDIDATES)]
-        best = max(candidates, key=lambda cell: len(missing.intersection(pairs_of(cell))))
-        missing.difference_update(pairs_of(best))
-        cells.append(best)
-    return cells
-
-
-def possible_pairs(
-    factors: Mapping[str, Sequence[str]],
-) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    """List the pairs that any combination with a formula has."""
-    possible: set[tuple[tuple[str, str], tuple[str, str]]] = set()
-    for values in itertools.product(*factors.values()):
-        cell = dict(zip(factors, values, strict=True))
-        if has_formula(cell):
-            possible |= pairs_of(cell)
-    return possible
-
-
-def has_formula(cell: Cell) -> bool:
-    """Whether a profile is shipped for what a cell names, and its optimizer has a formula."""
-    if (cell["kernels"], cell.get("optimizer")) == ("cuda", "adafactor"):
-        return False
-    return is_shipped(_program(cell).key)
-
-
-def _program(cell: Cell) -> Program:
-    model_type, *flags = cell["architecture"].split("-")
-    checkpointing = cell["checkpointing"]
-    return Program(
-        architecture="-".join((SAME_CODE[model_type], *flags)),
-        tuning=_TUNINGS[cell.get("method", "full")],
-        precision=TRACED_AS[cast("Precision", cell["precision"])],
-        attention=cast("Attention", cell["attention"]),
-        kernels=cast("Kernels", cell["kernels"]),
-        recompute="selective" if checkpointing.startswith("selective") else "full",
-    )
-
-
-def pairs_of(cell: Cell) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    """List the pairs of factor values that a cell has."""
-    return set(itertools.combinations(cell.items(), 2))
-
-
-def _any_cell(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> Cell:
-    while True:
-        cell = {factor: rng.choice(values) for factor, values in factors.items()}
-        if has_formula(cell):
-            return cell
 
 
 def _draw_valid(
@@ -236,18 +148,13 @@ def _draw_valid(
     for _ in range(MAX_DRAWS):
         try:
             case = _draw(rng, cell, shapes, is_known=is_known)
-            reason = wish(case, estimate(case.job, cluster_of(case.kernels), case.strategy))
+            reason = wish(case, estimate(case.job, cluster_for(case), case.strategy))
         except (InputError, UnsupportedError) as error:
-            reason = _reason(str(error))
+            reason = reason_of(str(error))
         if reason is None:
             return case
         refused[reason] += 1
     raise InputError(f"{MAX_DRAWS} draws of {cell} were refused ({refused}); widen the shapes")
-
-
-def _reason(message: str) -> str:
-    known = (text for pattern, text in _REASONS.items() if re.search(pattern, message))
-    return next(known, message)
 
 
 def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> Case:
@@ -258,13 +165,14 @@ def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> 
         if is_known
         else _draw_model(rng, architecture, shapes, seq_len)
     )
-    num_micro = 1 if cell["accumulation"] == "1" else rng.choice((2, 3, 8))
+    spread = _draw_spread(rng, cell.get("axis", ONE))
+    num_micro = 1 if cell["accumulation"] == "1" else rng.choice(NUM_MICRO_BATCHES)
     job = job_of(
         model,
         precision=cell["precision"],
         optimizer=cell.get("optimizer", "adamw"),
         seq_len=seq_len,
-        global_batch=micro_batch * num_micro,
+        global_batch=micro_batch * num_micro * spread.dp_replicate * spread.dp_shard,
     )
     job = _adapted(rng, job, cell.get("method", "full"))
     strategy = Strategy(
@@ -272,9 +180,20 @@ def _draw(rng: random.Random, cell: Cell, shapes: Shapes, *, is_known: bool) -> 
         activation_checkpointing=_draw_checkpointing(rng, cell["checkpointing"], model.num_layers),
         loss_chunks=1 if cell["loss"] == "whole" else shapes.chunks.draw(rng),
         attention=cast("Any", cell["attention"]),
+        accumulate="hold" if cell["accumulation"] == "held" else "reduce-each",
+        **spread._asdict(),
     )
     check_strategy(check_job(job), strategy)
     return Case(job=job, strategy=strategy, kernels=cast("Kernels", cell["kernels"]))
+
+
+def _draw_spread(rng: random.Random, axis: str) -> Spread:
+    num_devices = NUM_DEVICES.draw(rng)
+    if not axis.startswith("hybrid"):
+        return spread_of(axis, num_shards=num_devices, num_replicas=num_devices)
+    num_shards = min(num_devices, NUM_DEVICES.high // 2)
+    num_replicas = Range(2, NUM_DEVICES.high // num_shards).draw(rng)
+    return spread_of(axis, num_shards=num_shards, num_replicas=num_replicas)
 
 
 def _draw_checkpointing(rng: random.Random, kind: str, num_layers: int) -> str:
@@ -289,29 +208,16 @@ def _draw_checkpointing(rng: random.Random, kind: str, num_layers: int) -> str:
 
 
 def _adapted(rng: random.Random, job: Job, method: str) -> Job:
-    if method == "full":
-        return job
     bases: list[Base] = ["same"]
     if job.precision in HALF:
         bases.append("bf16" if job.precision == "bf16-mixed" else "fp16")
-    adapter = Adapter(
-        rank=Range(4, 128).draw(rng),
-        alpha=16.0,
-        targets=("all-linear",),
-        trained_modules=(),
-        dtype="same",
-        base="nf4-double" if method == "qlora" else rng.choice(bases),
-        upcast="none",
-        input_requires_grad=False,
-    )
-    return msgspec.structs.replace(job, method=cast("Method", method), adapter=adapter)
+    return adapted(job, method, rank=Range(4, 128).draw(rng), base=rng.choice(bases))
 
 
 def _is_known(cell: Cell) -> bool:
     """Whether a registry model of the cell's kind has a formula; most have ungrouped heads."""
-    written_out = is_written_out(
-        cast("Precision", cell["precision"]), cast("Attention", cell["attention"]), cell["kernels"]
-    )
+    program = program_of_cell(cell)
+    written_out = is_written_out(program.precision, program.attention, program.kernels)
     return any(
         m.num_kv_heads < m.num_heads or not written_out or m.model_type in {"gpt2", "llama"}
         for m in _known_models(cell["architecture"])
@@ -389,20 +295,11 @@ def _llama(rng: random.Random, drawn: dict[str, int], head_dim: int) -> dict[str
     }
 
 
-def job_of(
-    model: ModelSpec, *, precision: str, seq_len: int, global_batch: int, optimizer: str = "adamw"
-) -> Job:
-    """Spell a job in full; what it leaves open here changes no bytes and no time."""
-    return plain_job(
-        model,
-        precision=cast("Any", precision),
-        optimizer=cast("Any", optimizer),
-        loss_scale=_LOSS_SCALE if precision in SCALED else None,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        num_steps=8,
-        learning_rate=1e-4,
-    )
+def cluster_for(case: Case) -> Cluster:
+    """Return as many devices as a case runs on; its links play no part in a peak."""
+    one = cluster_of(case.kernels)
+    num_devices = world_size(case.strategy)
+    return msgspec.structs.replace(one, num_devices=num_devices, devices_per_node=num_devices)
 
 
 def cluster_of(kernels: Kernels) -> Cluster:

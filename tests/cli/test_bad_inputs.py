@@ -142,6 +142,7 @@ def test_config(brimful, folder, case):
 SIZES = [
     *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings"),
+    "sliding_window",
 ]
 
 
@@ -153,7 +154,7 @@ def test_a_size_is_a_whole_number(brimful, folder, field, value):
 
 
 @pytest.mark.parametrize(
-    "field", [f for f in SIZES if f not in {"num_key_value_heads", "head_dim"}]
+    "field", [f for f in SIZES if f not in {"num_key_value_heads", "head_dim", "sliding_window"}]
 )
 def test_a_size_is_not_null(brimful, folder, field):
     (folder / "bad.json").write_text(json.dumps({**CONFIG, field: None}))
@@ -175,7 +176,8 @@ def test_a_profile_that_nobody_traces(brimful):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("field", "value"), [("rope_parameters", 3), ("rms_norm_eps", "x"), ("pad_token_id", 10**6)]
+    ("field", "value"),
+    [("rope_parameters", 3), ("rms_norm_eps", "x"), ("pad_token_id", 10**6)],
 )
 def test_what_only_transformers_refuses(brimful, folder, field, value):
     (folder / "bad.json").write_text(json.dumps({**CONFIG, field: value}))

@@ -24,6 +24,7 @@ _SIZES = {
     "vocab_size": MAX_VOCAB,
     "max_position_embeddings": MAX_POSITIONS,
     "n_positions": MAX_POSITIONS,
+    "sliding_window": MAX_POSITIONS,
     "type_vocab_size": MAX_VOCAB,
     "num_labels": MAX_VOCAB,
     "d_model": MAX_WIDTH,
@@ -36,7 +37,9 @@ _SIZES = {
     "expert_capacity": MAX_POSITIONS,
     "relative_attention_num_buckets": MAX_POSITIONS,
 }
-_MAY_BE_NULL = frozenset({"num_key_value_heads", "head_dim", "n_inner", "num_decoder_layers"})
+_MAY_BE_NULL = frozenset({
+    "num_key_value_heads", "head_dim", "n_inner", "num_decoder_layers", "sliding_window",
+})  # fmt: skip
 _EXPERT_SIZES = {
     "moe_intermediate_size": MAX_WIDTH,
     "num_local_experts": MAX_WIDTH,
