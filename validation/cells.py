@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast, get_args
 
 import msgspec
 import numpy as np
-from cases import Kernels
 from numpy.typing import NDArray
 
 from brimful.cost.profiles import is_shipped
@@ -179,7 +178,7 @@ def program_of_cell(cell: Cell) -> Program:
         tuning=_TUNINGS[cell.get("method", "full")],
         precision="bf16" if is_gathered and precision in HALF else TRACED_AS[precision],
         attention=cast("Attention", cell["attention"]),
-        kernels=cast("Kernels", cell["kernels"]),
+        kernels=cast("Any", cell["kernels"]),
         recompute="selective" if checkpointing.startswith("selective") else "full",
     )
 

@@ -77,7 +77,7 @@ FLAGS = [
     ),
     (("plan", *ONE_GPU[1:], "--loss-chunks", "0"), ("--loss-chunks 0", "1 or more")),
     (("plan", *ONE_GPU[1:], "--loss-chunks", "1M"), ("loss_chunks=1000000", "1 to 2048")),
-    (("plan", *ONE_GPU[1:], "--objective", "cost"), ("'cost'", "time")),
+    (("plan", *ONE_GPU[1:], "--objective", "speed"), ("'speed'", "time")),
     ((*ONE_GPU, "--ac", "full:23"), ("23 blocks", "22", "full:22 or less")),
     ((*ONE_GPU, "--ac", "full:x"), ("'full:x'", "none, full, full:K")),
     ((*ONE_GPU, "--ac", ""), ("''", "none, full, full:K")),

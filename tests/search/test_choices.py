@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from samples import make_cluster, make_job
 
 from brimful.errors import InputError
 from brimful.search.cheapest import smaller, solve_cheapest
 from brimful.search.solve import solve, tabulate
 from brimful.search.space import Pins, grids, possible
 from brimful.search.table import pareto
+from samples import make_cluster, make_job
 
 FREE = Pins()
 
@@ -24,9 +24,7 @@ def many(num_devices, **changes):
 
 
 def table_of(job, cluster, pins=FREE):
-    space = grids(
-        job, pins, attention="sdpa", kernels="cuda", num_devices=cluster.num_devices
-    )
+    space = grids(job, pins, attention="sdpa", kernels="cuda", num_devices=cluster.num_devices)
     return tabulate(job, cluster, "sdpa", space)
 
 

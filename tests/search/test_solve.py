@@ -1,5 +1,6 @@
 """The search finds what a slow and obvious one finds, and looks at every way of checkpointing."""
 
+import itertools
 import math
 import random
 
@@ -7,19 +8,24 @@ import msgspec
 import pytest
 
 from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.errors import UnsupportedError
+from brimful.hardware.gpus import load_cluster
 from brimful.search.solve import solve
 from brimful.search.space import CHUNKS, Pins
 from brimful.search.table import TIE
+from brimful.strategy import check_strategy
 from samples import ALL_CASES, make_adapter, make_cluster, make_job, make_model, make_strategy
 
 NUM_SPACES = 200
-NUM_SAMPLED = 15
+NUM_SAMPLED = 12
+MAX_SHARE = 2
+"""Trying everything on many devices takes long."""
 FREE = Pins(micro_batch=None, activation_checkpointing=None, loss_chunks=None)
 LORA = make_adapter()
 
 
 def draw(number):
-    """Draw a job, and a device that some of its strategies fit."""
+    """Draw a job, and a device with more memory than it needs."""
     rng = random.Random(number)  # noqa: S311 - cases, not secrets
     architecture = rng.choice(("llama", "gpt2"))
     layers = rng.randint(2, 4)
@@ -34,28 +40,75 @@ def draw(number):
     )
     if job.precision == "bf16" and rng.random() < 0.5:
         job = msgspec.structs.replace(job, method="lora", adapter=LORA)
-    cluster = make_cluster("cuda", usable_bytes=2**40, calibrated=rng.random() < 0.5)
-    peaks = [row[1] for row in every(job, cluster)]
-    limit = int(rng.uniform(0.9 * min(peaks), max(peaks)))
+    return job, make_cluster("cuda", usable_bytes=2**40, calibrated=rng.random() < 0.5)
+
+
+def limited(cluster, rows, share):
+    """Return a cluster whose devices some of the strategies fit, and what fits them."""
+    peaks = [row[1] for row in rows]
+    limit = int(0.9 * min(peaks) + share * (max(peaks) - 0.9 * min(peaks)))
     spare = cluster.device.usable_bytes - allocatable_bytes(cluster.device)
     device = msgspec.structs.replace(cluster.device, usable_bytes=limit + spare)
-    return job, msgspec.structs.replace(cluster, device=device)
+    return msgspec.structs.replace(cluster, device=device), limit
+
+
+def on_devices(job, cluster, num_devices):
+    """Give each of several devices the batch that one had, at most 2, and an H100's links."""
+    if num_devices == 1:
+        return job, cluster
+    cluster = msgspec.structs.replace(
+        cluster,
+        device=msgspec.structs.replace(cluster.device, name="h100-80gb"),
+        num_devices=num_devices,
+        devices_per_node=num_devices,
+        link=load_cluster("2xh100-80gb", memory_limit_bytes=None).link,
+    )
+    batch = min(job.global_batch, MAX_SHARE) * num_devices
+    return msgspec.structs.replace(job, global_batch=batch), cluster
 
 
 def every(job, cluster):
     """Estimate every strategy by itself: (strategy, peak, seconds)."""
-    layers = job.model.num_layers
+    layers, share = job.model.num_layers, job.global_batch // cluster.num_devices
     kinds = ["none", *(f"{k}:{n}" for k in ("full", "selective") for n in range(1, layers + 1))]
     rows = []
-    for micro_batch in (n for n in range(1, job.global_batch + 1) if job.global_batch % n == 0):
-        for chunks in (n for n in CHUNKS if micro_batch * job.seq_len % n == 0):
-            for kind in kinds:
-                strategy = make_strategy(
-                    micro_batch=micro_batch, loss_chunks=chunks, activation_checkpointing=kind
-                )
-                made = estimate(job, cluster, strategy)
-                rows.append((strategy, made.predicted_peak_allocated_bytes, made.predicted_step_s))
+    for micro_batch in (n for n in range(1, share + 1) if share % n == 0):
+        chunks = (n for n in CHUNKS if micro_batch * job.seq_len % n == 0)
+        ways = spreads(cluster.num_devices, accumulates=micro_batch < share)
+        for number, kind, spread in itertools.product(chunks, kinds, ways):
+            strategy = make_strategy(
+                micro_batch=micro_batch,
+                loss_chunks=number,
+                activation_checkpointing=kind,
+                **spread,
+            )
+            if not runs(job, strategy):
+                continue
+            made = estimate(job, cluster, strategy)
+            rows.append((strategy, made.predicted_peak_allocated_bytes, made.predicted_step_s))
     return rows
+
+
+def runs(job, strategy):
+    try:
+        return check_strategy(job, strategy) == strategy
+    except UnsupportedError:
+        return False
+
+
+def spreads(num_devices, *, accumulates):
+    """List the ways of spreading over devices, holding gradients where there are several."""
+    if num_devices == 1:
+        return [{}]
+    ways = [{"zero": 0, "dp_replicate": num_devices}, {"zero": 1, "dp_shard": num_devices}]
+    ways += [
+        {"zero": zero, "dp_shard": n, "dp_replicate": num_devices // n}
+        for zero in (2, 3)
+        for n in range(2, num_devices + 1)
+        if num_devices % n == 0
+    ]
+    held = [way | {"accumulate": "hold"} for way in ways] if accumulates else []
+    return ways + held
 
 
 def best_of(rows, limit):
@@ -68,10 +121,12 @@ def best_of(rows, limit):
 
 @pytest.mark.parametrize("number", range(NUM_SPACES if ALL_CASES else NUM_SAMPLED))
 def test_the_optimum_is_that_of_trying_everything(number):
-    job, cluster = draw(number)
-    found = solve(job, cluster, FREE, attention="sdpa", objective="time")
+    """Every other space is one of 2 to 8 devices."""
+    rng = random.Random(-number)  # noqa: S311 - cases, not secrets
+    job, cluster = on_devices(*draw(number), rng.randint(2, 8) if number % 2 else 1)
     rows = every(job, cluster)
-    limit = allocatable_bytes(cluster.device)
+    cluster, limit = limited(cluster, rows, rng.random())
+    found = solve(job, cluster, FREE, attention="sdpa", objective="time")
     _, peak, seconds = best_of(rows, limit)
     made = found.plan.estimate
     assert made.predicted_peak_allocated_bytes == peak

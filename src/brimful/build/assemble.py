@@ -50,7 +50,7 @@ def finish_program(
     return Program(
         job=job,
         strategy=strategy,
-        root=settle(root, strategy, device),
+        root=settle(root, job, strategy, device),
         model=model,
         loss=task_of(job).loss(model, strategy),
         optimizer=build_optimizer(job, model, parted=parted(strategy, device)),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from brimful.cost.family import family_of
 from brimful.cost.profiles import is_shipped
 from brimful.cost.programs import (
+    HALF,
     ONE_KERNEL_GELU,
     SAME_CODE,
     TRACED_ATTENTIONS,
@@ -62,7 +63,7 @@ peak of a model of width 1024."""
 _CAPS = {"gemma2": ("attn_logit_softcapping", "final_logit_softcapping")}
 """Numbers that scores and logits are capped by; null caps nothing, which was not traced."""
 _MASKED_WINDOWS = ("gemma2",)
-"""Architectures that write all scores out and mask what lies beyond a window: it decides no byte."""
+"""Architectures that write all scores out and mask those beyond a window: it decides no byte."""
 _ROW_WEIGHTS = 8
 """What the widths of experts are multiples of: grouped products take rows of 16 bytes."""
 _DEFAULT_WINDOWS = {"mistral": 4096}
@@ -98,6 +99,13 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
 
 def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
     family = family_of(job, strategy)
+    if family.gathers and strategy.attention == "eager" and job.precision in HALF:
+        return (
+            f"zero={strategy.zero} with precision={job.precision} and attention=eager has no "
+            f"formula to predict from (its masks are fp32, and were traced in 16 bits); use zero=1 "
+            f"or precision={job.precision.removesuffix('-mixed')}, or brimful simulate, which "
+            f"traces it"
+        )
     program = program_of(
         job, strategy.attention, device.kernels, family.recompute, gathers=family.gathers
     )

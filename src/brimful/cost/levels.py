@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.profiles import Group, Profile, Run
 from brimful.cost.spread import NUM_PIECES, has_pieces
-from brimful.cost.trajectory import num_special
+from brimful.cost.trajectory import num_special, stands_for_none
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -71,7 +71,7 @@ def forms(
     """Return every level that may be the peak of a step's forward and backward.
 
     Args:
-        steps: One or two micro-batches: their profiles and runs.
+        steps: Micro-batches that differ: their profiles and runs.
         sizes: Of each, [kinds, batches], bytes of every kind; of pieces they are ignored.
         counts: Members of the groups.
         at_end: [batches], what comes on top of the level that the step ends with.
@@ -97,7 +97,8 @@ def _run_forms(place: _Place, sizes: Array, counts: Counts, level: _Level) -> It
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
     plain, pieces, end = _inside(place, sizes, counts)
     if place.run.role != "middle":
-        yield Form(level.plain + plain, level.pieces + pieces, 0, counts.num_layers)
+        least, most = _bounds(place, counts)
+        yield Form(level.plain + plain, level.pieces + pieces, least, most)
         level.plain, level.pieces = level.plain + end.plain, level.pieces + end.pieces
         return
     middle = _middle_of(place.run.group, place.runs, counts)
@@ -108,6 +109,15 @@ def _run_forms(place: _Place, sizes: Array, counts: Counts, level: _Level) -> It
         yield Form(np.where(exists, start + plain, NOWHERE), moved + pieces, least, most)
     level.plain = level.plain + _times(middle, end.plain)
     level.pieces = level.pieces + _times_pieces(middle, end.pieces)
+
+
+def _bounds(place: _Place, counts: Counts) -> tuple[float, float]:
+    """Return for which k a run that happens once is of a block, if it is of any."""
+    if not (has_pieces(place.profile) and stands_for_none(place.run, place.runs)):
+        return 0, counts.num_layers
+    if place.run.group == "plain":
+        return 0, counts.num_layers - 2
+    return 2, counts.num_layers
 
 
 class _Outline(NamedTuple):

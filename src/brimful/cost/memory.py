@@ -104,9 +104,9 @@ def follow_family(
 def family_steps(job: Job, profile: Profile, family: Family) -> Steps:
     """Return what the first micro-batch runs, and every later one where there are several."""
     variant = family_variant(job, profile, family)
-    accumulates = family_micro_batches(job, family) > 1
     if family.is_spread:
-        return spread_step(job, profile, variant, family, accumulates=accumulates)
+        return spread_step(job, profile, variant, family)
+    accumulates = family_micro_batches(job, family) > 1
     return [(profile, variant.first), (profile, variant.later)][: 1 + accumulates]
 
 
@@ -217,7 +217,7 @@ _WHY = {
     TRANSIENTS: "profile: dropped within the phase",
     WORKSPACES: "cuBLAS's, and of attention's backward",
     GATHERED: "closed form: whole blocks, the one that runs and the one that comes",
-    REDUCED: "closed form: whole gradients of a block on their way to shards",
+    REDUCED: "closed form: whole gradients on their way, a block's or (DDP) all",
 }
 
 
@@ -229,7 +229,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
         at_peak[ITEM_NAMES.index(TRANSIENTS)] = memory.updates.transient
     at_peak[ITEM_NAMES.index(PARAMETERS)] += held.parameters
-    at_peak[ITEM_NAMES.index(GRADIENTS)] += held.buckets
+    at_peak[ITEM_NAMES.index(REDUCED if held.gradients else GRADIENTS)] += held.buckets
     at_peak[ITEM_NAMES.index(BUFFERS)] += held.constants
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
     at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas

@@ -100,6 +100,8 @@ _GATHERED: dict[Tuning, Tuning] = {
 }
 """What runs where adapters are gathered in 16 bits, beside a base that is held so."""
 
+EAGER_ONLY = ("gemma2",)
+"""Model types that cap their scores, which fused kernels would leave out."""
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
@@ -216,6 +218,11 @@ def untraced_attention(
     With one key and value head and one sequence, eager attention repeats the head without a copy.
     Flash attention pads heads to a multiple of 8 and does not exist beyond ``FLASH_MAX_HEAD_DIM``.
     """
+    if attention != "eager" and spec.model_type in EAGER_ONLY:
+        return (
+            f"{spec.name} is of type {spec.model_type}, which caps its scores, and attention="
+            f"{attention} would leave that out; use --attention eager"
+        )
     if attention == "eager" and spec.num_kv_heads == 1 < spec.num_heads:
         return (
             f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads}, and no profile "

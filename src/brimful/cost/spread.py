@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.family import Family
+from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
 from brimful.job import Job
@@ -364,16 +364,30 @@ def with_pieces(sizes: Array, pieces: Array) -> Array:
     return np.concatenate([own, pieces, -pieces])
 
 
+def holds_whole(job: Job, family: Family) -> bool:
+    """Whether whole gradients are held beside DDP's buckets."""
+    is_whole = family.is_spread and not family.gathers
+    return is_whole and family.accumulate == "hold" and family_micro_batches(job, family) > 1
+
+
 def spread_step(
-    job: Job, profile: Profile, variant: Variant, family: Family, *, accumulates: bool
+    job: Job, profile: Profile, variant: Variant, family: Family
 ) -> list[tuple[Profile, tuple[Run, ...]]]:
-    """Return what the first micro-batch, and every later one, runs on each of many devices."""
-    widens = job.precision in HALF
+    """Return what micro-batches that differ run on each of many devices."""
+    num = family_micro_batches(job, family)
+    if holds_whole(job, family):
+        return [(profile, variant.first), (profile, variant.later)]
+    widens, tied = job.precision in HALF, job.model.tied_embeddings
     zero: Zero = family.zero if family.gathers else 0
     accumulate: Accumulate = family.accumulate if family.gathers else "reduce-each"
-    places = ((True, False), (False, True)) if accumulates else ((True, True),)
-    tied = job.model.tied_embeddings
-    ways = [Way(zero, accumulate, is_first, is_last, widens, tied) for is_first, is_last in places]
-    fresh = family.gathers and (widens or family.accumulate == "reduce-each")
-    runs = (variant.first, variant.first if fresh else variant.later)
-    return [spread_runs(profile, each, way) for each, way in zip(runs, ways, strict=False)]
+    fresh = family.gathers and (widens or accumulate == "reduce-each")
+    most = 3 if accumulate == "hold" else 2  # the first, those between where they differ, the last
+    places = range(min(num, most))
+    return [
+        spread_runs(
+            profile,
+            variant.first if fresh or not place else variant.later,
+            Way(zero, accumulate, not place, place == places[-1], widens, tied),
+        )
+        for place in places
+    ]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from brimful.cost.family import Family, family_shards
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.cost.shards import first_shard, largest_share, padded
+from brimful.cost.spread import holds_whole
 from brimful.cost.trained import frozen_bytes, num_trained, trained_recipe, trained_shapes
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
@@ -124,6 +125,7 @@ def states_of(job: Job, family: Family, updates: Updates) -> States:
     whole = family.zero in {0, 1}
     held = _held(trained_shapes(job), shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
+    views = 0 if holds_whole(job, family) else buckets
     frozen = frozen_bytes(job)
     every = parameter_shapes(job.model)
     share = _held(every, shards, whole=whole) / parameter_count(job.model).total
@@ -132,7 +134,7 @@ def states_of(job: Job, family: Family, updates: Updates) -> States:
         constants=share * frozen.constants,
         trained=held * recipe.parameter,
         buckets=buckets,
-        gradients=held * recipe.gradient - buckets,
+        gradients=held * recipe.gradient - views,
         optimizer_state=updates.kept,
     )
 

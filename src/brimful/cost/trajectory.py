@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Group, Profile, Run, Term
+from brimful.cost.spread import has_pieces
 
 Array = NDArray[np.float64]
 
@@ -69,6 +70,22 @@ def num_special(group: Group, runs: tuple[Run, ...]) -> int:
     return NUM_CHUNKS - 1 if "second" in roles else len(roles)
 
 
+def stands_for_none(run: Run, runs: tuple[Run, ...]) -> bool:
+    """Whether a run is of no block where its group has one member: that is the other of the two.
+
+    Of blocks that are gathered the first of a phase, and the last, are unlike their neighbours. So
+    the one member of the group that a phase begins with is its first, of any other its last.
+    """
+    if run.group not in {"plain", "checkpointed"} or run.role not in {"first", "last"}:
+        return False
+    groups = [
+        r.group for r in runs if r.phase == run.phase and r.group in {"plain", "checkpointed"}
+    ]
+    if len(set(groups)) == 1:
+        return False
+    return run.role == ("last" if run.group == groups[0] else "first")
+
+
 def follow(
     profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Mapping[Group, Array]
 ) -> Peak:
@@ -84,14 +101,16 @@ def follow(
     Returns:
         The peak of the rows' sum, with every row's part of it.
     """
-    middle = middles(counts, runs)
+    middle, pieces = middles(counts, runs), has_pieces(profile)
     num = max((len(n) for n in (*middle.values(), sizes[0, 0])), default=1)
     level = np.zeros((sizes.shape[0], num))
     best = Peak(np.zeros_like(level), level, np.zeros(num, dtype=np.int64))
     for index, run in enumerate(runs):
         inside = _inside(profile, run, sizes, middle, num)
         repeat = middle[run.group] if run.role == "middle" else np.ones(num)
-        best = _higher(best, level, inside, repeat, index)
+        is_none = pieces and stands_for_none(run, runs)
+        there = counts[run.group] > 1 if is_none else repeat > 0
+        best = _higher(best, level, inside, (repeat, there), index)
         level = level + repeat * inside[:, -1]
     return best._replace(end=level)
 
@@ -108,14 +127,20 @@ def _inside(
     return np.cumsum(sizes[:, events] * times[events], axis=1)
 
 
-def _higher(best: Peak, level: Array, inside: Array, repeat: Array, index: int) -> Peak:
-    """Compare the best peak so far with the first and the last repetition of a run."""
-    for repetition in (np.zeros_like(repeat), repeat - 1):
+def _higher(
+    best: Peak, level: Array, inside: Array, repeat: tuple[Array, NDArray[np.bool_]], index: int
+) -> Peak:
+    """Compare the best peak so far with the first and the last repetition of a run.
+
+    ``repeat``: how often it runs, and whether it does at all.
+    """
+    times, there = repeat
+    for repetition in (np.zeros_like(times), times - 1):
         start = level + repetition * inside[:, -1]
         totals = start.sum(0) + inside.sum(0)
         event = totals.argmax(0)
         columns = np.arange(len(event))
-        higher = (totals[event, columns] > best.level.sum(0)) & (repeat > 0)
+        higher = (totals[event, columns] > best.level.sum(0)) & there
         here = start + inside[:, event, columns]
         best = Peak(np.where(higher, here, best.level), best.end, np.where(higher, index, best.run))
     return best
@@ -126,10 +151,10 @@ def follow_step(
     sizes: Sequence[Array],
     counts: Mapping[Group, Array],
 ) -> tuple[Peak, tuple[Run, ...]]:
-    """Follow the micro-batches of a step; the second of two stands for every later one.
+    """Follow the micro-batches of a step that differ; the others are like the one before the last.
 
     Args:
-        micro_batches: One or two: their profiles and runs.
+        micro_batches: At least one: their profiles and runs.
         sizes: Those of each, see ``follow``.
         counts: Number of members of each group, [strategies] each.
 
@@ -140,15 +165,14 @@ def follow_step(
         follow(profile, runs, mine, counts)
         for (profile, runs), mine in zip(micro_batches, sizes, strict=True)
     )
-    runs = micro_batches[0][1]
-    if not others:
-        return first, runs
-    later = others[0]
-    raised = later.level + first.end
-    higher = raised.sum(0) > first.level.sum(0)
-    peak = Peak(
-        level=np.where(higher, raised, first.level),
-        end=first.end + later.end,
-        run=np.where(higher, later.run + len(runs), first.run),
-    )
-    return peak, runs + micro_batches[1][1]
+    peak, every = first, micro_batches[0][1]
+    for later, (_, runs) in zip(others, micro_batches[1:], strict=True):
+        raised = later.level + peak.end
+        higher = raised.sum(0) > peak.level.sum(0)
+        peak = Peak(
+            level=np.where(higher, raised, peak.level),
+            end=peak.end + later.end,
+            run=np.where(higher, later.run + len(every), peak.run),
+        )
+        every = every + runs
+    return peak, every

@@ -54,7 +54,7 @@ def _grouped_flops(a: torch.Size, b: torch.Size) -> int:
     stacked. The registry has none for it.
     """
     stacked_by_flat = len(a) == _STACKED_DIMS > len(b)
-    return 2 * prod(a[1:] if stacked_by_flat else a) * b[-1]
+    return int(2 * prod(a[1:] if stacked_by_flat else a) * b[-1])
 
 
 def _attention_flops(name: str, args: Any) -> int:

@@ -1,4 +1,4 @@
-"""Names for what FSDP2 allocates: whole parameters for a while, and gradients on their way.
+"""Names for what FSDP2 and DDP allocate: whole parameters for a while, gradients on their way.
 
 A tape cannot tell them from activations: they are made in forward and outlive it. So the functions
 that make them tell the tape. A function that some version of PyTorch has not is passed over; what
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param, _fsdp_param_group
 
+from brimful.pretend import fake_world
 from brimful.pretend.replacing import replaced
 from brimful.rungs import GATHERED, GRADIENTS, REDUCED
 
@@ -28,7 +29,7 @@ Wrap = Callable[[Tagger, Any], Any]
 
 @contextlib.contextmanager
 def named_buffers(tape: Tagger) -> Iterator[None]:
-    """Let FSDP2's buffers and gradients count as what they are inside the block.
+    """Let buffers and gradients count as what they are inside the block, in a pretend world.
 
     Args:
         tape: Told of them.
@@ -52,6 +53,7 @@ def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
         (param, "init_all_gather_outputs", _unshards),
         (param, "alloc_all_gather_outputs", _unshards),
         (getattr(_fsdp_param_group, "FSDPParamGroup", None), "post_backward", _ends_backward),
+        (fake_world, "_as_it_is", _buckets),
     )
 
 
@@ -115,6 +117,17 @@ def _ends_backward(tape: Tagger, original: Any) -> Any:
         return made
 
     return post_backward
+
+
+def _buckets(tape: Tagger, original: Any) -> Any:
+    """DDP's; where gradients are views of them, they are told to be gradients later."""
+
+    @wraps(original)
+    def reduced(state: Any, bucket: Any) -> Any:
+        tape.tag((bucket.buffer(),), REDUCED)
+        return original(state, bucket)
+
+    return reduced
 
 
 def _whole_gradients(group: Any) -> Iterator[Any]:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.estimate import allocatable_bytes, estimate, estimate_or_none
-from brimful.errors import UnsupportedError
+from brimful.cost.formula import missing_formula
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import gpus
@@ -20,12 +21,14 @@ from brimful.plan import Plan
 from brimful.search.offers import offers
 from brimful.search.record import SEARCH_SCHEMA, Considered, Rung, SearchRecord
 from brimful.search.table import Table, pareto
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, check_strategy
 from brimful.units import format_bytes, format_signed_percent
 
 NUM_RUNNERS_UP = 6
 NUM_REJECTED = 6
 NUM_FRONTIER = 20
+MORE_DEVICES = (2, 4, 8)
+"""In one node."""
 MAX_WAYS = 3
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
@@ -156,12 +159,14 @@ class WayOut(NamedTuple):
     Attributes:
         words: What, and what came of it.
         short_bytes: By how many bytes it does not fit; 0 or less where it does.
-        s_per_token: Its predicted seconds per token; infinite: unknown.
+        cost: Its predicted device-seconds per token; infinite: unknown.
+        is_exact: Whether the same is learnt.
     """
 
     words: str
     short_bytes: float
-    s_per_token: float
+    cost: float
+    is_exact: bool = False
 
 
 def ways_out(plan: Plan, *, shortfall: Shortfall) -> tuple[str, ...]:
@@ -172,16 +177,20 @@ def ways_out(plan: Plan, *, shortfall: Shortfall) -> tuple[str, ...]:
         shortfall: Evaluates, by formula or by simulation.
 
     Returns:
-        Of shorter sequences, what the job's owner could allow and a larger GPU, all under the
-        plan's own strategy, the three that take least time per token; where fewer fit, those that
-        are short of least follow.
+        Of shorter sequences, what the job's owner could allow, a larger GPU, all under the plan's
+        own strategy, and more of the same GPU, three: first those that leave what is learnt alone,
+        then by device time per token; where fewer fit, those that are short of least follow.
     """
-    larger = _larger_gpu(plan, shortfall)
-    tried = [_shorter_sequences(plan, shortfall), *_allowed(plan, shortfall), larger]
+    shorter, larger = _shorter_sequences(plan, shortfall), _larger_gpu(plan, shortfall)
+    tried = [shorter, *_allowed(plan, shortfall), larger, _more_gpus(plan)]
     found = [way for way in tried if way is not None]
-    fitting = sorted((way for way in found if way.short_bytes <= 0), key=lambda w: w.s_per_token)
+    fitting = sorted((way for way in found if way.short_bytes <= 0), key=_by_price)
     misses = sorted((way for way in found if way.short_bytes > 0), key=lambda w: w.short_bytes)
     return tuple(way.words for way in [*fitting, *misses][:MAX_WAYS])
+
+
+def _by_price(way: WayOut) -> tuple[bool, float]:
+    return not way.is_exact, way.cost
 
 
 def shortfall_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int:
@@ -214,7 +223,7 @@ def _shorter_sequences(plan: Plan, shortfall: Shortfall) -> WayOut | None:
         if short <= 0:
             cost = _s_per_token(job, plan.cluster, plan.strategy)
             words = f"--seq-len {seq_len} would fit{_speed(cost)} (it changes what is learnt)"
-            return WayOut(words, short, cost)
+            return WayOut(words, short, cost * plan.cluster.num_devices)
         seq_len //= 2
     return None
 
@@ -232,7 +241,9 @@ def _allowed(plan: Plan, shortfall: Shortfall) -> Iterator[WayOut]:
         fits = f"would fit{_speed(cost)}"
         words = fits if short <= 0 else f"would still be short by {format_bytes(short)}"
         yield WayOut(
-            f"{offer.allow} {words} ({offer.price}: it changes what is learnt)", short, cost
+            f"{offer.allow} {words} ({offer.price}: it changes what is learnt)",
+            short,
+            cost * plan.cluster.num_devices,
         )
 
 
@@ -248,8 +259,43 @@ def _larger_gpu(plan: Plan, shortfall: Shortfall) -> WayOut:
         if short <= 0 and not _emulates(plan.job, device):
             cost = _s_per_token(plan.job, cluster, plan.strategy)
             words = "is the smallest known GPU on which this strategy fits"
-            return WayOut(f"--gpus {spelled(cluster)} {words}{_speed(cost)}", short, cost)
+            spent = cost * cluster.num_devices
+            return WayOut(
+                f"--gpus {spelled(cluster)} {words}{_speed(cost)}", short, spent, is_exact=True
+            )
     return WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf)
+
+
+def _more_gpus(plan: Plan) -> WayOut | None:
+    """Try more of the same GPU in a node, states sharded over all (ZeRO-3)."""
+    if plan.estimate is None or plan.cluster.num_nodes > 1:
+        return None
+    for number in MORE_DEVICES:
+        cluster = _with_devices(plan.cluster, number)
+        strategy = msgspec.structs.replace(plan.strategy, zero=3, dp_replicate=1, dp_shard=number)
+        if number <= plan.cluster.num_devices or missing_formula(
+            plan.job, strategy, cluster.device
+        ):
+            continue
+        try:
+            check_strategy(plan.job, strategy)
+        except (InputError, UnsupportedError):
+            continue  # the batch cannot be split over so many
+        short = shortfall_bytes(plan.job, cluster, strategy)
+        if short <= 0:
+            cost = _s_per_token(plan.job, cluster, strategy)
+            words = f"--gpus {spelled(cluster)} --zero 3 would fit{_speed(cost)}"
+            return WayOut(words, short, number * cost, is_exact=True)
+    return None
+
+
+def _with_devices(cluster: Cluster, number: int) -> Cluster:
+    """Return a node of so many of a cluster's GPUs, by their fastest link."""
+    sheet = datasheets().get(cluster.device.name)
+    link = node_links(sheet)[0].name if sheet and number > 1 else ""
+    return msgspec.structs.replace(
+        cluster, num_devices=number, num_nodes=1, devices_per_node=number, link=link
+    )
 
 
 def _with_gpu(cluster: Cluster, device: Device) -> Cluster:

@@ -20,7 +20,7 @@ from brimful.cost.levels import NOWHERE, Counts, Form, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes
-from brimful.cost.spread import NUM_PIECES
+from brimful.cost.spread import NUM_PIECES, holds_whole
 from brimful.cost.states import States, Updates, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_of
@@ -108,7 +108,7 @@ def _of_shards(grid: Grid) -> Family:
 def _held(search: Search, grid: Grid) -> tuple[States, Updates]:
     """Return states and updates: [shards] each."""
     family = _of_shards(grid)
-    key = (family.zero, tuple(grid.num_shards))
+    key = (family.zero, tuple(grid.num_shards), holds_whole(search.job, family))
     if key not in search.held:
         updates = updates_of(search.job, family, search.cluster.device.kernels)
         search.held[key] = (states_of(search.job, family, updates), updates)
@@ -148,7 +148,8 @@ def _dimensions(job: Job, grid: Grid) -> Dimensions:
 def _levels(search: Search, grid: Grid) -> list[Form]:
     """Return the levels of a step; those of DDP are the same whatever ZeRO-1 or holding does."""
     one = grid.batches[0]
-    spread = (one.zero, one.accumulate) if one.gathers else one.is_spread
+    whole = (one.is_spread, holds_whole(search.job, one))
+    spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.micro_batch, family.loss_chunks) for family in grid.batches)
     key = (spread, one.body, one.recompute, batches)
     if key not in search.levels:

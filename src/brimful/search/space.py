@@ -110,8 +110,8 @@ def grids(
         InputError: A pinned value cannot run this job.
         UnsupportedError: The same, in this version.
     """
-    plainest = placed(pinned_strategy(pins, attention, num_devices), num_devices)
-    check_strategy(job, plainest)
+    # Sharded by default; what this version does not run so may still be run whole.
+    possible(job, [pins] if pins.zero is not None else [pins, pins._replace(zero=0)], num_devices)
     for spread, recompute in product(_spreads(job, pins, num_devices), RECOMPUTES):
         gathers = spread.zero in {2, 3}
         program = program_of(job, attention, kernels, recompute, gathers=gathers)
@@ -132,31 +132,22 @@ def _alike(
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield micro-batches with chunks of the loss, those whose steps have the same events together.
 
-    The steps differ in whether there is a second micro-batch, and up to five chunks.
+    The steps differ in whether there is a second micro-batch (and a third, where gradients are
+    held), and up to five chunks. Of one micro-batch nothing is held.
     """
-    alike: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+    alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
     share = job.global_batch // num_devices
     for micro_batch, chunks in product(micro_batches(job, pins, num_devices), _chunks(pins)):
         tokens = micro_batch * job.seq_len
         if tokens % chunks and pins.loss_chunks is None:
             continue
-        accumulates = share > micro_batch
         is_left = pins.accumulate is None and num_devices > 1
-        if is_left and spread.accumulate != _best_held(spread, accumulates):
+        if is_left and spread.accumulate == "hold" and share == micro_batch:
             continue
         real = -(-tokens // -(-tokens // chunks))
-        alike.setdefault((accumulates, min(real, NUM_CHUNKS)), []).append((micro_batch, chunks))
+        num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
+        alike.setdefault((num_alike, min(real, NUM_CHUNKS)), []).append((micro_batch, chunks))
     yield from alike.values()
-
-
-def _best_held(spread: Spread, accumulates: bool) -> Accumulate:  # noqa: FBT001
-    """Return what to do with gradients where one way is never worse than the other.
-
-    Of one micro-batch nothing is held; DDP's buckets are there anyway, and holding sends less.
-    """
-    if not accumulates:
-        return "reduce-each"
-    return "hold" if spread.zero in {0, 1} else spread.accumulate
 
 
 def _spreads(job: Job, pins: Pins, num_devices: int) -> Iterator[Spread]:

@@ -26,6 +26,7 @@ from brimful.cost.profiles import (
 )
 from brimful.cost.programs import (
     ADAPTED,
+    EAGER_ONLY,
     TRACED_ATTENTIONS,
     TRACED_PRECISIONS,
     Kernels,
@@ -55,8 +56,6 @@ ON_CPU = ("llama", "gpt2")
 """Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
 WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3", "mixtral", "qwen3_moe", "gemma2")
 """Whose profiles with adapters are shipped."""
-EAGER_ONLY = ("gemma2",)
-"""Whose attention fused kernels do not compute: it caps its scores."""
 TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "": TRACED_PRECISIONS,
     "lora": ("bf16", "bf16-mixed"),

@@ -38,6 +38,8 @@ NUM_STEPS = 2
 DEFAULT_CAPABILITY = 9.0
 MAX_MICRO_BATCHES = 2
 """The first micro-batch makes the gradients, every later one adds to them like the second."""
+MAX_HELD = 3
+"""Where gradients are held, the last micro-batch is unlike those between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     count_costs: bool = False,
     num_steps: int = NUM_STEPS,
 ) -> Traced:
-    """Record optimizer steps, each with at most ``MAX_MICRO_BATCHES``.
+    """Record optimizer steps, each with as many micro-batches as differ.
 
     Args:
         job: What is trained.
@@ -164,7 +166,8 @@ def _without_values(sample: Batch) -> Batch:
 def _take_steps(tape: Tape, program: Program, sample: Batch, num_steps: int) -> None:
     job, strategy = program.job, program.strategy
     num_batches = num_micro_batches(job, strategy)
-    batches = [sample] * min(num_batches, MAX_MICRO_BATCHES)
+    most = MAX_HELD if strategy.accumulate == "hold" else MAX_MICRO_BATCHES
+    batches = [sample] * min(num_batches, most)
     num_targets = num_batches * sample.labels.numel()
     for step in range(1, num_steps + 1):
         with phases.listening(_listener(tape, step)):

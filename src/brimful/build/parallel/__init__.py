@@ -18,7 +18,7 @@ from brimful.build.parallel.mesh import build_mesh
 from brimful.build.parallel.replicate import partitioned, replicate
 from brimful.build.parallel.shard import adopt_sharded, shard
 from brimful.job import Job
-from brimful.strategy import Strategy, gathers, world_size
+from brimful.strategy import Strategy, gathers, num_micro_batches, world_size
 
 __all__ = ["parallelize", "parted", "settle", "sync_gradients"]
 
@@ -36,12 +36,13 @@ def parallelize(root: nn.Module, job: Job, strategy: Strategy, device: torch.dev
         shard(root, job, strategy, build_mesh(strategy, device.type))
 
 
-def settle(root: nn.Module, strategy: Strategy, device: torch.device) -> nn.Module:
+def settle(root: nn.Module, job: Job, strategy: Strategy, device: torch.device) -> nn.Module:
     """Finish what needs the model's bytes.
 
     Args:
         root: Holds the model, on its device.
-        strategy: Says the degrees.
+        job: Says how many micro-batches there are.
+        strategy: Says the degrees, and whether gradients are held.
         device: Of this process.
 
     Returns:
@@ -51,7 +52,8 @@ def settle(root: nn.Module, strategy: Strategy, device: torch.device) -> nn.Modu
         adopt_sharded(root)
         return root
     if world_size(strategy) > 1:
-        return replicate(root, build_mesh(strategy, device.type))
+        holds = strategy.accumulate == "hold" and num_micro_batches(job, strategy) > 1
+        return replicate(root, build_mesh(strategy, device.type), holds=holds)
     return root
 
 

@@ -1,6 +1,8 @@
 """DDP, and ZeRO-1 beside it: every device holds the whole model.
 
 Gradients are averaged bucket by bucket and are views of the buckets, which exist from the start.
+Gradients that are held over several micro-batches are no views: a bucket is filled from them at the
+end, and they are filled from it.
 Under ZeRO-1 each device keeps the optimizer's state of some parameters, updates those, and sends
 them to the others.
 """
@@ -17,15 +19,16 @@ from brimful.build.optimizers.base import Group, Rule
 from brimful.job import Job
 
 
-def replicate(root: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
     """Wrap what a micro-batch is called through.
 
     Args:
         root: Holds the model, on its device.
         mesh: One axis.
+        holds: Whether gradients are held over several micro-batches.
     """
     return DistributedDataParallel(
-        root, process_group=mesh.get_group(), gradient_as_bucket_view=True
+        root, process_group=mesh.get_group(), gradient_as_bucket_view=not holds
     )
 
 

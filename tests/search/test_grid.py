@@ -1,0 +1,108 @@
+"""A grid of strategies says of each what an estimate of it alone says, on one device and many."""
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.cost.estimate import estimate
+from brimful.search.solve import tabulate
+from brimful.search.space import grids
+from brimful.search.table import strategy_at
+from brimful.strategy import check_strategy, world_size
+from samples import ALL_CASES, make_adapter, make_job, make_model
+from search.test_solve import FREE, draw, on_devices
+
+NUM_DRAWS = 40 if ALL_CASES else 8
+NUM_ROWS = 60
+DEVICES = (1, 2, 4, 6, 8)
+SECONDS_SHARE = 1e-9
+
+
+def table_of(job, cluster):
+    space = grids(
+        job, FREE, attention="sdpa", kernels=cluster.device.kernels,
+        num_devices=cluster.num_devices,
+    )  # fmt: skip
+    return tabulate(job, cluster, "sdpa", space)
+
+
+def assert_rows_are_estimates(job, cluster, table, rows):
+    for row in rows:
+        strategy = strategy_at(job, table, int(row), "sdpa")
+        assert check_strategy(job, strategy) == strategy
+        assert world_size(strategy) == cluster.num_devices
+        alone = estimate(job, cluster, strategy)
+        assert round(table.peak_bytes[row]) == alone.predicted_peak_allocated_bytes, strategy
+        assert table.step_s[row] == pytest.approx(alone.predicted_step_s, rel=SECONDS_SHARE)
+
+
+def sampled(number, table):
+    rows = np.random.default_rng(number).permutation(len(table.peak_bytes))
+    return rows[:NUM_ROWS]
+
+
+@pytest.mark.parametrize("number", range(NUM_DRAWS))
+def test_a_row_is_an_estimate(number):
+    num_devices = DEVICES[number % len(DEVICES)]
+    job, cluster = on_devices(*draw(number), num_devices)
+    table = table_of(job, cluster)
+    assert_rows_are_estimates(job, cluster, table, sampled(number, table))
+
+
+@pytest.mark.parametrize("base", ["same", "bf16"])
+def test_a_row_with_adapters_is_an_estimate(base):
+    """Whose base, in 16 bits, runs another program once parameters are gathered."""
+    job, cluster = on_devices(*draw(1), 4)
+    adapter = make_adapter(base=base)
+    job = msgspec.structs.replace(job, precision="bf16-mixed", method="lora", adapter=adapter)
+    table = table_of(job, cluster)
+    assert_rows_are_estimates(job, cluster, table, sampled(0, table))
+
+
+@pytest.mark.parametrize("changes", [{"optimizer": "adamw-8bit"}, {"method": "qlora"}])
+def test_what_cannot_be_sharded_is_still_spread(changes):
+    adapter = make_adapter(base="nf4-double") if "method" in changes else None
+    job = msgspec.structs.replace(
+        make_job(global_batch=8, precision="bf16"), **changes, adapter=adapter
+    )
+    job, cluster = on_devices(job, draw(0)[1], 4)
+    table = table_of(job, cluster)
+    assert set(table.zero.tolist()) == ({0, 1} if adapter is None else {0})
+
+
+def test_few_blocks_are_alike_where_one_is_unlike_the_others():
+    """With one block of a kind a grid must leave out what stands for no block."""
+    job, cluster = on_devices(*draw(2), 4)
+    job = make_job(model=make_model(num_hidden_layers=2), global_batch=12, seq_len=64)
+    table = table_of(job, cluster)
+    rows = np.flatnonzero(table.num_blocks == 1)
+    assert_rows_are_estimates(job, cluster, table, rows[:: max(1, len(rows) // NUM_ROWS)])
+
+
+def test_every_way_of_spreading_is_among_the_rows():
+    job, cluster = on_devices(make_job(global_batch=8), draw(0)[1], 4)
+    table = table_of(job, cluster)
+    strategies = [strategy_at(job, table, row, "sdpa") for row in range(len(table.peak_bytes))]
+    ways = {(s.zero, s.dp_replicate, s.dp_shard, s.accumulate) for s in strategies}
+    expected = (
+        {(zero, 1, 4) for zero in (1, 2, 3)} | {(zero, 2, 2) for zero in (2, 3)} | {(0, 4, 1)}
+    )
+    assert ways == {(*way, how) for way in expected for how in ("reduce-each", "hold")}
+    held = [s for s in strategies if s.accumulate == "hold"]
+    assert all(s.micro_batch * 4 < job.global_batch for s in held)
+    assert max(Counter(strategies).values()) == 1
+
+
+def test_holding_gradients_takes_more_where_they_are_sharded_or_in_buckets():
+    job, cluster = on_devices(make_job(global_batch=16), draw(0)[1], 4)
+    table = table_of(job, cluster)
+    peaks = {
+        strategy_at(job, table, row, "sdpa"): table.peak_bytes[row]
+        for row in range(len(table.peak_bytes))
+    }
+    held = [s for s in peaks if s.accumulate == "hold"]
+    twins = [msgspec.structs.replace(s, accumulate="reduce-each") for s in held]
+    assert all(peaks[s] >= peaks[t] for s, t in zip(held, twins, strict=True))
+    assert any(peaks[s] > peaks[t] for s, t in zip(held, twins, strict=True))
