@@ -16,7 +16,6 @@ from brimful.pretend import device, kernels
 from brimful.pretend.allocator_config import parse_settings
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
-from brimful.pretend.data_parallel import alone
 from brimful.pretend.device import NAME, Card
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.known_values import knowing
@@ -60,7 +59,6 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
             if self.world.size > 1:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
-                stack.enter_context(alone())
             fake = stack.enter_context(_Fake(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(picking_as(self.kernels))
