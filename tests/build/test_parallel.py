@@ -19,7 +19,7 @@ from brimful.build.step import micro_step, update
 from brimful.errors import UnsupportedError
 from brimful.pretend import fake_world
 from brimful.strategy import check_strategy, data_parallel
-from samples import make_adapter, make_job, make_strategy
+from samples import make_adapter, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -81,8 +81,9 @@ def test_the_ranks_of_a_group_stand_next_to_each_other_and_hold_all_rows_togethe
     for rank in range(6):
         with built(HYBRID, rank=rank) as program:
             table = program.model.get_input_embeddings().weight
-            held.append((table.device_mesh.get_local_rank(SHARD), len(table.to_local())))
-            assert table.device_mesh.get_local_rank(REPLICATE) == rank // 3
+            replica, place = table.device_mesh.get_coordinate()
+            assert replica == rank // 3
+            held.append((place, len(table.to_local())))
             total = len(table)
     assert [place for place, _ in held] == [0, 1, 2, 0, 1, 2]
     assert sum(rows for _, rows in held[:3]) == sum(rows for _, rows in held[3:]) == total
@@ -181,7 +182,7 @@ def test_buckets_are_reduced_as_often_as_accumulation_says(
 
 @pytest.mark.parametrize("optimizer", ["adafactor", "adamw-8bit", "sgd"])
 def test_optimizers_are_refused_whose_kernels_really_take_no_shards(optimizer):
-    job = make_job(global_batch=6, optimizer=optimizer)
+    job = make_job(model=make_model(vocab_size=1000), global_batch=6, optimizer=optimizer)
     strategy = make_strategy(micro_batch=2, **SHARDED[1])
     with pytest.raises(UnsupportedError, match="take no shards"):
         check_strategy(job, strategy)
