@@ -172,15 +172,19 @@ def program_of_cell(cell: Cell) -> Program:
     model_type, *flags = cell["architecture"].split("-")
     checkpointing = cell["checkpointing"]
     precision = cast("Precision", cell["precision"])
-    is_gathered = cell.get("axis", ONE).endswith(("2", "3"))
     return Program(
         architecture="-".join((SAME_CODE[model_type], *flags)),
         tuning=_TUNINGS[cell.get("method", "full")],
-        precision="bf16" if is_gathered and precision in HALF else TRACED_AS[precision],
+        precision="bf16" if _narrows(cell) else TRACED_AS[precision],
         attention=cast("Attention", cell["attention"]),
         kernels=cast("Any", cell["kernels"]),
         recompute="selective" if checkpointing.startswith("selective") else "full",
     )
+
+
+def _narrows(cell: Cell) -> bool:
+    """Whether parameters are gathered in fewer bits than they are held in."""
+    return cell.get("axis", ONE).endswith(("2", "3")) and cell["precision"] in HALF
 
 
 # -- what goes together --
@@ -241,6 +245,8 @@ def _unrun_by(axis: str, precision: str, optimizer: str, method: str) -> str:
 
 
 def _untraced(cell: Cell) -> str:
+    if _narrows(cell) and cell["attention"] == "eager":
+        return "ZeRO-2 and 3 of a mixed recipe, written-out attention: no profile"
     return "" if is_shipped(program_of_cell(cell).key) else "no profile of such a program"
 
 
@@ -296,9 +302,18 @@ def _allowed(factors: Mapping[str, Sequence[str]]) -> NDArray[np.bool_]:
     return allowed
 
 
-def pairwise_cover(rng: random.Random, factors: Mapping[str, Sequence[str]]) -> list[Cell]:
-    """Choose cells greedily until every possible pair of two factors' values is in one of them."""
+def pairwise_cover(
+    rng: random.Random, factors: Mapping[str, Sequence[str]], *, there: Sequence[Cell] = ()
+) -> list[Cell]:
+    """Choose cells greedily until every possible pair of two factors' values is in one of them.
+
+    Args:
+        rng: Where chance comes from.
+        factors: Values of every factor.
+        there: Cells whose pairs need no other.
+    """
     missing, cells = possible_pairs(factors), list[Cell]()
+    missing.difference_update(pair for cell in there for pair in pairs_of(cell))
     while missing:
         candidates = [any_cell(rng, factors, Counter()) for _ in range(_NUM_CANDIDATES)]
         best = max(candidates, key=lambda cell: len(missing.intersection(pairs_of(cell))))

@@ -5,10 +5,13 @@ import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+import msgspec
+from cells import Cell, refusal_of
 from evidence import (
     LEAST_OTHER_SHARE,
     RICH_SHARE,
     Case,
+    Evidence,
     PredictedRow,
     Spread,
     Summary,
@@ -19,7 +22,16 @@ from evidence import (
     spreads,
 )
 from progress import shown
-from sampler import ALL_FACTORS, REGISTRY_SHARE, Drawn, Range, Shapes, cluster_for, draw_cases
+from sampler import (
+    ALL_FACTORS,
+    REGISTRY_SHARE,
+    Drawn,
+    Range,
+    Shapes,
+    cluster_for,
+    draw_cases,
+    draw_missing,
+)
 
 from brimful.cost.estimate import estimate
 from brimful.simulate.run import simulate
@@ -51,6 +63,40 @@ def run(*, seed: int, quick: bool) -> tuple[list[PredictedRow], Summary]:
     )
     rows = _compared(drawn.cases)
     return rows, summarize(rows, drawn)
+
+
+def complete(evidence: Evidence[PredictedRow], *, seed: int) -> tuple[list[PredictedRow], Summary]:
+    """Keep the rows whose cells are not refused now, and add what is missing of pairs and number.
+
+    Args:
+        evidence: What was made before.
+        seed: Of the cases that are added.
+    """
+    kept = [row for row in evidence.rows if not refusal_of(cell_of(row.case))]
+    added = draw_missing(
+        random.Random(seed),  # noqa: S311 - cases, not secrets
+        [cell_of(row.case) for row in kept],
+        len(evidence.rows) - len(kept),
+        ALL_FACTORS,
+        SHAPES,
+    )
+    rows = kept + _compared(added.cases)
+    before = evidence.summary
+    drawn = Drawn(tuple(row.case for row in rows), before.num_drawn + added.num_drawn,
+                  (*before.refusals, *added.refusals))  # fmt: skip
+    gone = len(evidence.rows) - len(kept)
+    finding = (
+        f"{gone} of {len(evidence.rows)} cases that were drawn first (seed "
+        f"{evidence.provenance.seed}) have no formula any more; {len(added.cases)} were drawn in "
+        f"their place (seed {seed}), so that every possible pair is there"
+    )
+    return rows, msgspec.structs.replace(summarize(rows, drawn), findings=(finding,))
+
+
+def cell_of(case: Case) -> Cell:
+    """Return the cell that a case was drawn in."""
+    found = all_strata(case)
+    return {factor: found[factor] for factor in ALL_FACTORS}
 
 
 def _compared(cases: Sequence[Case]) -> list[PredictedRow]:

@@ -140,6 +140,34 @@ def draw_cases(
     )
 
 
+def draw_missing(
+    rng: random.Random,
+    cells: Sequence[Cell],
+    num_cases: int,
+    factors: Mapping[str, Sequence[str]],
+    shapes: Shapes,
+) -> Drawn:
+    """Draw cases of the possible pairs that no cell has, and others up to a number.
+
+    Args:
+        rng: Where chance comes from.
+        cells: What is there.
+        num_cases: How many at least.
+        factors: Values of every factor.
+        shapes: Ranges of the sizes.
+    """
+    refused: Counter[str] = Counter()
+    chosen = pairwise_cover(rng, factors, there=cells)
+    chosen += [any_cell(rng, factors, refused) for _ in range(num_cases - len(chosen))]
+    cases = tuple(_draw_valid(rng, cell, shapes, _anything, refused) for cell in chosen)
+    refusals = tuple(Refusal(reason=r, num_draws=n) for r, n in refused.most_common())
+    return Drawn(cases, len(cases) + refused.total(), refusals)
+
+
+def _anything(_case: Case, _estimate: Estimate) -> None:
+    return None
+
+
 def _draw_valid(
     rng: random.Random, cell: Cell, shapes: Shapes, wish: Wish, refused: Counter[str]
 ) -> Case:

@@ -18,11 +18,11 @@ import timed_part
 from evidence import (
     PARTS,
     RICH_SHARE,
+    all_strata,
     describe_case,
     in_all,
     path_of,
     read_evidence,
-    strata,
     write_evidence,
 )
 from examples_part import CASES, Example
@@ -31,7 +31,7 @@ from brimful.errors import FileFormatError
 from brimful.job import check_job
 from brimful.models.config import check_model
 from brimful.published.rows import published_runs
-from brimful.strategy import check_strategy
+from brimful.strategy import check_strategy, world_size
 from brimful.versions import versions
 
 pytestmark = pytest.mark.torch
@@ -167,6 +167,9 @@ def test_the_cases_are_drawn_as_they_should_be():
     assert sampler.possible_pairs(sampler.ALL_FACTORS) <= covered
     shares = [row.simulated_other_bytes / row.simulated_peak_allocated_bytes for row in rows]
     assert sum(share > RICH_SHARE for share in shares) >= len(rows) / 2
+    worlds = [world_size(row.case.strategy) for row in rows]
+    assert min(worlds) == 1
+    assert max(worlds) > 512
     registry_share = sum(row.case.job.model.name != "drawn" for row in rows) / len(rows)
     assert 1 / 6 < registry_share < 1 / 2
     for row in committed("simulated_vs_measured").rows:
@@ -175,7 +178,7 @@ def test_the_cases_are_drawn_as_they_should_be():
 
 
 def cell_of(row):
-    return {factor: strata(row.case)[factor] for factor in sampler.ALL_FACTORS}
+    return {factor: all_strata(row.case)[factor] for factor in sampler.ALL_FACTORS}
 
 
 def test_the_seed_decides_the_draw():
