@@ -130,7 +130,9 @@ def test_the_optimum_is_that_of_trying_everything(number):
     _, peak, seconds = best_of(rows, limit)
     made = found.plan.estimate
     assert made.predicted_peak_allocated_bytes == peak
-    assert made.predicted_step_s == pytest.approx(seconds)
+    # Where nothing fits, strategies that are short of the same are equally good.
+    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
+    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
     assert found.record.num_considered == len(rows)
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
 

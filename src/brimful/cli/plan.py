@@ -93,9 +93,7 @@ def search(args: argparse.Namespace) -> "Solution":
     if not needs_simulation(args):
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
-        return solve(
-            job, cluster, pins, attention=attention, objective=args.objective, also=also
-        )
+        return solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
     if also:
         raise UnsupportedError(
             f"lists of values are searched by formulas, and {job.model.name} has none for this "
