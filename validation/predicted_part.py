@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
@@ -13,6 +14,7 @@ from evidence import (
     Case,
     Evidence,
     PredictedRow,
+    Refusal,
     Spread,
     Summary,
     all_strata,
@@ -82,9 +84,15 @@ def complete(evidence: Evidence[PredictedRow], *, seed: int) -> tuple[list[Predi
     )
     rows = kept + _compared(added.cases)
     before = evidence.summary
-    drawn = Drawn(tuple(row.case for row in rows), before.num_drawn + added.num_drawn,
-                  (*before.refusals, *added.refusals))  # fmt: skip
     gone = len(evidence.rows) - len(kept)
+    refused = Counter(filter(None, (refusal_of(cell_of(row.case)) for row in evidence.rows)))
+    for refusal in (*before.refusals, *added.refusals):
+        refused[refusal.reason] += refusal.num_draws
+    drawn = Drawn(
+        tuple(row.case for row in rows),
+        before.num_drawn + added.num_drawn,
+        tuple(Refusal(reason=r, num_draws=n) for r, n in refused.most_common()),
+    )
     finding = (
         f"{gone} of {len(evidence.rows)} cases that were drawn first (seed "
         f"{evidence.provenance.seed}) have no formula any more; {len(added.cases)} were drawn in "

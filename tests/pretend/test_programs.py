@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.pretend import real_peaks
+from tests.pretend.bf16_units import need_bf16_units
 from tests.pretend.programs import ONLY_PRETENDED
 from tests.pretend.programs import PROGRAMS as PLAIN
 
@@ -96,8 +97,14 @@ def peaks(tmp_path_factory):
     return found
 
 
+BF16_PRODUCTS = ("pure_bf16", "mixed_by_hand")
+"""Programs whose real run multiplies in bf16 outside autocast."""
+
+
 @pytest.mark.parametrize("name", real_peaks.programs())
 def test_a_program_takes_what_it_takes_for_real(peaks, name):
+    if name in BF16_PRODUCTS:
+        need_bf16_units()
     found, difference = peaks[name], DIFFERENCES.get(name)
     bound = max(RELATIVE * found.real, ABSOLUTE_BYTES)
     real = found.real

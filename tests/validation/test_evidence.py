@@ -112,8 +112,21 @@ def test_its_cases_can_be_run_again(evidence):
 def test_it_survives_being_written(evidence, tmp_path):
     write_evidence(evidence, tmp_path)
     assert read_evidence(evidence.part, tmp_path) == evidence
-    stored = path_of(evidence.part, FOLDER).read_bytes()
-    assert path_of(evidence.part, tmp_path).read_bytes() == stored
+    written = path_of(evidence.part, tmp_path).read_bytes()
+    # Cases of before lack the fields that a strategy has since, which then have their defaults.
+    stored = msgspec.json.decode(path_of(evidence.part, FOLDER).read_bytes())
+    assert _is_among(stored, msgspec.json.decode(written))
+    write_evidence(read_evidence(evidence.part, tmp_path), tmp_path)
+    assert path_of(evidence.part, tmp_path).read_bytes() == written
+
+
+def _is_among(old, new):
+    """Whether everything in one document is in the other, in the same place."""
+    if isinstance(old, dict):
+        return old.keys() <= new.keys() and all(_is_among(old[key], new[key]) for key in old)
+    if isinstance(old, list):
+        return len(old) == len(new) and all(map(_is_among, old, new))
+    return old == new
 
 
 @pytest.mark.parametrize(
@@ -124,7 +137,8 @@ def test_the_summary_is_that_of_the_rows(part, module):
     evidence = committed(part)
     summary = evidence.summary
     drawn = sampler.Drawn((), summary.num_drawn, summary.refusals)
-    assert module.summarize(list(evidence.rows), drawn) == summary
+    made = msgspec.structs.replace(summary, findings=())  # how rows were replaced, if they were
+    assert module.summarize(list(evidence.rows), drawn) == made
     refused = sum(refusal.num_draws for refusal in summary.refusals)
     assert summary.num_drawn == len(evidence.rows) + refused
 
