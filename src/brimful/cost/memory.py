@@ -24,9 +24,10 @@ from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
 from brimful.cost.programs import program_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
-from brimful.cost.states import States, Updates, states_of, updates_of
+from brimful.cost.states import States, states_of, updates_of
 from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
+from brimful.cost.update import Update
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
@@ -64,7 +65,7 @@ class StepMemory(NamedTuple):
     """
 
     states: States
-    updates: Updates
+    updates: Update
     blas: int
     items: NDArray[np.int64]
     run: str
@@ -160,7 +161,7 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
     kept, first_peak, transient = map(_only, updates[:3])
     return StepMemory(
         states=States(*map(_only, states_of(job, family, updates))),
-        updates=Updates(kept, first_peak, transient, updates.why),
+        updates=Update(kept, first_peak, transient, updates.why),
         blas=int(blas_bytes(job, family, device)[0]),
         items=at_peak,
         run=describe_run(runs, int(peak.run[0])),

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_micro_batches
-from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
+from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work, load_profile
 from brimful.cost.programs import HALF
 from brimful.job import Job
 from brimful.rungs import (
@@ -231,27 +231,12 @@ def spread_runs(
     The last ``2 * NUM_PIECES`` kinds are the pieces coming, then the pieces going; their sizes are
     not formulas of the profile (``with_pieces``).
     """
-    return _spread(profile.key, runs, way, _Hidden(profile))
-
-
-class _Hidden:
-    """A profile that the cache of ``_spread`` does not look at: its key says which one it is."""
-
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return True
+    return _spread(profile.key, runs, way)
 
 
 @cache
-def _spread(
-    _key: str, runs: tuple[Run, ...], way: Way, hidden: _Hidden
-) -> tuple[Profile, tuple[Run, ...]]:
-    profile, whole = hidden.profile, way.zero in {0, 1}
+def _spread(key: str, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[Run, ...]]:
+    profile, whole = load_profile(key), way.zero in {0, 1}
     own = _passing(profile, runs) if whole else profile.kinds
     negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in own]
     kinds = (*own, *negated, *_piece_kinds())

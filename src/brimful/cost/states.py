@@ -68,23 +68,7 @@ def states(job: Job, update: Update) -> States:
     )
 
 
-class Updates(NamedTuple):
-    """What the optimizer takes beside parameters and gradients: [strategies] each.
-
-    Attributes:
-        kept: Its state from the first update on, masters included.
-        first_peak: The most there is in the first update, which makes the state.
-        transient: The most there is in later ones beside the state.
-        why: What the state is, in words.
-    """
-
-    kept: Any
-    first_peak: Any
-    transient: Any
-    why: str
-
-
-def updates_of(job: Job, family: Family, kernels: str) -> Updates:
+def updates_of(job: Job, family: Family, kernels: str) -> Update:
     """Follow the updates of what one device keeps state of, once per number of shards.
 
     Args:
@@ -95,13 +79,9 @@ def updates_of(job: Job, family: Family, kernels: str) -> Updates:
     shards, place = np.unique(family_shards(family), return_inverse=True)
     whole = trained_shapes(job)
     each = [update_of(job, kernels, _updated(whole, family, int(n))) for n in shards]
-    columns = np.array([_numbers(update) for update in each], dtype=np.float64)
+    columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, first_peak, transient = columns[place.reshape(-1)].T
-    return Updates(kept, first_peak, transient, each[0].why)
-
-
-def _numbers(update: Update) -> tuple[int, int, int]:
-    return update.kept, update.first_peak, update.transient
+    return Update(kept, first_peak, transient, each[0].why)
 
 
 def _updated(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:
@@ -113,7 +93,7 @@ def _updated(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequenc
     return [first_shard(shape, num_shards) for shape in whole]
 
 
-def states_of(job: Job, family: Family, updates: Updates) -> States:
+def states_of(job: Job, family: Family, updates: Update) -> States:
     """Compute the bytes of parameters, gradients and optimizer state of a family.
 
     Args:

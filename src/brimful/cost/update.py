@@ -10,7 +10,7 @@ Ignored: step counts (4 bytes per tensor) and, of 8-bit AdamW, its two tables of
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
@@ -25,7 +25,7 @@ to ``build.optimizers.adamw_8bit``."""
 
 
 class Update(NamedTuple):
-    """Bytes of an optimizer, above parameters and gradients.
+    """Bytes of an optimizer, above parameters and gradients: numbers, or [strategies] each.
 
     Attributes:
         kept: Its state from the first update on, masters included.
@@ -34,9 +34,9 @@ class Update(NamedTuple):
         why: What the state is, in words.
     """
 
-    kept: int
-    first_peak: int
-    transient: int
+    kept: Any
+    first_peak: Any
+    transient: Any
     why: str
 
 

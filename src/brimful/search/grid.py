@@ -21,10 +21,11 @@ from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes
 from brimful.cost.spread import NUM_PIECES, holds_whole
-from brimful.cost.states import States, Updates, states_of, updates_of
+from brimful.cost.states import States, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_of
 from brimful.cost.trajectory import kinds_bytes
+from brimful.cost.update import Update
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -67,7 +68,7 @@ class Search(NamedTuple):
     job: Job
     cluster: Cluster
     attention: Attention
-    held: dict[Hashable, tuple[States, Updates]]
+    held: dict[Hashable, tuple[States, Update]]
     levels: dict[Hashable, list[Form]]
 
 
@@ -105,7 +106,7 @@ def _of_shards(grid: Grid) -> Family:
     return grid.batches[0]._replace(num_blocks=none, num_shards=grid.num_shards)
 
 
-def _held(search: Search, grid: Grid) -> tuple[States, Updates]:
+def _held(search: Search, grid: Grid) -> tuple[States, Update]:
     """Return states and updates: [shards] each."""
     family = _of_shards(grid)
     key = (family.zero, tuple(grid.num_shards), holds_whole(search.job, family))
