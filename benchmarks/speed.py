@@ -61,7 +61,7 @@ model = load_model("llama-3.1-405b")
 cluster = load_cluster("720x8xh100-80gb", memory_limit_bytes=None)
 job = plain_job(model, precision="bf16-mixed", seq_len=4096, global_batch=720 * cluster.num_devices)
 start_s = time.process_time()
-space = grids(job, Pins(), attention="sdpa", kernels="cuda", num_devices=cluster.num_devices)
+space = grids(job, Pins(), attention="sdpa", cluster=cluster)
 table = tabulate(job, cluster, "sdpa", space)
 print((time.process_time() - start_s) / len(table.fits) * 1e6)
 """

@@ -2,6 +2,7 @@
 
     python examples/make_data.py chat data/chat.jsonl
     python examples/make_data.py classify data/classify.csv
+    python examples/make_data.py prefer data/prefer.jsonl
     python examples/make_data.py names data/names.jsonl
 
 Nothing is downloaded. The same Python gives the same files.
@@ -16,6 +17,7 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest")
@@ -41,6 +43,14 @@ def chat() -> Iterator[dict[str, object]]:
                 }
 
 
+def prefer() -> Iterator[dict[str, object]]:
+    """Yield questions of ``chat``, each answered to the point, and with a pleasantry before it."""
+    for conversation in chat():
+        question, answer = cast("list[dict[str, str]]", conversation["messages"])
+        polite = {**answer, "content": f"Great question! {answer['content']}"}
+        yield {"prompt": [question], "chosen": [answer], "rejected": [polite]}
+
+
 def classify() -> Iterator[dict[str, object]]:
     """Yield snippets of code, labelled with the package that they come from."""
     for label, package in enumerate(PACKAGES):
@@ -61,7 +71,7 @@ def names() -> Iterator[dict[str, object]]:
         yield {"source": name, "target": " ".join(_WORDS.findall(name)).lower()}
 
 
-KINDS = {"chat": chat, "classify": classify, "names": names}
+KINDS = {"chat": chat, "classify": classify, "names": names, "prefer": prefer}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ WHOLE = {
     "activation_checkpointing": "none",
     "loss_chunks": 1,
     "attention": "eager",
+    "reference": "resident",
     "optimizer_in_backward": 0,
     "data_parallel": 1,
 }
@@ -21,6 +22,7 @@ CUT = {
     "activation_checkpointing": "selective",
     "loss_chunks": 7,
     "attention": "sdpa",
+    "reference": "precomputed",
     "optimizer_in_backward": 1,
     "data_parallel": 8,
 }
@@ -63,6 +65,12 @@ def test_statistics_over_a_batch_are_not_split(field):
     assert exactness(routed_job("mixtral", router_aux_loss_coef=0.0), field, cut).is_exact
     assert exactness(MODULE_JOB, field, cut).how == "built"
     assert exactness(make_job(method="qlora", adapter=INT8), field, cut).how == "rounding"
+
+
+def test_rows_that_ran_with_others_round_otherwise_in_int8():
+    job = make_job(method="qlora", adapter=INT8)
+    assert exactness(job, "reference", "precomputed").how == "rounding"
+    assert exactness(job, "reference", "adapters-off").is_exact
 
 
 def test_a_module_of_ones_own_may_remember_forward_passes():

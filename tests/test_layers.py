@@ -11,7 +11,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader"),
-    ("models.spec", "job", "nouns", "exact", "strategy", "kernel_support", "hardware.cluster"),
+    (
+        "models.spec",
+        "job",
+        "nouns",
+        "exact",
+        "tensor_split",
+        "strategy",
+        "kernel_support",
+        "hardware.cluster",
+    ),
     ("models", "hardware"),
     ("plan", "rungs", "timeline", "run_files"),
     ("cost",),
@@ -20,10 +29,13 @@ LAYERS = (
     ("published",),
     ("pretend", "build"),
     ("simulate",),
+    ("doctor",),
     ("train",),
     ("measure",),
+    ("launch",),
     ("verdict",),
     ("report",),
+    ("export",),
     ("cli", "__main__"),
 )
 """Values that others are made of come before the package that reads them from files."""

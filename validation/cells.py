@@ -65,6 +65,8 @@ ALL_FACTORS = {
 ONE = "one device"
 UNPLANNED = frozenset({"ep", "offload"})
 """Axes of which a strategy says nothing yet."""
+UNPREDICTED = frozenset({"tp"})
+"""Axes that are simulated and trained, and have no formula yet."""
 _TUNINGS: dict[str, Tuning] = {"full": "", "lora": "lora", "qlora": "nf4-double"}
 _LOSS_SCALE = LossScale(
     initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
@@ -79,10 +81,9 @@ _TINY = {
     "vocab_size": 97,
 }
 _REASONS = {
-    r"^tp=": "tp: not planned by this version",
+    r"^tp=": "tp: does not divide the model, or is not run for it",
     r"^pp=": "pp: not planned by this version",
     r"^zero=1 with precision=": "ZeRO-1 with masters: not run by this version",
-    r"^zero=. with base=": "ZeRO with a quantised base: not run by this version",
     r"take no shards": "ZeRO-2 and 3 with this optimizer: its kernels take no shards",
     r"\(no profile ": "ungrouped heads, written-out attention: no profile",
     r"beyond sliding_window": "sequence longer than the window",
@@ -204,6 +205,8 @@ class Rule(NamedTuple):
 
 def _unplanned(cell: Cell) -> str:
     axis = cell.get("axis", ONE)
+    if axis in UNPREDICTED:
+        return f"{axis}: no formula"
     return f"{axis}: not planned by this version" if axis in UNPLANNED else ""
 
 

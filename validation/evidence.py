@@ -10,6 +10,9 @@ import msgspec
 from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
+from deepspeed_rows import DeepSpeedRow
+from group_rows import LostRow, RankRow, ReshardRow
+from precision_rows import PrecisionRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -35,6 +38,12 @@ Part = Literal[
     "techniques",
     "quality",
     "hf_trainer",
+    "deepspeed",
+    "parallel_parity",
+    "ranks",
+    "reshard",
+    "lost_workers",
+    "precision",
 ]
 
 
@@ -316,6 +325,12 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "techniques": TechniqueRow,
     "quality": QualityRow,
     "hf_trainer": PeerRow,
+    "deepspeed": DeepSpeedRow,
+    "parallel_parity": ParityRow,
+    "ranks": RankRow,
+    "reshard": ReshardRow,
+    "lost_workers": LostRow,
+    "precision": PrecisionRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

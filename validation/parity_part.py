@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from evidence import Case, ParityRow, Summary, describe_case, relative, spread_of
+from evidence import Case, ParityRow, Summary, describe_case, relative
+from parity_summary import LOSS_BAR, NORM_BAR, parity_summary
 from plain_loop import Step, plain_steps
 from progress import shown
 from ragged import batches_of, samples_of
@@ -20,7 +21,6 @@ from brimful.models.kernels import attentions_of
 from brimful.strategy import Strategy, check_strategy
 
 NUM_STEPS = 20
-LOSS_BAR, NORM_BAR = 1e-5, 1e-4
 GLOBAL_BATCH, SEQ_LEN = 4, 24
 NUM_QUICK_CASES = 4
 _WIDTHS = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 97}
@@ -182,24 +182,9 @@ def _our_step(program: Program, step: int) -> Step:
 
 def summarize(rows: list[ParityRow]) -> Summary:
     """Sum up, and say which cases miss a bar."""
-    return Summary(
-        num_drawn=len(rows),
-        refusals=(),
-        num_cases=len(rows),
-        num_rich=0,
-        spreads=(
-            spread_of("loss", [row.loss_error for row in rows]),
-            spread_of("grad norm", [row.norm_error for row in rows]),
-        ),
-        bars=(
-            (
-                f"loss within {LOSS_BAR:g} and gradient norm within {NORM_BAR:g} of the plain fp32 "
-                f"loop's in each of {NUM_STEPS} steps"
-            ),
-        ),
-        missed=tuple(
-            f"loss {row.loss_error:.1e}, norm {row.norm_error:.1e}: {describe_case(row.case)}"
-            for row in rows
-            if row.loss_error > LOSS_BAR or row.norm_error > NORM_BAR
-        ),
+    return parity_summary(
+        rows,
+        f"loss within {LOSS_BAR:g} and gradient norm within {NORM_BAR:g} of the plain fp32 "
+        f"loop's in each of {NUM_STEPS} steps",
+        describe=lambda row: describe_case(row.case),
     )

@@ -94,11 +94,11 @@ def complete(evidence: Evidence[PredictedRow], *, seed: int) -> tuple[list[Predi
         tuple(Refusal(reason=r, num_draws=n) for r, n in refused.most_common()),
     )
     finding = (
-        f"{gone} of {len(evidence.rows)} cases that were drawn first (seed "
-        f"{evidence.provenance.seed}) have no formula any more; {len(added.cases)} were drawn in "
-        f"their place (seed {seed}), so that every possible pair is there"
+        f"{gone} of {len(evidence.rows)} cases that were drawn before have no formula any more; "
+        f"{len(added.cases)} were drawn (seed {seed}), so that every possible pair is there"
     )
-    return rows, msgspec.structs.replace(summarize(rows, drawn), findings=(finding,))
+    findings = (*before.findings, finding)
+    return rows, msgspec.structs.replace(summarize(rows, drawn), findings=findings)
 
 
 def cell_of(case: Case) -> Cell:

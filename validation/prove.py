@@ -31,6 +31,12 @@ _MODULES: dict[Part, str] = {
     "techniques": "techniques_part",
     "quality": "quality_part",
     "hf_trainer": "peers_part",
+    "deepspeed": "deepspeed_part",
+    "parallel_parity": "parallel_part",
+    "ranks": "ranks_part",
+    "reshard": "reshard_part",
+    "lost_workers": "lost_part",
+    "precision": "precision_part",
 }
 BARS_MISSED = 1
 

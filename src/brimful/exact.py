@@ -16,6 +16,7 @@ Field = Literal[
     "activation_checkpointing",
     "loss_chunks",
     "attention",
+    "reference",
     "optimizer_in_backward",
     "data_parallel",
 ]
@@ -103,6 +104,11 @@ def _statistics(job: Job) -> Found:
         )
     if job.model.model_type == MODULE:
         yield "built", "a module of your own may take statistics over its rows, as BatchNorm does"
+    yield from _rows_together(job)
+
+
+def _rows_together(job: Job) -> Found:
+    """What makes a row of a batch round differently beside other rows."""
     if job.adapter is not None and job.adapter.base == "llm-int8":
         yield (
             "rounding",
@@ -134,6 +140,11 @@ def _attends(job: Job, kernel: str) -> Found:
         yield "changes", f"{kernel} is given no mask, so that padding would be seen; use sdpa"
     if kernel not in {"eager", "sdpa"} and job.task == "seq2seq":
         yield "changes", f"{kernel} is not given T5's relative positions; use sdpa"
+
+
+def _refers(job: Job, reference: str) -> Found:
+    if reference == "precomputed":
+        yield from _rows_together(job)
 
 
 def _updates_early(job: Job, num_micro_batches: int) -> Found:
@@ -169,6 +180,10 @@ TABLE: dict[Field, Row] = {
     ),
     "loss_chunks": Row("the loss is a sum over tokens, and so is that of each chunk", _never),
     "attention": Row("every kernel computes the same softmax over the same tokens", _attends),
+    "reference": Row(
+        "the reference model is the trained one before its first step, wherever it is kept",
+        _refers,
+    ),
     "optimizer_in_backward": Row(
         "each parameter is updated from its whole gradient, whenever that is", _updates_early
     ),

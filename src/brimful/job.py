@@ -7,7 +7,7 @@ import msgspec
 from brimful.errors import InputError
 from brimful.models.spec import ModelSpec
 
-Task = Literal["causal-lm", "chat", "sequence-classification", "seq2seq", "module"]
+Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
 Method = Literal["full", "lora", "dora", "qlora"]
 Precision = Literal[
     "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master"
@@ -69,6 +69,20 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     input_requires_grad: bool
 
 
+class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The loss over pairs of answers: DPO's (Rafailov et al. 2023, arXiv:2305.18290).
+
+    Attributes:
+        beta: How dear it is to leave the reference model; a reward is this times the log of how
+            much likelier an answer became.
+        label_smoothing: How many pairs are thought to be labelled the wrong way round (Mitchell
+            2023, "conservative DPO").
+    """
+
+    beta: float
+    label_smoothing: float
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A training job.
 
@@ -76,7 +90,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         model: What is trained.
         weights: Folder or hub id whose safetensors it starts from; None: random weights.
         task: What the loss is; ``causal-lm`` predicts each next token, ``chat`` the same on the
-            assistant's answers only.
+            assistant's answers only, ``dpo`` prefers one of two answers.
         method: Which parameters are trained; ``full`` trains all.
         adapter: The adapters of every method but ``full``, which has None.
         precision: The recipe (see ``brimful.cost.recipes``).
@@ -85,11 +99,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         beta1: AdamW's first decay rate; momentum of SGD; unused by Adafactor.
         beta2: AdamW's second decay rate.
         epsilon: What AdamW adds to the root of the second moment.
-        seq_len: Tokens per sequence, at most; images and other samples of ``module`` count 1.
+        seq_len: Tokens per sequence, at most; images and other samples of ``module`` count 1; a
+            pair of ``dpo`` is two sequences.
         packing: How samples become sequences: ``wrapped`` cuts one long text into whole
             sequences, ``none`` gives each sample a padded one, ``documents`` lays several samples
             into one and keeps them from seeing one another.
-        global_batch: Sequences per optimizer step, over all devices and micro-batches.
+        global_batch: Sequences per optimizer step, over all devices and micro-batches; of ``dpo``
+            pairs of them.
         num_steps: Optimizer steps of the run.
         learning_rate: Peak learning rate, reached after ``warmup_steps``.
         schedule: What follows the warm-up: a ``cosine`` to a tenth, a line to zero, or the peak.
@@ -97,6 +113,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         weight_decay: On matrices only; decoupled, but for SGD, where it is added to the gradient.
         clip: Largest global gradient norm; 0 leaves gradients alone.
         seed: Seed of the initial weights and of the data order.
+        preference: The loss of task ``dpo``; None for all others.
     """
 
     model: ModelSpec
@@ -120,11 +137,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     weight_decay: float
     clip: float
     seed: int
+    preference: Preference | None = None
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one optimizer step sees, padding included."""
-        return self.global_batch * self.seq_len
+        return self.global_batch * self.rows_per_sample * self.seq_len
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Sequences that one sample is: a pair is two."""
+        return 2 if self.task == PREFERENCE else 1
 
 
 def plain_job(model: ModelSpec, **changes: Any) -> Job:
@@ -164,16 +187,21 @@ MAX_COUNT = 10**9
 """Batches, lengths and steps beyond this are typing errors, and overflow no arithmetic below it."""
 MAX_SCALE = 2.0**40
 """fp16 ends at 65504, so that no loss can be scaled by as much."""
+PREFERENCE: Task = "dpo"
+"""The task of ``Preference``, whose samples are pairs."""
 MODULE = "module"
 """The ``model_type`` of a model that a factory makes and of which nothing else is known."""
 PACKINGS: dict[Task, tuple[Packing, ...]] = {
     "causal-lm": ("wrapped", "none", "documents"),
     "chat": ("none", "documents"),
+    "dpo": ("none",),
     "sequence-classification": ("none",),
     "seq2seq": ("none",),
     "module": ("none",),
 }
 """Packings that make sense for a task; the first is the default."""
+MOST_SMOOTHING = 0.5
+"""The share of wrong labels at which neither answer is preferred."""
 MAX_SEED = 2**63 - 1
 """The largest that torch and YAML readers of every language agree on."""
 
@@ -208,6 +236,7 @@ def check_job(job: Job) -> Job:
     _check_loss_scale(job)
     _check_adapter(job)
     _check_task(job)
+    _check_preference(job)
     return job
 
 
@@ -282,4 +311,22 @@ def _check_task(job: Job) -> None:
     if job.packing not in allowed:
         raise InputError(
             f"packing={job.packing} does not go with task={job.task}; use {' or '.join(allowed)}"
+        )
+
+
+def _check_preference(job: Job) -> None:
+    preference = job.preference
+    if (preference is not None) != (job.task == PREFERENCE):
+        verb, fix = ("has", "leave it out") if preference else ("needs", "give one")
+        raise InputError(
+            f"task={job.task} {verb} a preference, which is the loss of task={PREFERENCE}; {fix}"
+        )
+    if preference is None:
+        return
+    if not 0 < preference.beta <= MAX_COUNT:
+        raise InputError(f"beta={preference.beta} is out of range; give more than 0, such as 0.1")
+    if not 0 <= preference.label_smoothing < MOST_SMOOTHING:
+        raise InputError(
+            f"label_smoothing={preference.label_smoothing} is out of range; give 0 or more and "
+            f"less than {MOST_SMOOTHING}, where a pair says nothing"
         )

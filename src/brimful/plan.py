@@ -52,6 +52,30 @@ class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     where: str
 
 
+class HostMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one node's host holds, all its processes together; no device memory, but on a CPU.
+
+    Attributes:
+        items: What is there at the highest phase; processes at the low end of their band.
+        phases: Peak of every phase, the same way.
+        predicted_host_bytes: Band for the highest peak.
+        predicted_async_bytes: What saving in the background adds to it.
+        predicted_checkpoint_bytes: Of one checkpoint's files, of all devices together.
+        num_processes: On one node, one for each device.
+        usable_bytes: What the node has; 0 where unknown.
+        fits: Whether the band lies within that; None where it lies across, or that is unknown.
+    """
+
+    items: tuple[MemoryItem, ...]
+    phases: tuple[PhasePeak, ...]
+    predicted_host_bytes: Band
+    predicted_async_bytes: int
+    predicted_checkpoint_bytes: int
+    num_processes: int
+    usable_bytes: int
+    fits: bool | None
+
+
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the seconds of one optimizer step go; the total is their sum.
 
@@ -93,6 +117,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         mfu: Model FLOPs (no recomputation, attention whole) of a step over what the devices could
             do in its time by their dense rate; None where that is unknown.
         hfu: The same with recomputation.
+        host: What a node's host holds; None in a plan of a version that did not say.
     """
 
     items: tuple[MemoryItem, ...]
@@ -110,6 +135,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokens_per_s: float | None = None
     mfu: float | None = None
     hfu: float | None = None
+    host: HostMemory | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ DATA_FILE = "data.json"
 SOURCE_FILE = "source.json"
 SETTINGS_FILE = "settings.json"
 COMMANDS_FILE = "commands.txt"
+LAUNCH_FILE = ".launch"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TOKENS = "tokens"
@@ -48,8 +49,11 @@ class TrainRow(
         mfu: Model FLOPs utilization: matrix products of forward and backward, none recomputed,
             against the device's rate; None where either is unknown.
         hfu: Hardware FLOPs utilization: the same with what checkpointing recomputes.
-        used_bytes: Memory in use after the step: resident on a CPU, allocated on a GPU.
+        used_bytes: Memory in use after the step: resident on a CPU, allocated on a GPU; of many
+            devices the largest.
         peak_bytes: The largest so far.
+        hottest_rank: Process with that peak; None where one trains alone.
+        slowest_rank: Process that took longest to the end of its first forward pass; None likewise.
     """
 
     step: int
@@ -65,6 +69,8 @@ class TrainRow(
     hfu: float | None = None
     used_bytes: int | None = None
     peak_bytes: int | None = None
+    hottest_rank: int | None = None
+    slowest_rank: int | None = None
 
 
 class EvalRow(

@@ -14,6 +14,9 @@ Outcome = Literal["fits", "fits with retries", "out of memory"]
 SIMULATION_SCHEMA = "brimful.simulation/1"
 MEASUREMENT_SCHEMA = "brimful.measurement/1"
 
+LOAD, STEP_1, STEP_2, EVAL, SAVE, RESUME = "load", "step 1", "step 2+", "eval", "save", "resume"
+"""Phases of a run, as every rung names them."""
+
 PARAMETERS = "parameters"
 BUFFERS = "buffers"
 GRADIENTS = "gradients"
@@ -25,6 +28,7 @@ TRANSIENTS = "transients"
 WORKSPACES = "kernel workspaces"
 GATHERED = "gathered parameters"
 REDUCED = "reduce buffers"
+REFERENCE = "reference"
 ITEM_NAMES = (
     PARAMETERS,
     BUFFERS,
@@ -37,6 +41,7 @@ ITEM_NAMES = (
     WORKSPACES,
     GATHERED,
     REDUCED,
+    REFERENCE,
 )
 """Every class of device bytes, in the order in which people ask for them; profiles refer to them by
 their place."""
@@ -104,6 +109,36 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     where: str
 
 
+class PhaseContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is alive at the peak of one phase.
+
+    Attributes:
+        phase: Its name.
+        items: By class; their sum is the phase's peak.
+        owners: The largest allocations, largest first.
+    """
+
+    phase: str
+    items: tuple[MemoryItem, ...]
+    owners: tuple[Owner, ...]
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one device and others tell each other in one optimizer step, of one kind.
+
+    Attributes:
+        kind: ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``broadcast``, or the name of
+            another operator.
+        num_calls: How often.
+        num_bytes: Of whole tensors, all calls together: what all-gathers make, and what the others
+            are given.
+    """
+
+    kind: str
+    num_calls: int
+    num_bytes: int
+
+
 class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The second rung: the code that trains, run on the pretend GPU.
 
@@ -119,6 +154,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         num_events: Allocations and frees recorded.
         simulate_s: Wall time of the simulation without imports, in seconds.
         timeline: Live bytes over time.
+        contents: Of the phases that were asked for besides the steps: judging, saving, resuming.
+        collectives: Of one optimizer step, by kind; empty on one device.
     """
 
     schema: str
@@ -132,6 +169,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_events: int
     simulate_s: float
     timeline: Timeline
+    contents: tuple[PhaseContent, ...] = ()
+    collectives: tuple[Collective, ...] = ()
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,23 +1,35 @@
 """How a Job is run: switches that change memory and speed and leave the mathematics alone."""
 
+import math
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
-from brimful.job import QUANTIZED, Job
+from brimful.job import PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.tensor_split import check_tensor
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
 Zero = Literal[0, 1, 2, 3]
 """What is sharded over ``dp_shard`` devices: nothing; the optimizer's state; gradients too, with
 parameters gathered once a step; parameters too, gathered block by block, twice."""
+Engine = Literal["torch", "deepspeed"]
+"""Who shards and reduces: PyTorch's own FSDP2 and DDP, or DeepSpeed."""
+Offload = Literal["none", "optimizer", "parameters"]
+"""What is in host memory between its uses: nothing; gradients, optimizer state and the update; the
+sharded parameters too."""
 Accumulate = Literal["reduce-each", "hold"]
 """Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
 Recompute = Literal["full", "selective"]
 """What a checkpointed block computes again in backward: all of it, or all but its matrix products
 and its attention."""
+Reference = Literal["none", "resident", "offloaded", "adapters-off", "precomputed"]
+"""Where the model is that ``dpo`` compares with: a second one on the device; a second one in host
+memory, a block of which is on the device at a time; the trained one with its adapters switched off;
+nowhere, as what it says was written down before training. Other tasks have ``none``."""
 _SPELLED = re.compile(r"(full|selective)(?::(\d{1,9}))?")
 _EIB = 2**60
 MAX_BYTES = 4 * _EIB
@@ -26,14 +38,28 @@ _BYTES_PER_VALUE = 64
 """More than any block keeps per value of its input, so that the bound below is one."""
 _MAX_CHOICES = 12
 _DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
-_FIELDS: tuple[Field, ...] = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
+DEEPSPEED_PRECISIONS: tuple[Precision, ...] = (
+    "fp32", "tf32", "bf16-mixed", "bf16-master", "fp16-master",
+)  # fmt: skip
+DEEPSPEED_OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "adamw-foreach", "sgd")
+"""Rules that treat every number alike: DeepSpeed updates one flat piece of all parameters."""
+DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
+DEEPSPEED_SCALING = (2.0, 0.5)
+"""By what its loss scale grows and shrinks."""
+_FIELDS: tuple[Field, ...] = (
+    "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "reference",
+)  # fmt: skip
+
+
+UNSHARDED: frozenset[Base] = frozenset({"llm-int8"})
+"""Quantised bases whose weights FSDP2 does not see."""
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The switches of a run: ``world = dp_replicate x dp_shard x tp x pp`` devices.
 
     Attributes:
-        micro_batch: Sequences per forward pass.
+        micro_batch: Sequences per forward pass; of task ``dpo`` pairs of them.
         activation_checkpointing: ``none``, ``full`` or ``full:K`` (the first K blocks), or
             ``selective`` and ``selective:K``, which keep the results of matrix products and of
             attention and recompute the rest of the block.
@@ -47,6 +73,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tp: Devices that share every matrix (tensor parallel, with sequence parallel).
         pp: Stages of blocks (pipeline parallel).
         accumulate: What happens to gradients between micro-batches (``Accumulate``).
+        reference: Where the model is that ``dpo`` compares with (``Reference``).
+        engine: Who shards and reduces (``Engine``).
+        offload: What is in host memory between its uses (``Offload``).
     """
 
     micro_batch: int
@@ -59,6 +88,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tp: int = 1
     pp: int = 1
     accumulate: Accumulate = "reduce-each"
+    reference: Reference = "none"
+    engine: Engine = "torch"
+    offload: Offload = "none"
 
 
 def gathers(strategy: Strategy) -> bool:
@@ -148,6 +180,8 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             would change what is learnt.
     """
     check_spread(job, strategy)
+    _check_reference(job, strategy)
+    _check_engine(job, strategy)
     share = job.global_batch // data_parallel(strategy)
     if strategy.micro_batch < 1 or share % strategy.micro_batch:
         whose = "" if share == job.global_batch else f" / {data_parallel(strategy)} devices"
@@ -155,7 +189,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}"
             f"{whose}; use {_divisors(share, near=strategy.micro_batch)}"
         )
-    tokens = strategy.micro_batch * job.seq_len
+    tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
     if not 1 <= strategy.loss_chunks <= tokens:
         raise InputError(
             f"loss_chunks={strategy.loss_chunks} cannot cut the {tokens} tokens of a micro-batch; "
@@ -180,6 +214,8 @@ def check_spread(job: Job, strategy: Strategy) -> None:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
     _check_planned(strategy)
     _check_zero(job, strategy)
+    _check_pairs(job, strategy)
+    _check_tensor(job, strategy)
     parts = data_parallel(strategy)
     if job.global_batch % parts:
         raise InputError(
@@ -189,12 +225,29 @@ def check_spread(job: Job, strategy: Strategy) -> None:
 
 
 def _check_planned(strategy: Strategy) -> None:
-    for name in ("tp", "pp"):
-        degree = getattr(strategy, name)
-        if degree > 1:
+    if strategy.pp > 1:
+        raise UnsupportedError(
+            f"pp={strategy.pp} is not planned by this version, which knows data parallelism, ZeRO "
+            f"and tensor parallelism; use pp=1"
+        )
+
+
+def _check_tensor(job: Job, strategy: Strategy) -> None:
+    """Refuse tensor parallelism of what cannot be cut, or beside what takes no pieces."""
+    check_tensor(job, strategy.tp)
+    beside = {
+        f"zero={strategy.zero} over {data_parallel(strategy)} data-parallel devices": (
+            data_parallel(strategy) > 1 and not gathers(strategy)
+        ),
+        f"engine={strategy.engine}": strategy.engine != "torch",
+        f"offload={strategy.offload}": strategy.offload != "none",
+        f"optimizer={job.optimizer} and precision={job.precision}": not _updates_shards(job),
+    }
+    for what, takes_none in beside.items():
+        if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
-                f"{name}={degree} is not planned by this version, which knows data parallelism and "
-                f"ZeRO; use {name}=1"
+                f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
+                f"matrices there; use zero=3, engine=torch, offload=none and optimizer=adamw"
             )
 
 
@@ -205,33 +258,156 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"zero=0 shards nothing and dp_shard={shards} asks for shards; use "
             f"dp_replicate={shards}, or zero 1 to 3"
         )
-    if zero and shards == 1:
+    is_torch = strategy.engine == "torch"
+    if zero and shards == 1 and is_torch:
         raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
     if zero == 1 and strategy.dp_replicate > 1:
         raise InputError(
             f"zero=1 shards over all devices and dp_replicate={strategy.dp_replicate} asks for "
             f"groups of them; use dp_replicate=1, or zero 2 or 3"
         )
-    if zero == 1 and job.precision.endswith("-master"):
+    if zero == 1 and job.precision.endswith("-master") and is_torch:
         raise UnsupportedError(
             f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
             f"which shard the masters too"
         )
-    if zero and job.adapter is not None and job.adapter.base in QUANTIZED:
+    if gathers(strategy) and job.adapter is not None and job.adapter.base in UNSHARDED:
         raise UnsupportedError(
-            f"zero={zero} with base={job.adapter.base} is not run by this version; use zero=0, or "
-            f"a base that is not quantised"
+            f"zero={zero} with base={job.adapter.base} is not run by this version, whose weights "
+            f"lie where FSDP2 does not see them; use base=int8 or nf4, or zero 0 or 1"
         )
     if gathers(strategy) and job.task == "module":
         raise UnsupportedError(
             f"zero={zero} of a module of your own is not run by this version; use zero 0 or 1"
         )
-    if gathers(strategy) and not _updates_shards(job):
+    if gathers(strategy) and not _updates_shards(job) and is_torch:
         raise UnsupportedError(
             f"zero={zero} with optimizer={job.optimizer} and precision={job.precision} is not run "
             f"by this version, whose kernels for it take no shards; use optimizer=adamw, or zero 0 "
             f"or 1"
         )
+
+
+def default_reference(job: Job) -> Reference:
+    """Return where the reference is where nobody says: in the frozen base, or beside the model."""
+    if job.task != PREFERENCE:
+        return "none"
+    return "resident" if job.adapter is None else "adapters-off"
+
+
+def default_accumulate(engine: Engine, zero: Zero) -> Accumulate:
+    """Return what happens to gradients between micro-batches where nobody says."""
+    return "hold" if engine == "deepspeed" and zero == 1 else "reduce-each"
+
+
+def _check_reference(job: Job, strategy: Strategy) -> None:
+    reference = strategy.reference
+    if (reference != "none") != (job.task == PREFERENCE):
+        fix = "leave it out" if reference != "none" else f"use {default_reference(job)}"
+        raise InputError(
+            f"reference={reference} does not go with task={job.task}: a reference model is what "
+            f"task={PREFERENCE} compares with; {fix}"
+        )
+    if reference == "adapters-off" and job.adapter is None:
+        raise InputError(
+            f"reference=adapters-off needs adapters to switch off and method={job.method} has "
+            f"none; use resident, offloaded or precomputed"
+        )
+    if reference == "offloaded" and job.adapter is not None and job.adapter.base in QUANTIZED:
+        raise UnsupportedError(
+            f"reference=offloaded of a base in {job.adapter.base} is not run by this version; use "
+            f"adapters-off, which needs no second model"
+        )
+    if reference == "precomputed" and data_parallel(strategy) > 1:
+        raise UnsupportedError(
+            f"reference=precomputed on {data_parallel(strategy)} devices is not run by this "
+            f"version; use another reference, or one device"
+        )
+
+
+def _check_pairs(job: Job, strategy: Strategy) -> None:
+    """Refuse to cut a model of which there may be a second one."""
+    for field, whole in (("zero", 0), ("tp", 1)):
+        value = getattr(strategy, field)
+        if job.task == PREFERENCE and value != whole:
+            raise UnsupportedError(
+                f"task={PREFERENCE} with {field}={value} is not run by this version; use "
+                f"{field}={whole}"
+            )
+
+
+def _check_engine(job: Job, strategy: Strategy) -> None:
+    """Refuse what an engine cannot do.
+
+    Raises:
+        UnsupportedError: Says what to change.
+    """
+    if strategy.engine == "torch":
+        if strategy.offload != "none":
+            raise UnsupportedError(
+                f"offload={strategy.offload} is not run by engine=torch in this version; use "
+                f"engine=deepspeed, or offload=none"
+            )
+        return
+    refused = next(_refused_by_deepspeed(job, strategy), None)
+    if refused is not None:
+        what, fix = refused
+        raise UnsupportedError(f"{what} is not run by engine=deepspeed; {fix}, or engine=torch")
+
+
+def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
+    """Yield what of a job DeepSpeed is not given, and what to use instead."""
+    zero = strategy.zero
+    if job.precision not in DEEPSPEED_PRECISIONS:
+        yield f"precision={job.precision}", f"use {' or '.join(DEEPSPEED_PRECISIONS)}"
+    if job.optimizer not in DEEPSPEED_OPTIMIZERS:
+        why = "whose blocks are not those of flattened parameters"
+        yield f"optimizer={job.optimizer}, {why},", f"use {' or '.join(DEEPSPEED_OPTIMIZERS)}"
+    if job.task not in DEEPSPEED_TASKS:
+        yield f"task={job.task}", f"use {' or '.join(DEEPSPEED_TASKS)}"
+    if job.method != "full":
+        yield f"method={job.method}", "use method=full"
+    for name in ("dp_replicate", "tp", "pp"):
+        if getattr(strategy, name) > 1:
+            yield f"{name}={getattr(strategy, name)}", f"use {name}=1 and more dp_shard"
+    if zero == 0:
+        yield "zero=0", "use zero 1 to 3"
+    if strategy.offload == "parameters" and zero != 3:  # noqa: PLR2004 - ZeRO-3
+        yield f"offload=parameters with zero={zero}, which holds them whole,", "use zero=3"
+    fits = default_accumulate(strategy.engine, zero)
+    if strategy.accumulate != fits and num_micro_batches(job, strategy) > 1:
+        yield f"accumulate={strategy.accumulate} with zero={zero}", f"use accumulate={fits}"
+    yield from _refused_scale(job)
+
+
+def _refused_scale(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield what of a loss scale its JSON cannot say: it doubles and halves powers of two."""
+    scale = job.loss_scale
+    if scale is None:
+        return
+    if (scale.growth_factor, scale.backoff_factor) != DEEPSPEED_SCALING:
+        both = f"growth_factor={scale.growth_factor} and backoff_factor={scale.backoff_factor}"
+        yield both, "use {} and {}".format(*DEEPSPEED_SCALING)
+    if scale.initial_scale < 1 or not math.log2(scale.initial_scale).is_integer():
+        yield f"initial_scale={scale.initial_scale}", "use a power of two, 1 or more"
+
+
+def check_simulated(strategy: Strategy) -> None:
+    """Refuse an engine whose own code does not run on the pretend GPU.
+
+    Raises:
+        UnsupportedError: It is DeepSpeed.
+    """
+    if strategy.engine != "torch":
+        raise UnsupportedError(
+            f"engine={strategy.engine} is not simulated by this version, because its own code does "
+            f"not run on the pretend GPU; brimful train measures it, and engine=torch is simulated"
+        )
+
+
+def keeps_checkpoints(strategy: Strategy) -> bool:
+    """Whether a run can be saved and gone on with: DeepSpeed's own checkpoints are pickled."""
+    return strategy.engine == "torch"
 
 
 def _updates_shards(job: Job) -> bool:
@@ -258,9 +434,10 @@ def _check_exact(job: Job, strategy: Strategy) -> None:
 
 
 def _check_size(job: Job, strategy: Strategy) -> None:
-    model, tokens = job.model, strategy.micro_batch * job.seq_len
+    model, rows = job.model, strategy.micro_batch * job.rows_per_sample
+    tokens = rows * job.seq_len
     width = model.hidden_size + model.intermediate_size + model.num_heads * model.head_dim
-    per_block = tokens * width + strategy.micro_batch * model.num_heads * job.seq_len**2
+    per_block = tokens * width + rows * model.num_heads * job.seq_len**2
     parameters = width * model.hidden_size
     values = model.num_layers * (per_block + 4 * parameters) + tokens * model.vocab_size
     if values * _BYTES_PER_VALUE > MAX_BYTES:

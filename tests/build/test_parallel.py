@@ -163,9 +163,9 @@ def test_shards_of_gradients_are_there_when_they_are_reduced(spread, accumulate)
 def test_buckets_are_reduced_as_often_as_accumulation_says(
     spread, accumulate, reduced, monkeypatch
 ):
-    calls, as_it_is = [], fake_world._as_it_is
+    calls, as_it_is = [], fake_world._reduced
     monkeypatch.setattr(
-        fake_world, "_as_it_is", lambda state, bucket: calls.append(1) or as_it_is(state, bucket)
+        fake_world, "_reduced", lambda state, bucket: calls.append(1) or as_it_is(state, bucket)
     )
     with built(spread, accumulate=accumulate, micro_batches=3) as program:
         for number in (1, 2, 3):

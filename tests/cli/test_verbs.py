@@ -16,11 +16,12 @@ INPUTS = {
         *("model", "task", "method", "precision", "optimizer", "seq_len", "global_batch"),
         *("num_steps", "learning_rate", "warmup_steps", "weight_decay", "clip", "seed"),
         *("weights", "adapter", "loss_scale", "beta1", "beta2", "epsilon", "packing", "schedule"),
+        "preference",
     },
     "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
     "strategy": {
         *("micro_batch", "activation_checkpointing", "loss_chunks", "attention", "accumulate"),
-        *("zero", "dp_replicate", "dp_shard", "tp", "pp"),
+        *("zero", "dp_replicate", "dp_shard", "tp", "pp", "reference", "engine", "offload"),
     },
 }
 LLAMA_8B = ("llama-3.1-8b", "--gpus", "h100-80gb", "--seq-len", "8192", "--global-batch", "8")
@@ -90,7 +91,10 @@ def test_a_plan_that_does_not_fit_says_what_would(brimful):
 def strategy_flags(told, flags):
     """Spell the strategy, but for how it is spread where other flags say that."""
     spread = {"zero", "dp_replicate", "dp_shard"} if "--zero" in flags else set()
-    kept = {name: value for name, value in told["strategy"].items() if name not in spread}
+    unset = {name for name, value in told["strategy"].items() if value == "none"} - {
+        "activation_checkpointing"
+    }
+    kept = {n: value for n, value in told["strategy"].items() if n not in spread | unset}
     return [part for name, value in kept.items() for part in (f"--{name.replace('_', '-')}", value)]
 
 

@@ -31,6 +31,14 @@ UNKNOWN = [
     ({"model": PHI3}, {}, "cuda", "partial_rotary_factor=0.75"),
     ({"optimizer": "adafactor"}, {}, "cuda", "optimizer=adafactor on cuda"),
     ({"model": make_model(num_key_value_heads=1)}, {"attention": "eager"}, "cpu", "num_kv_heads=1"),
+    ({}, {"tp": 2, "attention": "eager"}, "cuda", "num_kv_heads=1 and num_heads=2 on each of tp=2"),
+    (
+        {"model": make_model(num_key_value_heads=4)},
+        {"tp": 2, "attention": "eager"},
+        "cuda",
+        r"tp=2, method=full.*llama-mha-tp\.hf",
+    ),
+    ({}, {"tp": 2}, "cpu", r"tp=2, method=full, attention=sdpa .* on cpu"),
 ]
 
 

@@ -114,7 +114,7 @@ def test_more_loss_chunks_never_take_more_for_the_logits(strategy, precision, ke
 @given(strategies, precisions, kernel_kinds)
 def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kernels):
     job, cluster = job_of(precision=precision), make_cluster(kernels)
-    profile = profile_for(job, strategy.attention, cluster.device, "full")
+    profile = profile_for(job, strategy.attention, cluster.device, family_of(job, strategy))
     moved = update_bytes(states(job, update_of(job, "cpu")))
     for counts in ([0], list(range(1, NUM_LAYERS)), [NUM_LAYERS]):
         body = body_of(counts[0], NUM_LAYERS)
@@ -148,8 +148,9 @@ def test_matrix_work_is_six_flops_per_weight_and_token_and_eight_when_recomputed
     last = NUM_LAYERS * job.model.intermediate_size * job.model.hidden_size
     for text, in_blocks in (("none", 6 * blocks), ("full", 8 * blocks - 2 * last)):
         strategy = make_strategy(activation_checkpointing=text)
-        profile = profile_for(job, strategy.attention, cluster.device, "full")
-        work = family_work(job, profile, family_of(job, strategy), moved_by_update=0)
+        family = family_of(job, strategy)
+        profile = profile_for(job, strategy.attention, cluster.device, family)
+        work = family_work(job, profile, family, moved_by_update=0)
         expected = job.tokens_per_step * (in_blocks + 6 * count.head)
         assert work.matrix_flops[0] == pytest.approx(expected, rel=1e-12)
 

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
 SMALLEST = ("--steps", "4", "--global-batch", "4", "--micro-batch", "2", "--ac", "none")
 CHATS = ("full", "lora", "qlora")
-JOBS = ("pretrain/job", *(f"chat/{name}" for name in CHATS), "classify/job", "switch/job")
+JOBS = (
+    *("pretrain/job", *(f"chat/{name}" for name in CHATS)),
+    *("classify/job", "switch/job", "prefer/job"),
+)
 
 
 class Said(NamedTuple):
@@ -34,6 +37,7 @@ def here(tmp_path_factory):
         ("chat", "chat.jsonl"),
         ("classify", "classify.csv"),
         ("names", "names.jsonl"),
+        ("prefer", "prefer.jsonl"),
     ):
         script = str(folder / "examples" / "make_data.py")
         command = [sys.executable, script, kind, f"data/{path}"]
@@ -125,6 +129,19 @@ def test_a_chat_model_is_made_of_it(brimful, here, pretrained, name):
         assert any(p.abs().sum() for n, p in model.named_parameters() if "lora_B" in n)
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template
     assert sum(p.numel() for p in model.parameters()) > 0
+
+
+@pytest.mark.usefixtures("pretrained")
+def test_a_model_learns_to_prefer(brimful, here):
+    preview = brimful("train", "examples/prefer/job.yaml", "--preview")
+    assert preview.code == 0, preview.err
+    scored = [line for line in preview.out.splitlines() if line.startswith(" loss | ")]
+    assert len(scored) >= 2
+    assert not any("What does" in line for line in scored)
+    said = brimful("train", "examples/prefer/job.yaml", *SMALLEST, "--loss-chunks", "1")
+    check_run(said, here / "runs" / "prefer")
+    assert "nats per pair" in said.out
+    assert "for peft.PeftModel.from_pretrained" in said.out
 
 
 def test_a_classifier_is_trained(brimful, here):

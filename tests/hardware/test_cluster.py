@@ -3,12 +3,11 @@
 import msgspec
 import pytest
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError
 from brimful.hardware.cluster import (
     Cluster,
     MatrixRates,
     check_cluster,
-    check_one_device,
     matrix_rate,
 )
 from brimful.hardware.gpus import gpus
@@ -73,13 +72,6 @@ def test_what_one_device_has_no_use_for_is_not_written():
     assert msgspec.convert(one, Cluster) == make_cluster("cuda")
     many = clustered(num_devices=16, num_nodes=2, devices_per_node=8, network="ib-ndr-400")
     assert msgspec.convert(msgspec.to_builtins(many), Cluster) == many
-
-
-def test_one_device_passes_and_many_are_refused_as_they_were_typed():
-    assert check_one_device(make_cluster("cuda")) == make_cluster("cuda")
-    many = clustered(num_devices=16, num_nodes=2, devices_per_node=8)
-    with pytest.raises(UnsupportedError, match="2x8xlocal asks for 16; use 1xlocal"):
-        check_one_device(many)
 
 
 @pytest.mark.parametrize("counts", [{"num_nodes": 2}, {"devices_per_node": 8}, {"num_nodes": 0}])

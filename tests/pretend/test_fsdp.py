@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from tests.pretend import fsdp_program
-from tests.pretend.bf16_units import need_bf16_units
+from tests.pretend.bf16_units import has_bf16_units, need_bf16_units
+from tests.pretend.chosen import chosen
 
 from brimful import pretend
 from brimful.errors import InputError
@@ -31,10 +32,11 @@ def peak(run, where=""):
 
 
 @pytest.fixture(scope="module")
-def real_peaks(tmp_path_factory):
+def real_peaks(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("fsdp") / "peaks.json"
     script = Path(fsdp_program.__file__)
-    command = [sys.executable, str(script), str(path), str(WORLD_SIZE), str(RANK)]
+    names = [n for n in chosen(request, "case") if n != "bf16" or has_bf16_units()]
+    command = [sys.executable, str(script), str(path), str(WORLD_SIZE), str(RANK), *names]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return json.loads(path.read_text("utf-8"))
 

@@ -15,7 +15,7 @@ PLACES = (
     (_fsdp_param.FSDPParam, "init_all_gather_outputs"),
     (_fsdp_param.FSDPParam, "alloc_all_gather_outputs"),
     (_fsdp_param_group.FSDPParamGroup, "post_backward"),
-    (fake_world, "_as_it_is"),
+    (fake_world, "_reduced"),
 )
 
 

@@ -3,7 +3,14 @@ import pytest
 
 from brimful.cost.money import Cost
 from brimful.report.text import WIDTH, estimate_tables, plain_lines, search_table, verdict_table
-from brimful.report.words import cluster_inputs, cost_words, speed_words, step_time_words
+from brimful.report.words import (
+    cluster_inputs,
+    cost_words,
+    plan_words,
+    speed_words,
+    spread_words,
+    step_time_words,
+)
 from brimful.units import MIB, format_bytes
 from brimful.verdict import judge
 
@@ -149,3 +156,16 @@ def test_the_rate_of_the_recipe_is_listed(plan):
 def test_a_narrower_terminal_is_respected(plan, width):
     tables = estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate)
     assert max(map(len, plain_lines(tables, width=width))) <= width
+
+
+def test_how_many_devices_share_every_matrix_is_said(plan):
+    def cut(**degrees):
+        strategy = msgspec.structs.replace(plan.strategy, tp=2, **degrees)
+        return spread_words(strategy), plan_words(msgspec.structs.replace(plan, strategy=strategy))
+
+    short, words = cut(zero=3, dp_shard=4)
+    assert short == "3 x 4 tp 2"
+    assert "on 8 devices, every matrix cut over 2, " in words
+    short, words = cut()
+    assert short == "0 tp 2"
+    assert "on 2 devices, every matrix cut over 2" in words

@@ -24,7 +24,7 @@ def many(num_devices, **changes):
 
 
 def table_of(job, cluster, pins=FREE):
-    space = grids(job, pins, attention="sdpa", kernels="cuda", num_devices=cluster.num_devices)
+    space = grids(job, pins, attention="sdpa", cluster=cluster)
     return tabulate(job, cluster, "sdpa", space)
 
 

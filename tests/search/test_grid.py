@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from brimful.cost.estimate import estimate
+from brimful.hardware.links import network_names
+from brimful.job import QUANTIZED
 from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.search.table import strategy_at
@@ -21,10 +23,7 @@ SECONDS_SHARE = 1e-9
 
 
 def table_of(job, cluster):
-    space = grids(
-        job, FREE, attention="sdpa", kernels=cluster.device.kernels,
-        num_devices=cluster.num_devices,
-    )  # fmt: skip
+    space = grids(job, FREE, attention="sdpa", cluster=cluster)
     return tabulate(job, cluster, "sdpa", space)
 
 
@@ -51,25 +50,43 @@ def test_a_row_is_an_estimate(number):
     assert_rows_are_estimates(job, cluster, table, sampled(number, table))
 
 
-@pytest.mark.parametrize("base", ["same", "bf16"])
+@pytest.mark.parametrize(("num_devices", "precision"), [(2, "bf16-mixed"), (8, "bf16")])
+def test_a_row_whose_matrices_are_cut_is_an_estimate(num_devices, precision):
+    """Several degrees are walked through at once, each with its own sizes."""
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 64}
+    model = make_model(**heads, num_hidden_layers=4)
+    job = make_job(model=model, precision=precision, global_batch=8)
+    job, cluster = on_devices(job, draw(0)[1], num_devices)
+    table = table_of(job, cluster)
+    assert set(table.tp.tolist()) == {n for n in (1, 2, 4, 8) if n <= num_devices}
+    cut = np.flatnonzero(table.tp > 1)
+    assert_rows_are_estimates(job, cluster, table, cut[:: len(cut) // NUM_ROWS])
+
+
+def test_matrices_are_cut_within_a_node_only():
+    job, cluster = on_devices(make_job(global_batch=8), draw(0)[1], 4)
+    apart = msgspec.structs.replace(
+        cluster, num_nodes=4, devices_per_node=1, link="", network=network_names()[0]
+    )
+    assert set(table_of(job, cluster).tp.tolist()) == {1, 2}
+    assert set(table_of(job, apart).tp.tolist()) == {1}
+
+
+@pytest.mark.parametrize("base", ["same", "bf16", "nf4-double"])
 def test_a_row_with_adapters_is_an_estimate(base):
-    """Whose base, in 16 bits, runs another program once parameters are gathered."""
+    """Whose base, in 16 bits, runs another program once parameters are gathered; or is packed."""
     job, cluster = on_devices(*draw(1), 4)
     adapter = make_adapter(base=base)
-    job = msgspec.structs.replace(job, precision="bf16-mixed", method="lora", adapter=adapter)
+    method = "qlora" if base in QUANTIZED else "lora"
+    job = msgspec.structs.replace(job, precision="bf16-mixed", method=method, adapter=adapter)
     table = table_of(job, cluster)
     assert_rows_are_estimates(job, cluster, table, sampled(0, table))
 
 
-@pytest.mark.parametrize("changes", [{"optimizer": "adamw-8bit"}, {"method": "qlora"}])
-def test_what_cannot_be_sharded_is_still_spread(changes):
-    adapter = make_adapter(base="nf4-double") if "method" in changes else None
-    job = msgspec.structs.replace(
-        make_job(global_batch=8, precision="bf16"), **changes, adapter=adapter
-    )
-    job, cluster = on_devices(job, draw(0)[1], 4)
-    table = table_of(job, cluster)
-    assert set(table.zero.tolist()) == ({0, 1} if adapter is None else {0})
+def test_what_cannot_be_sharded_is_still_spread():
+    job = make_job(global_batch=8, precision="bf16", optimizer="adamw-8bit")
+    table = table_of(*on_devices(job, draw(0)[1], 4))
+    assert set(table.zero.tolist()) == {0, 1}
 
 
 def test_few_blocks_are_alike_where_one_is_unlike_the_others():
@@ -84,7 +101,10 @@ def test_few_blocks_are_alike_where_one_is_unlike_the_others():
 def test_every_way_of_spreading_is_among_the_rows():
     job, cluster = on_devices(make_job(global_batch=8), draw(0)[1], 4)
     table = table_of(job, cluster)
-    strategies = [strategy_at(job, table, row, "sdpa") for row in range(len(table.peak_bytes))]
+    strategies = [
+        strategy_at(job, table, row, "sdpa")
+        for row in np.flatnonzero(np.asarray(table.tp) == 1).tolist()
+    ]
     ways = {(s.zero, s.dp_replicate, s.dp_shard, s.accumulate) for s in strategies}
     expected = (
         {(zero, 1, 4) for zero in (1, 2, 3)} | {(zero, 2, 2) for zero in (2, 3)} | {(0, 4, 1)}

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from brimful.cost.estimate import allocatable_bytes, estimate
-from brimful.errors import UnsupportedError
+from brimful.cost.formula import missing_formula
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.search.solve import solve
 from brimful.search.space import CHUNKS, Pins
@@ -69,30 +70,37 @@ def on_devices(job, cluster, num_devices):
 
 def every(job, cluster):
     """Estimate every strategy by itself: (strategy, peak, seconds)."""
-    layers, share = job.model.num_layers, job.global_batch // cluster.num_devices
-    kinds = ["none", *(f"{k}:{n}" for k in ("full", "selective") for n in range(1, layers + 1))]
     rows = []
-    for micro_batch in (n for n in range(1, share + 1) if share % n == 0):
-        chunks = (n for n in CHUNKS if micro_batch * job.seq_len % n == 0)
-        ways = spreads(cluster.num_devices, accumulates=micro_batch < share)
-        for number, kind, spread in itertools.product(chunks, kinds, ways):
-            strategy = make_strategy(
-                micro_batch=micro_batch,
-                loss_chunks=number,
-                activation_checkpointing=kind,
-                **spread,
-            )
-            if not runs(job, strategy):
-                continue
+    for strategy in strategies(job, cluster.num_devices):
+        if runs(job, strategy) and not missing_formula(job, strategy, cluster.device):
             made = estimate(job, cluster, strategy)
             rows.append((strategy, made.predicted_peak_allocated_bytes, made.predicted_step_s))
     return rows
 
 
+def strategies(job, num_devices):
+    """Yield every strategy for devices of one node, whether this version runs it or not."""
+    layers = job.model.num_layers
+    kinds = ["none", *(f"{k}:{n}" for k in ("full", "selective") for n in range(1, layers + 1))]
+    for tp in (n for n in range(1, num_devices + 1) if num_devices % n == 0):
+        share = job.global_batch * tp // num_devices
+        for micro_batch in (n for n in range(1, share + 1) if share % n == 0):
+            chunks = (n for n in CHUNKS if micro_batch * job.seq_len % n == 0)
+            ways = spreads(num_devices // tp, accumulates=micro_batch < share)
+            for number, kind, spread in itertools.product(chunks, kinds, ways):
+                yield make_strategy(
+                    micro_batch=micro_batch,
+                    loss_chunks=number,
+                    activation_checkpointing=kind,
+                    tp=tp,
+                    **spread,
+                )
+
+
 def runs(job, strategy):
     try:
         return check_strategy(job, strategy) == strategy
-    except UnsupportedError:
+    except (InputError, UnsupportedError):
         return False
 
 
@@ -135,6 +143,28 @@ def test_the_optimum_is_that_of_trying_everything(number):
     assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
     assert found.record.num_considered == len(rows)
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
+
+
+@pytest.mark.parametrize(("num_devices", "precision"), [(2, "bf16-mixed"), (4, "bf16")])
+def test_the_optimum_may_cut_every_matrix(num_devices, precision):
+    """Of a model that is mostly vocabulary, which is gathered whole where it is sharded alone."""
+    job = make_job(
+        model=make_model(num_hidden_layers=2, vocab_size=2048),
+        precision=precision,
+        seq_len=12,
+        global_batch=2,
+    )
+    job, cluster = on_devices(job, draw(0)[1], num_devices)
+    rows = every(job, cluster)
+    assert {strategy.tp for strategy, _, _ in rows} == {1, 2}, "its key heads are two"
+    assert {strategy.zero for strategy, _, _ in rows if strategy.tp == 2} == (
+        {0} if num_devices == 2 else {2, 3}
+    )
+    found = solve(job, cluster, FREE, attention="sdpa", objective="memory")
+    assert found.record.num_considered == len(rows)
+    best, peak, _ = min(rows, key=lambda row: row[1])
+    assert found.plan.estimate.predicted_peak_allocated_bytes == peak
+    assert found.plan.strategy.tp == best.tp == 2
 
 
 def test_the_least_memory_is_that_of_trying_everything():

@@ -6,7 +6,7 @@ import pytest
 from brimful.cost.profiles import Dimensions, Term, dimensions
 from brimful.simulate.fit import TOKEN_FACTORS, WIDTH_FACTORS, add_terms, fit_size, value
 from brimful.simulate.small_models import SHAPES as TRACED
-from brimful.simulate.small_models import small_model
+from brimful.simulate.small_models import degree, small_model
 from samples import make_adapter, make_job
 
 pytestmark = pytest.mark.torch
@@ -85,15 +85,25 @@ def test_the_scales_of_a_fused_weight_are_found():
 
 
 def traced_dimensions(architecture, sizes):
+    tp = degree(architecture, sizes)
+    tuned = {"method": "lora", "adapter": make_adapter(rank=sizes.rank)} if tp == 1 else {}
     job = make_job(
         model=small_model(architecture, sizes, num_layers=1),
-        method="lora",
-        adapter=make_adapter(rank=sizes.rank),
         seq_len=sizes.seq_len,
         global_batch=sizes.micro_batch,
+        **tuned,
     )
     chunk_tokens = sizes.micro_batch * sizes.seq_len // 5
-    return dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens)
+    return dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp)
+
+
+@pytest.mark.parametrize("sizes", TRACED[:3])
+def test_sizes_of_a_cut_model_are_those_of_one_device(sizes):
+    """But for the residual stream: its tokens are parted, and its width is whole."""
+    whole, part = (traced_dimensions(name, sizes) for name in ("llama", "llama-tp"))
+    assert [getattr(part, d) for d in "BSFAKDVC"] == [getattr(whole, d) for d in "BSFAKDVC"]
+    assert part.n * degree("llama-tp", sizes) == part.B * part.S
+    assert whole.n == 0
 
 
 def products_alike(shapes):
@@ -107,7 +117,7 @@ def products_alike(shapes):
     return [names for names in alike.values() if len(names) > 1]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen3_moe", "llama-tp", "gemma2-tp"])
 @pytest.mark.parametrize("number", [3, len(TRACED)])
 def test_no_two_products_grow_alike_over_the_traced_shapes(number, architecture):
     """A rank of eight times the micro-batch, say, would make formulas that hold nowhere else."""

@@ -16,10 +16,11 @@ SMALLEST = "gpt2-tied.hf.fp32.sdpa.cpu"
 ADAPTED = "gpt2-tied+lora.hf.bf16.sdpa.cuda.selective"
 ROUTED = "qwen3_moe.hf.bf16.sdpa.cuda.selective"
 CAPPED = "gemma2-tied.hf.bf16.eager.cuda.selective"
+CUT = "llama-tp.hf.bf16.sdpa.cuda.selective"
 
 
 TODAY = dt.datetime.now(dt.UTC).date()
-KEYS = (SMALLEST, ADAPTED, ROUTED, CAPPED)
+KEYS = (SMALLEST, ADAPTED, ROUTED, CAPPED, CUT)
 
 
 @pytest.mark.parametrize("key", KEYS if ALL_CASES else [KEYS[TODAY.toordinal() % len(KEYS)]])

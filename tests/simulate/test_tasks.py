@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests.pretend.bf16_units import need_bf16_units
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
@@ -113,8 +114,15 @@ def allowed_bytes(num_bytes):
     return max(0.005 * num_bytes, MIB)
 
 
+def need_units(case):
+    """Skip convolutions in bf16 on a CPU that makes them in another way, without units for it."""
+    if "large_cnn" in str(case) and "bf16" in str(case):
+        need_bf16_units()
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
+    need_units(case)
     peak = measured(case).measured_peak_allocated_bytes
     difference = simulated(case).simulated_peak_allocated_bytes - peak
     assert abs(difference) <= allowed_bytes(peak)
@@ -122,6 +130,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
+    need_units(case)
     phases = {phase.phase: phase.num_bytes for phase in measured(case).phases}
     for phase in simulated(case).phases:
         difference = phase.num_bytes - phases[phase.phase]

@@ -27,9 +27,9 @@ def slow_disk(monkeypatch):
 
     gate, write = threading.Event(), saver.write_checkpoint
 
-    def wait_and_write(*arguments):
+    def wait_and_write(*arguments, **named):
         assert gate.wait(60)
-        return write(*arguments)
+        return write(*arguments, **named)
 
     monkeypatch.setattr(saver, "write_checkpoint", wait_and_write)
     yield gate

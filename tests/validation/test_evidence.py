@@ -52,6 +52,12 @@ LEAST_ROWS = {
     "techniques": 56,
     "quality": 21,
     "hf_trainer": 7,
+    "parallel_parity": 40,
+    "ranks": 30,
+    "reshard": 8,
+    "lost_workers": 30,
+    "deepspeed": 43,
+    "precision": 75,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -100,6 +106,8 @@ def test_its_cases_can_be_run_again(evidence):
     if evidence.part == "published":
         families = {row.family for row in evidence.rows}
         assert families == set(published_part.FAMILIES)
+        return
+    if evidence.part == "lost_workers":  # one run, whose command stands in the provenance
         return
     if evidence.part == "pretend_examples":
         assert {Example(row.script, row.arguments) for row in evidence.rows} == set(CASES)

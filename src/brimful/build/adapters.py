@@ -17,6 +17,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from brimful.build.experts import targets_as_named
+from brimful.build.parallel.own import whole
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
@@ -35,6 +36,7 @@ _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TASK_TYPE: dict[Task, str | None] = {
     "causal-lm": "CAUSAL_LM",
     "chat": "CAUSAL_LM",
+    "dpo": "CAUSAL_LM",
     "sequence-classification": "SEQ_CLS",
     "seq2seq": "SEQ_2_SEQ_LM",
     "module": None,
@@ -62,7 +64,8 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
 
     Args:
         skeleton: On ``meta``, in ``base_dtype(job)``.
-        job: Says which adapters; one of method ``full`` leaves the skeleton as it is.
+        job: Says which adapters; one of method ``full`` leaves the skeleton as it is, adapters
+            without targets are the frozen base alone.
 
     Returns:
         The same module; only what trains requires gradients.
@@ -81,7 +84,8 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     _check_trained(skeleton, adapter)
     if adapter.base in QUANTIZED:
         _quantize(skeleton, job, adapter)
-    _inject(skeleton, job, adapter, targets)
+    if targets:
+        _inject(skeleton, job, adapter, targets)
     _set_types(skeleton, job, adapter)
     if adapter.input_requires_grad:
         _let_inputs_require_grad(skeleton)
@@ -322,11 +326,11 @@ def merged_weight(layer: nn.Module, *, dtype: torch.dtype) -> torch.Tensor:
         Laid out as the base layer's.
     """
     transposed = isinstance(layer.get_base_layer(), Conv1D) or _was_transposed(layer)
-    base = full_weight(layer.get_base_layer()).float()
-    a, b = layer.lora_A[NAME].weight.float(), layer.lora_B[NAME].weight.float()
+    base = whole(full_weight(layer.get_base_layer())).float()
+    a, b = (whole(of[NAME].weight).float() for of in (layer.lora_A, layer.lora_B))
     rows = (base.T if transposed else base) + b @ a * layer.scaling[NAME]
     if NAME in layer.lora_magnitude_vector:
-        magnitude = layer.lora_magnitude_vector[NAME].weight.float()
+        magnitude = whole(layer.lora_magnitude_vector[NAME].weight).float()
         rows = (magnitude / rows.norm(dim=1))[:, None] * rows
     return (rows.T if transposed else rows).to(dtype).contiguous()
 

@@ -1,20 +1,28 @@
 """Putting a program together: the one place that turns a job and a strategy into something runs."""
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from brimful.build.checkpointing import checkpoint_blocks
+from brimful.build.deepspeed.engine import base_optimizer, build_engine
 from brimful.build.exactness import check_built
 from brimful.build.model import materialize
 from brimful.build.optimizers import build_optimizer
-from brimful.build.parallel import parallelize, parted, settle
+from brimful.build.parallel import build_mesh, parallelize, parted, settle
 from brimful.build.precision import build_scaler
 from brimful.build.program import Program
+from brimful.build.quantize import pack
+from brimful.build.reference import fill_reference, offload, reference_skeleton
 from brimful.build.root import Root
 from brimful.build.tasks import task_of
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, gathers
+
+HOST = torch.device("cpu")
 
 
 def build_program(job: Job, strategy: Strategy, device: torch.device) -> Program:
@@ -25,7 +33,13 @@ def build_program(job: Job, strategy: Strategy, device: torch.device) -> Program
         strategy: How it is run.
         device: Where: ``cpu``, ``cuda``, or the pretend ``gpu`` under a fake mode.
     """
-    return finish_program(job, strategy, device, build_skeleton(job, strategy))
+    return finish_program(
+        job,
+        strategy,
+        device,
+        build_skeleton(job, strategy),
+        reference=reference_skeleton(job, strategy),
+    )
 
 
 def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
@@ -33,30 +47,73 @@ def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
     return task_of(job).skeleton(job, strategy)
 
 
-def finish_program(
-    job: Job, strategy: Strategy, device: torch.device, skeleton: nn.Module
+def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
+    job: Job,
+    strategy: Strategy,
+    device: torch.device,
+    skeleton: nn.Module,
+    *,
+    reference: nn.Module | None = None,
+    host: torch.device = HOST,
 ) -> Program:
     """Turn a skeleton into a program; see ``build_program``.
 
     Apart from it because a skeleton must be built outside a fake mode, and the rest inside.
+
+    Args:
+        job: What is trained.
+        strategy: How it is run.
+        device: Where.
+        skeleton: Of ``build_skeleton``.
+        reference: Of ``build.reference.reference_skeleton``.
+        host: Where a reference is kept that is offloaded.
     """
     check_built(job, strategy, skeleton)
     if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
         check_attention(job, strategy, Place(device.type, _capability(device)))
     root = Root(skeleton, task_of(job))
-    parallelize(root, job, strategy, device)
+    mesh = build_mesh(strategy, device.type)
+    if gathers(strategy):
+        pack(skeleton)  # what is sharded is what holds a weight
+    if strategy.engine == "torch":
+        parallelize(root, job, strategy, mesh)
     model = materialize(skeleton, device=device, job=job)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
+    if reference is not None:
+        is_away = strategy.reference == "offloaded"
+        home = host if is_away else device
+        fill_reference(reference, model, job, device=device, host=home)
+        reference = offload(reference, device) if is_away else reference
+    spread = _spread(root, job, strategy, device, mesh)
     return Program(
         job=job,
         strategy=strategy,
-        root=settle(root, job, strategy, device),
+        root=spread.root,
         model=model,
-        loss=task_of(job).loss(model, strategy),
-        optimizer=build_optimizer(job, model, parted=parted(strategy, device)),
+        loss=task_of(job).loss(model, job, strategy),
+        optimizer=spread.optimizer,
         scaler=build_scaler(job),
         device=device,
+        mesh=mesh,
+        reference=reference,
     )
+
+
+class _Spread(NamedTuple):
+    """What a micro-batch is called through, and what updates."""
+
+    root: nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+def _spread(
+    root: Root, job: Job, strategy: Strategy, device: torch.device, mesh: DeviceMesh | None
+) -> _Spread:
+    if strategy.engine == "deepspeed":
+        engine = build_engine(root, job, strategy, device)
+        return _Spread(engine, base_optimizer(engine))
+    settled = settle(root, job, strategy, mesh)
+    return _Spread(settled, build_optimizer(job, root.model, parted=parted(strategy, mesh)))
 
 
 def _capability(device: torch.device) -> float:

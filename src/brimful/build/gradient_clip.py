@@ -1,12 +1,19 @@
 """The global gradient norm and the clip, in fp32 whatever the gradients are held in.
 
 Torch's own norm is of the gradients' type, so that one of bf16 gradients has three digits: the
-clip scales by a factor that is up to 0.4 % off and a log shows a staircase.
+clip scales by a factor that is up to 0.4 % off and a log shows a staircase. Nor does it take
+gradients that are sharded over different axes, or some of which are not sharded at all: here each
+device adds up the squares of its own pieces, and devices add up what they do not hold alike.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from brimful.build.parallel.own import own_memory
 
 _PIECE = 2**16
 """Elements that are summed at a time on a CPU, whose kernel widens what it is given into a copy:
@@ -14,21 +21,37 @@ _PIECE = 2**16
 number as it reads it."""
 _NEAR_ZERO = 1e-6
 """As in ``torch.nn.utils.clip_grad_norm_``: a norm of zero divides nothing."""
+Axes = tuple[Any, ...]
+"""Process groups over which a gradient is sharded; empty where every device holds all of it."""
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
     """Scale the gradients in place so that their global norm is at most ``max_norm``.
 
     Args:
-        parameters: All that train.
+        parameters: All that train, sharded over any axes or plain; of many devices all call this.
         max_norm: The bound; 0 only measures.
 
     Returns:
-        The norm before scaling, an fp32 scalar on the device.
+        The norm before scaling, a plain fp32 scalar on the device, the same on every device.
     """
     trained = list(parameters)
+    gradients = [p.grad for p in trained if p.grad is not None]
+    if not any(isinstance(g, DTensor) for g in gradients):
+        return _clip_plain(trained, gradients, max_norm)
+    norm = gradient_norm(trained)
+    if max_norm > 0:
+        factor = clip_factor(norm, max_norm)
+        torch._foreach_mul_([own_memory(g) for g in gradients], factor)
+    return norm
+
+
+def _clip_plain(
+    trained: list[torch.Tensor], gradients: list[torch.Tensor], max_norm: float
+) -> torch.Tensor:
     bound = max_norm if max_norm > 0 else float("inf")
-    if all(p.grad.dtype == torch.float32 for p in trained if p.grad is not None):
+    if all(g.dtype == torch.float32 for g in gradients):
         return torch.nn.utils.clip_grad_norm_(trained, bound)
     norm = gradient_norm(trained)
     if max_norm > 0:
@@ -36,14 +59,45 @@ def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch
     return norm
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def gradient_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the global norm of the gradients as they are, an fp32 scalar on the device."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if not gradients:
+    """Return the global norm of the gradients as they are, a plain fp32 scalar on the device."""
+    by_axes: dict[Axes, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            by_axes.setdefault(_axes(parameter.grad), []).append(own_memory(parameter.grad))
+    if not by_axes:
         return torch.tensor(0.0)
+    norms = {axes: _own_norm(pieces) for axes, pieces in by_axes.items()}
+    return norms[()] if norms.keys() == {()} else _joined(norms)
+
+
+def _axes(gradient: torch.Tensor) -> Axes:
+    """Return over which process groups a gradient's squares are to be added up."""
+    if not isinstance(gradient, DTensor):
+        return ()
+    assert not any(p.is_partial() for p in gradient.placements), "a gradient that was not reduced"
+    mesh = gradient.device_mesh
+    placed = enumerate(gradient.placements)
+    return tuple(mesh.get_group(axis) for axis, p in placed if not p.is_replicate())
+
+
+def _own_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     pieces = [piece for gradient in gradients for piece in _pieces(gradient)]
     norms = torch._foreach_norm(pieces, 2.0, torch.float32)  # noqa: SLF001 - as torch's clip does
     return torch.linalg.vector_norm(torch.stack(norms))
+
+
+def _joined(norms: dict[Axes, torch.Tensor]) -> torch.Tensor:
+    """Add up squares over the devices of each axis, those of all gradients sharded over it."""
+    squares = torch.stack(list(norms.values())).square()
+    for axis in dict.fromkeys(axis for axes in norms for axis in axes):
+        whose = [number for number, axes in enumerate(norms) if axis in axes]
+        sums = torch.stack([squares[number] for number in whose])
+        dist.all_reduce(sums, group=axis)
+        for number, total in zip(whose, sums.unbind(), strict=True):
+            squares[number] = total
+    return squares.sum().sqrt()
 
 
 def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:

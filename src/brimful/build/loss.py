@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from brimful.build.batch import IGNORE_INDEX
 from brimful.build.logits import finish, steps_of
+from brimful.build.parallel.collectives import gather_tokens
+from brimful.build.parallel.vocabulary import part_of, summed_cross_entropy
 from brimful.build.phases import phase
 
 CHUNK = "loss chunk"
@@ -38,6 +40,7 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         self.head = head
         self.num_chunks = num_chunks
         self.steps = steps_of(head)
+        self.part = part_of(head)
 
     def forward(
         self,
@@ -48,15 +51,18 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         """Return the sum of the unmasked tokens' losses divided by ``num_targets``.
 
         Args:
-            hidden_ND: [tokens, hidden].
+            hidden_ND: [tokens, hidden]; where the vocabulary is cut, this device's tokens, of which
+                all devices' are gathered.
             labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
             num_targets: Unmasked tokens of the whole optimizer step.
         """
+        if self.part is not None:
+            hidden_ND = gather_tokens(hidden_ND, self.part.group)  # noqa: N806
         if self.num_chunks == 1:
             return self._sum(hidden_ND, labels_N) / num_targets
         total = hidden_ND.new_zeros((), dtype=torch.float32)
         pairs = zip(hidden_ND.chunk(self.num_chunks), labels_N.chunk(self.num_chunks), strict=True)
-        with _no_weight_cache():
+        with without_weight_cache():
             for hidden, labels in pairs:
                 total = total + checkpoint(
                     self._sum, hidden, labels, use_reentrant=False, preserve_rng_state=False
@@ -67,13 +73,15 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         with phase(CHUNK):
             logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
             logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse
+            if self.part is not None:
+                return summed_cross_entropy(logits_NV, labels_N, self.part)
             return functional.cross_entropy(
                 logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
             )
 
 
 @contextlib.contextmanager
-def _no_weight_cache() -> Iterator[None]:
+def without_weight_cache() -> Iterator[None]:
     """Let autocast copy the head's weight anew for every chunk.
 
     One cached copy would gather the chunks' gradients in its own low precision; without it each is

@@ -1,5 +1,6 @@
 """The model: built on no device, moved to one, then filled, in the same way real or fake."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._guards import detect_fake_mode
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from brimful.build.adapters import adapt, base_dtype, initialize
@@ -14,6 +16,8 @@ from brimful.build.attention import IMPLEMENTATION
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.logits import LogitStep, mark_head
+from brimful.build.parallel.draw import DrawnWhole
+from brimful.build.parallel.own import own_memory, region_of
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.quantize import fill, full_shape, is_quantized
 from brimful.build.switch import use_fixed_capacity
@@ -30,6 +34,7 @@ GIVEN = "given_fields"
 _NO_KERNEL = "does not support an attention implementation"
 _REASON_LENGTH = 160
 _WEIGHT = "weight"
+_PADDING = "padding_idx"
 
 
 def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
@@ -154,14 +159,52 @@ def materialize(skeleton: nn.Module, *, device: torch.device, job: Job) -> nn.Mo
     if isinstance(skeleton, UserModule):
         _build_on(skeleton, device, job)
         return skeleton.train()
-    _allocate(skeleton, device)
+    allocate(skeleton, device)
     checkpoint = _checkpoint_of(skeleton, job)
     _fill_quantized(skeleton, device, checkpoint)
     if checkpoint is not None:
         load(checkpoint)
-    skeleton.initialize_weights()
-    initialize(skeleton, job)
+    with DrawnWhole():
+        with _padding_left(skeleton):
+            skeleton.initialize_weights()
+        _blank_padding(skeleton)
+        initialize(skeleton, job)
     return skeleton.train()
+
+
+def _padded(skeleton: nn.Module) -> list[tuple[Any, int]]:
+    """List the embeddings that are sharded and have a row of padding, and which it is."""
+    sharded = [m for m in skeleton.modules() if isinstance(getattr(m, _WEIGHT, None), DTensor)]
+    found = [(module, getattr(module, _PADDING, None)) for module in sharded]
+    return [(module, row) for module, row in found if row is not None]
+
+
+@contextlib.contextmanager
+def _padding_left(skeleton: nn.Module) -> Iterator[None]:
+    """Let no class blank rows of a shard inside the block.
+
+    Of a shard of a shard it would be the row of that number of every part (torch 2.13).
+    """
+    padded = _padded(skeleton)
+    for module, _ in padded:
+        setattr(module, _PADDING, None)
+    try:
+        yield
+    finally:
+        for module, row in padded:
+            setattr(module, _PADDING, row)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def _blank_padding(skeleton: Any) -> None:
+    """Set the row of padding to 0 where it is sharded: one row of a shard is a copy of it."""
+    head = skeleton.get_output_embeddings()
+    for module, padding in _padded(skeleton):
+        if head is not None and head.weight is module.weight:
+            continue  # drawn once more as the head's, the row of padding too
+        rows = region_of(module.weight)[0]
+        if rows.start <= padding < rows.stop and not hasattr(module.weight, LOADED):
+            own_memory(module.weight)[padding - rows.start] = 0
 
 
 def _checkpoint_of(model: nn.Module, job: Job) -> Checkpoint | None:
@@ -180,7 +223,7 @@ def _build_on(skeleton: UserModule, device: torch.device, job: Job) -> None:
         load(checkpoint)
 
 
-def _allocate(skeleton: nn.Module, device: torch.device) -> None:
+def allocate(skeleton: nn.Module, device: torch.device) -> None:
     """Replace every meta tensor by an empty one on ``device``, a shared one by one.
 
     ``Module.to_empty`` would allocate tied weights twice. Quantised weights are left: ``fill``
@@ -190,10 +233,17 @@ def _allocate(skeleton: nn.Module, device: torch.device) -> None:
     for module in skeleton.modules():
         for tensors in (module._parameters, module._buffers):  # noqa: SLF001
             for name, tensor in tensors.items():
-                if tensor is not None and not (is_quantized(module) and name == _WEIGHT):
+                if tensor is not None and not _is_made_by_fill(module, name):
                     if id(tensor) not in made:
                         made[id(tensor)] = _empty_like(tensor, device)
                     tensors[name] = made[id(tensor)]
+
+
+def _is_made_by_fill(module: nn.Module, name: str) -> bool:
+    """Whether ``fill`` makes a tensor; of a sharded one it fills what is there."""
+    return (
+        name == _WEIGHT and is_quantized(module) and not isinstance(getattr(module, name), DTensor)
+    )
 
 
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
+from brimful.build.deepspeed import held
 from brimful.build.precision.loss_scaling import LossScaler
 from brimful.job import Job
 from brimful.strategy import Strategy
@@ -14,7 +16,8 @@ from brimful.strategy import Strategy
 class Program:
     """Everything that a training step touches; ``scaler`` is None where no loss is scaled.
 
-    ``root`` is what a micro-batch is called through: it holds the model and nothing else.
+    ``root`` is what a micro-batch is called through: it holds the model and nothing else. ``mesh``
+    is None on one device. ``reference`` is the second model of a preference task, where it has one.
     """
 
     job: Job
@@ -25,15 +28,34 @@ class Program:
     optimizer: torch.optim.Optimizer
     scaler: LossScaler | None
     device: torch.device
+    mesh: DeviceMesh | None = None
+    reference: nn.Module | None = None
+
+
+def parameters(program: Program) -> list[torch.Tensor]:
+    """List the parameters as this device holds them."""
+    if program.strategy.engine == "deepspeed":
+        return held.parameters(program.model)
+    return list(program.model.parameters())
 
 
 def gradients(program: Program) -> list[torch.Tensor]:
     """List the gradients that exist now."""
+    if program.strategy.engine == "deepspeed":
+        return held.gradients(program.root, program.model)
     return [p.grad for p in program.model.parameters() if p.grad is not None]
+
+
+def own_optimizer(program: Program) -> torch.optim.Optimizer:
+    """Return the optimizer that holds this device's state: under ZeRO-1 that of its part."""
+    optimizer: torch.optim.Optimizer = getattr(program.optimizer, "optim", program.optimizer)
+    return optimizer
 
 
 def state_tensors(program: Program) -> list[torch.Tensor]:
     """List the tensors of the optimizer's state that exist now."""
-    local = getattr(program.optimizer, "optim", program.optimizer)  # ZeRO-1: this device's part
-    states = local.state.values()
-    return [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
+    states = own_optimizer(program).state.values()
+    found = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
+    if program.strategy.engine == "deepspeed":
+        return [*held.flat_pieces(program.root), *found]
+    return found

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from brimful.build.batch import Batch, count_targets
+from brimful.build.batch import Batch, blank, count_targets
+from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
-from brimful.build.parallel import sync_gradients
+from brimful.build.parallel import averaged_over, reshard, sync_gradients, without_sync
+from brimful.build.parallel.place import data_group, even_part, own_part, summed
 from brimful.build.phases import phase
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.precision.loss_scaling import is_finite, unscale
@@ -53,12 +55,21 @@ def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Ten
             with _forward_context(program):
                 loss = program.root(program, moved, num_targets)
         with phase("backward", program):
-            (loss if program.scaler is None else program.scaler.scaled(loss)).backward()
+            _backward(program, loss)
     return loss.detach()
 
 
+def _backward(program: Program, loss: torch.Tensor) -> None:
+    if deepspeed.runs(program):
+        deepspeed.backward(program, loss)
+        return
+    scaled = loss if program.scaler is None else program.scaler.scaled(loss)
+    times = averaged_over(program.root)
+    (scaled if times == 1 else scaled * times).backward()
+
+
 def _forward_context(program: Program) -> AbstractContextManager[None]:
-    sharded = gathers(program.strategy)
+    sharded = gathers(program.strategy) or deepspeed.runs(program)  # its root enters the context
     return forward_context(program.job.precision, program.device, is_sharded=sharded)
 
 
@@ -75,6 +86,8 @@ def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, boo
         RunError: No loss scale is small enough.
     """
     with phase("optimizer", program):
+        if deepspeed.runs(program):
+            return deepspeed.update(program, learning_rate=learning_rate)
         for group in program.optimizer.param_groups:
             group["lr"] = learning_rate
         grad_norm = _unscale_and_clip(program)
@@ -110,8 +123,8 @@ def train_step(
 
     Args:
         program: The program.
-        micro_batches: The step's micro-batches, on the host.
-        num_targets: Unmasked targets in all of them (``count_targets``).
+        micro_batches: This process's part of the step (``own_part``), on the host.
+        num_targets: Unmasked targets of the whole step (``count_targets``), on all devices.
         learning_rate: For this step.
 
     Raises:
@@ -120,11 +133,11 @@ def train_step(
     loss_scale = None if program.scaler is None else program.scaler.scale
     losses = []
     for number, batch in enumerate(micro_batches, start=1):
-        sync_gradients(program.root, program.strategy, is_last=number == len(micro_batches))
+        _announce(program, is_last=number == len(micro_batches))
         losses.append(micro_step(program, batch, num_targets=num_targets))
     grad_norm, skipped = update(program, learning_rate=learning_rate)
     return StepResult(
-        loss=torch.stack(losses).sum(),
+        loss=summed(torch.stack(losses).sum(), data_group(program.mesh)),
         grad_norm=grad_norm,
         num_targets=num_targets,
         skipped=skipped,
@@ -132,20 +145,41 @@ def train_step(
     )
 
 
+def _announce(program: Program, *, is_last: bool) -> None:
+    """Say to what spreads the program whether the next micro-batch is the last of a step."""
+    if deepspeed.runs(program):
+        deepspeed.mark_last(program, is_last=is_last)
+    else:
+        sync_gradients(program.root, program.strategy, is_last=is_last)
+
+
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def evaluate(program: Program, batches: Sequence[Batch]) -> float:
-    """Return the mean loss per unmasked target over ``batches``, in nats, without gradients."""
+    """Return the mean loss per unmasked target over ``batches``, in nats, without gradients.
+
+    Args:
+        program: The program; of many devices all call this.
+        batches: The whole sample, on the host; each device runs its own part of it.
+    """
     num_targets = count_targets(batches)
-    total = 0.0
+    total = torch.zeros((), dtype=torch.float64)
     program.model.eval()
     precision = program.job.precision
-    for batch in batches:
+    for batch in _own_sample(program, batches):
         with (
             phase("eval", program),
             micro_batch_context(precision),
             _forward_context(program),
         ):
-            share = program.root(program, batch.to(program.device), num_targets)
+            share = without_sync(program.root)(program, batch.to(program.device), num_targets)
             total += float(share)
+    reshard(program.root)
     program.model.train()
-    return total
+    return float(summed(total.to(program.device), data_group(program.mesh)))
+
+
+def _own_sample(program: Program, batches: Sequence[Batch]) -> Sequence[Batch]:
+    """Return what of a sample this process runs: as many as the others where all must gather."""
+    if gathers(program.strategy):
+        return even_part(batches, program.strategy, fill=blank)
+    return own_part(batches, program.strategy)

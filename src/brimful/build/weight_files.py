@@ -6,7 +6,8 @@ count as resident beside the model until it is closed.
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -132,25 +133,28 @@ def opened(file: Path) -> Iterator[Any]:
         ) from error
 
 
-def pieces(stored: Any) -> Iterator[tuple[slice, torch.Tensor]]:
+def pieces(
+    stored: Any, region: Sequence[slice] | None = None
+) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield the rows of a stored tensor, at most ``PIECE_BYTES`` at once where rows are that small.
 
     Args:
         stored: What ``get_slice`` of an opened file returns.
+        region: The part of it that is wanted, a slice per dimension; None: all of it.
 
     Yields:
-        Which rows, and their values on the host in the type of the file.
+        Which rows of that part, and their values on the host in the type of the file.
     """
-    shape = stored.get_shape()
-    if not shape:
+    if not stored.get_shape():
         yield slice(None), read_whole(stored)
         return
-    num_rows = shape[0]
-    row_bytes = 8 * max(1, torch.Size(shape[1:]).numel())
+    rows, *columns = region or [slice(0, length) for length in stored.get_shape()]
+    row_bytes = 8 * max(1, prod(column.stop - column.start for column in columns))
     step = max(1, PIECE_BYTES // row_bytes)
-    for start in range(0, num_rows, step):
-        rows = slice(start, min(start + step, num_rows))
-        yield rows, stored[rows.start : rows.stop]
+    for start in range(rows.start, rows.stop, step):
+        stop = min(start + step, rows.stop)
+        here = slice(start - rows.start, stop - rows.start)
+        yield here, stored[(slice(start, stop), *columns)]
 
 
 def read_whole(stored: Any) -> torch.Tensor:

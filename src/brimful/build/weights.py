@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from brimful.build.adapters import base_name
 from brimful.build.added_rows import fill_added
+from brimful.build.parallel.own import keep_own, own_memory, region_of
 from brimful.build.quantize import is_quantized
 from brimful.build.weight_files import FLOATS, find_files, opened, pieces, read_whole
 from brimful.build.weight_names import Matched, join, match
@@ -118,13 +120,25 @@ def read_into(checkpoint: Checkpoint, name: str, target: torch.Tensor) -> int:
     with opened(checkpoint.files[stored_name]) as tensors:
         stored = tensors.get_slice(stored_name)
         _check_type(checkpoint, stored_name, stored.get_dtype(), target)
-        rows = _rows_for(checkpoint, name, stored.get_shape(), target)
-        for where, values in pieces(stored):
-            rows[where].copy_(values)
-    num_added = target.numel() and (len(target) - len(rows) if target.ndim else 0)
-    if num_added:
-        fill_added(target, num_old=len(rows))
+        num_added = _num_added(checkpoint, name, stored.get_shape(), target)
+        if num_added and isinstance(target, DTensor):
+            whole = torch.empty(target.shape, dtype=target.dtype, device=target.device)
+            _read_with_added(stored, whole, num_added)
+            keep_own(target, whole)
+        elif num_added:
+            _read_with_added(stored, target, num_added)
+        else:
+            own = own_memory(target)
+            for where, values in pieces(stored, region_of(target)):
+                own[where].copy_(values)
     return num_added
+
+
+def _read_with_added(stored: Any, target: torch.Tensor, num_added: int) -> None:
+    num_old = len(target) - num_added
+    for where, values in pieces(stored):
+        target[where].copy_(values)
+    fill_added(target, num_old=num_old)
 
 
 def _plain_tensors(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -160,8 +174,9 @@ def _load_joined(checkpoint: Checkpoint) -> None:
     for joined in checkpoint.matched.joined:
         for name, values in join(joined, checkpoint.model, read).items():
             target = checkpoint.targets[name]
+            _num_added(checkpoint, name, values.shape, target)  # none: no token's row is joined
             with torch.no_grad():
-                _rows_for(checkpoint, name, values.shape, target).copy_(values)
+                keep_own(target, values)
             setattr(target, LOADED, True)
 
 
@@ -213,16 +228,16 @@ def _check_type(checkpoint: Checkpoint, name: str, dtype: str, target: torch.Ten
         )
 
 
-def _rows_for(
+def _num_added(
     checkpoint: Checkpoint, name: str, shape: Iterable[int], target: torch.Tensor
-) -> torch.Tensor:
-    """Return the part of ``target`` that a stored tensor fills: all, or the tokens it knows."""
+) -> int:
+    """Count the rows of ``target`` that a stored tensor does not fill: tokens it does not know."""
     stored, own = tuple(shape), tuple(target.shape)
     if stored == own:
-        return target
+        return 0
     grows = stored[1:] == own[1:] and len(stored) == len(own) and stored[:1] < own[:1]
     if grows and _counts_tokens(checkpoint, name):
-        return target[: stored[0]]
+        return int(own[0] - stored[0])
     raise InputError(
         f"{name} is {list(stored)} in {checkpoint.source} and {list(own)} in the model; give the "
         f"model's own weights, or the configuration that they were made with"
@@ -240,10 +255,14 @@ def _check_equal(checkpoint: Checkpoint, name: str, target: torch.Tensor, twin: 
     stored_name = checkpoint.matched.stored[name]
     with opened(checkpoint.files[stored_name]) as tensors:
         stored = tensors.get_slice(stored_name)
-        rows = _rows_for(checkpoint, name, stored.get_shape(), target)
+        num_added = _num_added(checkpoint, name, stored.get_shape(), target)
+        own, region = own_memory(target), region_of(target)
+        if num_added and region:
+            last = stored.get_shape()[0]
+            region = (slice(region[0].start, min(region[0].stop, last)), *region[1:])
         equal = all(
-            torch.equal(rows[where], values.to(rows.device, rows.dtype))
-            for where, values in pieces(stored)
+            torch.equal(own[where], values.to(own.device, own.dtype))
+            for where, values in pieces(stored, region)
         )
     if not equal:
         raise InputError(

@@ -1,8 +1,8 @@
 """The user's defaults, in one table; every output echoes them."""
 
-from brimful.job import Base, LossScale, Method, Optimizer, Precision
+from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Accumulate
+from brimful.strategy import Accumulate, Engine, Offload
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
@@ -14,6 +14,8 @@ OPTIMIZER = "adamw"
 ACTIVATION_CHECKPOINTING = "none"
 LOSS_CHUNKS = 1
 ACCUMULATE: Accumulate = "reduce-each"
+ENGINE: Engine = "torch"
+OFFLOAD: Offload = "none"
 MICRO_BATCH = 1
 NUM_STEPS = 100
 LEARNING_RATE = 3e-4
@@ -41,6 +43,8 @@ LORA_BASE: dict[Precision, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How a frozen base is held where the recipe's own type is fp32; any other recipe: ``same``."""
 QLORA_BASE: Base = "nf4-double"
 """As in the paper: Dettmers et al. 2023, arXiv:2305.14314, section 3."""
+PREFERENCE = Preference(beta=0.1, label_smoothing=0.0)
+"""As in TRL; beta as in the paper: Rafailov et al. 2023, arXiv:2305.18290, section 6."""
 WARMUP_SHARE = 0.1
 """Without --warmup-steps: this share of the steps."""
 

@@ -4,7 +4,15 @@ import argparse
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference
-from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, show, show_json
+from brimful.cli.output import (
+    DOES_NOT_FIT,
+    FITS,
+    estimate_json,
+    host_may_fit,
+    show,
+    show_host,
+    show_json,
+)
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
@@ -48,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         show(estimate_tables(*asked, predicted, cost=cost))
         if not predicted.fits:
             print("  brimful plan with the same job looks for a strategy that fits")
-    return FITS if predicted.fits else DOES_NOT_FIT
+        show_host(predicted.host)
+    return FITS if predicted.fits and host_may_fit(predicted.host) else DOES_NOT_FIT
 
 
 def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":

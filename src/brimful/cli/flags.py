@@ -13,11 +13,12 @@ import msgspec
 
 from brimful.cli import defaults
 from brimful.errors import InputError, unknown_name
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.hardware.gpus import count_devices, load_cluster
 from brimful.hardware.links import network_names
 from brimful.job import (
     PACKINGS,
+    PREFERENCE,
     SCALED,
     Adapter,
     Base,
@@ -27,6 +28,7 @@ from brimful.job import (
     Optimizer,
     Packing,
     Precision,
+    Preference,
     Schedule,
     Task,
     Upcast,
@@ -37,7 +39,19 @@ from brimful.models.kernels import attentions_of
 from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.plan import read_plan
-from brimful.strategy import Accumulate, Attention, Strategy, Zero, check_strategy, placed
+from brimful.strategy import (
+    Accumulate,
+    Attention,
+    Engine,
+    Offload,
+    Reference,
+    Strategy,
+    Zero,
+    check_strategy,
+    default_accumulate,
+    default_reference,
+    placed,
+)
 from brimful.units import parse_bytes, parse_count
 
 INFERENCE = "inference"
@@ -197,6 +211,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         type=size("--memory-limit"),
         help="use at most this much of it, e.g. 1.5GiB",
     )
+    add(
+        "--host-memory",
+        metavar="SIZE",
+        type=size("--host-memory"),
+        help="of a node's host; default: this machine's, unknown of others",
+    )
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -237,7 +257,19 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
     _add_number(add, "--clip", f"largest gradient norm, 0 is off; default {defaults.CLIP:g}")
     _add_whole(add, "--seed", f"of weights and data order; default {defaults.SEED}", least=0)
+    add_preference(parser)
     add_adapter(parser)
+
+
+def add_preference(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the loss over pairs of answers, which is part of the job."""
+    add = parser.add_argument_group(f"preferences (--task {PREFERENCE})").add_argument
+    default = defaults.PREFERENCE
+    _add_number(
+        add, "--dpo-beta", f"how dear it is to leave the reference; default {default.beta:g}"
+    )
+    smoothing = f"share of wrong labels; default {default.label_smoothing:g}"
+    _add_number(add, "--label-smoothing", smoothing)
 
 
 def add_adapter(parser: argparse.ArgumentParser) -> None:
@@ -308,8 +340,10 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     _add_whole(add, "--dp-replicate", f"groups that each hold a whole model; {rest}", many=searched)
     rest = "searched for without it" if searched else "default: the devices of a group"
     _add_whole(add, "--dp-shard", f"devices that share one copy; {rest}", many=searched)
+    rest = "searched for without it" if searched else "default 1"
+    cut = f"devices that share every matrix (tensor parallel); {rest}"
+    _add_whole(add, "--tp", cut, many=searched)
     later = "1; more is not planned by this version"
-    _add_whole(add, "--tp", f"devices that share every matrix: {later}")
     _add_whole(add, "--pp", f"stages of a pipeline: {later}")
     add(
         "--accumulate",
@@ -317,6 +351,22 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
         type=choice("accumulate", get_args(Accumulate)),
         help=f"gradients between micro-batches: {' or '.join(get_args(Accumulate))}; "
         f"default {defaults.ACCUMULATE}",
+    )
+    references = [name for name in get_args(Reference) if name != "none"]
+    add(
+        "--reference",
+        metavar="NAME",
+        type=choice("reference", tuple(references)),
+        help=f"what --task {PREFERENCE} compares with: {', '.join(references)}; default "
+        f"adapters-off where there are adapters, else resident",
+    )
+    _add_choice(add, "--engine", get_args(Engine), f"{defaults.ENGINE}; deepspeed is not searched")
+    add(
+        "--offload",
+        metavar="NAME",
+        type=choice("offload", get_args(Offload)),
+        help=f"kept on the host by --engine deepspeed: {', '.join(get_args(Offload))} (which takes "
+        f"the optimizer along); default {defaults.OFFLOAD}",
     )
 
 
@@ -367,7 +417,7 @@ def refuse_flags(args: argparse.Namespace) -> None:
     Raises:
         InputError: One was given; it would be ignored.
     """
-    for name in (*_JOB, *_STRATEGY, "gpus", "network", "memory_limit"):
+    for name in (*_JOB, *_STRATEGY, "gpus", "network", "memory_limit", "host_memory"):
         if getattr(args, name, None) is not None:
             raise InputError(
                 f"--{name.replace('_', '-')} stands beside the plan {args.model}, which already "
@@ -379,15 +429,17 @@ _ADAPTER = (
     "lora_rank", "lora_alpha", "lora_targets", "trained_modules", "adapter_dtype", "base", "upcast",
     "input_requires_grad",
 )  # fmt: skip
+_PREFERENCE = ("dpo_beta", "label_smoothing")
 _LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
     "task", "method", "precision", "optimizer", "schedule", "packing", "weights", "vocab_size",
     "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate", "warmup_steps",
     "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER, *_LOSS_SCALE,
+    *_PREFERENCE,
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
-    "zero", "dp_replicate", "dp_shard", "tp", "pp", "accumulate",
+    "zero", "dp_replicate", "dp_shard", "tp", "pp", "accumulate", "reference", "engine", "offload",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
@@ -398,10 +450,14 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def cluster_from(args: argparse.Namespace) -> Cluster:
-    """Resolve ``--gpus``, ``--network`` and ``--memory-limit``."""
+    """Resolve ``--gpus``, ``--network``, ``--memory-limit`` and ``--host-memory``."""
     name = _or(args.gpus, defaults.GPUS)
     limit = args.memory_limit
-    return load_cluster(name, memory_limit_bytes=limit, network_name=_or(args.network, ""))
+    cluster = load_cluster(name, memory_limit_bytes=limit, network_name=_or(args.network, ""))
+    if args.host_memory is None:
+        return cluster
+    given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)
+    return check_cluster(given)
 
 
 def job_from(args: argparse.Namespace) -> Job:
@@ -420,8 +476,9 @@ def job_from(args: argparse.Namespace) -> Job:
     each = _or(args.micro_batch, defaults.MICRO_BATCH)
     largest = max(each) if isinstance(each, list) else each
     global_batch = _or(args.global_batch, max(1, devices) * largest)
-    num_steps = _num_steps(args, model, seq_len * global_batch)
     task: Task = _or(args.task, default_task(model))
+    rows = 2 if task == PREFERENCE else 1
+    num_steps = _num_steps(args, model, seq_len * global_batch * rows)
     precision: Precision = _or(args.precision, defaults.PRECISION)
     optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
     method: Method = _or(args.method, defaults.METHOD)
@@ -448,6 +505,7 @@ def job_from(args: argparse.Namespace) -> Job:
             weight_decay=_or(args.weight_decay, defaults.WEIGHT_DECAY),
             clip=_or(args.clip, defaults.CLIP),
             seed=_or(args.seed, defaults.SEED),
+            preference=_preference_from(args, task),
         )
     )
 
@@ -485,6 +543,17 @@ def _loss_scale_from(args: argparse.Namespace, precision: Precision) -> LossScal
     given = {name: getattr(args, name) for name in _LOSS_SCALE}
     changes = {name: value for name, value in given.items() if value is not None}
     return msgspec.structs.replace(defaults.LOSS_SCALE, **changes)
+
+
+def _preference_from(args: argparse.Namespace, task: Task) -> Preference | None:
+    if task != PREFERENCE:
+        _refuse_without(args, _PREFERENCE, f"--task {task}", f"--task {PREFERENCE}")
+        return None
+    default = defaults.PREFERENCE
+    return Preference(
+        beta=_or(args.dpo_beta, default.beta),
+        label_smoothing=_or(args.label_smoothing, default.label_smoothing),
+    )
 
 
 def _refuse_without(
@@ -566,14 +635,19 @@ def _degrees_from(args: argparse.Namespace, num_devices: int) -> dict[str, Any]:
 def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
     checkpointing = _or(args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING)
+    degrees = _degrees_from(args, max(1, num_devices // (_or(args.tp, 1) * _or(args.pp, 1))))
+    engine = _or(args.engine, defaults.ENGINE)
     strategy = Strategy(
         micro_batch=_or(args.micro_batch, defaults.MICRO_BATCH),
         activation_checkpointing=checkpointing,
         loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
         attention=attention_from(args, job),
-        accumulate=_or(args.accumulate, defaults.ACCUMULATE),
+        accumulate=_or(args.accumulate, default_accumulate(engine, degrees["zero"])),
         tp=_or(args.tp, 1),
         pp=_or(args.pp, 1),
-        **_degrees_from(args, num_devices),
+        reference=_or(args.reference, default_reference(job)),
+        engine=engine,
+        offload=_or(args.offload, defaults.OFFLOAD),
+        **degrees,
     )
     return check_strategy(job, placed(strategy, num_devices))

@@ -21,6 +21,8 @@ VERBS = {
     "pretend": "run any script on a pretend GPU and read its memory",
     "train": "run a plan for real, measured",
     "report": "write the one-page report of a run",
+    "precision": "look at every module's numbers: what overflows, vanishes or is lost",
+    "export": "write a plan as what something else takes",
     "rules": "check rules of thumb on your model and GPU",
     "calibrate": "measure this machine's rates",
     "validate": "predict the published runs that are carried, and say how near that comes",
@@ -30,7 +32,7 @@ VERBS = {
 }
 
 
-JOB_VERBS = ("estimate", "plan", "simulate", "train")
+JOB_VERBS = ("estimate", "plan", "simulate", "train", "precision")
 """Verbs that take a job file where a model may stand."""
 
 

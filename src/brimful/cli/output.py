@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from brimful.cli.flags import Asked
-from brimful.plan import Estimate
+from brimful.plan import Estimate, HostMemory
 
 FITS, DOES_NOT_FIT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; an interrupted run is what a shell calls a process ended by Ctrl-C."""
@@ -32,6 +32,19 @@ def show_json(content: dict[str, Any]) -> None:
     """Print one JSON object."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
     print(text.decode())
+
+
+def show_host(host: HostMemory | None) -> None:
+    """Say where the host's memory does not suffice."""
+    from brimful.report.host import host_sentence
+
+    if sentence := host_sentence(host):
+        print(sentence)
+
+
+def host_may_fit(host: HostMemory | None) -> bool:
+    """Whether nothing is known that speaks against it."""
+    return host is None or host.fits is not False
 
 
 def inputs_json(asked: Asked) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from brimful.cli import defaults, flags
-from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, show, show_json
+from brimful.cli.output import (
+    DOES_NOT_FIT,
+    FITS,
+    estimate_json,
+    host_may_fit,
+    show,
+    show_host,
+    show_json,
+)
 from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -68,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     found = search(args)
     fits = found.record.rows[0].fits
+    host = found.plan.estimate.host if found.plan.estimate else None
     out = () if fits else _ways_out(found.plan)
     if args.output is not None:
         write_yaml(found.plan, args.output)
@@ -80,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
             _show_frontier(found)
         if args.explain:
             _show_why(why)
-    return FITS if fits else DOES_NOT_FIT
+        show_host(host)
+    return FITS if fits and host_may_fit(host) else DOES_NOT_FIT
 
 
 def search(args: argparse.Namespace) -> "Solution":
@@ -88,6 +98,7 @@ def search(args: argparse.Namespace) -> "Solution":
     from brimful.search.cheapest import solve_cheapest
     from brimful.search.solve import solve
 
+    _refuse_engine(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), flags.attention_from(args, job)
     if not needs_simulation(args):
@@ -116,6 +127,16 @@ def search(args: argparse.Namespace) -> "Solution":
         )
 
 
+def _refuse_engine(args: argparse.Namespace) -> None:
+    for name in ("engine", "offload"):
+        given = getattr(args, name)
+        if given not in {None, getattr(defaults, name.upper())}:
+            raise UnsupportedError(
+                f"--{name} {given} is not searched by this version, which can neither predict nor "
+                f"simulate it; brimful train with it runs the strategy that the flags say"
+            )
+
+
 def needs_simulation(args: argparse.Namespace) -> bool:
     """Whether no formula covers what the flags ask for, so that a search must simulate."""
     from brimful.cost.formula import missing_formula
@@ -130,13 +151,17 @@ def needs_simulation(args: argparse.Namespace) -> bool:
 def _pins(args: argparse.Namespace) -> "list[Pins]":
     """Return what is fixed: one value of each flag, or every combination of lists."""
     from brimful.search.space import Pins, possible
+    from brimful.strategy import default_reference
 
-    given = [getattr(args, name) for name in Pins._fields]
+    job = flags.job_from(args)
+    values = {name: getattr(args, name) for name in Pins._fields}
+    values["reference"] = values["reference"] or default_reference(job)
+    given = list(values.values())
     lists = [each if isinstance(each, list) else [each] for each in given]
     choices = [Pins(*values) for values in product(*lists)]
     if len(choices) == 1:
         return choices
-    return possible(flags.job_from(args), choices, flags.cluster_from(args).num_devices)
+    return possible(job, choices, flags.cluster_from(args).num_devices)
 
 
 def _ways_out(plan: "Plan") -> tuple[str, ...]:

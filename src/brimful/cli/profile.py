@@ -32,12 +32,20 @@ def run(args: argparse.Namespace) -> int:
     quiet_libraries()
     from brimful.cli.progress import Progress
     from brimful.files import write_bytes
-    from brimful.simulate.profile import data_folder, make_profile, program_named, shipped_keys
+    from brimful.simulate.profile import (
+        data_folder,
+        make_profile,
+        program_named,
+        shipped_eval_keys,
+        shipped_keys,
+    )
 
-    folder = args.output or data_folder()
-    keys = shipped_keys() if args.all else (program_named(args.key).key,)
+    if not args.all:
+        program_named(args.key)
+    keys = (*shipped_keys(), *shipped_eval_keys()) if args.all else (args.key,)
     written = []
     for key in keys:
+        folder = args.output or data_folder(key)
         with Progress(key, quiet=args.json) as progress:
             profile = make_profile(key, on_progress=progress.update_share)
         write_bytes(folder / f"{key}.json", msgspec.json.encode(profile))

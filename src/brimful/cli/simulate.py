@@ -7,8 +7,10 @@ import msgspec
 
 from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
+from brimful.rungs import EVAL, RESUME, SAVE
 
 if TYPE_CHECKING:
+    from brimful.plan import Plan
     from brimful.rungs import Simulation
 
 HELP = "run a plan's own code on a pretend GPU and read its memory"
@@ -34,7 +36,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True (default: PyTorch's)",
     )
+    parser.add_argument(
+        "--rank",
+        metavar="R",
+        type=flags.whole("--rank", least=0),
+        help="which of many devices (default: one that holds as much as any)",
+    )
+    names = f"{EVAL}, {SAVE}, {RESUME}"
+    parser.add_argument(
+        "--phases",
+        metavar="NAMES",
+        type=_phases,
+        default=(),
+        help=f"run more of a run's life than its steps: {names}, by comma, or all",
+    )
     flags.add_json(parser)
+
+
+def _phases(text: str) -> tuple[str, ...]:
+    known = (EVAL, SAVE, RESUME)
+    if text == "all":
+        return known
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        flags.choice("phase", known)(name)
+    return names
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,10 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
     quiet_libraries()
     from brimful.models.config import check_buildable
-    from brimful.report.text import inputs_table, owners_table, verdict_table
-    from brimful.report.words import fit_sentence, reserved_sentence
-    from brimful.simulate.run import simulate
-    from brimful.verdict import judge
 
     plan = Plan(
         schema=PLAN_SCHEMA,
@@ -62,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    simulation = simulate(*asked, allocator=args.allocator)
+    simulation = _simulated(args, asked)
     if args.output is not None:
         write_bytes(args.output, msgspec.json.encode(simulation))
     usable_bytes = limit_bytes(plan)
@@ -78,15 +100,38 @@ def run(args: argparse.Namespace) -> int:
                 "fits": fits,
             }
         )
-        return FITS if fits else DOES_NOT_FIT
+    else:
+        _show(plan, simulation, usable_bytes)
+    return FITS if fits else DOES_NOT_FIT
+
+
+def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
+    from brimful.simulate.run import simulate
+
+    simulation = simulate(*asked, allocator=args.allocator, rank=args.rank)
+    if not args.phases:
+        return simulation
+    from brimful.simulate.lifetime import simulate_phases, with_phases
+    from brimful.train.keeping import KEEPING
+
+    return with_phases(simulation, simulate_phases(*asked, KEEPING, args.phases))
+
+
+def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
+    from brimful.report.text import inputs_table, owners_table, verdict_table
+    from brimful.report.words import collectives_sentence, fit_sentence, reserved_sentence
+    from brimful.verdict import judge
+
     show(
-        inputs_table(*asked),
+        inputs_table(plan.job, plan.cluster, plan.strategy),
         "",
         verdict_table(judge(plan, simulation, None)),
         "",
         owners_table(simulation),
         "",
     )
+    if simulation.collectives:
+        print(collectives_sentence(simulation.collectives))
     print(
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
@@ -97,7 +142,6 @@ def run(args: argparse.Namespace) -> int:
         if simulation.reserved is None
         else reserved_sentence(simulation.reserved)
     )
-    return FITS if fits else DOES_NOT_FIT
 
 
 def _fits(simulation: "Simulation", usable_bytes: int) -> bool:

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
-from brimful.cli import data_flags, flags
+from brimful.cli import data_flags, defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from brimful.job import Job
+    from brimful.launch.local import Group
     from brimful.measure.reading import Reading
     from brimful.plan import Plan
     from brimful.rungs import Simulation
     from brimful.search.record import SearchRecord
     from brimful.search.solve import Solution
     from brimful.train.data.source import DataSource
+    from brimful.train.observers import Observer
     from brimful.train.result import TrainResult
     from brimful.train.settings import RunSettings
 
@@ -46,6 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--eval-every", type=every, metavar="N", help="steps between held-out losses")
     add("--merge", action="store_true", help="hand adapters over inside the model")
     add("--track", metavar="NAMES", help=f"{' and '.join(get_args(Tracker))}, by comma")
+    tries = flags.whole("--max-restarts", least=0)
+    add("--max-restarts", type=tries, metavar="N", help="restarts of lost workers; default 3")
+    wait = flags.whole("--collective-timeout")
+    add(
+        "--collective-timeout",
+        type=wait,
+        metavar="S",
+        help="seconds that a worker waits for the others; default 600",
+    )
     add("--preview", action="store_true", help="print one sample with its mask, and stop")
     data_flags.add_data(parser)
     flags.add_job(parser)
@@ -65,20 +78,16 @@ def run(args: argparse.Namespace) -> int:
     planned = _planned(args)
     if not planned.fits:
         return _refuse(planned)
-    from brimful.measure.meter import meter_for
     from brimful.models.config import check_buildable
-    from brimful.train.loop import train
-    from brimful.train.observers import PlainObserver, make_observer
 
     plan = planned.plan
     check_buildable(plan.job.model)
-    meter = meter_for(plan.cluster.device.kernels)
-    if not args.json:
+    if not args.json and _speaks():
         _show_plan(planned)
-    # With --json standard output is one object, for a program.
-    observer = PlainObserver(sys.stderr) if args.json else make_observer()
-    result = train(plan, settings, observer=observer, meter=meter)
-    _keep(planned, meter.reading, result, args.out)
+    result, readings = _trained(args, plan, settings)
+    if not _speaks():
+        return INTERRUPTED if result.interrupted else FITS
+    _keep(planned, readings, result, args.out)
     if args.json:
         model = None if result.model is None else str(result.model)
         told = {**msgspec.structs.asdict(result), "model": model}
@@ -86,6 +95,66 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(plan, result, settings)
     return INTERRUPTED if result.interrupted else FITS
+
+
+def _speaks() -> bool:
+    """Whether this process is the one of its group that speaks to the user."""
+    from brimful.train.world import place_here
+
+    place = place_here()
+    return place is None or place.rank == 0
+
+
+def _trained(
+    args: argparse.Namespace, plan: "Plan", settings: "RunSettings"
+) -> "tuple[TrainResult, tuple[Reading | None, ...]]":
+    """Train in this process, as one of a group that was started for us, or in a group of ours."""
+    from brimful.strategy import world_size
+    from brimful.train.world import place_here
+
+    # With --json standard output is one object, for a program.
+    observer = _to_stderr if args.json else _observer
+    if place_here() is None and world_size(plan.strategy) == 1:
+        return _trained_alone(plan, settings, observer())
+    from brimful.launch.local import launch
+    from brimful.launch.worker import checked, work
+
+    group = _group(args)
+    if place_here() is None:
+        end = launch(plan, settings, group, observer=observer)
+    else:
+        end = work(plan, settings, observer=observer, timeout_s=group.timeout_s)
+    return checked(end), end.readings
+
+
+def _trained_alone(
+    plan: "Plan", settings: "RunSettings", observer: "Observer"
+) -> "tuple[TrainResult, tuple[Reading | None, ...]]":
+    from brimful.measure.meter import meter_for
+    from brimful.train.loop import train
+
+    meter = meter_for(plan.cluster.device.kernels)
+    result = train(plan, settings, observer=observer, meter=meter)
+    return result, (meter.reading,)
+
+
+def _observer() -> "Observer":
+    from brimful.train.observers import make_observer
+
+    return make_observer()
+
+
+def _to_stderr() -> "Observer":
+    from brimful.train.observers import PlainObserver
+
+    return PlainObserver(sys.stderr)
+
+
+def _group(args: argparse.Namespace) -> "Group":
+    from brimful.launch.local import Group
+
+    given = {"max_restarts": args.max_restarts, "timeout_s": args.collective_timeout}
+    return Group(**{name: value for name, value in given.items() if value is not None})
 
 
 class _Planned(NamedTuple):
@@ -113,27 +182,51 @@ class _Planned(NamedTuple):
 
 def _planned(args: argparse.Namespace) -> _Planned:
     """Return the plan that is run: the file's, the resumed run's own, or the best found now."""
-    from brimful.hardware.cluster import check_one_device
     from brimful.plan import read_plan
     from brimful.run_files import PLAN_FILE
 
     if flags.is_plan(args.model):
         flags.refuse_flags(args)
         plan = read_plan(Path(args.model))
-        check_one_device(plan.cluster)
         return _known(_predicted_anew(plan, Path(args.model)))
-    check_one_device(flags.cluster_from(args))
     started = args.out / PLAN_FILE
     if args.resume and started.is_file():
         from brimful.train.run_folder import check_same_job
 
         plan = read_plan(started)
         check_same_job(plan.job, flags.job_from(args))
-        flags.refuse_other_strategy(args, plan.strategy)
-        return _known(plan)
+        if not _is_resized(args, plan):
+            flags.refuse_other_strategy(args, plan.strategy)
+            return _known(plan)
+    if args.engine not in {None, defaults.ENGINE}:
+        return _known(_as_asked(args))
     found, simulation = _searched(args)
     best = found.record.rows[0]
     return _Planned(found.plan, (best.peak_bytes, found.record.rung), found.record, simulation)
+
+
+def _as_asked(args: argparse.Namespace) -> "Plan":
+    """Plan what the flags say, and nothing else: of this engine nothing is predicted."""
+    from brimful.plan import PLAN_SCHEMA, Plan
+    from brimful.search.space import Pins
+
+    for name in Pins._fields:
+        values = getattr(args, name)
+        if isinstance(values, list):
+            raise InputError(
+                f"--{name.replace('_', '-')} {','.join(map(str, values))} is a list to search, and "
+                f"engine={args.engine} is not searched; give one value"
+            )
+    job, cluster, strategy = flags.asked(args)
+    return Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
+
+
+def _is_resized(args: argparse.Namespace, plan: "Plan") -> bool:
+    """Whether the run goes on with more or fewer devices than it began with."""
+    from brimful.hardware.gpus import count_devices
+    from brimful.strategy import world_size
+
+    return args.gpus is not None and count_devices(args.gpus) != world_size(plan.strategy)
 
 
 def _known(plan: "Plan") -> _Planned:
@@ -179,7 +272,8 @@ def _fit_words(planned: _Planned) -> str:
     from brimful.report.words import NO_FORMULA, fit_sentence
 
     if planned.peak is None:
-        return f"{NO_FORMULA}; brimful simulate traces it"
+        is_torch = planned.plan.strategy.engine == "torch"
+        return f"{NO_FORMULA}; {'brimful simulate traces it' if is_torch else 'it is measured'}"
     peak_bytes, rung = planned.peak
     fit = fit_sentence(peak_bytes=peak_bytes, usable_bytes=limit_bytes(planned.plan))
     return f"{fit} ({rung})"
@@ -187,12 +281,14 @@ def _fit_words(planned: _Planned) -> str:
 
 def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
     """Replace the prediction of a plan that was edited: a verdict is on what is run."""
-    from brimful.cost.estimate import estimate
+    from brimful.cost.estimate import estimate_or_none
     from brimful.units import format_bytes
 
     if plan.estimate is None:
         return plan
-    now = estimate(plan.job, plan.cluster, plan.strategy)
+    now = estimate_or_none(plan.job, plan.cluster, plan.strategy)
+    if now is None:
+        return msgspec.structs.replace(plan, estimate=None)
     before_bytes = plan.estimate.predicted_peak_allocated_bytes
     if now.predicted_peak_allocated_bytes != before_bytes:
         print(
@@ -280,8 +376,10 @@ def _trackers(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _keep(planned: _Planned, reading: "Reading | None", result: "TrainResult", out: Path) -> None:
-    """Write what the report reads beside what the loop wrote."""
+def _keep(
+    planned: _Planned, readings: "Sequence[Reading | None]", result: "TrainResult", out: Path
+) -> None:
+    """Write what the report reads beside what the loop wrote: of many devices, the hottest's."""
     from brimful.files import write_bytes
     from brimful.measure.reading import measurement
     from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE, SIMULATION_FILE
@@ -290,9 +388,11 @@ def _keep(planned: _Planned, reading: "Reading | None", result: "TrainResult", o
         write_bytes(out / SEARCH_FILE, msgspec.json.encode(planned.record))
     if planned.simulation is not None:
         write_bytes(out / SIMULATION_FILE, msgspec.json.encode(planned.simulation))
-    if reading is not None:
+    found = [reading for reading in readings if reading is not None]
+    if found:
+        hottest = max(found, key=lambda reading: reading.measured_peak_allocated_bytes)
         measured = measurement(
-            reading, process_bytes=result.peak_bytes, step_s=result.median_step_s
+            hottest, process_bytes=result.peak_bytes, step_s=result.median_step_s
         )
         write_bytes(out / MEASUREMENT_FILE, msgspec.json.encode(measured))
 

@@ -19,6 +19,12 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         context_high_bytes: The same at most.
         nccl_low_bytes: Buffers of a process group, at least.
         nccl_high_bytes: The same at most.
+        cpu_process_low_bytes: Resident memory of a process that trains on a CPU, of its libraries
+            and all else that is no tensor, at least.
+        cpu_process_high_bytes: The same at most.
+        cuda_process_low_bytes: Of one that trains on a GPU: CUDA's libraries are in it, at least.
+        cuda_process_high_bytes: The same at most.
+        host_kept: Share of a CPU's peak that the host's allocator keeps beyond it, at most.
     """
 
     time_band: float
@@ -29,6 +35,11 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     context_high_bytes: int
     nccl_low_bytes: int
     nccl_high_bytes: int
+    cpu_process_low_bytes: int
+    cpu_process_high_bytes: int
+    cuda_process_low_bytes: int
+    cuda_process_high_bytes: int
+    host_kept: float
 
 
 DATASHEET = Assumptions(
@@ -40,6 +51,11 @@ DATASHEET = Assumptions(
     context_high_bytes=int(1.8e9),
     nccl_low_bytes=int(0.11e9),
     nccl_high_bytes=int(0.69e9),
+    cpu_process_low_bytes=int(0.36e9),
+    cpu_process_high_bytes=int(0.7e9),
+    cuda_process_low_bytes=int(1.0e9),
+    cuda_process_high_bytes=int(4.0e9),
+    host_kept=0.2,
 )
 CALIBRATED = msgspec.structs.replace(DATASHEET, time_band=0.25)
 
@@ -75,7 +91,22 @@ def describe(device: Device, *, gathers: bool = False, num_groups: int = 0) -> t
                 f"NCCL {assumed.nccl_low_bytes / 1e9} to {assumed.nccl_high_bytes / 1e9} GB "
                 f"for each of {num_groups} process groups (published runs)"
             )
+    lines.append(_host_words(device, assumed))
     return tuple(lines)
+
+
+def _host_words(device: Device, assumed: Assumptions) -> str:
+    if device.kernels == "cuda":
+        low, high = assumed.cuda_process_low_bytes, assumed.cuda_process_high_bytes
+        return (
+            f"host: a process takes {low / 1e9} to {high / 1e9} GB beside what is counted "
+            f"(assumed, not measured)"
+        )
+    low, high = assumed.cpu_process_low_bytes, assumed.cpu_process_high_bytes
+    return (
+        f"host: a process takes {low / 1e9} to {high / 1e9} GB beside its tensors, and the "
+        f"allocator keeps up to {assumed.host_kept:.0%} of these (validation/host_memory.json)"
+    )
 
 
 def _rates_words(device: Device, assumed: Assumptions) -> str:

@@ -102,13 +102,14 @@ def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> P
 
     Args:
         job: What is trained.
-        micro_batch: Sequences of a forward pass.
+        micro_batch: Samples of a forward pass.
         tp: Devices that share every matrix.
     """
     if not job.model.hidden_size:
         return ProductSize(0.0, 0.0)
     return ProductSize(
-        np.asarray(micro_batch) * job.seq_len, job.model.hidden_size / np.asarray(tp)
+        np.asarray(micro_batch) * (job.rows_per_sample * job.seq_len),
+        job.model.hidden_size / np.asarray(tp),
     )
 
 

@@ -8,7 +8,7 @@ gradient is there, which makes it a peak of its own.
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.family import Family, family_micro_batches, family_tokens
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Peak
 from brimful.job import Job
@@ -56,14 +56,15 @@ def embedding_bytes(job: Job, family: Family) -> tuple[int, int]:
         job: What is trained.
         family: The strategies, none of which gathers parameters.
     """
-    model, num_tokens = job.model, family.micro_batch * job.seq_len
+    model, num_tokens = job.model, family_tokens(job, family)
     element = RECIPES[job.precision].gradient
+    vocab_size = -(-model.vocab_size // family.tp)
     taken = embedding_workspace(
-        num_tokens=num_tokens, vocab_size=model.vocab_size, hidden_size=model.hidden_size
+        num_tokens=num_tokens, vocab_size=vocab_size, hidden_size=model.hidden_size
     )
     is_added = model.tied_embeddings or family_micro_batches(job, family) > 1 or family.is_spread
     beside = num_tokens * model.hidden_size * element
-    beside += is_added * model.vocab_size * model.hidden_size * element
+    beside += is_added * vocab_size * model.hidden_size * element
     return taken, beside
 
 

@@ -4,9 +4,13 @@ import numpy as np
 
 from brimful.cost.assumptions import assumptions_for, describe
 from brimful.cost.efficiency import size_of
-from brimful.cost.family import family_of
+from brimful.cost.eval_phase import other_phases
+from brimful.cost.exchange import exchange_seconds, sent_of
+from brimful.cost.family import family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
+from brimful.cost.host import host_memory
 from brimful.cost.memory import items_at_peak, phase_peaks, profile_for, step_memory
+from brimful.cost.preference import copied_as_moved
 from brimful.cost.speed import speed_of
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_seconds, with_traffic
@@ -33,15 +37,20 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     device = cluster.device
     check_formula(job, strategy, device)
     family = family_of(job, strategy)
-    profile = profile_for(job, strategy.attention, device, family.recompute, gathers=family.gathers)
+    profile = profile_for(job, strategy.attention, device, family)
     memory = step_memory(job, strategy, profile, device)
-    phases = phase_peaks(memory)
+    phases = (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
     peak = max(phase.num_bytes for phase in phases)
-    moved = update_bytes(memory.states)
+    moved = update_bytes(memory.states) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
-    size = size_of(job, strategy.micro_batch)
+    size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     alone = step_seconds(work, job, device, size)
-    seconds = _step_time(alone and with_traffic(alone, traffic_seconds(job, family, cluster)))
+    waited = family_micro_batches(job, family) * exchange_seconds(
+        job, family, cluster, sent_of(job, family)
+    )
+    seconds = _step_time(
+        alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
+    )
     speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
     assumed = assumptions_for(device)
     return Estimate(
@@ -60,6 +69,7 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         tokens_per_s=speed.tokens_per_s,
         mfu=speed.mfu,
         hfu=speed.hfu,
+        host=host_memory(job, cluster, strategy, phases),
     )
 
 
@@ -71,7 +81,7 @@ def estimate_or_none(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate
 
 
 def _step_time(seconds: StepSeconds | None) -> StepTime | None:
-    if seconds is None or np.isnan(seconds.exposed_s).any():
+    if seconds is None or np.isnan(seconds.exposed_s + seconds.memory_s).any():
         return None
     return StepTime(
         matrix_s=float(seconds.matrix_s[0]),
@@ -97,7 +107,7 @@ def limit_bytes(plan: Plan) -> int:
 
 def num_groups(strategy: Strategy) -> int:
     """Count the process groups that a device belongs to: one per axis of more than one device."""
-    return (strategy.dp_replicate > 1) + (strategy.dp_shard > 1)
+    return (strategy.dp_replicate > 1) + (strategy.dp_shard > 1) + (strategy.tp > 1)
 
 
 def _reserved(peak: int, device: Device, strategy: Strategy) -> Band | None:

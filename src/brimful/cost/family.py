@@ -23,6 +23,7 @@ from brimful.job import Job
 from brimful.strategy import (
     Accumulate,
     Recompute,
+    Reference,
     Strategy,
     Zero,
     data_parallel,
@@ -45,6 +46,8 @@ class Family(NamedTuple):
         num_shards: Devices that share one copy of what is sharded: a number, or an array of
             strategies beside ``num_blocks``.
         accumulate: What happens to gradients between micro-batches.
+        reference: Where a preference task's reference model is.
+        tp: Devices that share every matrix.
     """
 
     micro_batch: int
@@ -56,10 +59,12 @@ class Family(NamedTuple):
     num_data_parallel: int = 1
     num_shards: ArrayLike = 1
     accumulate: Accumulate = "reduce-each"
+    reference: Reference = "none"
+    tp: int = 1
 
     @property
     def is_spread(self) -> bool:
-        """Whether it runs on several devices."""
+        """Whether several devices see different samples."""
         return self.num_data_parallel > 1
 
     @property
@@ -83,6 +88,8 @@ def family_of(job: Job, strategy: Strategy) -> Family:
         num_data_parallel=data_parallel(strategy),
         num_shards=strategy.dp_shard,
         accumulate=strategy.accumulate,
+        reference=strategy.reference,
+        tp=strategy.tp,
     )
 
 
@@ -119,14 +126,21 @@ def family_chunks(job: Job, family: Family) -> int:
 
     Cutting 10 tokens into 6 chunks gives 5 of 2: ``Tensor.chunk`` rounds their size up.
     """
-    return -(-family.micro_batch * job.seq_len // family_dimensions(job, family).C)
+    return -(-family_tokens(job, family) // family_dimensions(job, family).C)
+
+
+def family_tokens(job: Job, family: Family) -> int:
+    """Count the tokens of a micro-batch, padding included."""
+    return family.micro_batch * job.rows_per_sample * job.seq_len
 
 
 def family_dimensions(job: Job, family: Family) -> Dimensions:
     """Collect the sizes of the family's formulas; the last chunk may be smaller than this says."""
-    tokens = family.micro_batch * job.seq_len
     return dimensions(
-        job, micro_batch=family.micro_batch, chunk_tokens=-(-tokens // family.loss_chunks)
+        job,
+        micro_batch=family.micro_batch * job.rows_per_sample,
+        chunk_tokens=-(-family_tokens(job, family) // family.loss_chunks),
+        tp=family.tp,
     )
 
 

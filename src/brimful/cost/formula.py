@@ -6,6 +6,7 @@ Formulas come from traces (``profiles.py``), so this is a list of the programs t
 from typing import Any, NamedTuple
 
 from brimful.cost.family import family_of
+from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import is_shipped
 from brimful.cost.programs import (
     HALF,
@@ -23,7 +24,7 @@ from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Strategy
 
-TASKS: frozenset[Task] = frozenset({"causal-lm", "chat"})
+TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
@@ -75,9 +76,14 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
 
     Args:
         job: What is trained.
-        strategy: How; only its attention and its kind of checkpointing matter.
+        strategy: How; only its attention, its kind of checkpointing, ``zero`` and ``tp`` matter.
         device: On what; only whose kernels it has matters.
     """
+    if strategy.engine != "torch":
+        return (
+            f"engine={strategy.engine} has no formula to predict from, and is not simulated; "
+            f"brimful train measures it, and engine=torch is predicted"
+        )
     untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
     covered = {
         f"task={job.task}": job.task in TASKS,
@@ -93,8 +99,11 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"{' and '.join(missing)} has no formula to predict from; brimful plan and brimful "
             f"simulate trace it instead"
         )
-    unlike = untraced_attention(job.model, job.precision, strategy.attention, device.kernels)
-    return unlike or _unshipped(job, strategy, device)
+    unlike = untraced_attention(
+        job.model, job.precision, strategy.attention, device.kernels, tp=strategy.tp
+    )
+    unasked = missing_reference(job, strategy.attention, strategy.reference, device.kernels)
+    return unlike or _unshipped(job, strategy, device) or unasked
 
 
 def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
@@ -106,14 +115,13 @@ def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
             f"or precision={job.precision.removesuffix('-mixed')}, or brimful simulate, which "
             f"traces it"
         )
-    program = program_of(
-        job, strategy.attention, device.kernels, family.recompute, gathers=family.gathers
-    )
+    recompute, gathers, tp = family.recompute, family.gathers, family.tp
+    program = program_of(job, strategy.attention, device.kernels, recompute, gathers=gathers, tp=tp)
     if is_shipped(program.key):
         return ""
-    checkpointing = strategy.activation_checkpointing
+    checkpointing, cut = strategy.activation_checkpointing, f"tp={tp}, " if tp > 1 else ""
     return (
-        f"{job.model.name} with method={job.method}, attention={strategy.attention} and "
+        f"{job.model.name} with {cut}method={job.method}, attention={strategy.attention} and "
         f"activation_checkpointing={checkpointing} on {device.kernels} has no formula to predict "
         f"from (no profile {program.key}); brimful plan and brimful simulate trace it instead"
     )

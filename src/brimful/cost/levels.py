@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.profiles import Group, Profile, Run
+from brimful.cost.profiles import EventKind, Group, Profile, Run
 from brimful.cost.spread import NUM_PIECES, has_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
 
@@ -140,35 +140,36 @@ class _Outline(NamedTuple):
     caused: tuple[tuple[int, int, Group], ...]
 
 
-_outlines: dict[tuple[int, int], tuple[Profile, _Outline]] = {}
-_caused: dict[int, tuple[Profile, Mask]] = {}
-"""By profile and work, and by profile; a profile is kept, so that its number stays its own."""
+_Kinds = tuple[EventKind, ...]
+_outlines: dict[tuple[int, tuple[int, ...]], tuple[_Kinds, _Outline]] = {}
+_caused: dict[int, tuple[_Kinds, Mask]] = {}
+"""By kinds and events, and by kinds, which are kept, so that their number stays their own."""
 
 
 def _outline(profile: Profile, run: Run) -> _Outline:
-    key = (id(profile), run.work)
+    key = (id(profile.kinds), profile.works[run.work].events)
     if key not in _outlines:
-        _outlines[key] = (profile, _make_outline(profile, run))
+        _outlines[key] = (profile.kinds, _make_outline(profile, key[1]))
     return _outlines[key][1]
 
 
-def _is_caused(profile: Profile) -> Mask:
+def _is_caused(kinds: _Kinds) -> Mask:
     """Tell which kinds happen once per member of a group: [kinds]."""
-    if id(profile) not in _caused:
-        flags = np.array([bool(kind.origin) for kind in profile.kinds], dtype=np.bool_)
-        _caused[id(profile)] = (profile, flags)
-    return _caused[id(profile)][1]
+    if id(kinds) not in _caused:
+        flags = np.array([bool(kind.origin) for kind in kinds], dtype=np.bool_)
+        _caused[id(kinds)] = (kinds, flags)
+    return _caused[id(kinds)][1]
 
 
-def _make_outline(profile: Profile, run: Run) -> _Outline:
-    events = np.array(profile.works[run.work].events, dtype=np.int64)
+def _make_outline(profile: Profile, numbers: tuple[int, ...]) -> _Outline:
+    events = np.array(numbers, dtype=np.int64)
     base = len(profile.kinds) - 2 * NUM_PIECES if has_pieces(profile) else len(profile.kinds)
     is_piece = events >= base
     pieces = np.zeros((len(events), 2, NUM_PIECES))
     for place in np.flatnonzero(is_piece):
         sign = 1 if events[place] < base + NUM_PIECES else -1
         pieces[place, 0, (events[place] - base) % NUM_PIECES] = sign
-    places = np.flatnonzero(_is_caused(profile)[events])
+    places = np.flatnonzero(_is_caused(profile.kinds)[events])
     caused = tuple((int(i), int(events[i]), profile.kinds[events[i]].origin) for i in places)
     special = is_piece.copy()
     special[[place for place, _, _ in caused]] = True

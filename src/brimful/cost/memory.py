@@ -20,11 +20,12 @@ from brimful.cost.family import (
     family_of,
     family_variant,
 )
+from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
 from brimful.cost.programs import program_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
-from brimful.cost.states import States, states_of, updates_of
+from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update
@@ -42,15 +43,17 @@ from brimful.rungs import (
     OPTIMIZER_STATE,
     PARAMETERS,
     REDUCED,
+    REFERENCE,
     SAVED_ACTIVATIONS,
+    STEP_1,
+    STEP_2,
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Attention, Recompute, Strategy
+from brimful.strategy import Attention, Strategy
 
 NUM_BLAS_THREADS = 2
 Steps = list[tuple[Profile, tuple[Run, ...]]]
-STEP_1, STEP_2 = "step 1", "step 2+"
 
 
 class StepMemory(NamedTuple):
@@ -62,6 +65,7 @@ class StepMemory(NamedTuple):
         blas: Workspaces of cuBLAS, from the first forward and backward on.
         items: [items], bytes above parameters and state at the peak of forward and backward.
         run: Where that peak lies, in words.
+        drawn: Of the largest parameter, where shards are drawn whole while loading.
     """
 
     states: States
@@ -69,13 +73,13 @@ class StepMemory(NamedTuple):
     blas: int
     items: NDArray[np.int64]
     run: str
+    drawn: int
 
 
-def profile_for(
-    job: Job, attention: Attention, device: Device, recompute: Recompute, *, gathers: bool = False
-) -> Profile:
+def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
-    program = program_of(job, attention, device.kernels, recompute, gathers=gathers)
+    recompute, gathers, tp = family.recompute, family.gathers, family.tp
+    program = program_of(job, attention, device.kernels, recompute, gathers=gathers, tp=tp)
     return load_profile(program.key)
 
 
@@ -157,14 +161,24 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
     family = family_of(job, strategy)
     peak, runs = follow_family(job, profile, device, family, by_item=True)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
+    run = describe_run(runs, int(peak.run[0]))
     updates = updates_of(job, family, device.kernels)
     kept, first_peak, transient = map(_only, updates[:3])
+    held = States(*map(_only, states_of(job, family, updates, device.kernels)))
+    asked = asked_bytes(job, family, strategy.attention, device)
+    beside = held.gradients * (family_micro_batches(job, family) > 1)
+    if asked and asked + beside > at_peak.sum():
+        run = "forward of the reference model"
+        at_peak[:] = 0
+        at_peak[ITEM_NAMES.index(GRADIENTS)] = beside
+        at_peak[ITEM_NAMES.index(TRANSIENTS)] = asked
     return StepMemory(
-        states=States(*map(_only, states_of(job, family, updates))),
+        states=held,
         updates=Update(kept, first_peak, transient, updates.why),
         blas=int(blas_bytes(job, family, device)[0]),
         items=at_peak,
-        run=describe_run(runs, int(peak.run[0])),
+        run=run,
+        drawn=_only(drawn_bytes(job, family)),
     )
 
 
@@ -202,7 +216,7 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
         (beside + held.optimizer_state + memory.updates.transient, "optimizer"),
     )
     return (
-        PhasePeak(phase="load", num_bytes=held.loaded, where="parameters"),
+        PhasePeak(phase="load", num_bytes=held.loaded + memory.drawn, where="parameters"),
         PhasePeak(phase=STEP_1, num_bytes=first[0], where=first[1]),
         PhasePeak(phase=STEP_2, num_bytes=later[0], where=later[1]),
     )
@@ -219,6 +233,7 @@ _WHY = {
     WORKSPACES: "cuBLAS's, and of attention's backward",
     GATHERED: "closed form: whole blocks, the one that runs and the one that comes",
     REDUCED: "closed form: whole gradients on their way, a block's or (DDP) all",
+    REFERENCE: "the second model: parameters x bytes of the recipe",
 }
 
 
@@ -234,6 +249,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
     at_peak[ITEM_NAMES.index(BUFFERS)] += held.constants
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
     at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas
+    at_peak[ITEM_NAMES.index(REFERENCE)] += held.reference
     return tuple(
         MemoryItem(
             name=name,

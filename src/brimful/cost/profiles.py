@@ -21,6 +21,9 @@ TWO_CHUNKS = 2
 NUM_CHUNKS = 5
 """Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
 
+EVALUATED = ".eval"
+"""What the key of a profile ends in whose program runs forward only, without gradients."""
+
 Role = Literal["other", "first", "second", "middle", "later", "last"]
 Group = Literal["", "checkpointed", "plain", "chunk"]
 Body = Literal["plain", "checkpointed", "mixed"]
@@ -44,6 +47,8 @@ class Dimensions(NamedTuple):
         E: Experts of a block; 0 in a dense model, as are the next two.
         T: Experts that one token is sent to.
         M: Inner width of one expert.
+        n: Tokens of the residual stream on one of several devices that share every matrix, B x S
+            among all of them; 0 where there is one. There F, A, K and V are of one device too.
     """
 
     B: int
@@ -60,6 +65,7 @@ class Dimensions(NamedTuple):
     E: int = 0
     T: int = 0
     M: int = 0
+    n: int = 0
 
 
 class Term(msgspec.Struct, frozen=True, array_like=True):
@@ -172,24 +178,25 @@ def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.group != "chunk" or run.role not in absent)
 
 
-def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int) -> Dimensions:
-    """Collect the sizes that a profile's formulas need."""
+def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int, tp: int = 1) -> Dimensions:
+    """Collect the sizes that a profile's formulas need, of the first of ``tp`` devices."""
     spec, experts = job.model, experts_of(job.model)
     return Dimensions(
         B=micro_batch,
         S=job.seq_len,
         H=spec.hidden_size,
-        F=spec.intermediate_size,
-        A=spec.num_heads,
-        K=spec.num_kv_heads,
+        F=spec.intermediate_size // tp,
+        A=spec.num_heads // tp,
+        K=spec.num_kv_heads // tp,
         D=spec.head_dim,
-        V=spec.vocab_size,
+        V=-(-spec.vocab_size // tp),
         P=spec.max_seq_len,
         C=chunk_tokens,
         R=job.adapter.rank if job.adapter else 0,
         E=experts.num_experts,
         T=experts.num_experts_per_token,
         M=experts.width,
+        n=micro_batch * job.seq_len // tp if tp > 1 else 0,
     )
 
 
@@ -199,7 +206,8 @@ def is_shipped(key: str) -> bool:
 
 
 def _file(key: str) -> Traversable:
-    return resources.files("brimful").joinpath(f"data/profiles/{key}.json")
+    folder = "eval_profiles" if key.endswith(EVALUATED) else "profiles"
+    return resources.files("brimful").joinpath(f"data/{folder}/{key}.json")
 
 
 @cache

@@ -112,7 +112,7 @@ class Program(NamedTuple):
 
     Attributes:
         architecture: Whose block it is, with ``-gelu``, ``-tied`` and ``-mha`` where they make a
-            difference.
+            difference, and ``-tp`` where several devices share every matrix.
         tuning: What is trained.
         precision: The recipe that was traced.
         attention: How it attends.
@@ -135,17 +135,25 @@ class Program(NamedTuple):
         return ".".join(parts) + (".selective" if self.recompute == "selective" else "")
 
 
-def program_of(
-    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute, *, gathers: bool = False
+def program_of(  # noqa: PLR0913 - what makes operations differ
+    job: Job,
+    attention: Attention,
+    kernels: Kernels,
+    recompute: Recompute,
+    *,
+    gathers: bool = False,
+    tp: int = 1,
 ) -> Program:
     """Name the program that a job runs, if it runs one that was traced (``formula.py``).
 
-    Mixed recipes whose parameters are gathered in 16 bits run what pure ones do.
+    Mixed recipes whose parameters are gathered in 16 bits run what pure ones do. Among devices that
+    share every matrix a program is the same however many they are.
     """
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     tuning = tuning_of(job) or ""
+    cut = "-tp" if tp > 1 else ""
     return Program(
-        architecture=_architecture(job.model, precision, attention, kernels),
+        architecture=_architecture(job.model, precision, attention, kernels) + cut,
         tuning=_GATHERED.get(tuning, tuning) if gathers else tuning,
         precision=precision,
         attention=attention,
@@ -211,7 +219,7 @@ def is_written_out(precision: Precision, attention: Attention, kernels: str) -> 
 
 
 def untraced_attention(
-    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str, *, tp: int = 1
 ) -> str:
     """Say in one sentence why no trace attends as this model does; empty where one does.
 
@@ -223,11 +231,12 @@ def untraced_attention(
             f"{spec.name} is of type {spec.model_type}, which caps its scores, and attention="
             f"{attention} would leave that out; use --attention eager"
         )
-    if attention == "eager" and spec.num_kv_heads == 1 < spec.num_heads:
+    if attention == "eager" and spec.num_kv_heads == tp < spec.num_heads:
+        each = f" on each of tp={tp} devices" if tp > 1 else ""
         return (
-            f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads}, and no profile "
-            f"covers that with eager attention; use --attention sdpa, or brimful plan, which "
-            f"traces it"
+            f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads // tp}{each}, and no "
+            f"profile covers that with eager attention; use --attention sdpa, or brimful plan, "
+            f"which traces it"
         )
     flash = attention == "sdpa" and kernels == "cuda" and TRACED_AS[precision] != "fp32"
     multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.embedding import embedding_workspace
-from brimful.cost.family import Family, family_shards
+from brimful.cost.family import Family, family_shards, family_tokens
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
@@ -26,6 +26,12 @@ from brimful.job import Job, Precision
 
 Array = NDArray[np.float64]
 HALF_BYTES = 2
+_COPIES = {
+    Piece.BLOCK_COPY: Piece.BLOCK,
+    Piece.REST_COPY: Piece.REST,
+    Piece.BLOCK_BUFFER_COPY: Piece.BLOCK_BUFFER,
+    Piece.REST_BUFFER_COPY: Piece.REST_BUFFER,
+}
 ROWS = [Piece.ROW_SUMS, Piece.ROW_GRADIENT]
 """Pieces that hang on the batch, and not on the number of shards."""
 
@@ -63,14 +69,16 @@ def piece_bytes(job: Job, family: Family) -> Array:
     """
     num_shards = family_shards(family)
     sizes = np.zeros((NUM_PIECES, len(num_shards)))
-    block, rest = trained_parts(job)
+    block, rest = trained_parts(job, family.tp)
     for first, part in ((Piece.BLOCK_CAST, block), (Piece.REST_CAST, rest)):
         sizes[first : first + 6] = _part_bytes(job, part, num_shards)
-    sizes[ROWS] = _embedding_bytes(job, family.micro_batch)[:, None]
+    sizes[ROWS] = row_bytes(job, family)[:, None]
     has_replicas = family.num_data_parallel > num_shards
     sizes[[Piece.BLOCK_AMONG, Piece.REST_AMONG]] = (
         sizes[[Piece.BLOCK_SHARD, Piece.REST_SHARD]] * has_replicas
     )
+    for piece, copied in _COPIES.items():
+        sizes[piece] = sizes[copied]
     return sizes
 
 
@@ -84,11 +92,12 @@ def _part_bytes(job: Job, part: Part, num_shards: Array) -> Array:
     own = frozen_element(job)
     gradients = padded(part.trained, num_shards)
     frozen = padded(part.every, num_shards) - gradients
+    packed = padded(part.packed, num_shards)
     num_trained = sum(map(prod, part.trained)) * np.ones_like(num_shards)
     num_cast = gradients * (recipe.parameter > computed) + frozen * (narrows and own > HALF_BYTES)
     return np.stack([
         num_cast * HALF_BYTES / num_shards,
-        gradients * computed + frozen * (HALF_BYTES if narrows else own),
+        gradients * computed + frozen * (HALF_BYTES if narrows else own) + packed,
         gradients * recipe.gradient,
         gradients * recipe.gradient / num_shards,
         num_trained * computed,
@@ -96,15 +105,21 @@ def _part_bytes(job: Job, part: Part, num_shards: Array) -> Array:
     ])  # fmt: skip
 
 
-def _embedding_bytes(job: Job, micro_batch: int) -> Array:
-    """Return the partial sums of the embedding's rows, and what is there beside them: [2]."""
-    model, tokens = job.model, micro_batch * job.seq_len
+def row_bytes(job: Job, family: Family) -> Array:
+    """Return the partial sums of the embedding's rows, and what is there beside them: [2].
+
+    Args:
+        job: What is trained.
+        family: The strategies, which gather parameters.
+    """
+    model, tokens = job.model, family_tokens(job, family)
+    vocab_size = -(-model.vocab_size // family.tp)
     taken = embedding_workspace(
-        num_tokens=tokens, vocab_size=model.vocab_size, hidden_size=model.hidden_size
+        num_tokens=tokens, vocab_size=vocab_size, hidden_size=model.hidden_size
     )
     if not taken or job.adapter is not None:
         return np.zeros(2)
-    rows = tokens + model.tied_embeddings * model.vocab_size
+    rows = tokens + model.tied_embeddings * vocab_size
     return np.array([taken, rows * model.hidden_size * computed_bytes(job.precision)], dtype=float)
 
 

@@ -61,6 +61,6 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
     """
     alone = msgspec.structs.replace(strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1)
     family = family_of(job, alone)
-    profile = profile_for(job, strategy.attention, cluster.device, family.recompute)
+    profile = profile_for(job, strategy.attention, cluster.device, family)
     work = family_work(job, profile, family, moved_by_update=0.0)
     return float(work.matrix_flops[0] + work.attention_flops[0])

@@ -52,6 +52,10 @@ class Piece(IntEnum):
     ROW_GRADIENT = 13
     BLOCK_AMONG = 14
     REST_AMONG = 15
+    BLOCK_COPY = 16
+    REST_COPY = 17
+    BLOCK_BUFFER_COPY = 18
+    REST_BUFFER_COPY = 19
 
 
 Array = NDArray[np.float64]
@@ -59,6 +63,8 @@ NUM_PIECES = len(Piece)
 _ITEMS = {
     **dict.fromkeys((Piece.BLOCK_CAST, Piece.BLOCK, Piece.REST_CAST, Piece.REST), GATHERED),
     **dict.fromkeys((Piece.BLOCK_BUFFER, Piece.REST_BUFFER), REDUCED),
+    **dict.fromkeys((Piece.BLOCK_COPY, Piece.REST_COPY), WORKSPACES),
+    **dict.fromkeys((Piece.BLOCK_BUFFER_COPY, Piece.REST_BUFFER_COPY), WORKSPACES),
     Piece.ROW_SUMS: WORKSPACES,
     Piece.ROW_GRADIENT: TRANSIENTS,
 }
@@ -237,19 +243,62 @@ def spread_runs(
 @cache
 def _spread(key: str, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[Run, ...]]:
     profile, whole = load_profile(key), way.zero in {0, 1}
-    own = _passing(profile, runs) if whole else profile.kinds
-    negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in own]
-    kinds = (*own, *negated, *_piece_kinds())
-    num = len(own)
+    kinds = _with_negated(_passing(profile, runs)) if whole else _gathered_kinds(key)
+    num = len(profile.kinds)
     if whole:
         works = list(_freed_at_once(profile, runs, way))
     else:
         works = [
             _worked(profile.works[run.work], 2 * num, more)
-            for run, more in zip(runs, sharded_additions(runs, way), strict=True)
+            for run, more in zip(runs, _additions(key, runs, way), strict=True)
         ]
     renamed = tuple(Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs))
     return _replaced(profile, kinds, tuple(works)), renamed
+
+
+def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
+    """List what sharding adds to each run, by NCCL or, on a CPU, by gloo."""
+    added = sharded_additions(runs, way)
+    if "cpu" not in key.split("."):
+        return added
+    return [Additions(_with_copies(more.before), _with_copies(more.behind)) for more in added]
+
+
+_COPIED = {
+    ((_COME, Piece.BLOCK_CAST), (_COME, Piece.BLOCK)): Piece.BLOCK_COPY,
+    ((_COME, Piece.REST_CAST), (_COME, Piece.REST)): Piece.REST_COPY,
+}
+_COPIED_BUFFER = {
+    (_COME, Piece.BLOCK_SHARD): Piece.BLOCK_BUFFER_COPY,
+    (_COME, Piece.REST_SHARD): Piece.REST_BUFFER_COPY,
+}
+
+
+def _with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
+    """Let what gloo takes for itself come and go: see ``pretend/cpu_collectives.py``.
+
+    While all shards come into their buffer, a second one; while a buffer of gradients is reduced
+    to a shard, a copy of it.
+    """
+    found: list[Signed] = []
+    for event in events:
+        copy = _COPIED.get((found[-1], event)) if found else None
+        copy = _COPIED_BUFFER.get(event, copy)
+        found.append(event)
+        if copy is not None:
+            found += [(_COME, copy), (_GO, copy)]
+    return tuple(found)
+
+
+@cache
+def _gathered_kinds(key: str) -> tuple[EventKind, ...]:
+    """Return the kinds of all ways of gathering, as one value."""
+    return _with_negated(load_profile(key).kinds)
+
+
+def _with_negated(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
+    negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in own]
+    return (*own, *negated, *_piece_kinds())
 
 
 def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:

@@ -8,10 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_shards
+from brimful.cost.preference import reference_bytes
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.cost.shards import first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
-from brimful.cost.trained import frozen_bytes, num_trained, trained_recipe, trained_shapes
+from brimful.cost.trained import (
+    frozen_bytes,
+    frozen_element,
+    num_trained,
+    quantized_base,
+    trained_recipe,
+    trained_shapes,
+)
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
 from brimful.models.config import parameter_count
@@ -29,6 +37,7 @@ class States(NamedTuple):
         buckets: Of DDP's gradients, which exist from the start.
         gradients: Of all other gradients, while they exist.
         optimizer_state: What the update keeps, masters included.
+        reference: Of a second model that stays beside the one that is trained.
     """
 
     frozen: Any
@@ -37,6 +46,7 @@ class States(NamedTuple):
     buckets: Any
     gradients: Any
     optimizer_state: Any
+    reference: Any = 0
 
     @property
     def parameters(self) -> Any:
@@ -46,7 +56,7 @@ class States(NamedTuple):
     @property
     def loaded(self) -> Any:
         """Of all that is there before the first step."""
-        return self.parameters + self.constants + self.buckets
+        return self.parameters + self.constants + self.buckets + self.reference
 
 
 def states(job: Job, update: Update) -> States:
@@ -77,14 +87,14 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
         kernels: ``cuda`` or ``cpu``.
     """
     shards, place = np.unique(family_shards(family), return_inverse=True)
-    whole = trained_shapes(job)
-    each = [update_of(job, kernels, _updated(whole, family, int(n))) for n in shards]
+    whole = trained_shapes(job, family.tp)
+    each = [update_of(job, kernels, updated_shapes(whole, family, int(n))) for n in shards]
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, first_peak, transient = columns[place.reshape(-1)].T
     return Update(kept, first_peak, transient, each[0].why)
 
 
-def _updated(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:
+def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:
     """List the shapes that one device updates: whole ones, its share of whole ones, or shards."""
     if family.zero == 0 or num_shards == 1:
         return whole
@@ -93,30 +103,64 @@ def _updated(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequenc
     return [first_shard(shape, num_shards) for shape in whole]
 
 
-def states_of(job: Job, family: Family, updates: Update) -> States:
+def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States:
     """Compute the bytes of parameters, gradients and optimizer state of a family.
 
     Args:
         job: What is trained.
         family: The strategies.
         updates: Their optimizers' (``updates_of``).
+        kernels: ``cuda`` or ``cpu``.
     """
     recipe, shards = trained_recipe(job), family_shards(family)
-    whole = family.zero in {0, 1}
-    held = _held(trained_shapes(job), shards, whole=whole)
+    whole = holds_everything(family)
+    held = _held(trained_shapes(job, family.tp), shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
-    frozen = frozen_bytes(job)
-    every = parameter_shapes(job.model)
-    share = _held(every, shards, whole=whole) / parameter_count(job.model).total
     return States(
-        frozen=share * frozen.parameters,
-        constants=share * frozen.constants,
+        frozen=_frozen(job, shards, whole=whole),
+        constants=np.full_like(shards, frozen_bytes(job).constants),
         trained=held * recipe.parameter,
         buckets=buckets,
         gradients=held * recipe.gradient - views,
         optimizer_state=updates.kept,
+        reference=np.full_like(shards, reference_bytes(job, family.reference, kernels)),
     )
+
+
+def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:
+    """Return the bytes that one device holds of the base: [strategies].
+
+    Of a quantised one the packed weights are sharded, and their constants stay whole.
+    """
+    num_bytes, base = frozen_bytes(job).parameters, quantized_base(job)
+    if base is None:
+        every = parameter_shapes(job.model)
+        share: Bytes = _held(every, shards, whole=whole) / parameter_count(job.model).total
+        return share * num_bytes
+    plain, packed = (sum(map(prod, shapes)) for shapes in base)
+    share = _held(base.plain, shards, whole=whole) / plain
+    return share * (num_bytes - packed) + _held(base.packed, shards, whole=whole)
+
+
+def drawn_bytes(job: Job, family: Family) -> Bytes:
+    """Compute the bytes of the largest parameter where shards are drawn whole: [strategies].
+
+    First weights are drawn one parameter at a time, and each device keeps its piece of it.
+
+    Args:
+        job: What is trained.
+        family: The strategies.
+    """
+    shards = family_shards(family)
+    largest = max(map(prod, parameter_shapes(job.model)))
+    is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
+    return np.where(is_cut, largest * frozen_element(job), 0.0)
+
+
+def holds_everything(family: Family) -> bool:
+    """Whether parameters are whole on every device (DDP and ZeRO-1)."""
+    return family.zero in {0, 1}
 
 
 def _held(shapes: Sequence[Shape], shards: Bytes, *, whole: bool) -> Bytes:

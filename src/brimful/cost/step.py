@@ -19,6 +19,7 @@ from brimful.cost.family import (
     family_micro_batches,
     family_variant,
 )
+from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
@@ -91,7 +92,11 @@ def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: 
     counts = family_counts(job, family)
     first = _micro_work(profile, variant.first, dims, counts)
     later = _micro_work(profile, variant.later, dims, counts)
-    total = first + (family_micro_batches(job, family) - 1) * later
+    num_batches = family_micro_batches(job, family)
+    total = first + (num_batches - 1) * later
+    if runs_reference(family.reference):
+        asked = forward_runs(variant.first)
+        total += num_batches * _micro_work(profile, asked, dims, counts)
     return StepWork(total[0], total[1], total[2] + moved_by_update, total[3])
 
 

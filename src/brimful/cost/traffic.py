@@ -2,7 +2,9 @@
 
 ZeRO-3 gathers every block twice per micro-batch and reduces its gradients once; ZeRO-2 gathers
 once; DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device has updated. Replicas
-of a shard reduce among themselves. Held gradients are reduced once a step.
+of a shard reduce among themselves. Held gradients are reduced once a step. What devices that share
+every matrix send each other stands in ``exchange.py``; they are neighbours, so that those which
+share a copy are as far apart as a group of them is large.
 """
 
 from typing import NamedTuple
@@ -50,11 +52,13 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     gathers, reduces = np.zeros_like(shards), np.zeros_like(shards)
     if not family.is_spread:
         return Traffic(gathers, reduces)
-    block, rest = trained_parts(job)
+    block, rest = trained_parts(job, family.tp)
     again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
     for part, times, twice in ((block, job.model.num_layers, again), (rest, 1, False)):
         if family.gathers:
-            gathers = gathers + times * (1 + twice) * _gather_seconds(job, part, shards, cluster)
+            gathers = gathers + times * (1 + twice) * _gather_seconds(
+                job, part, family, shards, cluster
+            )
         reduces = reduces + times * _reduce_seconds(job, part, family, shards, cluster)
     sent = _sent_seconds(job, family, cluster)
     if family.accumulate == "reduce-each":
@@ -62,15 +66,22 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     return Traffic(gathers, reduces + sent)
 
 
-def with_traffic(seconds: StepSeconds, traffic: Array) -> StepSeconds:
-    """Add what of the collectives does not run beside the device's own work."""
+def with_traffic(seconds: StepSeconds, traffic: Array, waited: Array) -> StepSeconds:
+    """Add what of the collectives does not run beside the device's own work.
+
+    Args:
+        seconds: Of that work.
+        traffic: Of collectives that run beside it.
+        waited: Of those that it waits for (``exchange.py``).
+    """
     alone = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    return seconds._replace(exposed_s=overlapped_seconds(alone, traffic) - alone)
+    return seconds._replace(exposed_s=overlapped_seconds(alone + waited, traffic) - alone)
 
 
-def _gather_seconds(job: Job, part: Part, shards: Array, cluster: Cluster) -> Array:
+def _gather_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
     num_bytes = padded(part.every, shards) * computed_bytes(job.precision)
-    return collective_seconds("all-gather", num_bytes, shards, cluster)
+    num_bytes += padded(part.packed, shards)
+    return collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
 
 
 def _reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
@@ -80,9 +91,9 @@ def _reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster
         whole = padded(part.trained, np.ones_like(shards)) * element
         return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster)
     num_bytes = padded(part.trained, shards) * element
-    scattered = collective_seconds("reduce-scatter", num_bytes, shards, cluster)
-    replicas = family.num_data_parallel / shards
-    among = collective_seconds("all-reduce", num_bytes / shards, replicas, cluster, shards)
+    scattered = collective_seconds("reduce-scatter", num_bytes, shards, cluster, family.tp)
+    replicas, stride = family.num_data_parallel / shards, shards * family.tp
+    among = collective_seconds("all-reduce", num_bytes / shards, replicas, cluster, stride)
     return scattered + np.where(replicas > 1, among, 0.0)
 
 

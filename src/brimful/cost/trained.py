@@ -4,8 +4,10 @@ With adapters every linear layer of a block has two more matrices, A of [rank, i
 [outputs, rank] (Hu et al. 2021, arXiv:2106.09685; PEFT's ``all-linear``), and all else is frozen.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from brimful.cost.pieces import piece_shape
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
@@ -34,10 +36,15 @@ class Frozen(NamedTuple):
     constants: int
 
 
-def trained_shapes(job: Job) -> list[Shape]:
-    """List the shape of every parameter that trains, in the order of ``Module.parameters()``."""
+def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
+    """List the shape of every parameter that trains, in the order of ``Module.parameters()``.
+
+    Args:
+        job: What is trained.
+        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
+    """
     if job.adapter is None:
-        return parameter_shapes(job.model)
+        return [piece_shape(p, tp) for p in all_parameters(layout_of(job.model))]
     rank, targets = job.adapter.rank, job.adapter.targets
     layers = [layer for layer in _linear_layers(job) if _is_adapted(layer, targets)]
     return [shape for layer in layers for shape in _adapter_shapes(layer, rank)]
@@ -65,29 +72,65 @@ class Part(NamedTuple):
     """Shapes of parameters that are gathered together.
 
     Attributes:
-        every: Of all of them, adapters too.
+        every: Of all of them, adapters too, packed weights apart.
         trained: Of those that train.
+        packed: Of what holds weights in 4 bits: a byte an element.
     """
 
     every: list[Shape]
     trained: list[Shape]
+    packed: Sequence[Shape] = ()
 
 
-def trained_parts(job: Job) -> tuple[Part, Part]:
+def trained_parts(job: Job, tp: int = 1) -> tuple[Part, Part]:
     """Return the parameters of one block, and of what is in no block.
 
     Of a model with several kinds of blocks the first kind is taken.
+
+    Args:
+        job: What is trained.
+        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
     """
     layout = layout_of(job.model)
-    block = [p.shape for p in layout.blocks[0].parameters]
+    block = [piece_shape(p, tp) for p in layout.blocks[0].parameters]
     around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
-    rest = [p.shape for part in around for p in part]
+    rest = [piece_shape(p, tp) for part in around for p in part]
     if job.adapter is None:
         return Part(block, block), Part(rest, rest)
     layers = [p for p in layout.blocks[0].parameters if p.kind in LINEAR]
     adapted = [layer for layer in layers if _is_adapted(layer, job.adapter.targets)]
     adapters = [s for layer in adapted for s in _adapter_shapes(layer, job.adapter.rank)]
-    return Part([*block, *adapters], adapters), Part(rest, [])
+    if job.adapter.base not in QUANTIZED:
+        return Part([*block, *adapters], adapters), Part(rest, [])
+    plain = [p.shape for p in layout.blocks[0].parameters if p.kind not in LINEAR]
+    return Part([*plain, *adapters], adapters, [_packed(p) for p in layers]), Part(rest, [])
+
+
+class QuantizedBase(NamedTuple):
+    """Shapes of a quantised base.
+
+    Attributes:
+        plain: Of what is not quantised.
+        packed: As ``Part.packed``.
+    """
+
+    plain: list[Shape]
+    packed: list[Shape]
+
+
+def quantized_base(job: Job) -> QuantizedBase | None:
+    """Return the shapes of all of a base; None where nothing of it is quantised."""
+    if job.adapter is None or job.adapter.base not in QUANTIZED:
+        return None
+    left = list(parameter_shapes(job.model))
+    layers = _linear_layers(job)
+    for layer in layers:
+        left.remove(layer.shape)
+    return QuantizedBase(left, [_packed(layer) for layer in layers])
+
+
+def _packed(layer: Parameter) -> Shape:
+    return (-(-layer.num_elements // 2), 1)
 
 
 def has_biases(spec: ModelSpec) -> bool:
@@ -109,7 +152,7 @@ def num_trained(job: Job) -> int:
 
 
 def frozen_element(job: Job) -> int:
-    """Return the bytes of a parameter of the base that is not quantised."""
+    """Return the bytes of a parameter of the base that is not quantised, trained or frozen."""
     return HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
 
 

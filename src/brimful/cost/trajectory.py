@@ -12,7 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Group, Profile, Run, Term
+from brimful.cost.profiles import (
+    NUM_CHUNKS,
+    Dimensions,
+    EventKind,
+    Group,
+    Profile,
+    Run,
+    Term,
+)
 from brimful.cost.spread import has_pieces
 
 Array = NDArray[np.float64]
@@ -39,11 +47,33 @@ def evaluate_terms(terms: tuple[Term, ...], dims: Dimensions) -> float:
 
 
 def kinds_bytes(profile: Profile, dims: Dimensions, num_batches: int) -> Array:
-    """Compute the same for dimensions that are arrays: [kinds, batches]."""
-    sizes = np.zeros((len(profile.kinds), num_batches))
-    for row, kind in enumerate(profile.kinds):
-        sizes[row] = evaluate_terms(kind.terms, dims)
+    """Compute the same for dimensions that are arrays: [kinds, batches].
+
+    Every product of dimensions once: kinds are few of them, with a coefficient.
+    """
+    products, coefficients = _products(profile.kinds)
+    values = np.zeros((len(products), num_batches))
+    for row, factors in enumerate(products):
+        values[row] = prod(getattr(dims, f) for f in factors)
+    sizes: Array = coefficients @ values
     return sizes
+
+
+_known: dict[int, tuple[tuple[EventKind, ...], tuple[str, ...], Array]] = {}
+"""By kinds, which are kept, so that their number stays their own."""
+
+
+def _products(kinds: tuple[EventKind, ...]) -> tuple[tuple[str, ...], Array]:
+    """Return the products that sizes are made of, and how often each is in which: [kinds, any]."""
+    if id(kinds) not in _known:
+        terms = [(row, term) for row, kind in enumerate(kinds) for term in kind.terms]
+        products = tuple(dict.fromkeys(term.factors for _, term in terms))
+        places = {factors: place for place, factors in enumerate(products)}
+        coefficients = np.zeros((len(kinds), len(products)))
+        for row, term in terms:
+            coefficients[row, places[term.factors]] += term.coefficient
+        _known[id(kinds)] = (kinds, products, coefficients)
+    return _known[id(kinds)][1:]
 
 
 def kind_bytes(profile: Profile, dims: Dimensions) -> Array:

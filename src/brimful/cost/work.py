@@ -5,14 +5,16 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_chunks, family_micro_batches, family_variant
+from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term, load_profile
-from brimful.cost.trajectory import Array, evaluate_terms, num_special
+from brimful.cost.trajectory import Array, num_special
 from brimful.job import Job
 
 Formulas = tuple[tuple[Term, ...], ...]
@@ -49,35 +51,55 @@ def grid_work(
         num_blocks: Checkpointed blocks.
     """
     variant = family_variant(job, profile, batches[0])
+    sizes = _Sizes(dims, len(batches), {})
     chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
     first, later = (
-        _micro_work(_sums(profile.key, runs), dims, chunks, num_blocks, job.model.num_layers)
+        _micro_work(_sums(profile.key, runs), sizes, chunks, num_blocks, job.model.num_layers)
         for runs in (variant.first, variant.later)
     )
     others = np.array([family_micro_batches(job, family) - 1 for family in batches])
     work: Array = first + others[:, None] * later
+    if runs_reference(batches[0].reference):
+        sums = _sums(profile.key, forward_runs(variant.first))
+        asked = _micro_work(sums, sizes, chunks, num_blocks, job.model.num_layers)
+        work = work + (others + 1)[:, None] * asked
     return work
 
 
+class _Sizes(NamedTuple):
+    """Dimensions of so many batches, and the products of them that were needed so far."""
+
+    dims: Dimensions
+    num_batches: int
+    known: dict[str, Any]
+
+    def amount(self, terms: tuple[Term, ...]) -> Any:
+        """Evaluate a formula; see ``evaluate_terms``."""
+        for term in terms:
+            if term.factors not in self.known:
+                self.known[term.factors] = prod(getattr(self.dims, f) for f in term.factors)
+        return sum(term.coefficient * self.known[term.factors] for term in terms)
+
+
 def _micro_work(
-    sums: Sums, dims: Dimensions, chunks: Array, num_blocks: NDArray[np.int64], num_layers: int
+    sums: Sums, sizes: _Sizes, chunks: Array, num_blocks: NDArray[np.int64], num_layers: int
 ) -> Array:
     counts = {
         "checkpointed": num_blocks[None, :],
         "plain": num_layers - num_blocks[None, :],
         "chunk": chunks[:, None],
     }
-    total = _amounts(sums.once, dims, len(chunks)) * np.ones(len(num_blocks))
+    total = _amounts(sums.once, sizes) * np.ones(len(num_blocks))
     for group, num_apart, formulas in sums.each:
-        total = total + _amounts(formulas, dims, len(chunks)) * (counts[group] - num_apart)
+        total = total + _amounts(formulas, sizes) * (counts[group] - num_apart)
     return total
 
 
-def _amounts(formulas: Formulas, dims: Dimensions, num_batches: int) -> Array:
+def _amounts(formulas: Formulas, sizes: _Sizes) -> Array:
     """Evaluate formulas: [amounts, batches, 1]."""
-    amounts = np.zeros((_AMOUNTS, num_batches, 1))
+    amounts = np.zeros((_AMOUNTS, sizes.num_batches, 1))
     for row, terms in enumerate(formulas):
-        amounts[row, :, 0] = evaluate_terms(terms, dims)
+        amounts[row, :, 0] = sizes.amount(terms)
     return amounts
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError
 from brimful.job import Precision
 
 
@@ -132,20 +132,6 @@ def spelled(cluster: Cluster) -> str:
     return f"{cluster.num_devices}x{cluster.name}" if cluster.num_devices > 1 else cluster.name
 
 
-def check_one_device(cluster: Cluster) -> Cluster:
-    """Return the cluster as it is, or say that it is more than this version trains on.
-
-    Raises:
-        UnsupportedError: It has more than one device.
-    """
-    if cluster.num_devices > 1:
-        raise UnsupportedError(
-            f"this version trains on 1 device and {spelled(cluster)} asks for "
-            f"{cluster.num_devices}; use 1x{cluster.name}, or plan and simulate for many"
-        )
-    return cluster
-
-
 def check_cluster(cluster: Cluster) -> Cluster:
     """Return the cluster of a plan as it is, or say what is wrong with it.
 
@@ -162,6 +148,11 @@ def check_cluster(cluster: Cluster) -> Cluster:
     if device.usable_bytes < 1:
         raise InputError(
             f"cluster.device.usable_bytes={device.usable_bytes} leaves no memory; give more than 0"
+        )
+    if cluster.host_ram_bytes < 0:
+        raise InputError(
+            f"cluster.host_ram_bytes={cluster.host_ram_bytes} is less than nothing; give 0 "
+            f"(unknown) or more"
         )
     rates = msgspec.structs.astuple(device.matrix_flops_per_s)
     for rate in (*rates, device.memory_bytes_per_s, device.op_overhead_s):

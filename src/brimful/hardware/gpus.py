@@ -30,8 +30,8 @@ def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str
             maker's own systems with this GPU, where there are any.
 
     Returns:
-        Its devices and hosts; what plans for one device only checks that itself
-        (``cluster.check_one_device``).
+        Its devices and hosts. Several of ``local`` without a GPU are processes that share its
+        memory evenly.
 
     Raises:
         UnknownNameError: No such GPU, or no such network.
@@ -44,7 +44,7 @@ def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str
         raise InputError(f"{name} asks for 0 devices; use 1x{gpu}")
     if network_name:
         network(network_name, devices_per_node=per_node)
-    device = probe_local() if gpu == LOCAL else gpus()[gpu]
+    device = _part_of_host(probe_local(), per_node) if gpu == LOCAL else gpus()[gpu]
     return Cluster(
         name=gpu,
         device=_limited(device, memory_limit_bytes),
@@ -65,6 +65,13 @@ def count_devices(name: str) -> int:
     """
     num_nodes, per_node, _ = _split(name)
     return num_nodes * per_node
+
+
+def _part_of_host(device: Device, num_processes: int) -> Device:
+    """Return a device as it is, or a CPU's share of the host's memory."""
+    if device.kernels != "cpu":
+        return device
+    return msgspec.structs.replace(device, usable_bytes=device.usable_bytes // num_processes)
 
 
 def _check_name(gpu: str) -> None:

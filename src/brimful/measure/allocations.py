@@ -14,6 +14,7 @@ from brimful.rungs import (
     GRADIENTS,
     OPTIMIZER_STATE,
     PARAMETERS,
+    REFERENCE,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
 )
@@ -28,6 +29,7 @@ _WHY = {
     BUFFERS: "addresses of model.buffers()",
     GRADIENTS: "addresses of parameter.grad after backward",
     OPTIMIZER_STATE: "addresses in optimizer.state",
+    REFERENCE: "addresses of the second model",
     SAVED_ACTIVATIONS: "allocated in forward, alive when it ends",
     TRANSIENTS: "everything else",
 }
@@ -88,6 +90,8 @@ def lifetimes(events: Events) -> Lifetimes:
     pairs = zip(events.address.tolist(), events.num_bytes.tolist(), strict=True)
     for event, (address, num_bytes) in enumerate(pairs):
         if num_bytes > 0:
+            if address in open_rows:  # its free was on a thread that nobody watched
+                rows[open_rows[address]][3] = event
             open_rows[address] = len(rows)
             rows.append([address, num_bytes, event, STILL_ALIVE])
         elif address in open_rows:
@@ -170,6 +174,7 @@ def _items(lives: Lifetimes, item: NDArray[np.int64], peak: int) -> tuple[Memory
     return tuple(
         MemoryItem(name=name, phase="step 2+", num_bytes=int(total), where="device", why=why)
         for (name, why), total in zip(_WHY.items(), totals, strict=True)
+        if total or name != REFERENCE
     )
 
 

@@ -6,6 +6,7 @@ those at the sizes of such a step, with fresh outputs as in training: on a CPU a
 is mapped anew, page fault by page fault, each time, and that is part of the rate.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful.pretend.costs import work
 
 _NUM_TINY_OPS = 1000
+_EMULATED = 5
+"""A type whose small products take this much longer than fp32's has no units of its own."""
+_FEW_TOKENS = 1 / 64
+_PROBE, _NUM_PROBES = 512, 3
 _MEMORY_BLOCKS = 2
 _MODEL_BLOCKS = 8
 """Blocks of the model that is stood for; ``_MEMORY_BLOCKS`` of them are run and count for all."""
@@ -64,16 +69,40 @@ def kernels(device: torch.device, *, bf16: bool) -> list[Kernel]:
     """
     dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
     found = [_launch(device)]
+    share = {rate: token_share(device, dtype) for rate, dtype in dtypes.items()}
     for block in BLOCKS:
         for rate, dtype in dtypes.items():
-            found += _products(block, rate, dtype, device)
+            found += _products(block, rate, dtype, device, share[rate])
             found.append(_attention(block, rate, dtype, device))
         found += _memory(block, device)
     return found
 
 
+def token_share(device: torch.device, dtype: torch.dtype) -> float:
+    """Return what share of a block's tokens is multiplied: a few where a type is emulated.
+
+    A CPU without units for bf16 may be thirty times slower in it than in fp32, so that one round of
+    whole blocks would take a minute; its rate hardly hangs on how many tokens there are.
+    """
+    if device.type != "cpu" or dtype == torch.float32:
+        return 1.0
+    wide, narrow = (_probe_s(device, of) for of in (torch.float32, dtype))
+    return 1.0 if narrow < _EMULATED * wide else _FEW_TOKENS
+
+
+def _probe_s(device: torch.device, dtype: torch.dtype) -> float:
+    """Time a small product: the shortest of a few."""
+    x = torch.randn(_PROBE, _PROBE, device=device).to(dtype)
+    times_s = []
+    for _ in range(_NUM_PROBES):
+        start_s = time.perf_counter()
+        _ = x @ x
+        times_s.append(time.perf_counter() - start_s)
+    return min(times_s)
+
+
 def _products(
-    block: Block, rate: str, dtype: torch.dtype, device: torch.device
+    block: Block, rate: str, dtype: torch.dtype, device: torch.device, share_of_tokens: float
 ) -> Iterator[Kernel]:
     """Forward product ``x @ W.T`` and the two of its backward, for each shape of weight."""
     hidden, wide = block.hidden, block.intermediate
@@ -83,7 +112,7 @@ def _products(
         (hidden, wide): 1.0,
         (block.vocab, hidden): 1 / _MODEL_BLOCKS,
     }
-    num_tokens = block.num_sequences * block.seq_len
+    num_tokens = int(block.num_sequences * block.seq_len * share_of_tokens)
     for (rows, columns), share in shapes.items():
         x_NI = torch.randn(num_tokens, columns, device=device).to(dtype)  # noqa: N806
         w_OI = torch.randn(rows, columns, device=device).to(dtype)  # noqa: N806
@@ -94,7 +123,7 @@ def _products(
             _ = g @ w
             _ = g.t() @ x
 
-        yield Kernel(rate, share, 6 * num_tokens * rows * columns, run)
+        yield Kernel(rate, share / share_of_tokens, 6 * num_tokens * rows * columns, run)
 
 
 def _attention(block: Block, rate: str, dtype: torch.dtype, device: torch.device) -> Kernel:

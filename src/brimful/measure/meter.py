@@ -13,11 +13,14 @@ import torch
 
 from brimful.build import phases
 from brimful.build.loss import CHUNK
-from brimful.build.program import Program, gradients, state_tensors
+from brimful.build.parallel.own import own_memory
+from brimful.build.program import Program, gradients, parameters, state_tensors
+from brimful.build.reference import state_of
 from brimful.measure.allocations import MARKER, read_allocations
 from brimful.measure.reading import Reading
+from brimful.measure.seen_frees import frees_seen
 from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
+from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, REFERENCE
 
 
 class Meter(Protocol):
@@ -69,16 +72,19 @@ class CpuMeter:
         self._profiler = torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
         )
+        self._stack.enter_context(frees_seen())
         self._stack.enter_context(self._profiler)
         self._stack.enter_context(phases.listening(self._listen))
 
     def stop(self, program: Program) -> None:
         """Stop the profiler and read its events."""
         self._stack.close()
+        reference = _reference(program)
         lasting = {
-            PARAMETERS: addresses(program.model.parameters()),
+            PARAMETERS: addresses(parameters(program)),
             BUFFERS: addresses(program.model.buffers()),
             OPTIMIZER_STATE: addresses(state_tensors(program)),
+            **({REFERENCE: addresses(reference)} if reference else {}),
         }
         events = self._profiler.profiler.kineto_results.experimental_event_tree()
         self.reading = read_allocations(events, lasting=lasting, gradients=self._gradients)
@@ -155,10 +161,12 @@ class CudaMeter:
             items=tuple(
                 _item(name, tensors)
                 for name, tensors in (
-                    (PARAMETERS, list(program.model.parameters())),
+                    (PARAMETERS, parameters(program)),
                     (BUFFERS, list(program.model.buffers())),
                     (OPTIMIZER_STATE, state_tensors(program)),
+                    (REFERENCE, _reference(program)),
                 )
+                if tensors or name != REFERENCE
             ),
             phases=self._coarse(),
             measured_peak_allocated_bytes=max(p.allocated_bytes for p in self.peaks.values()),
@@ -197,13 +205,20 @@ class CudaMeter:
         return tuple(highest.values())
 
 
+def _reference(program: Program) -> list[torch.Tensor]:
+    """List what a second model holds that is on the device; nothing without one."""
+    held = [] if program.reference is None else state_of(program.reference)
+    return [tensor for tensor in held if tensor.device.type == program.device.type]
+
+
 def addresses(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """Collect the addresses of the tensors' storages."""
-    return {x.untyped_storage().data_ptr() for x in tensors}
+    """Collect the addresses of the tensors' storages; of a sharded one of this device's part."""
+    return {own_memory(x).untyped_storage().data_ptr() for x in tensors}
 
 
 def _item(name: str, tensors: list[torch.Tensor]) -> MemoryItem:
-    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    held = [own_memory(x).untyped_storage() for x in tensors]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in held}
     return MemoryItem(
         name=name,
         phase="step 2+",

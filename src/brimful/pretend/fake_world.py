@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import _utils as tensor_places
+from torch.distributed.tensor import debug
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.parallel import DistributedDataParallel
@@ -67,6 +69,7 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
             f"a process group of {dist.get_world_size()} exists already; leave it first "
             "(torch.distributed.destroy_process_group)"
         )
+    _forget_other_ranks(world.rank)
     with (
         _environment(world),
         _meshes_outside_the_fake_mode(),
@@ -83,6 +86,21 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
             dist.init_process_group = original
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+_remembered: set[int] = set()
+"""The rank whose meshes DTensor's caches hold, if any does."""
+
+
+def _forget_other_ranks(rank: int) -> None:
+    """Empty DTensor's caches where they hold meshes of another rank.
+
+    Such meshes count as equal to this rank's, so that results would be placed on them.
+    """
+    if _remembered - {rank}:
+        debug._clear_sharding_prop_cache()  # noqa: SLF001 - it has no other name
+    _remembered.clear()
+    _remembered.add(rank)
 
 
 def _already_there(*_args: Any, **_kwargs: Any) -> None:
@@ -117,8 +135,9 @@ _MESH_METHODS = ("__getitem__", "_flatten", "_unflatten", "get_local_rank", "get
 
 @contextlib.contextmanager
 def _meshes_outside_the_fake_mode() -> Iterator[None]:
-    wanted = [(DeviceMesh, name) for name in (*_MESH_METHODS, "__init__")]
+    wanted: list[tuple[Any, str]] = [(DeviceMesh, name) for name in (*_MESH_METHODS, "__init__")]
     wanted.append((_StridedShard, "local_shard_size_and_offset"))
+    wanted.append((tensor_places, "_compute_local_shape_and_global_offset"))
     originals = [(kind, name, getattr(kind, name)) for kind, name in wanted if hasattr(kind, name)]
     for kind, name, method in originals:
         setattr(kind, name, _outside_the_fake_mode(method))
@@ -171,7 +190,7 @@ def _buckets_unread() -> Iterator[None]:
     @wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **{**kwargs, "init_sync": False})
-        self.register_comm_hook(None, _as_it_is)
+        self.register_comm_hook(self.process_group, _reduced)
         self.reducer = _FirstBuckets(self.reducer)
 
     DistributedDataParallel.__init__ = init
@@ -194,7 +213,8 @@ class _FirstBuckets:
         return False
 
 
-def _as_it_is(_state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _reduced(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    dist.all_reduce(bucket.buffer(), group=group)
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done

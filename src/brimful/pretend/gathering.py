@@ -53,7 +53,7 @@ def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
         (param, "init_all_gather_outputs", _unshards),
         (param, "alloc_all_gather_outputs", _unshards),
         (getattr(_fsdp_param_group, "FSDPParamGroup", None), "post_backward", _ends_backward),
-        (fake_world, "_as_it_is", _buckets),
+        (fake_world, "_reduced", _buckets),
     )
 
 

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from brimful.pretend import cpu_convolutions, cpu_promotion, kernels, workspaces
+from brimful.pretend import (
+    cpu_collectives,
+    cpu_convolutions,
+    cpu_promotion,
+    kernels,
+    workspaces,
+)
 from brimful.pretend.workspace_call import Call, Rule
 from brimful.pretend.workspace_data import OUTPUTS_ONLY
 
@@ -103,7 +109,7 @@ class KernelMemory:
 
 
 class CpuKernelMemory(KernelMemory):
-    """The same of a CPU's kernels: of convolutions, and where types are mixed."""
+    """The same of a CPU's kernels: of convolutions, of gloo, and where types are mixed."""
 
     def concerns(self, func: Any) -> bool:
         """Whether calls of an operator are to be shown to ``of_call``."""
@@ -129,7 +135,7 @@ class CpuKernelMemory(KernelMemory):
 def _cpu_rule(func: Any) -> Rule | None:
     if cpu_promotion.is_promoting(func):
         return cpu_promotion.promotion
-    return cpu_convolutions.RULES.get(func)
+    return cpu_convolutions.RULES.get(func) or cpu_collectives.RULES.get(func)
 
 
 def _kind(func: Any) -> _Kind:

@@ -15,6 +15,7 @@ from brimful.rungs import (
     OPTIMIZER_STATE,
     PARAMETERS,
     REDUCED,
+    REFERENCE,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
     WORKSPACES,
@@ -35,6 +36,7 @@ _WHY = {
     WORKSPACES: "taken by kernels beside their outputs; see the table of workspaces",
     GATHERED: "whole parameters that FSDP2 puts together, and the buffers they come in",
     REDUCED: "whole gradients that FSDP2 sends, in one buffer",
+    REFERENCE: "the second model, which the trained one is compared with",
 }
 
 

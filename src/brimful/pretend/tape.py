@@ -42,6 +42,8 @@ _ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
 _RECORD_STREAM = torch.ops.aten.record_stream.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
 """Its kernel for fake tensors makes a new one; the real one waits for the one that it is given."""
+_COLLECTIVES = "c10d"
+"""Namespace of what processes ask of each other."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 
 
@@ -56,18 +58,21 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self,
         *,
         count_costs: bool = False,
+        count_messages: bool = False,
         assume_all_selected: bool = False,
     ) -> None:
         """Make an empty tape.
 
         Args:
             count_costs: Whether to record each operation's FLOPs and bytes moved as well.
+            count_messages: Whether to record what collectives are given and make, as costs too.
             assume_all_selected: Whether a result whose size values decide has the largest size it
                 can have; else such an operation ends the run.
         """
         super().__init__()
         self.owners = Owners()
         self._count_costs = count_costs
+        self._count_messages = count_messages
         self._builders: dict[Any, RecordingBuilder] = {}
         self._first = self._builder(torch.device(_MAIN))
         self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
@@ -188,8 +193,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if func in engine.IN_PLACE:
             func = engine.in_place(func, args, kwargs)
         out = self._run(func, args, kwargs)
-        if self._count_costs:
-            self._cost(func, args, kwargs, out)
+        if self._count_costs or self._count_messages:
+            self._count(func, args, kwargs, out)
         if isinstance(out, torch.Tensor):
             self._see(out, func, args)
         elif isinstance(out, (tuple, list)):
@@ -233,6 +238,13 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         for builder, row in self._rows((tensor,)):
             if streams.number_of(stream) != builder.stream_of(row):
                 builder.use_elsewhere(row)
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        is_message = func.namespace == _COLLECTIVES
+        if self._count_costs and not is_message and not self._num_pauses:
+            self._cost(func, args, kwargs, out)
+        if self._count_messages and is_message:
+            self._first.cost(func, *work(func, args, kwargs, out))
 
     def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]

@@ -87,7 +87,7 @@ def peak_with_copied_loss(job: Job, strategy: Strategy, device: Device, loss: Lo
         loss: Which pieces it held; not ``none``.
     """
     family = family_of(job, strategy)
-    profile = profile_for(job, strategy.attention, device, family.recompute, gathers=family.gathers)
+    profile = profile_for(job, strategy.attention, device, family)
     held = step_memory(job, strategy, profile, device)
     states = held.states.loaded + held.states.optimizer_state + held.blas
     logits = copied_logits_bytes(job, loss, micro_batch=strategy.micro_batch)

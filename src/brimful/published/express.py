@@ -37,6 +37,11 @@ class Expressed(NamedTuple):
     strategy: Strategy
 
 
+OTHER_TENSOR_PARALLEL = "tensor parallel of another program"
+"""Ours computes with plain tensors, and cuts tokens and vocabulary too. torchtitan's of 2024 kept
+twice to three times of what ours does (decision 24)."""
+
+
 class Unexpressed(NamedTuple):
     """Why a published run has no prediction, in few words that runs share."""
 
@@ -68,6 +73,8 @@ def express(run: PublishedRun) -> Expressed | Unexpressed:
 def _obstacle(run: PublishedRun) -> str:
     if run.beyond:
         return ", ".join(run.beyond)
+    if run.tp > 1:
+        return OTHER_TENSOR_PARALLEL
     if run.gpu not in gpus():
         return f"no CUDA kernels on {run.gpu}"
     model_type = _model_type(run.model)

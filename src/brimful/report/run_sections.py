@@ -6,12 +6,13 @@ from statistics import median
 
 from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
-from brimful.job import Task
+from brimful.job import PREFERENCE, Task
 from brimful.nouns import is_per_sample, judged_by
 from brimful.plan import Estimate
 from brimful.report import markup
 from brimful.report.charts import loss_chart, loss_scale_chart, step_time_chart
 from brimful.report.figures import chart_figure
+from brimful.report.host import host_words
 from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
@@ -96,17 +97,23 @@ def loss_section(folder: RunFolder) -> Html | None:
     if folder.eval_rows:
         caption.append(_heldout_words(folder.eval_rows))
     if folder.data is not None:
-        caption.append(
-            f"A model that knows only how often each {'label' if is_per_sample(task) else 'token'} "
-            f"occurs scores {folder.data.unigram_entropy:.3f}, the {judged_by(task)}: below it the "
-            f"model has learned more. {_data_words(folder.data, task)}"
-        )
+        caption.append(f"{_bar_words(folder.data, task)} {_data_words(folder.data, task)}")
     blown = sum(row.loss is None for row in folder.train_rows)
     if blown:
         caption.append(f"The loss was not finite in {blown} steps, which are left out.")
     words = f"Line chart of the loss over {len(folder.train_rows)} steps. {' '.join(caption)}"
     losses = chart_figure("loss", chart, words, " ".join(caption))
     return markup.join([losses, _loss_scale_figure(folder.train_rows)])
+
+
+def _bar_words(data: DataSummary, task: Task) -> str:
+    bar = f"{data.unigram_entropy:.3f}"
+    if task == PREFERENCE:
+        return f"The reference model scores {bar}: below it the model has learned to prefer."
+    return (
+        f"A model that knows only how often each {'label' if is_per_sample(task) else 'token'} "
+        f"occurs scores {bar}, the {judged_by(task)}: below it the model has learned more."
+    )
 
 
 def _heldout_words(rows: Sequence[EvalRow]) -> str:
@@ -210,6 +217,10 @@ def bands_section(folder: RunFolder) -> Html:
             format_band(estimate.predicted_process_bytes if estimate else None, unit="bytes"),
             ABSENT,
             format_value(measured_process, unit="bytes"),
+        ),
+        *(
+            (name, words, ABSENT, ABSENT)
+            for name, words in host_words(estimate.host if estimate else None)
         ),
     ]
     right = frozenset({1, 2, 3})

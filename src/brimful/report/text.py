@@ -9,6 +9,7 @@ from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.plan import Estimate, Plan
+from brimful.report.host import host_words
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
     UNKNOWN,
@@ -332,5 +333,6 @@ def _totals(estimate: Estimate) -> "Table":
             f"{estimate.step_flops / 1e12:.4g} TFLOP" if estimate.step_flops else UNKNOWN,
         ),
         *speed_words(estimate),
+        *host_words(estimate.host),
     ]
     return pairs_table(pairs, title="Totals (predicted)")

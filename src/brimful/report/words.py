@@ -1,5 +1,6 @@
 """The sentences that the terminal and the page share: the plan in words, and the verdict."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,10 +9,10 @@ from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
-from brimful.job import Job, Method, Precision, Task
+from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.plan import Band, Estimate, Plan
-from brimful.rungs import Measurement, Reserved, Simulation
+from brimful.rungs import Collective, Measurement, Reserved, Simulation
 from brimful.search.record import Considered
 from brimful.strategy import (
     Strategy,
@@ -56,6 +57,15 @@ def reserved_sentence(reserved: Reserved) -> str:
             f"{capacity} and has to give back what it cached"
         )
     return f"fits: the allocator holds at most {held} of {capacity}"
+
+
+def collectives_sentence(collectives: Sequence[Collective]) -> str:
+    """Say what a device and the others tell each other in one step."""
+    told = (
+        f"{of.num_calls} {of.kind}{'s' * (of.num_calls > 1)} of {format_bytes(of.num_bytes)}"
+        for of in collectives
+    )
+    return f"per step: {', '.join(told)}"
 
 
 def share_words(num_bytes: float, total_bytes: float) -> str:
@@ -153,6 +163,7 @@ def machine_words(cluster: Cluster) -> str:
 OPENED_BY: dict[Task, str] = {
     "causal-lm": "transformers.AutoModelForCausalLM.from_pretrained",
     "chat": "transformers.AutoModelForCausalLM.from_pretrained",
+    "dpo": "transformers.AutoModelForCausalLM.from_pretrained",
     "sequence-classification": "transformers.AutoModelForSequenceClassification.from_pretrained",
     "seq2seq": "transformers.AutoModelForSeq2SeqLM.from_pretrained",
     "module": "safetensors.torch.load_model, into what the factory makes",
@@ -167,6 +178,7 @@ def plan_words(plan: Plan) -> str:
         *_device_words(strategy),
         _checkpointing_words(job, strategy),
         *_loss_words(job, strategy),
+        *_reference_words(strategy),
     ]
     if job.task != "module":
         how.append(f"{strategy.attention} attention")
@@ -194,27 +206,44 @@ def _trained_words(job: Job) -> str:
 def _batch_words(job: Job) -> str:
     if job.task == "module":
         return f"{job.global_batch} samples"
+    if job.task == PREFERENCE:
+        return f"{job.global_batch} pairs of at most {job.seq_len} tokens each"
     rows = {"wrapped": "sequences", "none": "samples of at most", "documents": "packed rows"}
     of = "" if job.packing == "none" else "of "
     return f"{job.global_batch} {rows[job.packing]} {of}{job.seq_len} tokens"
 
 
 def spread_words(strategy: Strategy) -> str:
-    """Name the stage of ZeRO and its shards: ``3 x 8``, ``2 x 4 hold``, ``0`` for DDP."""
+    """Name the stage of ZeRO and its shards: ``3 x 8``, ``2 x 4 hold tp 2``, ``0`` for DDP."""
     shards = f" x {strategy.dp_shard}" if strategy.zero else ""
-    return f"{strategy.zero}{shards}{' hold' if strategy.accumulate == 'hold' else ''}"
+    hold = " hold" if strategy.accumulate == "hold" else ""
+    cut = f" tp {strategy.tp}" if strategy.tp > 1 else ""
+    return f"{strategy.zero}{shards}{hold}{cut}"
 
 
 def _device_words(strategy: Strategy) -> list[str]:
     """Say in words how a model is spread; nothing of one device."""
     num = world_size(strategy)
+    if strategy.engine == "deepspeed":
+        devices = "one device" if num == 1 else f"{num} devices"
+        return [f"on {devices} by {_deepspeed_words(strategy)}"]
     if num == 1:
         return []
-    what = _SHARDED[strategy.zero]
+    cut = f"every matrix cut over {strategy.tp}" if strategy.tp > 1 else ""
+    what = ", ".join(filter(None, (cut, _SHARDED[strategy.zero])))
     if strategy.zero == 0:
-        return [f"on {num} devices, {what}"]
+        return [f"on {num} devices, {cut or what}"]
     groups = f" in each of {strategy.dp_replicate} groups" if strategy.dp_replicate > 1 else ""
     return [f"on {num} devices, {what} sharded over {strategy.dp_shard}{groups}"]
+
+
+def _deepspeed_words(strategy: Strategy) -> str:
+    away = {
+        "none": "",
+        "optimizer": ", optimizer state on the host",
+        "parameters": ", parameters and optimizer state on the host",
+    }
+    return f"DeepSpeed's ZeRO-{strategy.zero}{away[strategy.offload]}"
 
 
 _SHARDED = {
@@ -243,10 +272,21 @@ def _checkpointing_words(job: Job, strategy: Strategy) -> str:
 
 def _loss_words(job: Job, strategy: Strategy) -> list[str]:
     """Say whether the logits of all tokens are there at once; other tasks have few."""
-    if job.task not in {"causal-lm", "chat"}:
+    if job.task not in {"causal-lm", "chat", PREFERENCE}:
         return []
     whole = strategy.loss_chunks == 1
     return ["whole logits" if whole else f"loss in {strategy.loss_chunks} chunks"]
+
+
+def _reference_words(strategy: Strategy) -> list[str]:
+    """Say where the reference model of a preference task is."""
+    words = {
+        "resident": "reference model beside it",
+        "offloaded": "reference model in host memory",
+        "adapters-off": "itself without adapters as reference",
+        "precomputed": "reference computed beforehand",
+    }
+    return [words[strategy.reference]] if strategy.reference in words else []
 
 
 def verdict_sentence(

@@ -79,7 +79,7 @@ def other_model(subject: Subject, name: str, *, seq_len: int) -> Job:
     changed = msgspec.structs.replace(
         full(subject, "bf16-mixed"), model=model, seq_len=min(seq_len, model.max_seq_len)
     )
-    return msgspec.structs.replace(changed, task="causal-lm", packing="wrapped")
+    return msgspec.structs.replace(changed, task="causal-lm", packing="wrapped", preference=None)
 
 
 def run(subject: Subject, job: Job, **changes: Any) -> Estimate:

@@ -47,9 +47,9 @@ def record(
 ) -> SearchRecord:
     """Pick the rows worth showing out of a ranked table.
 
-    Runners-up are the best of each other stage of ZeRO and way of cutting the batch and the loss,
-    so that they differ in kind; rejected are the fastest that do not fit, one per way. Of the few
-    strategies that were simulated, kinds of checkpointing are ways of their own.
+    Runners-up are the best of each other degree, stage of ZeRO and way of cutting the batch and the
+    loss, so that they differ in kind; rejected are the fastest that do not fit, one per way. Of the
+    few strategies that were simulated, kinds of checkpointing are ways of their own.
 
     Args:
         table: Every strategy.
@@ -66,9 +66,10 @@ def record(
     # Where nothing fits, the nearest misses help more than the fastest ones.
     candidates = by_time if fitting else order
 
-    def way(row: int) -> tuple[int, int, bool, str]:
+    def way(row: int) -> tuple[int, int, int, bool, str]:
         kind = strategy(row).activation_checkpointing if rung == "simulated" else ""
         return (
+            int(table.tp[row]),
             int(table.zero[row]),
             int(table.micro_batch[row]),
             bool(table.loss_chunks[row] > 1),
@@ -272,7 +273,8 @@ def _more_gpus(plan: Plan) -> WayOut | None:
         return None
     for number in MORE_DEVICES:
         cluster = _with_devices(plan.cluster, number)
-        strategy = msgspec.structs.replace(plan.strategy, zero=3, dp_replicate=1, dp_shard=number)
+        degrees = {"zero": 3, "dp_replicate": 1, "dp_shard": number, "tp": 1}
+        strategy = msgspec.structs.replace(plan.strategy, **degrees)
         if number <= plan.cluster.num_devices or missing_formula(
             plan.job, strategy, cluster.device
         ):

@@ -15,15 +15,17 @@ from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.exchange import Sent, exchange_seconds, sent_of
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Form, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
+from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
-from brimful.cost.shards import ROWS, piece_bytes
+from brimful.cost.shards import ROWS, piece_bytes, row_bytes
 from brimful.cost.spread import NUM_PIECES, holds_whole
-from brimful.cost.states import States, states_of, updates_of
+from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
-from brimful.cost.traffic import traffic_of
+from brimful.cost.traffic import Traffic, traffic_of
 from brimful.cost.trajectory import kinds_bytes
 from brimful.cost.update import Update
 from brimful.cost.work import grid_work
@@ -42,16 +44,39 @@ class Grid(NamedTuple):
         batches: Families that differ in micro-batch and chunks, which run alike.
         num_blocks: [counts of blocks], how many are checkpointed.
         num_shards: [shards], over how many devices states are sharded.
+        kin: The batches among all that run the same events, on whatever number of devices that
+            share every matrix; levels are walked through once for all of them.
+        start: Where among those the batches begin.
     """
 
     batches: tuple[Family, ...]
     num_blocks: NDArray[np.int64]
     num_shards: NDArray[np.int64]
+    kin: tuple[Family, ...]
+    start: int
 
     @property
     def size(self) -> int:
         """How many strategies there are."""
         return len(self.batches) * len(self.num_blocks) * len(self.num_shards)
+
+
+class Held(NamedTuple):
+    """What hangs on the numbers of shards only: [shards] each, pieces [pieces, shards].
+
+    Attributes:
+        states: Bytes that live across phases.
+        updates: Those of the optimizer's updates.
+        pieces: Bytes of pieces, but for those of ``ROWS``, which hang on the batch.
+        drawn: Bytes of a parameter that is drawn whole.
+        traffic: Seconds of collectives that run beside what is computed.
+    """
+
+    states: States
+    updates: Update
+    pieces: Array
+    drawn: Array
+    traffic: Traffic
 
 
 class Search(NamedTuple):
@@ -61,14 +86,14 @@ class Search(NamedTuple):
         job: What is trained.
         cluster: On what.
         attention: How the model attends.
-        held: By stage of ZeRO and numbers of shards: states and updates.
+        held: By degree, stage of ZeRO and numbers of shards.
         levels: By what decides the events of a step: levels that may be its peak.
     """
 
     job: Job
     cluster: Cluster
     attention: Attention
-    held: dict[Hashable, tuple[States, Update]]
+    held: dict[Hashable, Held]
     levels: dict[Hashable, list[Form]]
 
 
@@ -92,6 +117,7 @@ def evaluate(search: Search, grid: Grid) -> Table:
         selective=np.full(peak.size, one.recompute == "selective"),
         zero=np.full(peak.size, one.zero),
         num_shards=spread(grid.num_shards, 2),
+        tp=np.full(peak.size, one.tp),
         num_data_parallel=np.full(peak.size, one.num_data_parallel),
         holds=np.full(peak.size, one.accumulate == "hold"),
         peak_bytes=peak.reshape(-1),
@@ -106,42 +132,64 @@ def _of_shards(grid: Grid) -> Family:
     return grid.batches[0]._replace(num_blocks=none, num_shards=grid.num_shards)
 
 
-def _held(search: Search, grid: Grid) -> tuple[States, Update]:
-    """Return states and updates: [shards] each."""
-    family = _of_shards(grid)
-    key = (family.zero, tuple(grid.num_shards), holds_whole(search.job, family))
+def _held(search: Search, grid: Grid) -> Held:
+    """Return what hangs on the numbers of shards only."""
+    family, shards = _of_shards(grid), tuple(grid.num_shards)
+    whole = holds_whole(search.job, family)
+    key = (family.tp, family.zero, family.accumulate, shards, whole)
     if key not in search.held:
-        updates = updates_of(search.job, family, search.cluster.device.kernels)
-        search.held[key] = (states_of(search.job, family, updates), updates)
+        search.held[key] = _make_held(search, family)
     return search.held[key]
+
+
+def _make_held(search: Search, family: Family) -> Held:
+    job, kernels = search.job, search.cluster.device.kernels
+    updates, pieces = updates_of(job, family, kernels), piece_bytes(job, family)
+    pieces[ROWS] = 0.0  # they are among the sizes of a batch
+    return Held(
+        states=states_of(job, family, updates, kernels),
+        updates=updates,
+        pieces=pieces,
+        drawn=drawn_bytes(job, family),
+        traffic=traffic_of(job, family, search.cluster),
+    )
 
 
 def _peaks(search: Search, grid: Grid) -> Array:
     """Return the peak of allocated bytes: [batches, counts of blocks, shards]."""
     job, device, one = search.job, search.cluster.device, grid.batches[0]
-    held, updates = _held(search, grid)
+    held, updates, pieces, drawn, _ = _held(search, grid)
     blas = blas_bytes(job, one._replace(num_blocks=grid.num_blocks), device)
-    pieces = piece_bytes(job, _of_shards(grid))
-    pieces[ROWS] = 0.0  # they hang on the batch and are among its sizes
     found = surface(_levels(search, grid), grid.num_blocks.astype(np.float64), pieces)
     above = np.stack([highest(found, batch=i) for i in range(len(grid.batches))])
+    if asks_by_itself(one.reference):
+        above = np.maximum(above, _asked(search, grid, held)[:, None])
     inside = held.loaded + held.optimizer_state + above
     peak: Array = np.maximum(inside, sum(held) + updates.transient) + blas[:, None]
-    return peak
+    loading: Array = np.maximum(peak, held.loaded + drawn)
+    return loading
+
+
+def _asked(search: Search, grid: Grid, held: States) -> Array:
+    """Return the peak of the reference's forward, gradients beside it: [batches, shards]."""
+    job, device = search.job, search.cluster.device
+    asked = [asked_bytes(job, family, search.attention, device) for family in grid.batches]
+    again = [family_micro_batches(job, family) > 1 for family in grid.batches]
+    beside: Array = np.array(asked, float)[:, None] + np.array(again)[:, None] * held.gradients
+    return beside
 
 
 def _profile(search: Search, grid: Grid) -> Profile:
     one = grid.batches[0]
-    return profile_for(
-        search.job, search.attention, search.cluster.device, one.recompute, gathers=one.gathers
-    )
+    return profile_for(search.job, search.attention, search.cluster.device, one)
 
 
-def _dimensions(job: Job, grid: Grid) -> Dimensions:
+def _dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
     """Return the sizes of formulas; those that differ between batches are arrays of [batches]."""
-    every = [family_dimensions(job, family) for family in grid.batches]
+    every = [family_dimensions(job, family) for family in batches]
     changes: dict[str, Any] = {
-        name: np.array([getattr(dims, name) for dims in every], dtype=np.float64) for name in "BC"
+        name: np.array([getattr(dims, name) for dims in every], dtype=np.float64)
+        for name in ("BCFAKVn" if batches[0].tp > 1 else "BC")
     }
     return every[0]._replace(**changes)
 
@@ -151,17 +199,20 @@ def _levels(search: Search, grid: Grid) -> list[Form]:
     one = grid.batches[0]
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
-    batches = tuple((family.micro_batch, family.loss_chunks) for family in grid.batches)
+    batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
     key = (spread, one.body, one.recompute, batches)
     if key not in search.levels:
-        search.levels[key] = _make_levels(search, grid)
-    return search.levels[key]
+        search.levels[key] = _make_levels(search, grid._replace(batches=grid.kin))
+    if len(grid.batches) == len(grid.kin):
+        return search.levels[key]
+    own = slice(grid.start, grid.start + len(grid.batches))
+    return [form._replace(plain=form.plain[..., own]) for form in search.levels[key]]
 
 
 def _make_levels(search: Search, grid: Grid) -> list[Form]:
     job, one, num = search.job, grid.batches[0], len(grid.batches)
     steps = family_steps(job, _profile(search, grid), one)
-    dims = _dimensions(job, grid)
+    dims = _dimensions(job, grid.batches)
     sizes = [kinds_bytes(each, dims, num) for each, _ in steps]
     at_end = np.full(num, NOWHERE)
     if adds_rows(job, search.cluster.device, one):
@@ -175,8 +226,7 @@ def _make_levels(search: Search, grid: Grid) -> list[Form]:
 
 def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
     """Put in the bytes of ``ROWS``, coming and going."""
-    one = [family._replace(num_blocks=0) for family in grid.batches]
-    each = np.array([piece_bytes(job, family)[ROWS, 0] for family in one]).T
+    each = np.array([row_bytes(job, family) for family in grid.batches]).T
     sizes = sizes.copy()
     for sign, start in ((1, 2 * NUM_PIECES), (-1, NUM_PIECES)):
         sizes[[len(sizes) - start + row for row in ROWS]] = sign * each
@@ -186,18 +236,34 @@ def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
 def _seconds(search: Search, grid: Grid) -> Array:
     """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
-    moved: Array = update_bytes(_held(search, grid)[0])
-    dims = _dimensions(job, grid)
+    held = _held(search, grid)
+    moved: Array = update_bytes(held.states)
+    dims = _dimensions(job, grid.batches)
     amounts = grid_work(job, _profile(search, grid), grid.batches, dims, grid.num_blocks)
     matrix, attended, bytes_moved, ops = amounts[..., None]
-    work = StepWork(matrix, attended, bytes_moved + moved, ops)
+    copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])
+    work = StepWork(matrix, attended, bytes_moved + moved + copied[:, None, None], ops)
     micro_batch = np.array([family.micro_batch for family in grid.batches])[:, None, None]
-    seconds = step_seconds(work, job, cluster.device, size_of(job, micro_batch))
+    size = size_of(job, micro_batch, tp=grid.batches[0].tp)
+    seconds = step_seconds(work, job, cluster.device, size)
     if seconds is None:
         return np.full(work.moved_bytes.shape, np.nan)
-    traffic = traffic_of(job, _of_shards(grid), cluster)
+    traffic = held.traffic
     times = np.array([family_micro_batches(job, family) for family in grid.batches])
     exchanged = times[:, None, None] * traffic.per_micro_batch + traffic.per_step
     device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    total: Array = overlapped_seconds(device_s, exchanged)
+    waited = times[:, None, None] * exchange_seconds(
+        job, grid.batches[0], cluster, _sent(job, grid)
+    )
+    total: Array = overlapped_seconds(device_s + waited, exchanged)
     return total
+
+
+def _sent(job: Job, grid: Grid) -> Sent:
+    """Return how large micro-batches are: [batches, counts of blocks, 1], or what broadcasts."""
+    every = [sent_of(job, family._replace(num_blocks=0)) for family in grid.batches]
+    tokens, chunks = (
+        np.array([getattr(sent, name) for sent in every])[:, None, None]
+        for name in ("tokens", "chunks")
+    )
+    return Sent(tokens, chunks, grid.num_blocks[None, :, None].astype(np.float64))

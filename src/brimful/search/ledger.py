@@ -14,7 +14,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, PhasePeak
-from brimful.strategy import Strategy, check_strategy, world_size
+from brimful.strategy import Strategy, check_strategy, default_reference, world_size
 from brimful.units import format_bytes, format_seconds
 
 Owner = Literal["job", "planner", "both"]
@@ -190,6 +190,7 @@ def naive_point(job: Job, strategy: Strategy) -> Point:
         loss_chunks=1,
         attention="eager",
         dp_replicate=world_size(strategy),
+        reference=default_reference(plain),
     )
     return Point(plain, naive)
 
@@ -229,6 +230,7 @@ def _chains(start: Point, end: Point) -> list[list[Move]]:
         [_move(end, "attention", "planner", ("attention",))],
         [_move(end, "checkpointing", "planner", ("activation_checkpointing",))],
         [_move(end, "loss chunks", "planner", ("loss_chunks",))],
+        [_move(end, "reference", "planner", ("reference",))],
         list(_many_devices(end.strategy)),
     ]
     made = [[m for m in chain if apply(start, m) != start] for chain in chains]

@@ -61,14 +61,13 @@ def solve(  # noqa: PLR0913 - what is searched, and how
     """
     num_devices = cluster.num_devices
     check_formula(job, pinned_strategy(pins, attention, num_devices), cluster.device)
-    kernels = cluster.device.kernels
     space = chain.from_iterable(
-        grids(job, each, attention=attention, kernels=kernels, num_devices=num_devices)
-        for each in (pins, *also)
+        grids(job, each, attention=attention, cluster=cluster) for each in (pins, *also)
     )
     table = tabulate(job, cluster, attention, space)
     order = rank(table, objective=objective)
-    best = strategy_at(job, table, int(order[0]), attention)
+    reference = pins.reference or "none"
+    best = strategy_at(job, table, int(order[0]), attention, reference)
     plan = Plan(
         schema=PLAN_SCHEMA,
         job=job,
@@ -79,7 +78,7 @@ def solve(  # noqa: PLR0913 - what is searched, and how
     limit_bytes = allocatable_bytes(cluster.device)
 
     def strategy(row: int) -> Strategy:
-        return strategy_at(job, table, row, attention)
+        return strategy_at(job, table, row, attention, reference)
 
     return Solution(
         plan,

@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
 from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped
-from brimful.cost.programs import Kernels, program_of
+from brimful.cost.programs import program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.search.grid import Grid
 from brimful.strategy import (
     Accumulate,
     Attention,
     Recompute,
+    Reference,
     Strategy,
     Zero,
     check_spread,
@@ -26,6 +28,7 @@ from brimful.strategy import (
     placed,
     recompute_of,
 )
+from brimful.tensor_split import check_tensor
 
 MAX_MICRO_BATCH = 1024
 CHUNKS = (1, 2, 4, 8, 16, 32)
@@ -45,6 +48,7 @@ class Pins(NamedTuple):
         accumulate: What happens to gradients between micro-batches.
         tp: Devices that share every matrix.
         pp: Stages of a pipeline.
+        reference: Where a preference task's reference model is; not searched, None is ``none``.
     """
 
     micro_batch: int | None = None
@@ -56,6 +60,7 @@ class Pins(NamedTuple):
     accumulate: Accumulate | None = None
     tp: int | None = None
     pp: int | None = None
+    reference: Reference | None = None
 
 
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
@@ -82,100 +87,200 @@ def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
     return found
 
 
+def tensor_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
+    """List over how many devices every matrix may be cut: neighbours within a node.
+
+    Args:
+        job: What is trained.
+        pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
+        cluster: On what.
+    """
+    if pins.tp is not None:
+        return (pins.tp,)
+    least = 1 + (pins.pp is not None and pins.pp > 1)
+    within = range(least, min(cluster.num_devices, cluster.devices_per_node) + 1)
+    degrees = (n for n in within if cluster.devices_per_node % n == cluster.num_devices % n == 0)
+    return tuple(n for n in degrees if _is_cut(job, n))
+
+
+def _is_cut(job: Job, tp: int) -> bool:
+    try:
+        check_tensor(job, tp)
+    except (InputError, UnsupportedError):
+        return False
+    return True
+
+
 class Spread(NamedTuple):
     """A way of spreading a model over devices, but for the number of shards.
 
     Attributes:
+        tp: Devices that share every matrix.
+        num_groups: Groups of such devices, which see different samples.
         zero: Which states are sharded.
         accumulate: What happens to gradients between micro-batches.
         num_shards: Numbers of devices that may share one copy.
     """
 
+    tp: int
+    num_groups: int
     zero: Zero
     accumulate: Accumulate
     num_shards: tuple[int, ...]
 
 
-def grids(
-    job: Job, pins: Pins, *, attention: Attention, kernels: Kernels, num_devices: int
-) -> Iterator[Grid]:
+def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> Iterator[Grid]:
     """Yield every strategy that can run the job, those that run the same events together.
 
     Micro-batches divide what a device sees of the global batch; chunks of the loss divide a
     micro-batch's tokens, so that every chunk is of one size; any number of blocks may be
     checkpointed, in full or selectively where that was traced; states may be sharded over any
-    divisor of the devices.
+    divisor of the devices; every matrix may be cut over neighbours within a node.
+
+    Args:
+        job: What is trained.
+        pins: What the user fixed.
+        attention: How the model attends.
+        cluster: On what.
 
     Raises:
         InputError: A pinned value cannot run this job.
         UnsupportedError: The same, in this version.
     """
-    # Sharded by default; what this version does not run so may still be run whole.
-    possible(job, [pins] if pins.zero is not None else [pins, pins._replace(zero=0)], num_devices)
-    for spread, recompute in product(_spreads(job, pins, num_devices), RECOMPUTES):
-        gathers = spread.zero in {2, 3}
-        program = program_of(job, attention, kernels, recompute, gathers=gathers)
-        if not is_shipped(program.key):
-            continue
-        for batches in _alike(job, pins, spread, num_devices):
+    degrees = tensor_degrees(job, pins, cluster)
+    possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
+    for spreads, recompute in product(_spreads(job, pins, cluster, degrees), RECOMPUTES):
+        traced = [
+            spread for spread in spreads
+            if _is_traced(job, spread, attention, cluster.device, recompute)
+        ]  # fmt: skip
+        for alike in _alike(job, pins, traced):
             for body, num_blocks in _bodies(job, pins, recompute):
-                members = tuple(
-                    Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
-                           num_devices, 1, spread.accumulate)
-                    for micro_batch, chunks in batches
-                )  # fmt: skip
-                yield Grid(members, num_blocks, np.array(spread.num_shards))
+                yield from _members(alike, body, num_blocks, recompute, pins.reference or "none")
+
+
+def _members(
+    alike: list[tuple["Spread", list[tuple[int, int]]]],
+    body: Body,
+    num_blocks: NDArray[np.int64],
+    recompute: Recompute,
+    reference: Reference,
+) -> Iterator[Grid]:
+    """Yield a grid for every degree of those that run the same events."""
+    each = [
+        tuple(
+            Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
+                   spread.num_groups, 1, spread.accumulate, reference, spread.tp)
+            for micro_batch, chunks in batches
+        )
+        for spread, batches in alike
+    ]  # fmt: skip
+    kin, start = tuple(family for batches in each for family in batches), 0
+    for (spread, _), batches in zip(alike, each, strict=True):
+        yield Grid(batches, num_blocks, np.array(spread.num_shards), kin, start)
+        start += len(batches)
+
+
+def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:
+    """Yield what may run the job at all: sharded by default, whole, and each with matrices cut."""
+    for tp in dict.fromkeys((pins.tp or 1, *degrees)):
+        yield pins._replace(tp=tp)
+        if pins.zero is None:
+            yield pins._replace(tp=tp, zero=0)
+
+
+def _is_traced(
+    job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
+) -> bool:
+    gathers, kernels = spread.zero in {2, 3}, device.kernels
+    if untraced_attention(job.model, job.precision, attention, kernels, tp=spread.tp):
+        return False
+    program = program_of(job, attention, kernels, recompute, gathers=gathers, tp=spread.tp)
+    return is_shipped(program.key)
 
 
 def _alike(
-    job: Job, pins: Pins, spread: Spread, num_devices: int
-) -> Iterator[list[tuple[int, int]]]:
+    job: Job, pins: Pins, spreads: Sequence[Spread]
+) -> Iterator[list[tuple[Spread, list[tuple[int, int]]]]]:
     """Yield micro-batches with chunks of the loss, those whose steps have the same events together.
 
     The steps differ in whether there is a second micro-batch (and a third, where gradients are
     held), and up to five chunks. Of one micro-batch nothing is held.
+
+    Args:
+        job: What is trained.
+        pins: What the user fixed.
+        spreads: Which differ in the degree of tensor parallelism only.
     """
-    alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    share = job.global_batch // num_devices
-    for micro_batch, chunks in product(micro_batches(job, pins, num_devices), _chunks(pins)):
-        tokens = micro_batch * job.seq_len
-        if tokens % chunks and pins.loss_chunks is None:
-            continue
-        is_left = pins.accumulate is None and num_devices > 1
-        if is_left and spread.accumulate == "hold" and share == micro_batch:
-            continue
-        real = -(-tokens // -(-tokens // chunks))
-        num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
-        alike.setdefault((num_alike, min(real, NUM_CHUNKS)), []).append((micro_batch, chunks))
-    yield from alike.values()
+    alike: dict[tuple[int, int], dict[Spread, list[tuple[int, int]]]] = {}
+    for spread in spreads:
+        share = job.global_batch // spread.num_groups
+        batches = product(micro_batches(job, pins, spread.num_groups), _chunks(pins))
+        for micro_batch, chunks in batches:
+            tokens = micro_batch * job.rows_per_sample * job.seq_len
+            if tokens % chunks and pins.loss_chunks is None:
+                continue
+            is_left = pins.accumulate is None and spread.num_groups > 1
+            if is_left and spread.accumulate == "hold" and share == micro_batch:
+                continue
+            real = -(-tokens // -(-tokens // chunks))
+            num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
+            same = alike.setdefault((num_alike, min(real, NUM_CHUNKS)), {})
+            same.setdefault(spread, []).append((micro_batch, chunks))
+    for same in alike.values():
+        yield list(same.items())
 
 
-def _spreads(job: Job, pins: Pins, num_devices: int) -> Iterator[Spread]:
-    """Yield the ways of spreading that this version runs for the job, one number of devices."""
-    if num_devices == 1:
-        yield Spread(0, "reduce-each", (1,))
+def _spreads(
+    job: Job, pins: Pins, cluster: Cluster, degrees: Sequence[int]
+) -> Iterator[list[Spread]]:
+    """Yield the ways of spreading that this version runs for the job.
+
+    Together are those that differ in nothing but how many devices share every matrix; where none
+    does, other operations run.
+    """
+    found = [each for tp in degrees for each in _spread_over(job, pins, cluster.num_devices, tp)]
+    together: dict[tuple[bool, Zero, Accumulate], list[Spread]] = {}
+    for spread in found:
+        key = (spread.tp > 1, spread.zero, spread.accumulate)
+        together.setdefault(key, []).append(spread)
+    yield from together.values()
+
+
+def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int) -> Iterator[Spread]:
+    """Yield the ways of spreading over devices of which ``tp`` share every matrix."""
+    num_groups = num_devices // tp
+    if num_groups == 1:
+        if tp == 1 or (_is_alone(pins) and _is_possible(job, 0, 1, 1, tp)):
+            yield Spread(tp, 1, 0, "reduce-each", (1,))
         return
     for zero, accumulate in product(get_args(Zero), get_args(Accumulate)):
         if (pins.zero, pins.accumulate) not in product((None, zero), (None, accumulate)):
             continue
         shards = [
-            n for n in range(1, num_devices + 1)
-            if num_devices % n == 0
-            and _is_wanted(pins, num_devices // n, n)
-            and _is_possible(job, zero, num_devices // n, n)
+            n for n in range(1, num_groups + 1)
+            if num_groups % n == 0
+            and _is_wanted(pins, num_groups // n, n)
+            and _is_possible(job, zero, num_groups // n, n, tp)
         ]  # fmt: skip
         if shards:
-            yield Spread(zero, accumulate, tuple(shards))
+            yield Spread(tp, num_groups, zero, accumulate, tuple(shards))
+
+
+def _is_alone(pins: Pins) -> bool:
+    """Whether the user's choices leave all devices to one group, which shards nothing else."""
+    degrees = {pins.dp_shard or 1, pins.dp_replicate or 1}
+    return degrees == {1} and not pins.zero and pins.accumulate in {None, "reduce-each"}
 
 
 def _is_wanted(pins: Pins, replicas: int, shards: int) -> bool:
     return pins.dp_shard in {None, shards} and pins.dp_replicate in {None, replicas}
 
 
-def _is_possible(job: Job, zero: Zero, replicas: int, shards: int) -> bool:
+def _is_possible(job: Job, zero: Zero, replicas: int, shards: int, tp: int) -> bool:
     """Whether this version runs a job so spread."""
     plain = pinned_strategy(Pins(), "sdpa")
-    spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas}
+    spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp}
     try:
         check_spread(job, msgspec.structs.replace(plain, **spread))
     except (InputError, UnsupportedError):
@@ -195,7 +300,8 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         accumulate=pins.accumulate or "reduce-each",
         tp=pins.tp or 1,
         pp=pins.pp or 1,
-        **_pinned_degrees(pins, num_devices),
+        reference=pins.reference or "none",
+        **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.job import Job
-from brimful.strategy import Attention, Strategy, Zero, spell_checkpointing
+from brimful.strategy import Attention, Reference, Strategy, Zero, spell_checkpointing
 
 Objective = Literal["time", "cost", "memory"]
 """What to make least; on given devices the fastest is the cheapest."""
@@ -24,7 +24,8 @@ class Table(NamedTuple):
         selective: [strategies], whether those keep their matrix products.
         zero: [strategies], which states are sharded.
         num_shards: [strategies], devices that share one copy of them.
-        num_data_parallel: [strategies], devices that see different samples.
+        tp: [strategies], devices that share every matrix.
+        num_data_parallel: [strategies], devices, or groups of them, that see different samples.
         holds: [strategies], whether whole gradients are held until the last micro-batch.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
@@ -37,6 +38,7 @@ class Table(NamedTuple):
     selective: NDArray[np.bool_]
     zero: NDArray[np.int64]
     num_shards: NDArray[np.int64]
+    tp: NDArray[np.int64]
     num_data_parallel: NDArray[np.int64]
     holds: NDArray[np.bool_]
     peak_bytes: NDArray[np.float64]
@@ -66,13 +68,14 @@ def _by_time(table: Table) -> NDArray[np.float64]:
 def _by_work(table: Table) -> NDArray[np.float64]:
     """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks.
 
-    Then by what is sent: lower stages of ZeRO, held gradients, fewer shards. What selective
+    Then by what is sent: matrices cut over fewer devices, lower stages of ZeRO, held gradients,
+    fewer shards. What selective
     checkpointing recomputes is no product; it counts after everything that is.
     """
     whole = np.where(table.selective, 0, table.num_blocks)
     keys = np.stack([
-        whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.zero, ~table.holds,
-        table.num_shards,
+        whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.tp, table.zero,
+        ~table.holds, table.num_shards,
     ])  # fmt: skip
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
@@ -90,8 +93,18 @@ def pareto(table: Table) -> NDArray[np.int64]:
     return order[peaks < before[: len(order)]]
 
 
-def strategy_at(job: Job, table: Table, row: int, attention: Attention) -> Strategy:
-    """Make the strategy of one row."""
+def strategy_at(
+    job: Job, table: Table, row: int, attention: Attention, reference: Reference = "none"
+) -> Strategy:
+    """Make the strategy of one row.
+
+    Args:
+        job: What is trained.
+        table: Its strategies.
+        row: Which.
+        attention: How the model attends, in all of them.
+        reference: Where a preference task's reference is, in all of them.
+    """
     return Strategy(
         micro_batch=int(table.micro_batch[row]),
         activation_checkpointing=spell_checkpointing(
@@ -104,5 +117,7 @@ def strategy_at(job: Job, table: Table, row: int, attention: Attention) -> Strat
         zero=cast("Zero", int(table.zero[row])),
         dp_replicate=int(table.num_data_parallel[row] // table.num_shards[row]),
         dp_shard=int(table.num_shards[row]),
+        tp=int(table.tp[row]),
         accumulate="hold" if table.holds[row] else "reduce-each",
+        reference=reference,
     )

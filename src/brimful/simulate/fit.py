@@ -8,7 +8,7 @@ from math import prod
 
 from brimful.cost.profiles import Dimensions, Term
 
-TOKEN_FACTORS = ("", "B", "S", "BS", "SS", "BSS", "C")
+TOKEN_FACTORS = ("", "B", "S", "BS", "SS", "BSS", "C", "n")
 WIDTH_FACTORS = (
     "", "D", "A", "K", "H", "F", "V", "AD", "KD", "HH", "HF", "HAD", "HKD", "HV", "HP",
     "R", "RH", "RF", "RAD", "RKD", "E", "EH", "EHM", "T", "TH", "TM", "THM",

@@ -2,13 +2,18 @@
 
 from brimful.pretend.reading import items_at, owners_at, phase_peaks
 from brimful.pretend.recording import Recording
-from brimful.rungs import SIMULATION_SCHEMA, Reserved, Simulation
+from brimful.rungs import SIMULATION_SCHEMA, Collective, Reserved, Simulation
 from brimful.timeline import thin
 from brimful.versions import versions
 
 
 def read_simulation(
-    recording: Recording, *, kernels: str, reserved: Reserved | None, simulate_s: float
+    recording: Recording,
+    *,
+    kernels: str,
+    reserved: Reserved | None,
+    simulate_s: float,
+    collectives: tuple[Collective, ...] = (),
 ) -> Simulation:
     """Turn a finished recording into the value of the second rung.
 
@@ -17,6 +22,7 @@ def read_simulation(
         kernels: Whose kernels were imitated.
         reserved: What the caching allocator makes of it; None on a CPU.
         simulate_s: How long it took to make, in seconds.
+        collectives: Of one optimizer step.
     """
     live = recording.live_bytes()
     peak_event = int(live.argmax())
@@ -32,4 +38,5 @@ def read_simulation(
         num_events=len(live),
         simulate_s=simulate_s,
         timeline=thin(live, phase_starts=recording.phase_starts.tolist(), phases=recording.phases),
+        collectives=collectives,
     )

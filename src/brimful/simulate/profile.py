@@ -6,15 +6,17 @@ other sizes; event by event the sizes are fitted (``fit.py``).
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from brimful.cost.profiles import (
+    EVALUATED,
     NUM_CHUNKS,
     PROFILE_SCHEMA,
     TWO_CHUNKS,
@@ -38,9 +40,10 @@ from brimful.errors import UnsupportedError, unknown_name
 from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
 from brimful.pretend.recording import Recording
 from brimful.rungs import WORKSPACES
+from brimful.simulate.phases import Continuation, judged
 from brimful.simulate.run import trace
-from brimful.simulate.runs import GROUP_SIZE, RunFitter, Tables
-from brimful.simulate.small_models import SHAPES, Sizes, small_model
+from brimful.simulate.runs import EVALUATION, GROUP_SIZE, RunFitter, Tables
+from brimful.simulate.small_models import SHAPES, Sizes, degree, small_model
 from brimful.strategy import Recompute, Strategy, spell_checkpointing
 from brimful.versions import versions
 
@@ -48,6 +51,7 @@ ARCHITECTURES = (
     "llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied", "qwen3", "qwen3-tied",
     "phi3", "olmo2", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
     "gemma2-tied",
+    "llama-tp", "llama-tied-tp", "llama-mha-tp", "llama-tied-mha-tp", "qwen3-tp", "qwen3-tied-tp",
 )  # fmt: skip
 PUBLISHED = ("gpt2-gelu-tied",)
 """Architectures of published runs, shipped for what was published: everything trained in bf16 or
@@ -100,6 +104,10 @@ FITTED_BUFFERS = (
 )
 """Workspaces that have formulas, by the names that the table of workspaces gives them."""
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
+CUT_IN_HALF = ("qwen3",)
+"""Architectures whose cut programs are shipped for recipes that compute in 16 bits."""
+_CUT = "-tp"
+"""Of architectures whose every matrix is cut: everything trained, by CUDA kernels."""
 
 
 def source_hash() -> str:
@@ -112,9 +120,10 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def data_folder() -> Path:
-    """Return the folder of the shipped profiles."""
-    return Path(str(resources.files("brimful").joinpath("data/profiles")))
+def data_folder(key: str = "") -> Path:
+    """Return the folder of the shipped profiles, or of one without gradients."""
+    folder = "eval_profiles" if key.endswith(EVALUATED) else "profiles"
+    return Path(str(resources.files("brimful").joinpath(f"data/{folder}")))
 
 
 def shipped_programs() -> tuple[Program, ...]:
@@ -145,8 +154,15 @@ def _is_wanted(program: Program) -> bool:
         program.precision in TUNED_PRECISIONS[program.tuning],
         program.architecture in NARROW.get(program.tuning, (program.architecture,)),
         program.tuning not in NARROW or program.recompute == "full",
+        not is_cut(program) or (on_cuda and is_plain and not program.tuning),
+        not is_cut(program) or code not in CUT_IN_HALF or program.precision != "fp32",
     )
     return all(wanted)
+
+
+def is_cut(program: Program) -> bool:
+    """Whether it is the program of one of several devices that share every matrix."""
+    return program.architecture.endswith(_CUT)
 
 
 def _is_published(program: Program) -> bool:
@@ -160,6 +176,16 @@ def shipped_keys() -> tuple[str, ...]:
     return tuple(program.key for program in shipped_programs())
 
 
+def shipped_eval_keys() -> tuple[str, ...]:
+    """List the keys of the profiles without gradients: there nothing is recomputed."""
+    return tuple(f"{program.key}{EVALUATED}" for program in _judged_programs())
+
+
+def _judged_programs() -> Iterator[Program]:
+    programs = (program for program in shipped_programs() if program.recompute == "full")
+    return (program for program in programs if not is_cut(program))
+
+
 def program_named(key: str) -> Program:
     """Find the program of a key.
 
@@ -167,6 +193,7 @@ def program_named(key: str) -> Program:
         InputError: It is not a key of a profile that is shipped.
     """
     named = {program.key: program for program in shipped_programs()}
+    named |= {f"{program.key}{EVALUATED}": program for program in _judged_programs()}
     if key not in named:
         raise unknown_name("profile", key, named)
     return named[key]
@@ -187,6 +214,8 @@ def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
             product of dimensions.
     """
     program, tables = program_named(key), Tables()
+    if key.endswith(EVALUATED):
+        return _profile(key, tables, _eval_variants(program, tables, on_progress))
     bodies: tuple[Body, ...] = ("checkpointed", "mixed")
     if program.recompute == "full":
         bodies = ("plain", *bodies)
@@ -197,6 +226,10 @@ def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
                 program, body, num_chunks=num_chunks, tables=tables
             )
             on_progress(len(variants) / (len(_CHUNKS) * len(bodies)))
+    return _profile(key, tables, variants)
+
+
+def _profile(key: str, tables: Tables, variants: dict[str, Variant]) -> Profile:
     return Profile(
         schema=PROFILE_SCHEMA,
         key=key,
@@ -208,29 +241,70 @@ def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
     )
 
 
+def _eval_variants(
+    program: Program, tables: Tables, on_progress: Callable[[float], None]
+) -> dict[str, Variant]:
+    """Trace forward passes without gradients, where checkpointing makes no difference."""
+    judge, variants = partial(judged, num_batches=1), dict[str, Variant]()
+    for num_chunks in _CHUNKS:
+        asked = _Asked(program, num_blocks=GROUP_SIZE, num_checkpointed=0, num_chunks=num_chunks)
+        fitter = _fitter(asked, tables, num_steps=0, then=(judge,))
+        try:
+            runs = fitter.runs(EVALUATION, micro_batch=0)
+        except ValueError as error:
+            raise UnsupportedError(f"{program.key} (eval) cannot be profiled: {error}") from error
+        variants[variant_key("plain", num_chunks=num_chunks)] = Variant(first=runs, later=runs)
+        on_progress(len(variants) / len(_CHUNKS))
+    return variants
+
+
 def _make_variant(program: Program, body: Body, *, num_chunks: int, tables: Tables) -> Variant:
     num_blocks = (1 + (body == "mixed")) * GROUP_SIZE
     num_checkpointed = 0 if body == "plain" else GROUP_SIZE
-    recordings, shapes = [], []
-    for sizes in _shapes(program):
-        job = _job(program, sizes, num_layers=num_blocks)
-        strategy = Strategy(
-            micro_batch=sizes.micro_batch,
-            activation_checkpointing=spell_checkpointing(
-                num_checkpointed, num_layers=num_blocks, recompute=program.recompute
-            ),
-            loss_chunks=num_chunks,
-            attention=program.attention,
-        )
-        traced = trace(job, strategy, imitate=program.kernels, count_costs=True, num_steps=1)
-        recordings.append(_with_formulas(traced.recording))
-        chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
-        shapes.append(dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens))
+    fitter = _fitter(_Asked(program, num_blocks, num_checkpointed, num_chunks), tables, num_steps=1)
     try:
-        fitter = RunFitter(recordings, tuple(shapes), tables, num_checkpointed)
         return Variant(first=fitter.runs(micro_batch=0), later=fitter.runs(micro_batch=1))
     except ValueError as error:
         raise UnsupportedError(f"{program.key} ({body}) cannot be profiled: {error}") from error
+
+
+class _Asked(NamedTuple):
+    """What is traced at every shape."""
+
+    program: Program
+    num_blocks: int
+    num_checkpointed: int
+    num_chunks: int
+
+
+def _fitter(
+    asked: _Asked, tables: Tables, *, num_steps: int, then: Sequence[Continuation] = ()
+) -> RunFitter:
+    """Trace a program at every shape; see ``trace``."""
+    program, num_chunks = asked.program, asked.num_chunks
+    recordings, shapes = [], []
+    for sizes in _shapes(program):
+        job = _job(program, sizes, num_layers=asked.num_blocks)
+        tp = degree(program.architecture, sizes)
+        strategy = Strategy(
+            micro_batch=sizes.micro_batch,
+            activation_checkpointing=spell_checkpointing(
+                asked.num_checkpointed, num_layers=asked.num_blocks, recompute=program.recompute
+            ),
+            loss_chunks=num_chunks,
+            attention=program.attention,
+            tp=tp,
+        )
+        kernels = program.kernels
+        traced = trace(
+            job, strategy, imitate=kernels, count_costs=True, num_steps=num_steps, then=then
+        )
+        recordings.append(_with_formulas(traced.recording))
+        chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
+        shapes.append(
+            dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp)
+        )
+    return RunFitter(recordings, tuple(shapes), tables, asked.num_checkpointed)
 
 
 def _with_formulas(recording: Recording) -> Recording:
@@ -262,7 +336,8 @@ def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
 
 def _shapes(program: Program) -> tuple[Sizes, ...]:
     """Three shapes tell products apart; a fourth is a check, on the basic programs."""
-    is_basic = not program.tuning and program.recompute == "full"
+    is_special = program.tuning != "" or is_cut(program)
+    is_basic = not is_special and program.recompute == "full"
     return SHAPES if is_basic else SHAPES[:3]
 
 

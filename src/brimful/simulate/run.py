@@ -1,7 +1,7 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,10 +9,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.build import phases
-from brimful.build.assemble import build_skeleton, finish_program
+from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
 from brimful.build.program import Program, gradients, state_tensors
+from brimful.build.reference import reference_skeleton, state_of
 from brimful.build.step import train_step
 from brimful.build.tasks import task_of
 from brimful.cost.estimate import allocatable_bytes
@@ -27,11 +28,13 @@ from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
 from brimful.simulate.capacity import reserve
 from brimful.simulate.items import read_simulation
+from brimful.simulate.messages import collectives_of_step
+from brimful.simulate.phases import Continuation
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import Strategy, num_micro_batches, world_size
+from brimful.strategy import Strategy, check_simulated, num_micro_batches, world_size
 
 NUM_STEPS = 2
 """Step 1 has no optimizer state before its update; every later step is like step 2."""
@@ -56,7 +59,14 @@ class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     avoid_device_init = True
 
 
-def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str = "") -> Simulation:
+def simulate(
+    job: Job,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    allocator: str = "",
+    rank: int | None = None,
+) -> Simulation:
     """Run a plan's own program on the pretend GPU.
 
     Args:
@@ -64,19 +74,28 @@ def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str =
         cluster: Its device says whose kernels are imitated, and how much the allocator can have.
         strategy: How it is run.
         allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
+        rank: Which of many devices is simulated; None: one that holds as much as any.
 
     Returns:
         Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them.
         Exact for the tensors of eager PyTorch; kernels' workspaces are of a table.
 
     Raises:
-        InputError: An allocator setting is unknown.
+        InputError: An allocator setting is unknown, or there is no such rank.
     """
     device = cluster.device
     start = time.perf_counter()
 
     def record(job: Job, strategy: Strategy) -> Recording:
-        return trace(job, strategy, imitate=device.kernels, capability=device.capability).recording
+        kernels, capability = device.kernels, device.capability
+        return trace(
+            job,
+            strategy,
+            imitate=kernels,
+            capability=capability,
+            rank=rank,
+            count_messages=world_size(strategy) > 1,
+        ).recording
 
     recording = record_whole(job, strategy, record)
     capacity_bytes = max(0, allocatable_bytes(device))
@@ -87,6 +106,9 @@ def simulate(job: Job, cluster: Cluster, strategy: Strategy, *, allocator: str =
         if device.kernels == "cuda"
         else None,
         simulate_s=time.perf_counter() - start,
+        collectives=collectives_of_step(
+            recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
+        ),
     )
 
 
@@ -97,7 +119,10 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     imitate: kernels.Kernels,
     capability: float = DEFAULT_CAPABILITY,
     count_costs: bool = False,
+    count_messages: bool = False,
     num_steps: int = NUM_STEPS,
+    then: Sequence[Continuation] = (),
+    rank: int | None = None,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
@@ -107,36 +132,46 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         imitate: Whose kernels the pretend GPU imitates.
         capability: CUDA compute capability, e.g. 9.0; of no meaning for ``cpu``.
         count_costs: Whether to record each operation's FLOPs and bytes as well.
+        count_messages: Whether to record what each collective sends.
         num_steps: How many; two show every phase, one is enough for forward and backward.
+        then: What the program does behind them, in order (``simulate.phases``).
+        rank: As for ``simulate``.
     """
     check_attention(job, strategy, Place(imitate, capability))
+    check_simulated(strategy)
     device.register()
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
+    reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
-    tape = Tape(count_costs=count_costs)
+    tape = Tape(count_costs=count_costs, count_messages=count_messages)
     imitation = (
         kernels.imitate(imitate, capability=divmod(round(capability * 10), 10))
         if imitate == "cuda"
         else kernels.imitate(imitate)
     )
-    world = _world(job, strategy, tape)
+    world = _world(job, strategy, tape, rank)
     with imitation, world, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
-        program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
+        gpu = torch.device("gpu:0")
+        host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
+        program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
         _name(tape, program)
         with guard.errors_come_through():
-            _take_steps(tape, program, _without_values(sample), num_steps)
+            blank = _without_values(sample)
+            _take_steps(tape, program, blank, num_steps)
+            for go_on in then:
+                go_on(tape, program, blank)
     return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
 
 
 @contextmanager
-def _world(job: Job, strategy: Strategy, tape: Tape) -> Iterator[None]:
+def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterator[None]:
     """Be one of a strategy's many devices inside the block, where there are many."""
-    size = world_size(strategy)
-    if size == 1:
+    size, chosen = world_size(strategy), fullest_rank(job, strategy) if rank is None else rank
+    if size == 1 and not chosen:
         yield
         return
-    world = World(size=size, rank=fullest_rank(job, strategy))
+    world = World(size=size, rank=chosen)
     with pretend_world(world, tape.paused), named_buffers(tape):
         yield
 
@@ -151,6 +186,9 @@ def fullest_rank(job: Job, strategy: Strategy) -> int:
 def _name(tape: Tape, program: Program) -> None:
     tape.name_modules(program.model)
     tape.owners.name(program.loss, "loss")  # what the head computes; its weight is the model's
+    if program.reference is not None:
+        tape.name_modules(program.reference)
+        tape.tag(state_of(program.reference), REFERENCE)
     tape.tag(program.model.parameters(), PARAMETERS)
     tape.tag(program.model.buffers(), "buffers")
 

@@ -1,7 +1,7 @@
 """Cutting recordings into runs and turning each run's events and costs into formulas."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brimful.cost.profiles import (
@@ -17,6 +17,7 @@ from brimful.cost.profiles import (
 )
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import OpCost, Recording
+from brimful.rungs import EVAL
 from brimful.simulate.fit import add_terms, fit_size
 
 GROUP_SIZE = 3
@@ -47,8 +48,16 @@ class Piece:
     ends_phase: bool
 
 
-def cut(recording: Recording, *, micro_batch: int, num_checkpointed: int) -> list[Piece]:
-    """Cut the first step's forward and backward of one micro-batch into pieces.
+Parts = Mapping[str, str]
+"""Phases to cut, by what a profile calls them, and what the recording does."""
+STEP: Parts = {"forward": "step 1 forward", "backward": "step 1 backward"}
+EVALUATION: Parts = {"forward": EVAL}
+
+
+def cut(
+    recording: Recording, parts: Parts = STEP, *, micro_batch: int, num_checkpointed: int
+) -> list[Piece]:
+    """Cut one micro-batch into pieces, by default its forward and backward in the first step.
 
     An event belongs to the block or chunk that made the latest allocation.
 
@@ -56,8 +65,8 @@ def cut(recording: Recording, *, micro_batch: int, num_checkpointed: int) -> lis
         ValueError: A block runs in more than one piece, or a group is of another size than traced.
     """
     pieces: list[Piece] = []
-    for phase in ("forward", "backward"):
-        index = _phase_index(recording, f"step 1 {phase}", micro_batch)
+    for phase, name in parts.items():
+        index = _phase_index(recording, name, micro_batch)
         starts = [*recording.phase_starts.tolist(), len(recording.events)]
         labels = _labels(recording, starts[index], starts[index + 1], num_checkpointed)
         pieces += _group(phase, index, labels, starts[index])
@@ -203,14 +212,14 @@ class RunFitter:
         self._num_checkpointed = num_checkpointed
         self._items = classify(recordings[0])
 
-    def runs(self, *, micro_batch: int) -> tuple[Run, ...]:
-        """Return the runs of one micro-batch.
+    def runs(self, parts: Parts = STEP, *, micro_batch: int) -> tuple[Run, ...]:
+        """Return the runs of one micro-batch; see ``cut``.
 
         Raises:
             ValueError: The recordings are not the same program, or a size has no formula.
         """
         cuts = [
-            cut(recording, micro_batch=micro_batch, num_checkpointed=self._num_checkpointed)
+            cut(recording, parts, micro_batch=micro_batch, num_checkpointed=self._num_checkpointed)
             for recording in self._recordings
         ]
         outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]

@@ -37,7 +37,7 @@ MAX_SIMULATIONS = 24
 """Half a minute on two free cores. What was not simulated by then is left out, and the output says
 how many were."""
 CHUNKS = (1, 4, 16)
-CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat"})
+CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Tasks whose loss can be cut; the others have one row of logits per sample."""
 KINDS = ("none", "selective", "full")
 
@@ -124,9 +124,9 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
         InputError: A pinned value cannot run this job.
         UnsupportedError: This version cannot run it.
     """
-    plainest = check_strategy(job, pinned_strategy(pins, attention))
+    plainest = check_strategy(job, pinned_strategy(pins, attention, cluster.num_devices))
     attempts = _Attempts(job, cluster, on_tried=on_tried)
-    sizes = micro_batches(job, pins)
+    sizes = micro_batches(job, pins, data_parallel(plainest))
     attempts(_with(plainest, micro_batch=sizes[0]))  # the plainest says if any can run
     with contextlib.suppress(_EnoughError):
         if objective != "memory":
@@ -259,6 +259,7 @@ def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
         selective=np.array([is_selective(s) for s in strategies]),
         zero=np.array([s.zero for s in strategies]),
         num_shards=np.array([s.dp_shard for s in strategies]),
+        tp=np.array([s.tp for s in strategies]),
         num_data_parallel=np.array([data_parallel(s) for s in strategies]),
         holds=np.array([s.accumulate == "hold" for s in strategies]),
         peak_bytes=np.array([float(done.peak_bytes) for done in attempts]),

@@ -55,10 +55,26 @@ SHAPES = (
 """Tokens are multiples of 2 and 5 (chunks); sequences of 128 and head widths of 32, to which flash
 attention's backward rounds; matrices of 64 weights, which share a scale in 4 bits."""
 
+DEGREES = (2, 3, 5, 4)
+"""Devices that share every matrix, at each shape, of an architecture such as ``llama-tp``."""
+_CUT = "tp"
+
+
+def degree(architecture: str, sizes: Sizes) -> int:
+    """Return how many devices share every matrix where a program is traced at some sizes."""
+    return DEGREES[SHAPES.index(sizes)] if _CUT in architecture.split("-") else 1
+
 
 def small_model(architecture: str, sizes: Sizes, *, num_layers: int) -> ModelSpec:
-    """Return a model of an architecture such as ``llama-tied-mha`` or ``gpt2-gelu-tied``."""
+    """Return a model of an architecture such as ``llama-tied-mha`` or ``gpt2-gelu-tied``.
+
+    Where it is cut, the sizes are those of one device.
+    """
     model_type, *flags = architecture.split("-")
+    tp = degree(architecture, sizes)
+    sizes = sizes._replace(
+        kv_heads=tp * sizes.kv_heads, intermediate=tp * sizes.intermediate, vocab=tp * sizes.vocab
+    )
     sizes = sizes._replace(per_kv=1) if "mha" in flags else sizes
     config = {"model_type": model_type, "tie_word_embeddings": "tied" in flags, **_NO_TOKENS}
     chosen = {"activation_function": "gelu"} if "gelu" in flags else {}

@@ -17,7 +17,13 @@ from brimful.models.spec import ModelSpec
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
-from brimful.strategy import Strategy, gathers, is_selective, num_checkpointed, world_size
+from brimful.strategy import (
+    Strategy,
+    data_parallel,
+    gathers,
+    is_selective,
+    num_checkpointed,
+)
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
@@ -40,7 +46,7 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     num_blocks = job.model.num_layers
     stack = _STACKS.get(job.model.model_type)
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
-    has_buckets = world_size(strategy) > 1 and not gathers(strategy)
+    has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
     if is_short or is_cut or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)

@@ -4,6 +4,7 @@ Both write a folder of safetensors whole or not at all, and leave the model that
 """
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from brimful.build.adapters import NAME, adapted_layers, base_name, full_weight, merged_weight
 from brimful.build.model import GIVEN
+from brimful.build.parallel.own import whole
 from brimful.errors import InputError
 from brimful.train.folders import replacing
 
@@ -19,24 +21,37 @@ _PREFIX = "base_model.model."
 """PEFT's wrapper, inside which it looks for every name."""
 
 
-def export_adapters(model: Any, *, base: str, folder: Path) -> None:
+def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return the trained adapters on the host under PEFT's names; all processes must call this.
+
+    Raises:
+        InputError: The model has no adapters.
+    """
+    from peft import get_peft_model_state_dict
+
+    _require_adapters(model)
+    tensors = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
+    return {_PREFIX + name: _on_host(tensor) for name, tensor in tensors.items()}
+
+
+def export_adapters(
+    model: Any, *, base: str, folder: Path, adapters: dict[str, torch.Tensor] | None = None
+) -> None:
     """Write the adapters in PEFT's format: ``adapter_model.safetensors``, ``adapter_config.json``.
 
     Args:
         model: Adapted.
         base: Folder or hub id of the model that the adapters belong to; empty if it has none.
         folder: Loadable by ``PeftModel.from_pretrained`` afterwards; replaced if there.
+        adapters: Of ``adapter_tensors``; None: found now.
 
     Raises:
         InputError: The model has no adapters.
         RunError: The disk is full; adapters that were there before are untouched.
     """
-    from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    _require_adapters(model)
-    tensors = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
-    named = {_PREFIX + name: _on_host(tensor) for name, tensor in tensors.items()}
+    named = adapter_tensors(model) if adapters is None else adapters
     config = model.peft_config[NAME]
     before = config.base_model_name_or_path, config.inference_mode
     config.base_model_name_or_path, config.inference_mode = base or None, True
@@ -68,17 +83,21 @@ def merge(model: Any, *, dtype: torch.dtype, folder: Path) -> None:
         plain.save_pretrained(temporary)
 
 
-def plain_model(model: Any, *, dtype: torch.dtype) -> Any:
+def plain_model(
+    model: Any, *, dtype: torch.dtype, tensors: dict[str, torch.Tensor] | None = None
+) -> Any:
     """Return a model of the same class without adapters, merged, on the host.
 
     Args:
         model: Adapted, of ``transformers``.
         dtype: Type of its weights.
+        tensors: Of ``merged_tensors``; None: found now.
     """
+    found = merged_tensors(model, dtype=dtype) if tensors is None else tensors
     with torch.device("meta"):
         plain = type(model)(copy.deepcopy(model.config))
     setattr(plain, GIVEN, getattr(model, GIVEN, {}))
-    plain.load_state_dict(merged_tensors(model, dtype=dtype), strict=False, assign=True)
+    plain.load_state_dict(found, strict=False, assign=True)
     # Which weights are tied was found out when the model was built; a config may say otherwise.
     plain.all_tied_weights_keys = dict(model.all_tied_weights_keys)
     plain.tie_weights(recompute_mapping=False)
@@ -87,38 +106,42 @@ def plain_model(model: Any, *, dtype: torch.dtype) -> Any:
     return plain
 
 
-def merged_tensors(model: Any, *, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def merged_tensors(model: Any, *, dtype: torch.dtype, keep: bool = True) -> dict[str, torch.Tensor]:
     """Return the parameters of the merged model on the host, under their plain names.
 
     Args:
-        model: Adapted.
+        model: Adapted; where it is sharded all processes must call this.
         dtype: Type of all of them.
+        keep: Whether this process wants them; else it helps to gather, one at a time.
     """
+    made = _merged(model, dtype)
+    return dict(made) if keep else {name: tensor.new_empty(0) for name, tensor in made}
+
+
+def _merged(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
     from peft.utils.other import ModulesToSaveWrapper
 
     paths = {id(module): path for path, module in model.named_modules()}
     adapted = {f"{paths[id(layer)]}.base_layer": layer for layer in adapted_layers(model)}
-    found: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             plain = base_name(f"{path}.{name}")
             if plain is None:
                 continue
             if name != "weight":
-                found[plain] = _on_host(parameter).to(dtype)
+                yield plain, _on_host(parameter).to(dtype)
             elif path in adapted:
-                found[plain] = _on_host(merged_weight(adapted[path], dtype=dtype))
+                yield plain, _on_host(merged_weight(adapted[path], dtype=dtype))
             else:
-                found[plain] = _on_host(full_weight(module)).to(dtype)
+                yield plain, _on_host(full_weight(module)).to(dtype)
     for path, module in model.named_modules():
         if isinstance(module, ModulesToSaveWrapper):
-            trained = module.modules_to_save[NAME].named_parameters()
-            found |= {f"{path}.{name}": _on_host(p).to(dtype) for name, p in trained}
-    return found
+            for name, parameter in module.modules_to_save[NAME].named_parameters():
+                yield f"{path}.{name}", _on_host(parameter).to(dtype)
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu").contiguous()
+    return whole(tensor.detach()).to("cpu").contiguous()
 
 
 def _require_adapters(model: Any) -> None:

@@ -10,15 +10,18 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
-from brimful.build.batch import Batch
+from brimful.build.batch import Batch, count_targets
 from brimful.build.precision.loss_scaling import MIN_SCALE
 from brimful.build.program import Program
+from brimful.doctor.program import PlainStep, find_first_bad
+from brimful.doctor.records import GRADIENTS, FirstBad, Kind, earliest
 from brimful.errors import FileFormatError, RunError
 from brimful.files import disk_error, write_bytes
 from brimful.run_files import CHECKPOINTS
 from brimful.train.checkpoint import newest_checkpoint
 from brimful.train.nan import Origin, find_origin
 from brimful.train.tally import MAX_SKIPPED_IN_A_ROW
+from brimful.train.world import is_spread, of_all, own_rank
 
 BAD_STEP_SCHEMA = "brimful.bad-step/1"
 BATCH_FILE = "batch.safetensors"
@@ -46,6 +49,8 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         loss_scale: What the loss was multiplied by; None where it is not scaled.
         learning_rate: Of the step.
         position: Where the step's data begins, as the checkpoints say it.
+        rank: Of the process that had it first; its micro-batches are counted.
+        op: torch's name of the operation that made it of finite numbers; None where none did.
     """
 
     schema: str
@@ -62,6 +67,20 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     loss_scale: float | None
     learning_rate: float
     position: Any
+    rank: int = 0
+    op: str | None = None
+
+
+NOT_SOUGHT = "where is not looked for"
+"""DeepSpeed has taken the gradients away; and a held-out sample is not run again in one process of
+several, which would leave the others waiting."""
+_KINDS: dict[Kind, str] = {
+    "input": "what the model is given: the",
+    "weight": "the weight",
+    "activation": "the output of",
+    "output-gradient": "the gradient of the output of",
+    "gradient": "the gradient of",
+}
 
 
 def describe_origin(origin: Origin | None, num_micro_batches: int) -> str:
@@ -72,6 +91,17 @@ def describe_origin(origin: Origin | None, num_micro_batches: int) -> str:
     return (
         f"first in {kinds[origin.where]} {origin.name}, micro-batch {origin.micro_batch + 1} of "
         f"{num_micro_batches}"
+    )
+
+
+def describe_first_bad(bad: FirstBad | None, num_micro_batches: int) -> str:
+    """Say where the first Inf or NaN of all processes appeared."""
+    if bad is None:
+        return "running the step again does not show where"
+    by = f" by {bad.op}" if bad.op else ""
+    return (
+        f"first in {_KINDS[bad.kind]} {bad.name}{by}, micro-batch {bad.micro_batch + 1} of "
+        f"{num_micro_batches} of process {bad.rank}"
     )
 
 
@@ -166,13 +196,14 @@ def must_stop(program: Program, numbers: StepNumbers, num_skipped_in_a_row: int)
     return program.scaler.scale * settings.backoff_factor < MIN_SCALE
 
 
-def explain_stop(
+def explain_stop(  # noqa: PLR0913 - a step, and where it is told
     program: Program,
     numbers: StepNumbers,
     micro_batches: Sequence[Batch],
     *,
     position: Any,
     out: Path,
+    found: str | None = None,
 ) -> RunError:
     """Find where a step went wrong, keep its batch, and say it in one sentence.
 
@@ -182,21 +213,89 @@ def explain_stop(
         micro_batches: The step's, on the host.
         position: Where the step's data begins.
         out: The run's folder.
+        found: Of ``look_together``, on many devices.
 
     Returns:
         The error, to be raised by the caller.
     """
-    origin = find_origin(program, micro_batches, loss_scale=numbers.loss_scale)
-    bad = _bad_step(numbers, origin, len(micro_batches), position)
-    kept = try_to_keep(out, bad, micro_batches[bad.micro_batch - 1])
-    good = _last_good(out)
+    if program.strategy.engine != "torch":
+        found = NOT_SOUGHT
+    elif found is None:
+        found = _look(program, numbers, micro_batches, position, out)
+    what = numbers.what_is_bad()
     return RunError(
-        f"the {bad.what} became {bad.loss if bad.what == 'loss' else bad.grad_norm} in step "
+        f"the {what} became {numbers.loss if what == 'loss' else numbers.grad_norm} in step "
         f"{numbers.step} of {program.job.num_steps} with "
         f"learning_rate={program.job.learning_rate}{_scale_words(numbers)}, "
-        f"{describe_origin(origin, len(micro_batches))}; {kept} and {good}; "
+        f"{found} and {_last_good(out)}; "
         f"lower learning_rate or raise warmup_steps"
     )
+
+
+def look_together(
+    program: Program,
+    numbers: StepNumbers,
+    step: PlainStep,
+    *,
+    position: Any,
+    out: Path,
+) -> str | None:
+    """Run a step once more on all processes, and say which of them had the first Inf or NaN.
+
+    Each watches its own numbers before they are sent. That process keeps the batch.
+
+    Args:
+        program: With the weights that the step began with.
+        numbers: What the step came to.
+        step: This process's part of it.
+        position: Where the step's data begins.
+        out: The run's folder.
+
+    Returns:
+        The same words in all processes; None in one that trains alone.
+    """
+    if not is_spread() or program.strategy.engine != "torch":
+        return None
+    mine = find_first_bad(
+        program, step, loss_scale=numbers.loss_scale, number=numbers.step, rank=own_rank()
+    )
+    bad = earliest([other for other in of_all(mine) if other is not None])
+    num_micro_batches = len(step.micro_batches)
+    words = describe_first_bad(bad, num_micro_batches)
+    if bad is None:
+        return words
+    kept = None
+    if bad.rank == own_rank():
+        told = _bad_step_of(numbers, bad, num_micro_batches, position)
+        kept = try_to_keep(out, told, step.micro_batches[bad.micro_batch])
+    return f"{words}; {next(said for said in of_all(kept) if said is not None)}"
+
+
+def _look(
+    program: Program,
+    numbers: StepNumbers,
+    micro_batches: Sequence[Batch],
+    position: Any,
+    out: Path,
+) -> str:
+    """Find where the step went wrong and keep its batch; says both."""
+    origin = find_origin(program, micro_batches, loss_scale=numbers.loss_scale)
+    bad = _bad_step(numbers, origin, len(micro_batches), position)
+    bad = msgspec.structs.replace(bad, op=_op_behind(program, numbers, micro_batches, bad))
+    kept = try_to_keep(out, bad, micro_batches[bad.micro_batch - 1])
+    by = f" (by {bad.op})" if bad.op else ""
+    return f"{describe_origin(origin, len(micro_batches))}{by}; {kept}"
+
+
+def _op_behind(
+    program: Program, numbers: StepNumbers, micro_batches: Sequence[Batch], bad: BadStep
+) -> str | None:
+    """Name the operation that made the first Inf or NaN; None where numbers were bad before it."""
+    step = PlainStep(micro_batches=micro_batches, num_targets=count_targets(micro_batches))
+    found = find_first_bad(program, step, loss_scale=numbers.loss_scale, number=numbers.step)
+    if found is None or found.micro_batch + 1 != bad.micro_batch:
+        return None
+    return found.op
 
 
 def _last_good(out: Path) -> str:
@@ -211,6 +310,20 @@ def _scale_words(numbers: StepNumbers) -> str:
     if not numbers.skipped:
         return ""
     return f" and loss_scale={numbers.loss_scale:g}, one skipped step too many"
+
+
+def _bad_step_of(
+    numbers: StepNumbers, bad: FirstBad, num_micro_batches: int, position: Any
+) -> BadStep:
+    origin = Origin(
+        bad.micro_batch,
+        "backward" if bad.kind in GRADIENTS else "forward",
+        bad.name,
+        bad.input_low,
+        bad.input_high,
+    )
+    told = _bad_step(numbers, origin, num_micro_batches, position)
+    return msgspec.structs.replace(told, rank=bad.rank, op=bad.op)
 
 
 def _bad_step(

@@ -9,7 +9,10 @@ saved says ``program_state``; which checkpoints are kept says ``rotation``.
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -27,9 +30,12 @@ from brimful.train.program_state import (
     base_checksum,
     capture,
     check_base,
+    merged,
+    of_others,
     room_for,
 )
 from brimful.train.tensor_files import load_tensors, read_shapes, save_tensors
+from brimful.train.world import is_first, of_all, together, told_by_first
 from brimful.units import MIB
 
 CHECKPOINT_SCHEMA = "brimful.checkpoint/2"
@@ -105,26 +111,59 @@ def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
     return write_checkpoint(root, capture(program, base_crc32=base_checksum(program)), progress)
 
 
-def write_checkpoint(root: Path, state: ProgramState, progress: Progress) -> Path:
-    """Save a state that nothing changes meanwhile; see ``save_checkpoint``."""
+def write_checkpoint(
+    root: Path, state: ProgramState, progress: Progress, *, group: Any = None
+) -> Path:
+    """Save a state that nothing changes meanwhile; see ``save_checkpoint``.
+
+    Of many processes all call this; the first makes the folder, and gives it its name.
+    """
     final = root / f"step-{progress.step:08d}"
-    if is_sound(final):
+    if told_by_first(is_first() and is_sound(final), group):
         return final
     temporary = root / f".{final.name}.tmp"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        save_tensors(temporary, state.tensors)
-        _write_manifest(temporary, state.plain, progress)
-        sync(temporary)
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-        sync(root)  # a rename is durable only once the folder that holds the name is
+        with _by_first(final, group) as first:
+            if first:
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+        _save_tensors(final, temporary, state, group)
+        plain = merged(of_all(state.plain, group))
+        with _by_first(final, group) as first:
+            if first:
+                _write_manifest(temporary, plain, progress)
+                _rename(temporary, final)
+    finally:
+        if is_first():
+            shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+@contextmanager
+def _by_first(final: Path, group: Any) -> Iterator[bool]:
+    """Say whether this process does it, and let a full disk end all of them."""
+    with together(group), _named(final):
+        yield is_first()
+
+
+@contextmanager
+def _named(final: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise disk_error(final, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return final
+
+
+def _save_tensors(final: Path, temporary: Path, state: ProgramState, group: Any) -> None:
+    with _named(final):
+        save_tensors(temporary, state.tensors, group=group)
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    sync(temporary)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    sync(final.parent)  # a rename is durable only once the folder that holds the name is
 
 
 def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
@@ -141,7 +180,7 @@ def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
     check_base(program, checkpoint.state)
     saved = read_shapes(folder)
     room = room_for(program, saved, checkpoint.state)
-    _check_names(folder, set(saved), set(room))
+    _check_names(folder, set(saved), set(room) | of_others(program, saved))
     load_tensors(folder, room, torch_version=checkpoint.torch_version)
     adopt(program, room, checkpoint.state)
     return checkpoint

@@ -14,7 +14,13 @@ WEIGHTS = "model.safetensors"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def export_model(model: Any, *, tokenizer_path: Path | None, folder: Path) -> None:
+def export_model(
+    model: Any,
+    *,
+    tokenizer_path: Path | None,
+    folder: Path,
+    state: dict[str, Any] | None = None,
+) -> None:
     """Write weights (safetensors), configuration and tokenizer, all or nothing.
 
     A model of ``transformers`` is loadable by ``from_pretrained`` afterwards; a module of the
@@ -27,6 +33,7 @@ def export_model(model: Any, *, tokenizer_path: Path | None, folder: Path) -> No
             ``tokenizer_config.json`` beside it, it is handed on as it is, and else it is one that
             was trained here, which ends a text with ``END_OF_TEXT``. None: there is none.
         folder: Where to; replaced if there.
+        state: The whole model's tensors, where the model itself holds shards; None: its own.
 
     Raises:
         RunError: The disk is full; a model that was there before is untouched.
@@ -41,7 +48,7 @@ def export_model(model: Any, *, tokenizer_path: Path | None, folder: Path) -> No
         if tokenizer_path is not None and not _is_given(tokenizer_path):
             _end_with(model, tokenizer.eos_token_id)
         with _as_given(model.config, getattr(model, GIVEN, {})):
-            model.save_pretrained(temporary)
+            model.save_pretrained(temporary, state_dict=state)
 
 
 def _save_module(model: UserModule, folder: Path) -> None:

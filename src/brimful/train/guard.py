@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import gradient_norm
+from brimful.build.parallel.own import whole
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
 
@@ -23,7 +25,7 @@ def keeping_weights(program: Program) -> Iterator[None]:
     Costs one reading of one number from the device per step: the clip has multiplied every gradient
     by the same factor, so that one of them tells of all. Without a clip every gradient is read.
     """
-    if program.scaler is not None:
+    if program.scaler is not None or deepspeed.runs(program):  # both see to it themselves
         yield
         return
 
@@ -62,5 +64,6 @@ def _were_clipped_by_a_number(program: Program) -> bool:
     found = [gradient for gradient in gradients(program) if gradient.numel()]
     if not found:
         return True
-    low, high = torch.stack(torch.aminmax(min(found, key=torch.numel))).tolist()
+    smallest = whole(min(found, key=torch.numel))
+    low, high = torch.stack(torch.aminmax(smallest)).tolist()
     return bool(0 < max(-low, high) < float("inf"))

@@ -2,15 +2,26 @@
 
 from pathlib import Path
 
+import torch
+from torch.distributed.tensor import DTensor
+
 from brimful.build.adapters import base_dtype
+from brimful.build.deepspeed.whole import gathered, is_parted
+from brimful.build.parallel.own import whole
 from brimful.build.program import Program
 from brimful.files import disk_error
-from brimful.train.adapter_export import export_adapters, plain_model
+from brimful.train.adapter_export import (
+    adapter_tensors,
+    export_adapters,
+    merged_tensors,
+    plain_model,
+)
 from brimful.train.export import export_model
+from brimful.train.world import is_first, together
 
 
 def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, merged: bool) -> None:
-    """Write what was trained, all or nothing.
+    """Write what was trained, all or nothing; of many processes all call this, one writes.
 
     Args:
         program: Trained.
@@ -23,13 +34,48 @@ def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, me
     """
     job = program.job
     if job.adapter is None:
-        export_model(program.model, tokenizer_path=tokenizer_path, folder=folder)
+        state = _gathered(program)
+        with together():
+            if is_first():
+                export_model(
+                    program.model, tokenizer_path=tokenizer_path, folder=folder, state=state
+                )
     elif merged or job.weights is None:  # adapters of random weights mean nothing without them
-        plain = plain_model(program.model, dtype=base_dtype(job))
-        export_model(plain, tokenizer_path=tokenizer_path, folder=folder)
+        dtype = base_dtype(job)
+        tensors = merged_tensors(program.model, dtype=dtype, keep=is_first())
+        with together():
+            if is_first():
+                plain = plain_model(program.model, dtype=dtype, tensors=tensors)
+                export_model(plain, tokenizer_path=tokenizer_path, folder=folder)
     else:
-        export_adapters(program.model, base=job.weights or "", folder=folder)
-        _add_tokenizer(tokenizer_path, folder)
+        adapters = adapter_tensors(program.model)
+        with together():
+            if is_first():
+                export_adapters(
+                    program.model, base=job.weights or "", folder=folder, adapters=adapters
+                )
+                _add_tokenizer(tokenizer_path, folder)
+
+
+def _gathered(program: Program) -> dict[str, torch.Tensor] | None:
+    """Gather a sharded model on the first process's host, one tensor at a time.
+
+    Returns:
+        What ``state_dict`` would hold of the whole model; empty in the other processes; None where
+        every process has it whole.
+    """
+    named = program.model.state_dict(keep_vars=True)
+    if is_parted(named.values()):
+        return gathered(program, named, keep=is_first())
+    if not any(isinstance(tensor, DTensor) for tensor in named.values()):
+        return None
+    kept: dict[int, torch.Tensor] = {}  # tied weights once
+    for tensor in named.values():
+        if id(tensor) in kept:
+            continue
+        full = whole(tensor.detach())
+        kept[id(tensor)] = full.cpu() if is_first() else full.new_empty(0)
+    return {name: kept[id(tensor)] for name, tensor in named.items()} if is_first() else {}
 
 
 def _add_tokenizer(path: Path | None, folder: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from brimful.train.world import is_spread
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -13,8 +15,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def catch_interrupts() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C or SIGTERM into a question that the loop asks after each step.
 
-    A second signal raises KeyboardInterrupt at once. In another thread than the main one signals
-    are not ours to handle, and the answer is always no.
+    A second signal raises KeyboardInterrupt at once; in a group of processes it changes nothing,
+    because the terminal and whoever started them both pass the first one on. In another thread than
+    the main one signals are not ours to handle, and the answer is always no.
 
     Yields:
         A function: has the run been asked to stop?
@@ -25,7 +28,7 @@ def catch_interrupts() -> Iterator[Callable[[], bool]]:
     asked = threading.Event()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
-        if asked.is_set():
+        if asked.is_set() and not is_spread():
             raise KeyboardInterrupt
         asked.set()
 

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 
 from brimful.build.batch import IGNORE_INDEX, Batch, count_targets
+from brimful.build.parallel.place import data_group, summed
 from brimful.build.program import Program
 from brimful.build.step import evaluate
 from brimful.errors import RunError
 from brimful.job import Task
 from brimful.run_files import EvalRow
-from brimful.train.bad_step import describe_origin
+from brimful.train.bad_step import NOT_SOUGHT, describe_origin
 from brimful.train.nan import find_in_forward
 from brimful.train.tally import Tally
+from brimful.train.world import is_spread
 
 PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "seq2seq"})
 
@@ -35,6 +37,7 @@ def judge_heldout(program: Program, batches: Sequence[Batch], step: int, tally: 
     hits = Hits()
     with hits.counting(program):
         loss = float(evaluate(program, batches))
+    hits.add_up(program)
     if not math.isfinite(loss):
         raise _no_number(program, batches, step, loss)
     return EvalRow(
@@ -84,6 +87,11 @@ class Hits:
         finally:
             handle.remove()
 
+    def add_up(self, program: Program) -> None:
+        """Count what other devices counted as well; all must call this."""
+        counts = torch.tensor([self.num_right, self.num_counted], device=program.device)
+        self.num_right, self.num_counted = summed(counts, data_group(program.mesh)).tolist()
+
     @property
     def accuracy(self) -> float | None:
         """Share of targets that were right; None where there were no classes."""
@@ -112,11 +120,17 @@ def _are_class_scores(scores: Any, labels: torch.Tensor) -> bool:
 
 
 def _no_number(program: Program, batches: Sequence[Batch], step: int, loss: float) -> RunError:
+    return RunError(
+        f"the held-out loss became {loss} after step {step}, "
+        f"{_origin_words(program, batches)}; use a recipe of a wider range, such as bf16"
+    )
+
+
+def _origin_words(program: Program, batches: Sequence[Batch]) -> str:
+    if is_spread():
+        return NOT_SOUGHT
     num_targets, origin = count_targets(batches), None
     program.model.eval()
     for number, batch in enumerate(batches):
         origin = origin or find_in_forward(program, batch, number, num_targets=num_targets)
-    return RunError(
-        f"the held-out loss became {loss} after step {step}, "
-        f"{describe_origin(origin, len(batches))}; use a recipe of a wider range, such as bf16"
-    )
+    return describe_origin(origin, len(batches))

@@ -8,6 +8,7 @@ from brimful.train.step_report import (
     StepReport,
     describe_eval,
     describe_number,
+    describe_ranks,
     describe_rate,
     describe_scale,
     describe_share,
@@ -121,7 +122,8 @@ def _bars(report: StepReport) -> "RenderableType":
 def _peak_words(peak_bytes: int, report: StepReport) -> str:
     """Say the peak and the limit, which is for tensors, not for a whole process."""
     peak, limit = format_bytes(peak_bytes), format_bytes(report.limit_bytes)
-    return f"{peak} (tensors may take {limit})" if report.is_process else f"{peak} of {limit}"
+    words = f"{peak} (tensors may take {limit})" if report.is_process else f"{peak} of {limit}"
+    return words + describe_ranks(report.row)
 
 
 def _loss_line(report: StepReport) -> str:

@@ -2,6 +2,9 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -10,20 +13,25 @@ import torch
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
+from brimful.build.parallel.place import own_part
 from brimful.build.program import Program
 from brimful.build.step import StepResult, train_step
-from brimful.errors import RunError
+from brimful.doctor.program import PlainStep
+from brimful.errors import RunError, UnsupportedError
+from brimful.files import write_text
 from brimful.plan import Plan
 from brimful.run_files import (
     CHECKPOINTS,
     DATA_FILE,
+    LAUNCH_FILE,
     METRICS_FILE,
     MODEL,
     SETTINGS_FILE,
     SOURCE_FILE,
     TrainRow,
 )
-from brimful.train.bad_step import StepNumbers, explain_stop, must_stop
+from brimful.strategy import keeps_checkpoints
+from brimful.train.bad_step import StepNumbers, explain_stop, look_together, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition
 from brimful.train.data.origin import check_present
@@ -46,6 +54,7 @@ from brimful.train.metrics import (
 )
 from brimful.train.observers import Observer, Observers, describe_stop
 from brimful.train.opening import describe_data, describe_trained
+from brimful.train.precomputed import check_askable, with_reference
 from brimful.train.result import TrainResult, describe_result
 from brimful.train.rotation import Kept
 from brimful.train.run_folder import (
@@ -59,9 +68,20 @@ from brimful.train.run_folder import (
 from brimful.train.saver import Saved, Saver, open_saver
 from brimful.train.schedule import learning_rate_at
 from brimful.train.settings import RunSettings
+from brimful.train.slowest import FirstForward, Ranks, ends_of
 from brimful.train.step_report import StepReport
 from brimful.train.tally import Tally, median_or_none, tally_of
 from brimful.train.utilization import Utilization, utilization_of
+from brimful.train.world import (
+    any_says,
+    first_alone,
+    is_first,
+    note_step,
+    own_device,
+    place_here,
+    together,
+    told_by_first,
+)
 from brimful.units import format_bytes
 
 NUM_METERED_STEPS = 2
@@ -111,7 +131,7 @@ class _Run(msgspec.Struct, frozen=True, kw_only=True):
     settings: RunSettings
     observer: Observer
     data: _Data
-    metrics: BinaryIO
+    metrics: BinaryIO | None
     saver: Saver
     program: Program
     tally: Tally
@@ -174,34 +194,35 @@ def _out_of_memory(plan: Plan, error: Exception) -> RunError:
 
 
 def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter) -> TrainResult:
-    device = torch.device(require_device(plan.cluster.device.kernels))
-    check_present(as_source(settings.data), plan.job.task)
-    resumed = open_run_folder(plan, settings.out, resume=settings.resume)
+    resumed = _opened(plan, settings)
+    device = own_device(plan.cluster.device.kernels)
     observer.on_stage("reading the data")
-    data = _prepare_data(plan, settings)
+    data = first_alone(partial(_prepare_data, plan, settings))
     observer.on_message(describe_data(data.summary, plan.job))
-    if resumed is not None:
-        check_same_data(resumed, data.data_hash)
-    write_source(settings.out / SOURCE_FILE, as_source(settings.data))
-    write_settings(settings.out / SETTINGS_FILE, settings)
+    with together():
+        if resumed is not None:
+            check_same_data(resumed, data.data_hash)
     reset_peak(device)
     active_meter = meter if resumed is None else NullMeter()
     active_meter.start()
     observer.on_stage("building the model")
     program = build_program(plan.job, plan.strategy, device)
     observer.on_message(describe_trained(program))
+    data = _asked(program, data, settings, observer)
     step, position = _restore(program, resumed)
-    write_data_summary(settings.out / DATA_FILE, data.summary)
+    with together():
+        _write_given(settings, data)
     with (
-        open_metrics(settings.out / METRICS_FILE, last_step=step) as metrics,
+        _open_curve(settings.out / METRICS_FILE, last_step=step) as metrics,
         open_saver(
             settings.out / CHECKPOINTS,
             mode=settings.checkpoint,
             kept=Kept(num_newest=settings.num_kept, best=settings.keep_best),
         ) as saver,
     ):
-        rows = read_metrics(settings.out / METRICS_FILE)
-        open_loggers(settings.track, LoggedRun(settings.out, plan, step, rows), observer)
+        rows = told_by_first(read_metrics(settings.out / METRICS_FILE) if is_first() else ())
+        if is_first():
+            open_loggers(settings.track, LoggedRun(settings.out, plan, step, rows), observer)
         observer.on_stage("running the first step")
         run = _Run(
             plan=plan,
@@ -220,6 +241,52 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
     return _finish(run, last_step)
 
 
+def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:
+    """Make the folder ready, by the first process for all."""
+    resumed = None
+    with together():
+        require_device(plan.cluster.device.kernels)
+        check_present(as_source(settings.data), plan.job.task)
+        check_askable(plan.strategy, as_source(settings.data))
+        _check_resumable(plan, settings)
+        if is_first():
+            resumed = open_run_folder(plan, settings.out, resume=settings.resume)
+            _name_launch(settings.out)
+    return told_by_first(resumed)
+
+
+def _name_launch(out: Path) -> None:
+    """Write which launch runs here, so that its next group of processes goes on."""
+    place = place_here()
+    if place is not None:
+        write_text(out / LAUNCH_FILE, place.launch)
+
+
+def _check_resumable(plan: Plan, settings: RunSettings) -> None:
+    if settings.resume and not keeps_checkpoints(plan.strategy):
+        raise UnsupportedError(
+            f"engine={plan.strategy.engine} keeps no checkpoints in this version, so that there is "
+            f"nothing to resume from; start again in another --out, or use engine=torch"
+        )
+
+
+def _write_given(settings: RunSettings, data: _Data) -> None:
+    if is_first():
+        write_source(settings.out / SOURCE_FILE, as_source(settings.data))
+        write_settings(settings.out / SETTINGS_FILE, settings)
+        write_data_summary(settings.out / DATA_FILE, data.summary)
+
+
+@contextmanager
+def _open_curve(path: Path, *, last_step: int) -> Iterator[BinaryIO | None]:
+    """Open the file of rows in the process that writes it; None in the others."""
+    if not is_first():
+        yield None
+        return
+    with open_metrics(path, last_step=last_step) as metrics:
+        yield metrics
+
+
 def _prepare_data(plan: Plan, settings: RunSettings) -> _Data:
     prepared = prepare(
         as_source(settings.data),
@@ -235,6 +302,17 @@ def _prepare_data(plan: Plan, settings: RunSettings) -> _Data:
         heldout=prepared.heldout,
         summary=prepared.summary,
     )
+
+
+def _asked(program: Program, data: _Data, settings: RunSettings, observer: Observers) -> _Data:
+    """Ask the reference model, where that is done before training."""
+    if program.strategy.reference != "precomputed":
+        return data
+    observer.on_stage("asking the reference model")
+    batches, heldout = with_reference(
+        program, data.batches, data.heldout, data_hash=data.data_hash, folder=settings.out
+    )
+    return msgspec.structs.replace(data, batches=batches, heldout=heldout)
 
 
 def _restore(program: Program, resumed: Resumed | None) -> tuple[int, DataPosition]:
@@ -255,7 +333,7 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> int:
             position = _one_step(run, step, position)
             if step == last_metered:
                 meter.stop(run.program)
-            is_last, is_stopped = step == num_steps, is_interrupted()
+            is_last, is_stopped = step == num_steps, any_says(is_interrupted())
             if is_last or step % settings.eval_every_steps == 0:
                 _judge(run, step)
             if is_last or is_stopped or step % settings.checkpoint_every_steps == 0:
@@ -263,7 +341,7 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> int:
             _note(run, run.saver.finished())
             if not is_last and is_stopped:
                 _note(run, run.saver.wait())
-                run.observer.on_message(describe_stop(step, settings.out))
+                run.observer.on_message(_describe_stop(run, step))
                 break
         # Still guarded: a signal must not tear the last write.
         _note(run, run.saver.wait())
@@ -273,22 +351,27 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> int:
 def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
     """Run one optimizer step, write its row, and say where the next one's data begins."""
     learning_rate = learning_rate_at(run.plan.job, step)
+    note_step(step)
+    first = FirstForward()
     start_s = time.perf_counter()
     micro_batches, following = run.data.batches.step_at(position)
     if step <= NUM_METERED_STEPS:
         micro_batches = [widest(batch, seq_len=run.plan.job.seq_len) for batch in micro_batches]
     num_targets = count_targets(micro_batches)
-    with keeping_weights(run.program):
-        result = train_step(
-            run.program, micro_batches, num_targets=num_targets, learning_rate=learning_rate
-        )
+    own = own_part(micro_batches, run.program.strategy)
+    with keeping_weights(run.program), first.watching():
+        result = train_step(run.program, own, num_targets=num_targets, learning_rate=learning_rate)
     numbers = _numbers(step, result, learning_rate)
     step_s = time.perf_counter() - start_s
     if must_stop(run.program, numbers, run.tally.num_skipped_in_a_row):
-        raise explain_stop(
-            run.program, numbers, micro_batches, position=position, out=run.settings.out
-        )
-    row = _row(run, numbers, num_targets=num_targets, step_s=step_s)
+        out = run.settings.out
+        part = PlainStep(micro_batches=own, num_targets=num_targets)
+        found = look_together(run.program, numbers, part, position=position, out=out)
+        with together():
+            raise explain_stop(run.program, numbers, own, position=position, out=out, found=found)
+    device = run.program.device
+    ranks = ends_of(first.seconds, used_bytes(device), peak_bytes(device))
+    row = _row(run, numbers, ranks, num_targets=num_targets, step_s=step_s)
     append_row(run.metrics, row)
     run.tally.take(row)
     run.observer.on_step(_report(run, row))
@@ -307,7 +390,9 @@ def _numbers(step: int, result: StepResult, learning_rate: float) -> StepNumbers
     )
 
 
-def _row(run: _Run, numbers: StepNumbers, *, num_targets: int, step_s: float) -> TrainRow:
+def _row(
+    run: _Run, numbers: StepNumbers, ranks: Ranks, *, num_targets: int, step_s: float
+) -> TrainRow:
     return TrainRow(
         step=numbers.step,
         loss=numbers.loss if math.isfinite(numbers.loss) else None,
@@ -320,8 +405,10 @@ def _row(run: _Run, numbers: StepNumbers, *, num_targets: int, step_s: float) ->
         skipped=numbers.skipped,
         mfu=run.utilization.mfu(step_s),
         hfu=run.utilization.hfu(step_s),
-        used_bytes=used_bytes(run.program.device),
-        peak_bytes=peak_bytes(run.program.device),
+        used_bytes=ranks.used_bytes,
+        peak_bytes=ranks.peak_bytes,
+        hottest_rank=ranks.hottest,
+        slowest_rank=ranks.slowest,
     )
 
 
@@ -349,6 +436,8 @@ def _judge(run: _Run, step: int) -> None:
 def _save(run: _Run, step: int, position: DataPosition) -> None:
     # First the curve, then the checkpoint: no checkpoint is ahead of its rows.
     sync_metrics(run.metrics)
+    if not keeps_checkpoints(run.plan.strategy):
+        return
     judged = run.tally.last_eval
     progress = Progress(
         plan=run.plan,
@@ -360,6 +449,12 @@ def _save(run: _Run, step: int, position: DataPosition) -> None:
     run.saver.save(run.program, progress)
 
 
+def _describe_stop(run: _Run, step: int) -> str:
+    if keeps_checkpoints(run.plan.strategy):
+        return describe_stop(step, run.settings.out)
+    return f"stopped after step {step}; engine={run.plan.strategy.engine} keeps no checkpoints"
+
+
 def _note(run: _Run, saved: list[Saved]) -> None:
     """Tell of checkpoints that have become whole."""
     for step, path in saved:
@@ -367,7 +462,7 @@ def _note(run: _Run, saved: list[Saved]) -> None:
 
 
 def _finish(run: _Run, last_step: int) -> TrainResult:
-    rows = read_metrics(run.settings.out / METRICS_FILE)
+    rows = told_by_first(read_metrics(run.settings.out / METRICS_FILE) if is_first() else ())
     steady = [r for r in rows if isinstance(r, TrainRow) and r.step > NUM_METERED_STEPS]
     median_step_s = median_or_none(row.step_s for row in steady)
     last, best = run.tally.last_eval, run.tally.best_eval

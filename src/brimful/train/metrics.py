@@ -28,12 +28,18 @@ def open_metrics(path: Path, *, last_step: int) -> BinaryIO:
     return path.open("ab")
 
 
-def append_row(file: BinaryIO, row: Row) -> None:
+def append_row(file: BinaryIO | None, row: Row) -> None:
     """Write one row and hand it to the operating system.
+
+    Args:
+        file: Of ``open_metrics``; None: another process writes it.
+        row: Of this step.
 
     Raises:
         RunError: The disk is full.
     """
+    if file is None:
+        return
     try:
         file.write(_line(row))
         file.flush()
@@ -41,12 +47,17 @@ def append_row(file: BinaryIO, row: Row) -> None:
         raise disk_error(Path(file.name), error) from error
 
 
-def sync_metrics(file: BinaryIO) -> None:
+def sync_metrics(file: BinaryIO | None) -> None:
     """Make the rows durable, so that no checkpoint is ever ahead of its curve.
+
+    Args:
+        file: As for ``append_row``.
 
     Raises:
         RunError: The disk is full.
     """
+    if file is None:
+        return
     try:
         os.fsync(file.fileno())
     except OSError as error:

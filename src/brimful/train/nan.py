@@ -14,6 +14,8 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
 from brimful.build.step import micro_step
+from brimful.doctor.program import scaled_by
+from brimful.doctor.tensors import floats
 from brimful.train.guard import is_finite
 
 LOSS = "loss"
@@ -53,7 +55,7 @@ def find_origin(
     """
     num_targets = count_targets(micro_batches)
     program.optimizer.zero_grad(set_to_none=True)
-    with _scaled_by(program, loss_scale):
+    with scaled_by(program, loss_scale):
         try:
             for number, batch in enumerate(micro_batches):
                 origin = find_in_forward(
@@ -142,7 +144,7 @@ class _Watch:
     def _enter(self, name: str, given: Any) -> None:
         if self.found is not None:
             return
-        numbers = list(_numbers(given))
+        numbers = list(floats(given))
         if self._inside and not all(map(is_finite, numbers)):
             self.found = self._inside[-1]
         self._inside.append(_Entered(name, _range(numbers)))
@@ -151,7 +153,7 @@ class _Watch:
         if self.found is not None:
             return
         entered = self._inside.pop()
-        if not all(map(is_finite, _numbers(out))):
+        if not all(map(is_finite, floats(out))):
             self.found = entered
 
 
@@ -163,37 +165,6 @@ def _names(program: Program) -> dict[nn.Module, str]:
     return {**loss, **{module: name or root for module, name in model.items()}}
 
 
-def _numbers(value: Any) -> Iterator[torch.Tensor]:
-    """List the floating-point tensors of what a module takes or returns.
-
-    Masks are left out: theirs are the only infinities that are meant.
-    """
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            if "mask" not in str(key):
-                yield from _numbers(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _numbers(part)
-
-
 def _range(tensors: Sequence[torch.Tensor]) -> tuple[float, float] | None:
     ends = [torch.stack(torch.aminmax(x)).tolist() for x in tensors if x.numel()]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
-
-
-@contextlib.contextmanager
-def _scaled_by(program: Program, loss_scale: float | None) -> Iterator[None]:
-    """Scale as the failed step did: its scaler has moved on since."""
-    if program.scaler is None or loss_scale is None:
-        yield
-        return
-    now = program.scaler.scale
-    program.scaler.scale = loss_scale
-    try:
-        yield
-    finally:
-        program.scaler.scale = now

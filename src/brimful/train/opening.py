@@ -3,7 +3,7 @@
 from typing import Any
 
 from brimful.build.program import Program
-from brimful.job import Job
+from brimful.job import PREFERENCE, Job
 from brimful.nouns import judged_by, noun
 from brimful.train.data.prepare import Summary
 from brimful.units import format_count
@@ -41,6 +41,8 @@ def _counted(summary: Summary, job: Job) -> list[str]:
 def _bar(summary: Summary, job: Job) -> list[str]:
     if not summary.unigram_entropy:
         return []
+    if job.task == PREFERENCE:
+        return [f"{judged_by(job.task)} {summary.unigram_entropy:.3f}"]
     return [f"{judged_by(job.task)} of what is held out {summary.unigram_entropy:.3f}"]
 
 
@@ -58,14 +60,16 @@ def describe_trained(program: Program) -> str:
 
 
 def _num_trained(program: Program) -> int:
-    return sum(p.numel() for p in program.model.parameters() if p.requires_grad)
+    return sum(_num_values(p) for p in program.model.parameters() if p.requires_grad)
 
 
 def _num_parameters(program: Program) -> int:
-    """Count every parameter, adapters among them; a packed 4-bit weight is more than its bytes."""
+    """Count every parameter, adapters among them: all of one that is packed, or parted."""
     return sum(_num_values(p) for p in program.model.parameters())
 
 
 def _num_values(parameter: Any) -> int:
     state = getattr(parameter, "quant_state", None)
-    return int(parameter.numel() if state is None else state.shape.numel())
+    if state is not None:
+        return int(state.shape.numel())
+    return int(getattr(parameter, "ds_numel", parameter.numel()))

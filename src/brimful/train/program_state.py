@@ -10,14 +10,15 @@ Knows nothing of files and folders.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from brimful.build.program import Program
+from brimful.build.parallel.own import own_memory, whole
+from brimful.build.program import Program, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.train.tensor_files import TensorShape
 from brimful.units import MIB
@@ -112,7 +113,7 @@ def room_for(
         knows: not those of the checkpoint where that is of another model.
     """
     room = {**_model_tensors(program), **random_states(program.device)}
-    trained = _trained(program)
+    trained = _updated_here(program)
     for name, shape in saved.items():
         _, parameter_name = _split(name)
         if parameter_name in trained:
@@ -127,19 +128,38 @@ def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState)
     Raises:
         FileFormatError: ``plain`` is of another program.
     """
-    trained = _trained(program)
-    everything = {**room, **{alias: _known(room, name) for alias, name in plain.shared.items()}}
-    for name, tensor in everything.items():
+    trained, here = _trained(program), _updated_here(program)
+    state = own_optimizer(program).state
+    for name, twin in [*((name, name) for name in room), *plain.shared.items()]:
         key, parameter_name = _split(name)
-        if key is not None:
-            program.optimizer.state[_known(trained, parameter_name)][key] = tensor
+        if key is not None and _known(trained, parameter_name) is here.get(parameter_name):
+            state[trained[parameter_name]][key] = _known(room, twin)
     for parameter_name, numbers in plain.optimizer.items():
-        state = program.optimizer.state[_known(trained, parameter_name)]
-        state.update({key: _unpack(value) for key, value in numbers.items()})
+        if _known(trained, parameter_name) is here.get(parameter_name):
+            unpacked = {key: _unpack(value) for key, value in numbers.items()}
+            state[trained[parameter_name]].update(unpacked)
     for group, numbers in zip(program.optimizer.param_groups, plain.groups, strict=False):
         group.update({key: _unpack(value) for key, value in numbers.items()})
     _restore_scaler(program, plain)
     _restore_random(room, program.device)
+
+
+def of_others(program: Program, saved: Mapping[str, TensorShape]) -> set[str]:
+    """Name what is saved of parameters that another device updates (ZeRO-1)."""
+    elsewhere = _trained(program).keys() - _updated_here(program).keys()
+    return {name for name in saved if _split(name)[1] in elsewhere}
+
+
+def merged(states: Sequence[PlainState]) -> PlainState:
+    """Put together what several devices know of one program, each of what it updates."""
+    first = states[0]
+    known: dict[str, dict[str, Plain]] = {}
+    shared: dict[str, str] = {}
+    for state in states:
+        known |= state.optimizer
+        shared |= state.shared
+    on_host = sorted({name for state in states for name in state.on_host})
+    return msgspec.structs.replace(first, optimizer=known, shared=shared, on_host=tuple(on_host))
 
 
 def check_base(program: Program, plain: PlainState) -> None:
@@ -213,13 +233,13 @@ def _model_tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a tensor that is its own memory, and no wrapper around several."""
-    return isinstance(value, torch.Tensor) and not is_traceable_wrapper_subclass(value)
+    """Whether it is a tensor, whole or a shard, that is its own memory, and no wrapper."""
+    return isinstance(value, torch.Tensor) and not is_traceable_wrapper_subclass(own_memory(value))
 
 
 def _bytes_of(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """Give a tensor's bytes on the host, a chunk at a time."""
-    flat = tensor.contiguous().flatten().view(torch.uint8)
+    """Give a tensor's bytes on the host, a chunk at a time; a sharded one's are gathered."""
+    flat = whole(tensor).contiguous().flatten().view(torch.uint8)
     for chunk in flat.split(_CHUNK_BYTES):
         yield memoryview(chunk.cpu().numpy())
 
@@ -231,6 +251,13 @@ def _trained(program: Program) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in program.model.named_parameters() if p.requires_grad}
 
 
+def _updated_here(program: Program) -> dict[str, torch.nn.Parameter]:
+    """Name the parameters that this device updates: all, but for ZeRO-1."""
+    groups = own_optimizer(program).param_groups
+    here = {parameter for group in groups for parameter in group["params"]}
+    return {name: p for name, p in _trained(program).items() if p in here}
+
+
 def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
     """List (parameter's name, key, value) of the optimizer's state.
 
@@ -238,7 +265,7 @@ def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
         UnsupportedError: Something in it could not be saved and would be lost.
     """
     names = {parameter: name for name, parameter in _trained(program).items()}
-    for parameter, state in program.optimizer.state.items():
+    for parameter, state in own_optimizer(program).state.items():
         for key, value in state.items():
             is_known = _is_plain(value) or isinstance(value, _NUMBERS)
             if parameter not in names or "." in str(key) or not is_known:
@@ -268,9 +295,10 @@ def _saved_once(program: Program) -> tuple[dict[str, torch.Tensor], dict[str, st
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Say which memory a tensor is; unlike ``data_ptr`` this is known of pretend ones too."""
-    layout = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+    own = own_memory(tensor)
+    layout = (own.storage_offset(), own.shape, own.stride(), own.dtype)
     # Without elements all are alike, and nothing is shared.
-    owner = tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)  # noqa: SLF001
+    owner = own.untyped_storage()._cdata if own.numel() else id(tensor)  # noqa: SLF001
     return owner, *layout
 
 

@@ -14,6 +14,7 @@ from brimful.run_files import (
     CHECKPOINTS,
     COMMANDS_FILE,
     DATA_FILE,
+    LAUNCH_FILE,
     METRICS_FILE,
     MODEL,
     PLAN_FILE,
@@ -23,13 +24,14 @@ from brimful.run_files import (
     SOURCE_FILE,
     TOKENS,
 )
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, world_size
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from brimful.train.data.source import DataSource, check_source
 from brimful.train.settings import RunSettings, StoredSettings, stored
 
 BEFORE_TRAINING = frozenset({
     PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE, SOURCE_FILE, SETTINGS_FILE,
+    LAUNCH_FILE,
 })  # fmt: skip
 """What is written before the first step; anything else means that the folder is in use."""
 
@@ -142,15 +144,17 @@ def read_settings(path: Path) -> StoredSettings:
 
 
 def check_same_plan(saved: Plan, given: Plan) -> None:
-    """Refuse to go on with another job or strategy than a run was started with.
+    """Refuse to go on with another job than a run was started with, or needlessly otherwise.
 
-    The cluster and the estimate may differ: they say what is expected, not what is computed.
+    The cluster and the estimate may differ: they say what is expected, not what is computed. The
+    strategy may where there are more or fewer devices now, which it must be laid out for.
 
     Raises:
         InputError: Names the first field that differs, and both values.
     """
     check_same_job(saved.job, given.job)
-    _check_same("strategy", saved.strategy, given.strategy)
+    if world_size(saved.strategy) == world_size(given.strategy):
+        _check_same("strategy", saved.strategy, given.strategy)
 
 
 def check_same_job(saved: Job, given: Job) -> None:

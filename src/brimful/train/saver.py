@@ -12,16 +12,19 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
+from brimful.build.parallel.own import on_host, own_memory
 from brimful.build.program import Program
 from brimful.errors import BrimfulError
 from brimful.train.checkpoint import Progress, write_checkpoint
 from brimful.train.program_state import ProgramState, base_checksum, capture, program_tensors
 from brimful.train.rotation import Kept, remove_old
 from brimful.train.settings import SaveMode
+from brimful.train.world import host_group, is_first
 
 
 class Saved(NamedTuple):
@@ -116,6 +119,7 @@ class _AsyncSaver(Saver):
     def __init__(self, root: Path, kept: Kept, thread: ThreadPoolExecutor) -> None:
         self._root, self._kept, self._thread = root, kept, thread
         self._base = _Base()
+        self._group = host_group()  # collectives of a thread must not meet those of training
         self._copy: dict[str, torch.Tensor] = {}
         self._writing: Future[Saved] | None = None
         self._finished: list[Saved] = []
@@ -126,7 +130,9 @@ class _AsyncSaver(Saver):
         state = capture(program, base_crc32=self._base.checksum(program))
         self._copy = _copied(state.program, into=self._copy)
         copied = state._replace(program=self._copy)
-        self._writing = self._thread.submit(_write, self._root, copied, progress, self._kept)
+        self._writing = self._thread.submit(
+            _write, self._root, copied, progress, self._kept, self._group
+        )
 
     def finished(self) -> list[Saved]:
         if self._writing is not None and self._writing.done():
@@ -167,9 +173,12 @@ class _Base:
         return self._known[key]
 
 
-def _write(root: Path, state: ProgramState, progress: Progress, kept: Kept) -> Saved:
-    path = write_checkpoint(root, state, progress)
-    remove_old(root, kept)
+def _write(
+    root: Path, state: ProgramState, progress: Progress, kept: Kept, group: Any = None
+) -> Saved:
+    path = write_checkpoint(root, state, progress, group=group)
+    if is_first():
+        remove_old(root, kept)
     return Saved(progress.step, path)
 
 
@@ -179,7 +188,7 @@ def _copied(
     """Copy tensors to the host, into the memory of the last copy where that still fits."""
     copies = {name: _room(tensor, into.get(name)) for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
-        copies[name].copy_(tensor, non_blocking=True)
+        own_memory(copies[name]).copy_(own_memory(tensor), non_blocking=True)
     if any(tensor.is_cuda for tensor in tensors.values()):
         torch.cuda.synchronize()
     return copies
@@ -188,8 +197,10 @@ def _copied(
 def _room(tensor: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     if before is not None and (before.shape, before.dtype) == (tensor.shape, tensor.dtype):
         return before
+    own = own_memory(tensor)
     # Only pinned memory is filled without a second copy in between.
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    room = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
+    return on_host(tensor, room) if isinstance(tensor, DTensor) else room
 
 
 def _add_failure(error: BaseException, saver: Saver) -> None:

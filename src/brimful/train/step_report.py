@@ -42,15 +42,23 @@ def describe_step(report: StepReport) -> str:
         f"norm {describe_number(row.grad_norm, '.2f')}",
         describe_rate(report),
         *([] if row.mfu is None else [f"MFU {describe_share(row.mfu)}"]),
-        f"peak {format_bytes(row.peak_bytes or 0)}",
+        f"peak {format_bytes(row.peak_bytes or 0)}{describe_ranks(row)}",
         f"{format_seconds(report.remaining_s)} left",
     ]
     return "  ".join([*parts, *describe_scale(report)])
 
 
+def describe_ranks(row: TrainRow) -> str:
+    """Say which process has the highest peak and which is the slowest; nothing of one alone."""
+    if row.hottest_rank is None:
+        return ""
+    return f" (rank {row.hottest_rank}; slowest {row.slowest_rank})"
+
+
 def describe_rate(report: StepReport) -> str:
     """Say how many tokens, or samples, were learnt from per second."""
-    unit = "tok" if noun(report.task) == "tokens" else "samples"
+    counted = noun(report.task)
+    unit = "tok" if counted == "tokens" else counted
     return f"{format_count(report.row.tokens_per_s)} {unit}/s"
 
 

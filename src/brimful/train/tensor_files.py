@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from brimful.errors import FileFormatError, RunError
+from brimful.train.world import is_spread
 
 _METADATA = ".metadata"
 _METADATA_CLASSES = {
@@ -48,17 +49,29 @@ class TensorShape(NamedTuple):
     dtype: torch.dtype
 
 
-def save_tensors(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+def save_tensors(folder: Path, tensors: dict[str, torch.Tensor], *, group: Any = None) -> None:
     """Write tensors, streamed and synced; no second copy of them is made in memory.
+
+    Of many processes all call this; each writes its shards, and its share of what all have.
+
+    Args:
+        folder: There already.
+        tensors: By name; of DTensors each process writes its part.
+        group: In which processes agree, by the host; None: the default one.
 
     Raises:
         OSError: The disk is full or cannot be written.
         RunError: DCP failed for another reason.
     """
     try:
-        _write(dcp.FileSystemWriter(folder), dcp.DefaultSavePlanner(), tensors)
+        if is_spread():
+            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder), process_group=group)
+        else:
+            _write(dcp.FileSystemWriter(folder), dcp.DefaultSavePlanner(), tensors)
     except OSError:
         raise
+    except CheckpointException as error:
+        raise _unwrap(folder, _first_failure(error)) from error
     except Exception as error:  # torch's file writer wraps a full disk in errors of its own
         raise _unwrap(folder, error) from error
 
@@ -130,7 +143,7 @@ def _first_failure(error: CheckpointException) -> BaseException:
     return failure
 
 
-def _unwrap(folder: Path, error: Exception) -> BaseException:
+def _unwrap(folder: Path, error: BaseException) -> BaseException:
     """Find what torch wrapped: a full disk is an OSError below a RuntimeError."""
     cause: BaseException | None = error
     while cause is not None:

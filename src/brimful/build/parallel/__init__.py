@@ -1,49 +1,62 @@
 """Many devices: one file per axis, one place that puts them in order.
 
 Owns how a model, its gradients and its optimizer are spread over a process group. Must not know of
-tasks or losses. Order: a model is sharded while it has no bytes, so that no device ever holds it
-whole; DDP wraps what is there, because it makes buckets for gradients that exist.
+tasks or losses. Order: a model is cut and sharded while it has no bytes, so that no device ever
+holds it whole, and cut before it is sharded, because FSDP2 shards the pieces of a group that each
+device has; DDP wraps what is there, because it makes buckets for gradients that exist.
 """
 
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Parted
-from brimful.build.parallel.mesh import build_mesh
+from brimful.build.parallel.mesh import TENSOR, build_mesh, data_mesh
 from brimful.build.parallel.replicate import partitioned, replicate
 from brimful.build.parallel.shard import adopt_sharded, shard
+from brimful.build.parallel.tensor import tensor_parallel
 from brimful.job import Job
-from brimful.strategy import Strategy, gathers, num_micro_batches, world_size
+from brimful.strategy import Strategy, gathers, num_micro_batches
 
-__all__ = ["parallelize", "parted", "settle", "sync_gradients"]
+__all__ = [
+    "averaged_over",
+    "build_mesh",
+    "parallelize",
+    "parted",
+    "reshard",
+    "settle",
+    "sync_gradients",
+    "without_sync",
+]
 
 
-def parallelize(root: nn.Module, job: Job, strategy: Strategy, device: torch.device) -> None:
+def parallelize(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> None:
     """Spread a model that has no bytes yet over the devices of a strategy, in place.
 
     Args:
         root: Holds the model, on ``meta``.
         job: Says in which types is computed and reduced.
         strategy: Says the degrees.
-        device: Of this process; its type is the mesh's.
+        mesh: Of ``build_mesh``.
     """
+    if mesh is not None and strategy.tp > 1:
+        tensor_parallel(root.model, mesh[TENSOR])
     if gathers(strategy):
-        shard(root, job, strategy, build_mesh(strategy, device.type))
+        shard(root, job, strategy, data_mesh(mesh))
 
 
-def settle(root: nn.Module, job: Job, strategy: Strategy, device: torch.device) -> nn.Module:
+def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> nn.Module:
     """Finish what needs the model's bytes.
 
     Args:
         root: Holds the model, on its device.
         job: Says how many micro-batches there are.
         strategy: Says the degrees, and whether gradients are held.
-        device: Of this process.
+        mesh: Of ``build_mesh``.
 
     Returns:
         What a micro-batch is called through.
@@ -51,17 +64,16 @@ def settle(root: nn.Module, job: Job, strategy: Strategy, device: torch.device) 
     if gathers(strategy):
         adopt_sharded(root)
         return root
-    if world_size(strategy) > 1:
+    spread = data_mesh(mesh)
+    if spread is not None:
         holds = strategy.accumulate == "hold" and num_micro_batches(job, strategy) > 1
-        return replicate(root, build_mesh(strategy, device.type), holds=holds)
+        return replicate(root, spread, holds=holds)
     return root
 
 
-def parted(strategy: Strategy, device: torch.device) -> Parted | None:
+def parted(strategy: Strategy, mesh: DeviceMesh | None) -> Parted | None:
     """Return how the optimizer's state is parted among devices; None where each keeps its own."""
-    if strategy.zero != 1:
-        return None
-    return partial(partitioned, build_mesh(strategy, device.type))
+    return partial(partitioned, mesh) if strategy.zero == 1 else None
 
 
 def sync_gradients(root: nn.Module, strategy: Strategy, *, is_last: bool) -> None:
@@ -78,3 +90,21 @@ def sync_gradients(root: nn.Module, strategy: Strategy, *, is_last: bool) -> Non
     elif isinstance(root, DistributedDataParallel):
         held: Any = root
         held.require_backward_grad_sync = reduces  # what its ``no_sync`` sets
+
+
+def averaged_over(root: nn.Module) -> int:
+    """Return by how many devices gradients are divided when they are reduced; 1: they add up."""
+    return root.process_group.size() if isinstance(root, DistributedDataParallel) else 1
+
+
+def without_sync(root: nn.Module) -> nn.Module:
+    """Return what a forward pass that nothing follows is called through: DDP adds nothing to it."""
+    inner: nn.Module = root.module if isinstance(root, DistributedDataParallel) else root
+    return inner
+
+
+def reshard(root: nn.Module) -> None:
+    """Let go of what a forward pass without a backward left gathered."""
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

@@ -4,16 +4,36 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.strategy import Strategy
 
-REPLICATE, SHARD = "dp_replicate", "dp_shard"
+REPLICATE, SHARD, TENSOR = "dp_replicate", "dp_shard", "tp"
 
 
-def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh:
-    """Make the mesh of a strategy, ranks of the shard axis next to each other.
+def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
+    """Make the mesh of a strategy; None for one device.
+
+    Ranks that tell each other the most stand next to each other: those of ``tp``, then those that
+    share a copy.
 
     Args:
         strategy: Says the degrees; an axis of one device is left out.
         device_type: ``cpu``, ``cuda`` or the pretend ``gpu``.
     """
-    degrees = {REPLICATE: strategy.dp_replicate, SHARD: strategy.dp_shard}
+    degrees = {REPLICATE: strategy.dp_replicate, SHARD: strategy.dp_shard, TENSOR: strategy.tp}
     axes = {name: degree for name, degree in degrees.items() if degree > 1}
+    if not axes:
+        return None
     return init_device_mesh(device_type, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def data_mesh(mesh: DeviceMesh | None) -> DeviceMesh | None:
+    """Return the part of a mesh whose devices see different samples; None where all see the same.
+
+    Args:
+        mesh: Of ``build_mesh``.
+    """
+    if mesh is None:
+        return None
+    names = mesh.mesh_dim_names or ()
+    axes = tuple(name for name in names if name in {REPLICATE, SHARD})
+    if axes == names:
+        return mesh
+    return mesh[axes] if axes else None

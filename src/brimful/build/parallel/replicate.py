@@ -1,6 +1,8 @@
 """DDP, and ZeRO-1 beside it: every device holds the whole model.
 
 Gradients are averaged bucket by bucket and are views of the buckets, which exist from the start.
+An average, not a sum, because of accumulation: what the last micro-batch left is in the bucket of
+every device and is reduced again. So each backward is of the loss times the number of devices.
 Gradients that are held over several micro-batches are no views: a bucket is filled from them at the
 end, and they are filled from it.
 Under ZeRO-1 each device keeps the optimizer's state of some parameters, updates those, and sends
@@ -8,6 +10,7 @@ them to the others.
 """
 
 import warnings
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,6 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Group, Rule
 from brimful.job import Job
+
+_NOW, _BEFORE = "forward_sync_buffers", "broadcast_buffers"
+_BUFFERS = _NOW if _NOW in signature(DistributedDataParallel.__init__).parameters else _BEFORE
+"""What says that buffers are not sent before every forward; renamed in torch 2.13."""
 
 
 def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
@@ -28,7 +35,10 @@ def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
         holds: Whether gradients are held over several micro-batches.
     """
     return DistributedDataParallel(
-        root, process_group=mesh.get_group(), gradient_as_bucket_view=not holds
+        root,
+        process_group=mesh.get_group(),
+        gradient_as_bucket_view=not holds,
+        **{_BUFFERS: False},  # none of a model's is changed by its data
     )
 
 

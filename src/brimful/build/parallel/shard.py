@@ -31,7 +31,7 @@ def policy_of(precision: Precision) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
-def shard(model: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh) -> None:
+def shard(model: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> None:
     """Shard every block, then the rest, in place.
 
     Args:
@@ -48,6 +48,15 @@ def shard(model: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh) -> N
     for block in decoder_blocks(model):
         fully_shard(block, **how)
     fully_shard(model, **{**how, "reshard_after_forward": False})
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            _add_up(module)
+
+
+def _add_up(unit: FSDPModule) -> None:
+    """Let gradients be summed, not averaged: each process has its share of one global loss."""
+    unit.set_gradient_divide_factor(1.0)
+    unit.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
 
 
 def adopt_sharded(model: nn.Module) -> None:

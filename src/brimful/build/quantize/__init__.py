@@ -12,7 +12,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from brimful.build.quantize import int8, llm_int8, nf4
-from brimful.build.quantize.base import Format
+from brimful.build.quantize.base import Format, frozen
 from brimful.job import Base
 
 FORMATS: dict[Base, Format] = {
@@ -21,8 +21,9 @@ FORMATS: dict[Base, Format] = {
     "int8": int8.INT8,
     "llm-int8": llm_int8.LLM_INT8,
 }
-_FORMAT, _TRANSPOSED = "brimful_format", "brimful_transposed"
-"""Attributes of a swapped layer: its format, and whether it replaced one of [in, out] weights."""
+_FORMAT, _TRANSPOSED, _SHAPE = "brimful_format", "brimful_transposed", "brimful_shape"
+"""Attributes of a swapped layer: its format, whether it replaced one of [in, out] weights, and
+[out, in] of the weight in full."""
 
 
 def swap(model: nn.Module, base: Base, *, dtype: torch.dtype, keeps: Callable[[str], bool]) -> None:
@@ -50,6 +51,7 @@ def _swapped(layer: nn.Module, base: Base, dtype: torch.dtype) -> nn.Module:
         swapped.bias = nn.Parameter(layer.bias.to(dtype), requires_grad=False)
     setattr(swapped, _FORMAT, base)
     setattr(swapped, _TRANSPOSED, transposed)
+    setattr(swapped, _SHAPE, torch.Size((rows, columns)))
     swapped.requires_grad_(requires_grad=False)
     return swapped
 
@@ -60,9 +62,18 @@ def is_quantized(module: nn.Module) -> bool:
 
 
 def full_shape(module: nn.Module) -> torch.Size:
-    """Return the shape of the weight that ``fill`` takes; ask before it is filled."""
-    shape: torch.Size = module.weight.shape
+    """Return the shape of the weight that ``fill`` takes."""
+    shape: torch.Size = getattr(module, _SHAPE)
     return torch.Size(reversed(shape)) if getattr(module, _TRANSPOSED) else shape
+
+
+def pack(model: nn.Module) -> None:
+    """Give quantised weights on ``meta`` the shape of what holds them, so that it is sharded."""
+    for module in filter(is_quantized, model.modules()):
+        packed = FORMATS[getattr(module, _FORMAT)].packed
+        assert packed is not None  # check_strategy refused the others
+        shape, dtype = packed(*getattr(module, _SHAPE))
+        module.weight = frozen(torch.empty(shape, dtype=dtype, device="meta"))
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy

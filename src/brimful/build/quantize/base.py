@@ -5,8 +5,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
+from brimful.build.parallel.own import keep_own
 from brimful.errors import UnsupportedError
+
+
+class Packed(NamedTuple):
+    """What holds a weight in few bits."""
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
 
 
 class Format(NamedTuple):
@@ -18,11 +27,15 @@ class Format(NamedTuple):
         fill: Quantises a weight, [out features, in features] on the layer's device and in the type
             it computes in, into the layer.
         dequantize: Returns the weight that the layer computes with, [out features, in features].
+            Where it is sharded, all processes must call this.
+        packed: Says of (out features, in features) the shape and type of what holds the weight;
+            None: it lies where sharding does not see it.
     """
 
     linear: Callable[[int, int, bool, torch.dtype], nn.Linear]
     fill: Callable[[Any, torch.Tensor], None]
     dequantize: Callable[[Any], torch.Tensor]
+    packed: Callable[[int, int], Packed] | None
 
 
 def require_bitsandbytes() -> Any:
@@ -39,6 +52,14 @@ def require_bitsandbytes() -> Any:
             "'brimful[quant]', or use base=int8, which needs no package"
         ) from error
     return bitsandbytes
+
+
+def hold(layer: Any, packed: torch.Tensor) -> None:
+    """Let a layer hold its packed weight; this process's part of it where it is sharded."""
+    if isinstance(layer.weight, DTensor):
+        keep_own(layer.weight, packed)
+    else:
+        layer.weight = frozen(packed)
 
 
 def frozen(data: torch.Tensor) -> nn.Parameter:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from brimful.build.quantize.base import Format, frozen
+from brimful.build.parallel.own import whole
+from brimful.build.quantize.base import Format, Packed, hold
 
 LARGEST = 127
 """The largest int8 in use: the range is symmetric."""
@@ -81,12 +82,16 @@ def _fill(layer: Any, weight: torch.Tensor) -> None:
     # A row of zeros stays one: 0 / 0 is not a number.
     inverse = torch.where(scale > 0, scale.reciprocal(), 0.0)
     wide = weight.to(torch.float32, copy=True).mul_(inverse).round_()
-    layer.weight = frozen(wide.to(torch.int8))
+    hold(layer, wide.to(torch.int8))
     layer.scale = scale
 
 
 def _dequantize(layer: Any) -> torch.Tensor:
-    return _widen(layer.weight, layer.scale, layer.compute_dtype)
+    return _widen(whole(layer.weight), layer.scale, layer.compute_dtype)
 
 
-INT8 = Format(_linear, _fill, _dequantize)
+def _packed(rows: int, columns: int) -> Packed:
+    return Packed((rows, columns), torch.int8)
+
+
+INT8 = Format(_linear, _fill, _dequantize, _packed)

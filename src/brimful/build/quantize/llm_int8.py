@@ -53,4 +53,4 @@ def _dequantize(layer: Any) -> torch.Tensor:
     return weight
 
 
-LLM_INT8 = Format(_linear, _fill, _dequantize)
+LLM_INT8 = Format(_linear, _fill, _dequantize, None)

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from brimful.build.quantize.base import Format, frozen, require_bitsandbytes
+from brimful.build.parallel.own import whole
+from brimful.build.quantize.base import Format, Packed, hold, require_bitsandbytes
 
 BLOCK = 64
 """Weights that share a scale: bitsandbytes' default, and the paper's."""
@@ -50,10 +52,21 @@ def _fill(layer: Any, weight: torch.Tensor, *, double: bool) -> None:
     )
     if double:
         _compress(state)
-    layer.weight = frozen(packed)
+    hold(layer, packed)
     layer.weight.quant_state = layer.quant_state = state
+    if isinstance(layer.weight, DTensor):
+        layer.register_forward_pre_hook(_read_by_own_state)
     for name, constant in _constants(state).items():
         layer.register_buffer(name, constant, persistent=False)
+
+
+def _read_by_own_state(layer: Any, _args: Any) -> None:
+    """Let a weight that was gathered just now be read; a plain parameter, as for ``_fill``."""
+    layer.weight.quant_state = layer.quant_state
+
+
+def _packed(rows: int, columns: int) -> Packed:
+    return Packed((-(-rows * columns // 2), 1), torch.uint8)
 
 
 def _compress(state: Any) -> None:
@@ -87,10 +100,12 @@ def _constants(state: Any) -> dict[str, torch.Tensor]:
 
 def _dequantize(layer: Any) -> torch.Tensor:
     weight: torch.Tensor = require_bitsandbytes().functional.dequantize_4bit(
-        layer.weight.data, layer.quant_state
+        whole(layer.weight.data), layer.quant_state
     )
     return weight
 
 
-NF4 = Format(partial(_linear, double=False), partial(_fill, double=False), _dequantize)
-NF4_DOUBLE = Format(partial(_linear, double=True), partial(_fill, double=True), _dequantize)
+NF4 = Format(partial(_linear, double=False), partial(_fill, double=False), _dequantize, _packed)
+NF4_DOUBLE = Format(
+    partial(_linear, double=True), partial(_fill, double=True), _dequantize, _packed
+)

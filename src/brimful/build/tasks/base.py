@@ -26,6 +26,6 @@ class TaskParts(NamedTuple):
     """
 
     skeleton: Callable[[Job, Strategy], nn.Module]
-    loss: Callable[[nn.Module, Strategy], nn.Module]
+    loss: Callable[[nn.Module, Job, Strategy], nn.Module]
     share: Callable[[Program, Batch, int], torch.Tensor]
     sample: Callable[[Job, Strategy], Batch]

@@ -60,7 +60,7 @@ def skeleton(job: Job, strategy: Strategy) -> UserModule:
     return UserModule(job.model.name, made)
 
 
-def loss(model: nn.Module, _strategy: Strategy) -> SummedLoss:
+def loss(model: nn.Module, _job: Job, _strategy: Strategy) -> SummedLoss:
     """Make the loss of the user's."""
     assert isinstance(model, UserModule)  # what skeleton made
     return SummedLoss(model)

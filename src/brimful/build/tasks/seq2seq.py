@@ -46,7 +46,7 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     return model
 
 
-def loss(model: nn.Module, strategy: Strategy) -> TokenLoss:
+def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss:
     """Make the loss over the model's own head, whole or in chunks."""
     return TokenLoss(model.get_output_embeddings(), num_chunks=strategy.loss_chunks)
 

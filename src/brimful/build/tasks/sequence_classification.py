@@ -71,7 +71,7 @@ def _is_scored(model: nn.Module) -> bool:
     return isinstance(model, GenericForSequenceClassification) or hasattr(model, "score")
 
 
-def loss(_model: nn.Module, _strategy: Strategy) -> LabelLoss:
+def loss(_model: nn.Module, _job: Job, _strategy: Strategy) -> LabelLoss:
     """Make the loss."""
     return LabelLoss()
 

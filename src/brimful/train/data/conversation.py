@@ -68,7 +68,7 @@ def parse_conversation(fields: dict[str, Any], messages_field: str) -> Conversat
 def _messages(fields: dict[str, Any], messages_field: str) -> tuple[list[Message], int]:
     for name in (messages_field, SHARE_GPT):
         if name in fields:
-            return _listed(fields[name], name), 0
+            return listed_messages(fields[name], name), 0
     if set(PROMPT) <= set(fields):
         prompt, completion = (
             _side(fields, name, role)
@@ -83,7 +83,7 @@ def _messages(fields: dict[str, Any], messages_field: str) -> tuple[list[Message
 
 def _side(fields: dict[str, Any], name: str, role: str) -> list[Message]:
     if isinstance(fields[name], list):
-        return _listed(fields[name], name)
+        return listed_messages(fields[name], name)
     return [{"role": role, "content": string_field(fields, name)}]
 
 
@@ -101,7 +101,12 @@ def _alpaca(fields: dict[str, Any]) -> list[Message]:
     ]
 
 
-def _listed(value: Any, name: str) -> list[Message]:
+def listed_messages(value: Any, name: str) -> list[Message]:
+    """Read a list of messages.
+
+    Raises:
+        BadRecordError: It is none, or a message of it cannot be used.
+    """
     if not isinstance(value, list):
         raise BadRecordError(
             f"field {name!r} is no list", f"field {name!r} is {kind_of(value)} and must be a list"

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.errors import DataError, FileFormatError
-from brimful.job import Job
+from brimful.job import PREFERENCE, Job
 from brimful.train.data.batches import TokenBatches, heldout_batches, open_batches
 from brimful.train.data.coder import (
     TOKENIZER_FILE,
@@ -59,7 +60,9 @@ from brimful.train.data.tokens import (
 if TYPE_CHECKING:
     from brimful.build.batch import Batch
 
-_ANSWERS: dict[str, Answer] = {"sequence-classification": "class", "seq2seq": "target"}
+_ANSWERS: dict[str, Answer] = {
+    "sequence-classification": "class", "seq2seq": "target", "dpo": "pair",
+}  # fmt: skip
 _OWN_TOKENIZER = "own"
 
 
@@ -368,7 +371,7 @@ def _from_folder(request: _Request, folder: SampleFolder, coder: Coder) -> Prepa
             num_train_tokens=samples.train.num_tokens,
             num_train_targets=samples.train.num_targets,
             num_heldout_tokens=samples.heldout.num_tokens,
-            unigram_entropy=samples.unigram_entropy,
+            unigram_entropy=_bar(job, samples.unigram_entropy),
             num_truncated=samples.num_truncated,
             skipped=samples.skipped,
             template=_template_words(job, coder),
@@ -412,7 +415,7 @@ def _prepare_stream(request: _Request) -> Prepared:
             windows, shape, global_batch=job.global_batch, micro_batch=request.micro_batch
         ),
         heldout=_heldout([as_arrays(sample) for sample in judged], request, shape),
-        summary=_stream_summary(origin, judged, tally, _template_words(job, coder)),
+        summary=_stream_summary(origin, judged, tally, job, coder),
         tokenizer_folder=folder,
         coder=coder,
         data_hash=_hash(key),
@@ -420,7 +423,7 @@ def _prepare_stream(request: _Request) -> Prepared:
 
 
 def _stream_summary(
-    origin: Origin, judged: Sequence[Sample], tally: Tally, template: str
+    origin: Origin, judged: Sequence[Sample], tally: Tally, job: Job, coder: Coder
 ) -> Summary:
     import numpy as np
 
@@ -431,11 +434,16 @@ def _stream_summary(
         num_train_tokens=None,
         num_train_targets=None,
         num_heldout_tokens=sum(len(sample.inputs) for sample in judged),
-        unigram_entropy=unigram_entropy(labels[labels >= 0]),
+        unigram_entropy=_bar(job, unigram_entropy(labels[labels >= 0])),
         num_truncated=tally.num_truncated,
         skipped=tally.skipped(),
-        template=template,
+        template=_template_words(job, coder),
     )
+
+
+def _bar(job: Job, entropy: float) -> float:
+    """Return the loss to pass: of pairs that of the reference model, which prefers neither."""
+    return math.log(2) if job.task == PREFERENCE else entropy
 
 
 def _shape(job: Job, coder: Coder) -> RowShape:
@@ -450,7 +458,7 @@ def _shape(job: Job, coder: Coder) -> RowShape:
 
 
 def _template_words(job: Job, coder: Coder) -> str:
-    return coder.template_words if job.task == "chat" else ""
+    return coder.template_words if job.task in {"chat", "dpo"} else ""
 
 
 def _heldout(picked: Sequence[Arrays], request: _Request, shape: RowShape) -> "list[Batch]":

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LEARNT, _READ = " loss | ", "      | "
 MIN_WIDTH = 20
+_ANSWER = 2
+"""Segment of what is scored of a pair (``brimful.build.batch.ANSWER``, which needs torch)."""
 
 
 class _Token(NamedTuple):
@@ -48,9 +50,11 @@ def preview(prepared: Prepared, *, number: int, width: int) -> str:
     if not 1 <= number <= len(rows):
         raise InputError(f"the first step has {len(rows)} rows and {number} is none; give another")
     batch, row = rows[number - 1]
+    columns = max(MIN_WIDTH, width - len(_READ))
+    if _answer_kind(prepared) == "pair":
+        return "\n".join(_pair(prepared, batch, row, columns))
     tokens = _tokens(batch, row, is_masked=_answer_kind(prepared) == "tokens")
     lines = [*_title(prepared, batch, row, tokens), ""]
-    columns = max(MIN_WIDTH, width - len(_READ))
     for document, members in groupby(tokens, key=lambda token: token.document):
         if tokens[-1].document > 1:
             lines.append(f"document {document}")
@@ -72,6 +76,24 @@ def _tokens(batch: "Batch", row: int, *, is_masked: bool) -> list[_Token]:
         for place, token in enumerate(inputs)
         if documents[place]
     ]
+
+
+def _pair(prepared: Prepared, batch: "Batch", row: int, columns: int) -> Iterator[str]:
+    """Show both rows of a pair; what is scored of either is marked as learnt."""
+    assert batch.segments is not None  # of pairs they say what the answers are
+    if prepared.summary.template:
+        yield f"template of lists of messages: {prepared.summary.template}"
+    for side, name in enumerate(("chosen", "rejected")):
+        inputs, segments = batch.inputs[row, side].tolist(), batch.segments[row, side].tolist()
+        tokens = [
+            _Token(1, segment == _ANSWER, token)
+            for token, segment in zip(inputs, segments, strict=True)
+            if segment
+        ]
+        num_scored = sum(token.is_learnt for token in tokens)
+        padding = len(inputs) - len(tokens)
+        yield from ("", f"{name}: {len(tokens)} tokens, {num_scored} scored, {padding} of padding")
+        yield from _paragraphs(prepared, tokens, columns)
 
 
 def _answer_kind(prepared: Prepared) -> Answer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from brimful.train.data.encoders.base import IGNORED
+from brimful.train.data.pairs import longer_row, pair_batch
 from brimful.train.data.samples import Arrays
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Row = Sequence[Arrays]
 """Samples that lie side by side in one row; one, where rows are not shared."""
 
-Answer = Literal["tokens", "class", "target"]
+Answer = Literal["tokens", "class", "target", "pair"]
 
 PAD_MULTIPLE = 8
 """Matrix units take sizes by eights of 16-bit numbers."""
@@ -32,7 +33,8 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         seq_len: The longest row.
         pad_id: What fills rows up.
-        answer: What labels are: a token per input, one class, or a target text.
+        answer: What labels are: a token per input, one class, a target text, or for the two rows
+            of a pair whose tokens are read and whose are scored (``pairs``).
         whole: Every row is one document of ``seq_len`` tokens, the padding of the last included.
     """
 
@@ -48,7 +50,7 @@ def to_batches(rows: Sequence[Row], shape: RowShape, *, micro_batch: int) -> lis
     The longest rows come first, so that rows of like length share a micro-batch and little is
     padding. The order within a step changes nothing but the order in which floats are added.
     """
-    ordered = sorted(rows, key=lambda row: -_length(row))
+    ordered = sorted(rows, key=lambda row: -_length(row, shape))
     return [
         _batch(ordered[start : start + micro_batch], shape)
         for start in range(0, len(ordered), micro_batch)
@@ -60,7 +62,9 @@ def padded_width(longest: int, seq_len: int) -> int:
     return min(seq_len, -(-longest // PAD_MULTIPLE) * PAD_MULTIPLE)
 
 
-def _length(row: Row) -> int:
+def _length(row: Row, shape: RowShape) -> int:
+    if shape.answer == "pair":
+        return longer_row(row[0])
     return sum(len(sample.inputs) for sample in row)
 
 
@@ -72,7 +76,10 @@ def _batch(rows: Sequence[Row], shape: RowShape) -> "Batch":
 
     width = shape.seq_len
     if not shape.whole:
-        width = padded_width(max(map(_length, rows)), shape.seq_len)
+        longest = max(_length(row, shape) for row in rows)
+        width = padded_width(longest, shape.seq_len)
+    if shape.answer == "pair":
+        return pair_batch([row[0] for row in rows], width=width, pad_id=shape.pad_id)
     inputs_BS = np.full((len(rows), width), shape.pad_id, np.int64)  # noqa: N806
     segments_BS = np.zeros((len(rows), width), np.int32)  # noqa: N806
     for place, row in enumerate(rows):

@@ -25,10 +25,15 @@ _SAMPLES_PER_WRITE = 1024
 
 
 class Arrays(NamedTuple):
-    """A sample as arrays: inputs [T], labels as its task has them."""
+    """A sample as arrays: inputs [T], labels as its task has them.
+
+    ``reference`` are, of a pair, the log-probabilities of its answers under the reference model,
+    [2], where they were computed beforehand.
+    """
 
     inputs: "Ints"
     labels: "Ints"
+    reference: "npt.NDArray[np.float32] | None" = None
 
 
 class SampleFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +43,13 @@ class SampleFile(msgspec.Struct, frozen=True, kw_only=True):
         inputs: Token ids of all samples, one after the other.
         labels: Their labels.
         stops: [samples, 2] where each sample's inputs and labels end.
+        reference: [samples, 2] of fp32, see ``Arrays``; None: nobody has computed it.
     """
 
     inputs: Any
     labels: Any
     stops: Any
+    reference: Any = None
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -56,7 +63,8 @@ class SampleFile(msgspec.Struct, frozen=True, kw_only=True):
         """Read a sample."""
         first, first_label = self.stops[number - 1] if number else (0, 0)
         last, last_label = self.stops[number]
-        return Arrays(self.inputs[first:last], self.labels[first_label:last_label])
+        reference = None if self.reference is None else self.reference[number]
+        return Arrays(self.inputs[first:last], self.labels[first_label:last_label], reference)
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,14 +16,17 @@ def widest(batch: Batch, *, seq_len: int) -> Batch:
     """Fill the rows of a micro-batch up to the longest that a job allows.
 
     Args:
-        batch: Inputs [B, S], labels [B], [B, S] or [B, T], segments [B, S]; without segments every
-            row is whole, and the batch is returned as it is.
+        batch: Inputs [B, S], labels [B], [B, S] or [B, T], segments [B, S], and of pairs inputs and
+            segments [B, 2, S]; without segments every row is whole, and the batch is returned as
+            it is.
         seq_len: The longest row.
     """
     if batch.segments is None:
         return batch
-    room = (0, seq_len - batch.inputs.shape[1])
+    room = (0, seq_len - batch.inputs.shape[-1])
     labels = batch.labels
     if labels.ndim > 1:
         labels = pad(labels, (0, seq_len - labels.shape[1]), value=IGNORE_INDEX)
-    return Batch(pad(batch.inputs, room), labels, pad(batch.segments, room))
+    return batch._replace(
+        inputs=pad(batch.inputs, room), labels=labels, segments=pad(batch.segments, room)
+    )

@@ -6,6 +6,7 @@ from brimful.train.data.encoders.base import Encoder
 from brimful.train.data.encoders.chat import chat_encoder
 from brimful.train.data.encoders.labelled import labelled_encoder
 from brimful.train.data.encoders.pairs import pair_encoder
+from brimful.train.data.encoders.preference import preference_encoder
 from brimful.train.data.encoders.text import text_encoder
 from brimful.train.data.source import DataSource
 
@@ -18,6 +19,8 @@ def encoder_for(job: Job, source: DataSource) -> Encoder:
     """
     if job.task == "chat":
         return chat_encoder(source.messages_field)
+    if job.task == "dpo":
+        return preference_encoder()
     if job.task == "sequence-classification":
         return labelled_encoder(source.text_field, source.label_field, job.model.hf_config)
     if job.task == "seq2seq":

@@ -1,0 +1,118 @@
+"""What the devices of one tensor-parallel group tell each other, forward and backward.
+
+Each is a function of plain tensors with its own backward pass: what one direction gathers the other
+adds up and scatters. Tokens are the first dimension, so that a gathered piece needs no copy.
+
+Shapes: N tokens of the group, n tokens of this device, D width of a token, f features of this
+device, F features of the group.
+Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"
+(arXiv:2205.05198), section 4.2.2.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+
+_IS_NEW = hasattr(dist, "all_gather_single")
+_GATHER = "all_gather_single" if _IS_NEW else "all_gather_into_tensor"
+_SCATTER = "reduce_scatter_single" if _IS_NEW else "reduce_scatter_tensor"
+"""Their names since torch 2.13, and before."""
+
+
+def gather_tokens(x_nD: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
+    """Put every device's tokens together.
+
+    Args:
+        x_nD: [n, D]; alike in shape on every device.
+        group: The devices.
+
+    Returns:
+        [N, D]. Its gradient is summed over the devices, which each used all tokens.
+    """
+    gathered: torch.Tensor = _GatherTokens.apply(x_nD, group)
+    return gathered
+
+
+def scatter_sum(x_ND: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
+    """Add up what every device has of all tokens, and keep this device's tokens.
+
+    Args:
+        x_ND: [N, D], a term of the sum.
+        group: The devices; their number divides N.
+
+    Returns:
+        [n, D].
+    """
+    summed: torch.Tensor = _ScatterSum.apply(x_ND, group)
+    return summed
+
+
+def gather_features(x_Nf: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
+    """Put every device's features together.
+
+    Args:
+        x_Nf: [..., f].
+        group: The devices.
+
+    Returns:
+        [..., F]. Its gradient is summed over the devices.
+    """
+    by_feature = x_Nf.movedim(-1, 0).contiguous()
+    gathered: torch.Tensor = _GatherTokens.apply(by_feature, group)
+    return gathered.movedim(0, -1).contiguous()
+
+
+def with_summed_gradient(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    """Return the same numbers, whose gradient is the sum of the devices' gradients."""
+    same: torch.Tensor = _SumGradient.apply(x, group)
+    return same
+
+
+def _gathered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    out = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
+    getattr(dist, _GATHER)(out, x.contiguous(), group=group)
+    return out
+
+
+def _scattered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    out = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
+    getattr(dist, _SCATTER)(out, x.contiguous(), group=group)
+    return out
+
+
+class _GatherTokens(Function):  # type: ignore[misc]  # torch is untyped to mypy
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        return _gathered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _scattered(gradient, ctx.group), None
+
+
+class _ScatterSum(Function):  # type: ignore[misc]  # torch is untyped to mypy
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        return _scattered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _gathered(gradient, ctx.group), None
+
+
+class _SumGradient(Function):  # type: ignore[misc]  # torch is untyped to mypy
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        summed = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(summed, group=ctx.group)
+        return summed, None

@@ -1,0 +1,145 @@
+"""``brimful precision``: a plan's first steps under the precision doctor's eyes."""
+
+import argparse
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from brimful.cli import data_flags, flags
+from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
+from brimful.doctor.examination import ExamineSettings
+from brimful.errors import InputError, UnsupportedError
+from brimful.strategy import world_size
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from brimful.cli.flags import Asked
+    from brimful.doctor.examination import Examination
+    from brimful.train.world import Place
+
+HELP = "run a plan's first steps on real data and look at every module's numbers: what overflows, "
+HELP += (
+    "what vanishes, which updates are lost, and what to do; exit code 1 where something is wrong"
+)
+_USUAL = ExamineSettings()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    flags.add_model(parser)
+    add = parser.add_argument
+    every = flags.whole("--watch-every")
+    add(
+        "--watch-every",
+        type=every,
+        metavar="K",
+        help=f"steps from one that is watched to the next; default {_USUAL.every}",
+    )
+    share = flags.number("--overflow-share")
+    add(
+        "--overflow-share",
+        type=share,
+        metavar="X",
+        help=f"of steps, at the initial loss scale that is advised; default {_USUAL.bad_share:g}",
+    )
+    add("--out", metavar="DIR", type=flags.path("--out"), help="folder for plots and JSON")
+    data_flags.add_data(parser)
+    flags.add_job(parser)
+    steps = next(a for a in parser._actions if a.dest == "steps")  # noqa: SLF001
+    steps.help = f"steps that are run; default {_USUAL.num_steps}"
+    flags.add_strategy(parser, searched=False)
+    flags.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, print, and keep."""
+    from brimful.quiet import quiet_libraries
+    from brimful.train.world import place_here
+
+    quiet_libraries()
+    settings = _settings(args)
+    asked = flags.asked(args)
+    place = place_here()
+    _check_group(asked, place)
+    with _joined(place, asked):
+        examined = _examined(args, asked, settings)
+    if place is not None and place.rank:
+        return FITS
+    _keep(args, examined)
+    if args.json:
+        from brimful.report.precision import precision_json
+
+        show_json({**precision_json(examined), "cluster": asked.cluster})
+    else:
+        from brimful.report.precision import precision_tables
+        from brimful.report.text import inputs_table
+
+        show(inputs_table(asked.job, asked.cluster, asked.strategy), "", precision_tables(examined))
+    return DOES_NOT_FIT if examined.findings else FITS
+
+
+def _settings(args: argparse.Namespace) -> ExamineSettings:
+    """Take the steps that are run: those of the job are the plan's, or the default."""
+    num_steps, args.steps = args.steps or _USUAL.num_steps, None
+    share = _USUAL.bad_share if args.overflow_share is None else args.overflow_share
+    if not 0 <= share < 1:
+        raise InputError(f"--overflow-share {share} is out of range; give 0 or more, less than 1")
+    return ExamineSettings(
+        num_steps=num_steps, every=args.watch_every or _USUAL.every, bad_share=share
+    )
+
+
+def _check_group(asked: "Asked", place: "Place | None") -> None:
+    num = world_size(asked.strategy)
+    here = 1 if place is None else place.size
+    if num != here:
+        raise UnsupportedError(
+            f"the plan is for {num} processes and there is {here}; start it with torchrun "
+            f"--nproc-per-node {num} -m brimful precision"
+        )
+
+
+def _joined(place: "Place | None", asked: "Asked") -> "AbstractContextManager[None]":
+    from brimful.train.world import joined
+
+    return nullcontext() if place is None else joined(place, asked.cluster.device.kernels)
+
+
+def _examined(args: argparse.Namespace, asked: "Asked", settings: ExamineSettings) -> "Examination":
+    from pathlib import Path
+
+    from brimful.models.config import check_buildable
+    from brimful.plan import PLAN_SCHEMA, Plan
+    from brimful.train.examine import examine_plan
+    from brimful.train.run_folder import token_cache
+
+    check_buildable(asked.job.model)
+    plan = Plan(
+        schema=PLAN_SCHEMA,
+        job=asked.job,
+        cluster=asked.cluster,
+        strategy=asked.strategy,
+        estimate=None,
+    )
+    cache = token_cache(args.out or Path())
+    return examine_plan(plan, data_flags.source_from(args), settings, cache=cache)
+
+
+def _keep(args: argparse.Namespace, examined: "Examination") -> None:
+    """Write plots and JSON into the folder that was asked for."""
+    if args.out is None:
+        return
+    import msgspec
+
+    from brimful.files import write_bytes, write_text
+    from brimful.report.precision import precision_json, spectra
+    from brimful.report.precision_plots import exponents_svg, scale_svg
+
+    told = msgspec.json.format(msgspec.json.encode(precision_json(examined)), indent=1)
+    write_bytes(args.out / "precision.json", told + b"\n")
+    found = spectra(examined)
+    if found:
+        write_text(args.out / "exponents.svg", exponents_svg(found))
+    scales = examined.seen.ranks[0].scales
+    if scales:
+        write_text(args.out / "loss_scale.svg", scale_svg(scales))

@@ -1,0 +1,123 @@
+"""What a checkpoint holds, tensor by tensor: in memory, in pinned memory, and on disk.
+
+Saved are what trains, the optimizer's state of it, a frozen base that is random and no quantised
+copy, and torch's random states (``train/program_state.py``); tests hold these sizes against what
+that lists. Knows nothing of files but how many bytes torch and DCP write around a tensor.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from brimful.cost.family import family_of
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.shapes import Shape
+from brimful.cost.shards import first_shard
+from brimful.cost.states import updated_shapes
+from brimful.cost.trained import LINEAR, frozen_element, trained_recipe, trained_shapes
+from brimful.cost.update import QUANTIZED_BLOCK, QUANTIZED_LEAST
+from brimful.job import QUANTIZED, Job
+from brimful.models.config import layout_of
+from brimful.models.layout import parts
+from brimful.strategy import Strategy, gathers
+
+RANDOM_BYTES = 5056
+"""State of torch's generator of the host: ``torch.get_rng_state()``."""
+CUDA_RANDOM_BYTES = 16
+_STEP_BYTES = 4
+"""A count of steps, an fp32 scalar."""
+
+
+def saved_sizes(job: Job, strategy: Strategy | None, kernels: str) -> list[int]:
+    """List the bytes of every tensor that is saved.
+
+    Args:
+        job: What is trained.
+        strategy: Of one device, the fullest; None: of all together, whole.
+        kernels: ``cuda`` or ``cpu``.
+    """
+    whole, num_shards = trained_shapes(job, 1 if strategy is None else strategy.tp), 1
+    updated: Sequence[Shape] = whole
+    if strategy is not None:
+        num_shards = strategy.dp_shard if gathers(strategy) else 1
+        updated = updated_shapes(whole, family_of(job, strategy), strategy.dp_shard)
+    element = trained_recipe(job).parameter
+    return [
+        *(prod(first_shard(shape, num_shards)) * element for shape in whole),
+        *_frozen_sizes(job, num_shards),
+        *_state_sizes(job, updated),
+        *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
+    ]
+
+
+def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:
+    """Yield the sizes of a frozen base that no file holds; quantised copies are made anew."""
+    if job.adapter is None or job.weights is not None:
+        return
+    element, is_quantized = frozen_element(job), job.adapter.base in QUANTIZED
+    blocks = {id(run.parameters) for run in layout_of(job.model).blocks}
+    for group, times in parts(layout_of(job.model)):
+        for parameter in group:
+            if is_quantized and id(group) in blocks and parameter.kind in LINEAR:
+                continue
+            wide = parameter.kind == "norm" and job.adapter.upcast == "norms"
+            size = prod(first_shard(parameter.shape, num_shards))
+            yield from [size * (FP32_BYTES if wide else element)] * times
+
+
+def _state_sizes(job: Job, shapes: Sequence[Shape]) -> Iterator[int]:
+    """Yield the sizes of the optimizer's state, a master first where there is one."""
+    recipe = trained_recipe(job)
+    for shape in shapes:
+        if recipe.master:
+            yield prod(shape) * recipe.master
+        yield from _moments(job, shape, recipe.updated)
+
+
+def _moments(job: Job, shape: Shape, element: int) -> Iterator[int]:
+    """Yield what an optimizer keeps of one parameter, as ``cost/update.py`` counts it."""
+    num = prod(shape)
+    if job.optimizer == "sgd":
+        yield from [num * element] * (job.beta1 > 0)
+    elif job.optimizer == "adafactor":
+        yield _STEP_BYTES
+        matrix = len(shape) > 1
+        yield from [n * element for n in (shape if matrix else (num,))]
+    elif job.optimizer == "adamw-8bit" and num >= QUANTIZED_LEAST:
+        scales = FP32_BYTES * -(-num // QUANTIZED_BLOCK)
+        yield from (_STEP_BYTES, num, num, scales, scales)
+    else:
+        moment = FP32_BYTES if job.optimizer == "adamw-8bit" else element
+        yield from (_STEP_BYTES, num * moment, num * moment)
+
+
+def pinned_bytes(sizes: Sequence[int]) -> int:
+    """Return what copies in pinned memory take: each block is a power of two.
+
+    Source: ``CachingHostAllocator.h``, ``PowerOf2Ceil``; the blocks are kept for later copies.
+    """
+    return sum(1 << (size - 1).bit_length() for size in sizes if size)
+
+
+_ALIGNMENT = 64
+_AROUND_TENSOR = 1577
+"""Of ``torch.save`` (2.13) around a tensor, up to the next multiple of 64: a zip archive with seven
+entries. Measured; exact for names of entries and shapes as they are here."""
+_METADATA_BYTES = 400
+"""Of DCP's ``.metadata`` for each tensor: where it lies, its shape, type and name. About."""
+_MANIFEST_BYTES = 6000
+"""Of ``checkpoint.json``, which holds the plan. About."""
+
+
+def disk_bytes(sizes: Sequence[int], *, num_shards: int) -> int:
+    """Return the bytes of a checkpoint's files.
+
+    Args:
+        sizes: Of the tensors, whole.
+        num_shards: Pieces that each is written in, one by each device.
+
+    Known error: below 1 % from a few MB on; names and the plan have lengths of their own, and of
+    shards the few that all hold alike (counts of steps) are counted for each.
+    """
+    each = [-(-size // num_shards) for size in sizes]
+    pieces = sum(size // _ALIGNMENT * _ALIGNMENT + _AROUND_TENSOR for size in each) * num_shards
+    return pieces + len(sizes) * num_shards * _METADATA_BYTES + _MANIFEST_BYTES

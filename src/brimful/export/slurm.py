@@ -1,0 +1,51 @@
+"""A batch script for Slurm: one ``torchrun`` agent on every node.
+
+A job that is requeued keeps its number, by which the run's folder knows it: it goes on from its
+newest checkpoint. SIGTERM, which precedes a preemption, ends a run after the step in progress,
+with a checkpoint.
+
+Source: https://slurm.schedmd.com/sbatch.html, https://docs.pytorch.org/docs/stable/elastic/run.html
+"""
+
+import re
+import shlex
+
+from brimful.export.given import Given, header
+from brimful.export.torchrun import program, workers
+from brimful.plan import Plan
+
+_UNPLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def script(plan: Plan, given: Given) -> str:
+    """Return the script."""
+    name = _UNPLAIN.sub("-", f"brimful-{plan.job.model.name}")
+    return "\n".join([
+        "#!/bin/bash",
+        *header(plan, "slurm"),
+        "# the plan, --data and --out must be where all nodes can read them",
+        f"#SBATCH --job-name={name}",
+        *_asked(plan),
+        "",
+        "set -euo pipefail",
+        'head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "port=$((29500 + SLURM_JOB_ID % 1000))",
+        'srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --rdzv-id "$SLURM_JOB_ID" \\',
+        '    --rdzv-backend c10d --rdzv-endpoint "$head_node:$port" \\',
+        f"    {shlex.join(workers(plan))} \\",
+        f"    {shlex.join(program(given))}",
+        "",
+    ])  # fmt: skip
+
+
+def _asked(plan: Plan) -> list[str]:
+    cluster = plan.cluster
+    asked = {"nodes": cluster.num_nodes, "ntasks-per-node": 1}
+    if cluster.device.kernels == "cuda":
+        asked["gpus-per-node"] = cluster.devices_per_node
+    switches = ("exclusive", "requeue")
+    return [
+        *(f"#SBATCH --{name}={value}" for name, value in asked.items()),
+        *(f"#SBATCH --{switch}" for switch in switches),
+        "#SBATCH --open-mode=append",
+    ]

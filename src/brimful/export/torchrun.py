@@ -1,0 +1,41 @@
+"""The line that starts a plan with ``torchrun``, on one machine or on each of several."""
+
+import shlex
+
+from brimful.export.given import Given, header
+from brimful.plan import Plan
+
+MAX_RESTARTS = 3
+_HEAD = "node0:29500"
+"""Where the first machine listens; for the user to replace."""
+
+
+def command(plan: Plan, given: Given) -> str:
+    """Return the line, behind comments that say what it starts."""
+    cluster = plan.cluster
+    alone = cluster.num_nodes == 1
+    meeting = ["--standalone"] if alone else [
+        "--nnodes", str(cluster.num_nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", _HEAD,
+    ]  # fmt: skip
+    words = ["torchrun", *meeting, *workers(plan), *program(given)]
+    return "\n".join([*header(plan, "torchrun"), *_where(cluster.num_nodes), shlex.join(words), ""])
+
+
+def workers(plan: Plan) -> list[str]:
+    """Return how many processes each machine starts, and how often they are started again."""
+    each = plan.cluster.devices_per_node
+    return ["--nproc-per-node", str(each), "--max-restarts", str(MAX_RESTARTS)]
+
+
+def program(given: Given) -> list[str]:
+    """Return what every process runs."""
+    return ["-m", "brimful", "train", given.plan, "--data", given.data, "--out", given.out]
+
+
+def _where(num_nodes: int) -> list[str]:
+    if num_nodes == 1:
+        return []
+    return [
+        f"# start it on each of {num_nodes} machines; {_HEAD} is the first one's name and a port",
+        "# the plan, --data and --out must be where all of them can read them",
+    ]

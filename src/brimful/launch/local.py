@@ -1,0 +1,138 @@
+"""A group of processes on this machine: torch's elastic agent starts them and watches over them."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from brimful.errors import FileFormatError, InputError, RunError
+from brimful.launch.worker import FAILURES, End, Failure, checked, work
+from brimful.plan import Plan
+from brimful.quiet import quiet_libraries
+from brimful.strategy import keeps_checkpoints, world_size
+from brimful.train.observers import Observer
+from brimful.train.run_folder import require_device
+from brimful.train.settings import RunSettings
+from brimful.train.world import TIMEOUT_S, count_gpus, made_again
+
+MAX_RESTARTS = 3
+_POLL_S = 0.2
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """How a group of processes is watched over.
+
+    Attributes:
+        max_restarts: How often all are started again where one was lost.
+        timeout_s: How long one waits for the others in a collective.
+    """
+
+    max_restarts: int = MAX_RESTARTS
+    timeout_s: float = TIMEOUT_S
+
+
+def launch(
+    plan: Plan, settings: RunSettings, group: Group, *, observer: Callable[[], Observer]
+) -> End:
+    """Run a plan in as many processes as it has devices, and wait for its end.
+
+    A process that is lost ends all; they are started again, and go on from the newest checkpoint.
+
+    Args:
+        plan: What is run.
+        settings: How it is kept.
+        group: How it is watched over.
+        observer: Makes who watches, in the first process; importable by name.
+
+    Returns:
+        How they ended, as the first process tells it.
+
+    Raises:
+        RunError: A process was lost once too often.
+        BrimfulError: Why a process failed that failed each time.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=world_size(plan.strategy),
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=group.max_restarts if keeps_checkpoints(plan.strategy) else 0,
+        monitor_interval=_POLL_S,
+        start_method="spawn",
+    )
+    check_machine(plan)
+    _forget_failures(settings.out)
+    try:
+        ends = elastic_launch(config, _work)(plan, settings, group, observer)
+    except ChildFailedError as error:
+        _give_up(settings.out, error, group)
+    except SignalException as error:
+        raise KeyboardInterrupt from error
+    end: End = ends[0]
+    checked(end)
+    return end
+
+
+def check_machine(plan: Plan) -> None:
+    """Refuse a plan for more than this machine has.
+
+    Raises:
+        InputError: It is for several machines, or for more GPUs.
+        RunError: It is for GPUs and there are none.
+    """
+    cluster = plan.cluster
+    require_device(cluster.device.kernels)
+    if cluster.num_nodes > 1:
+        raise InputError(
+            f"the plan is for {cluster.num_nodes} machines and this is 1; start it on each with "
+            f"torchrun --nnodes {cluster.num_nodes} --nproc-per-node {cluster.devices_per_node} "
+            f"-m brimful train"
+        )
+    if cluster.device.kernels == "cuda":
+        num_gpus = count_gpus()
+        if num_gpus < cluster.num_devices:
+            raise InputError(
+                f"the plan is for {cluster.num_devices} GPUs and this machine has {num_gpus}; plan "
+                f"--gpus {num_gpus}xlocal, or start it with torchrun on several machines"
+            )
+
+
+def _work(plan: Plan, settings: RunSettings, group: Group, observer: Callable[[], Observer]) -> End:
+    quiet_libraries()
+    return work(plan, settings, observer=observer, timeout_s=group.timeout_s)
+
+
+def _forget_failures(out: Path) -> None:
+    for path in (out / FAILURES).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _give_up(out: Path, error: object, group: Group) -> NoReturn:
+    """Raise what a process said, or which one was lost and how."""
+    told = sorted((out / FAILURES).glob("*.json"))
+    if told:
+        failure = _read_failure(told[0])
+        raise made_again(failure.kind, failure.text) from None
+    failures = getattr(error, "failures", {})
+    rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+    how = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
+    raise RunError(
+        f"process {rank} ended by {how} after {group.max_restarts} restarts; --resume goes on from "
+        f"the newest checkpoint in {out}"
+    ) from None
+
+
+def _read_failure(path: Path) -> Failure:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Failure)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); delete it") from error

@@ -1,0 +1,69 @@
+"""What the processes of a real run tell each other, seen by PyTorch's profiler."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from brimful.rungs import Collective
+
+_SEEN = {
+    "c10d::_allgather_base_": ("all-gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
+    "gloo:all_reduce": ("all-reduce", 0),
+    "gloo:broadcast": ("broadcast", 0),
+}
+"""Kind of an event, and which of its tensors is the whole one."""
+_SEEN_TWICE = frozenset({"gloo:all_gather"})
+"""What gloo does for one of ``_SEEN``; of its other events none may go uncounted."""
+_ELEMENT = {
+    "float": 4, "double": 8, "long int": 8, "int": 4, "unsigned char": 1, "signed char": 1,
+    "c10::Half": 2, "c10::BFloat16": 2, "bool": 1,
+}  # fmt: skip
+
+
+class Watched:
+    """What was seen in the block of ``watched_collectives``; complete after its end.
+
+    Attributes:
+        collectives: By kind, as ``Simulation.collectives``.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self.collectives: tuple[Collective, ...] = ()
+
+
+@contextmanager
+def watched_collectives() -> Iterator[Watched]:
+    """Count what this process asks of others by gloo inside the block.
+
+    DDP's reducer asks in C++: its all-reduces are seen by what gloo then does. Gloo reduces and
+    scatters by an all-reduce, which is not counted again.
+    """
+    watched = Watched()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        yield watched
+    events = profiler.profiler.kineto_results.events()
+    watched.collectives = _added_up(events)
+
+
+def _added_up(events: list[Any]) -> tuple[Collective, ...]:
+    calls: Counter[str] = Counter()
+    num_bytes: Counter[str] = Counter()
+    for event in events:
+        name = event.name()
+        if name in _SEEN or (name.startswith("gloo:") and name not in _SEEN_TWICE):
+            kind, which = _SEEN.get(name, (name, 0))
+            calls[kind] += 1
+            num_bytes[kind] += prod(event.shapes()[which]) * _ELEMENT[event.dtypes()[which]]
+    calls["all-reduce"] -= calls["reduce-scatter"]
+    num_bytes["all-reduce"] -= num_bytes["reduce-scatter"]
+    return tuple(
+        Collective(kind=kind, num_calls=calls[kind], num_bytes=num_bytes[kind])
+        for kind in sorted(calls)
+        if calls[kind]
+    )

@@ -1,0 +1,75 @@
+"""The plan of a run that goes on with another number of devices than it began with.
+
+The job stays as it is, global batch and all, so that the curve goes on; how it is run is searched
+anew for the devices that there are.
+"""
+
+import msgspec
+
+from brimful.cost.formula import missing_formula
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster
+from brimful.plan import Plan
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+from brimful.strategy import Strategy, check_strategy, world_size
+
+
+def refitted(plan: Plan, num_devices: int) -> Plan:
+    """Return a plan of the same job for as many devices as there are.
+
+    Args:
+        plan: What the run began with; returned as it is where it is for that many.
+        num_devices: Processes that train together now.
+
+    Raises:
+        InputError: The global batch cannot be split over them, or nothing fits.
+        UnsupportedError: No formula covers the job, and its strategy cannot be stretched.
+    """
+    if world_size(plan.strategy) == num_devices:
+        return plan
+    cluster = of_size(plan.cluster, num_devices)
+    if missing_formula(plan.job, plan.strategy, cluster.device):
+        return _stretched(plan, cluster)
+    attention = plan.strategy.attention
+    pins = Pins(reference=plan.strategy.reference)
+    found = solve(plan.job, cluster, pins, attention=attention, objective="time")
+    if not found.record.rows[0].fits:
+        raise InputError(
+            f"on {num_devices} devices nothing fits that fitted on "
+            f"{world_size(plan.strategy)}; start as many again, or see brimful plan"
+        )
+    return found.plan
+
+
+def of_size(cluster: Cluster, num_devices: int) -> Cluster:
+    """Return a cluster of the same devices, whole nodes where they fill nodes."""
+    each = min(cluster.devices_per_node, num_devices)
+    if num_devices % each:
+        each = num_devices
+    return msgspec.structs.replace(
+        cluster,
+        num_devices=num_devices,
+        num_nodes=num_devices // each,
+        devices_per_node=each,
+    )
+
+
+def _stretched(plan: Plan, cluster: Cluster) -> Plan:
+    """Keep everything of a strategy that nobody can predict but its number of replicas."""
+    old, num_devices = plan.strategy, cluster.num_devices
+    degrees = {"dp_replicate": num_devices, "dp_shard": 1, "zero": 0}
+    if old.zero:
+        degrees = {"dp_replicate": 1, "dp_shard": num_devices, "zero": old.zero}
+    if num_devices == 1:
+        degrees = {"dp_replicate": 1, "dp_shard": 1, "zero": 0}
+    if old.tp > 1 or old.pp > 1:
+        raise UnsupportedError(
+            f"a run with tp={old.tp} and pp={old.pp} that no formula covers cannot be laid out "
+            f"anew; start {world_size(old)} processes, not {num_devices}"
+        )
+    changed: Strategy = msgspec.structs.replace(old, **degrees)
+    share = plan.job.global_batch // num_devices
+    micro_batch = max(n for n in range(1, old.micro_batch + 1) if share % n == 0) if share else 1
+    strategy = check_strategy(plan.job, msgspec.structs.replace(changed, micro_batch=micro_batch))
+    return msgspec.structs.replace(plan, cluster=cluster, strategy=strategy, estimate=None)

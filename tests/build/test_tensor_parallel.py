@@ -1,0 +1,128 @@
+"""Tensor parallelism by real processes: the numbers are those of one device, or of a plain loop."""
+
+import msgspec
+import pytest
+import torch
+
+from brimful.pretend import cpu_collectives
+from brimful.pretend.workspace_call import Call
+from brimful.simulate.run import simulate
+from brimful.units import KIB, MIB
+from build import tensor_programs
+from build.plain import plain_run
+from build.tensor_programs import CASES, case, in_processes, is_for, whole_gradients
+from samples import ALL_CASES, make_cluster
+
+pytestmark = pytest.mark.torch
+
+MEASURED = [name for name in CASES if name.startswith("measured")]
+TRAINED = [name for name in CASES if name not in MEASURED]
+SAMPLE = ("llama", "llama-tied-uneven", "olmo2-padding", "bf16-mixed", "bf16-master")
+"""What runs where not all cases are asked for: one start of two processes."""
+NUM = (2, 4, 8) if ALL_CASES else (2,)
+DTYPES = (torch.float32, torch.bfloat16)
+BOUND = 1.5
+LOSS, NORM = 1e-5, 1e-4
+HALF_LOSS, HALF_NORM = 2e-3, 2e-2
+"""Relative, where sums of bf16 are rounded in another order."""
+SCRATCH_BYTES = 32 * KIB
+COLLECTIVES = ("gather", "scatter", "reduce")
+
+
+def asked(num):
+    """List what is asked of so many processes: everything at once, since starting them costs."""
+    runs = [n for n in TRAINED if is_for(n, num) and (ALL_CASES or n in SAMPLE)]
+    clips = [("clip", dtype, BOUND) for dtype in DTYPES] if num < 8 else []
+    measured = [n for n in MEASURED if is_for(n, num) and (ALL_CASES or n == MEASURED[1])]
+    collectives = [("allocations", name) for name in COLLECTIVES] if num == 2 else []
+    return [*(("run", n) for n in runs), *clips, *(("measure", n) for n in measured), *collectives]
+
+
+def answers(num, *what):
+    every = asked(num)
+    return [answers[every.index(what)] for answers in in_processes(num, *every)]
+
+
+EVERY = [(num, *what) for num in NUM for what in asked(num)]
+RUNS, CLIPS, METERED = ([e for e in EVERY if e[1] == do] for do in ("run", "clip", "measure"))
+
+
+def whole(name):
+    """Run a case on one device."""
+    _, strategy = case(name)
+    alone = {"tp": 1, "zero": 0, "dp_shard": 1, "dp_replicate": 1, "accumulate": "reduce-each"}
+    return tensor_programs.run(name, msgspec.structs.replace(strategy, **alone))
+
+
+@pytest.mark.parametrize("which", RUNS, ids=str)
+def test_steps_are_those_of_one_device(which):
+    name, expected = which[-1], whole(which[-1])
+    is_half = case(name)[0].precision != "fp32"
+    for found in answers(*which):
+        assert found.weights.keys() == expected.weights.keys()
+        for key, weight in expected.weights.items():
+            assert torch.equal(found.weights[key], weight), key
+        loss, norm = (HALF_LOSS, HALF_NORM) if is_half else (LOSS, NORM)
+        for (a, m), (b, n) in zip(found.steps, expected.steps, strict=True):
+            assert a == pytest.approx(b, rel=loss if is_half else 0, abs=0 if is_half else loss)
+            assert m == pytest.approx(n, rel=norm)
+        assert found.held_out == pytest.approx(expected.held_out, abs=10 * loss)
+
+
+@pytest.mark.parametrize("which", [r for r in RUNS if CASES[r[-1]].momentum is None
+                                   and not r[-1].startswith("bf16")], ids=str)  # fmt: skip
+def test_steps_are_those_of_a_plain_loop(which):
+    job, _ = case(which[-1])
+    if job.precision != "fp32":
+        pytest.skip("the plain loop computes in fp32")
+    found = answers(*which)[0]
+    weights = dict(found.weights)
+    if job.model.tied_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    for (a, m), (b, n) in zip(found.steps, plain_run(job, weights, num_steps=5), strict=True):
+        assert a == pytest.approx(b, abs=LOSS)
+        assert m == pytest.approx(n, rel=NORM)
+
+
+@pytest.mark.parametrize("which", CLIPS, ids=str)
+def test_one_norm_over_several_meshes_and_plain_gradients(which):
+    dtype = which[2]
+    every = whole_gradients(dtype)
+    exact = float(torch.stack([g.double().pow(2).sum() for g in every]).sum().sqrt())
+    assert exact > BOUND
+    for norm, clipped in answers(*which):
+        assert norm.dtype == torch.float32
+        assert float(norm) == pytest.approx(exact, rel=1e-6)
+        for found, gradient in zip(clipped, every, strict=True):
+            expected = gradient.float() * (BOUND / exact)
+            tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+            torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=1e-5)
+
+
+@pytest.mark.parametrize("which", METERED, ids=str)
+def test_every_rank_measures_what_was_simulated(which):
+    job, strategy = case(which[-1])
+    expected = simulate(job, make_cluster("cpu"), strategy)
+    items = {item.name: item.num_bytes for item in expected.items}
+    for peak, found, phases in answers(*which):
+        allowed = SCRATCH_BYTES if job.precision == "fp32" else max(0.01 * peak, MIB)
+        assert abs(expected.simulated_peak_allocated_bytes - peak) <= allowed
+        for phase in expected.phases:
+            assert abs(phase.num_bytes - phases[phase.phase]) <= allowed
+        for name in ("parameters", "buffers", "optimizer state"):
+            assert found[name] == items[name]
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_gloo_copies_what_the_pretend_cpu_says_it_copies(name):
+    op, names = {
+        "gather": (torch.ops.c10d._allgather_base_.default, ("whole", "piece")),
+        "scatter": (torch.ops.c10d._reduce_scatter_base_.default, ("piece", "whole")),
+        "reduce": (torch.ops.c10d.allreduce_.default, ()),
+    }[name]
+    sizes = {"piece": tensor_programs.PIECE, "whole": 2 * tensor_programs.PIECE}
+    tensors = tuple(torch.empty(sizes[argument]) for argument in names)
+    rule = cpu_collectives.RULES.get(op)
+    taken = rule(Call(op, tensors, {}, None, (0, 0))) if rule else ()
+    for seen in answers(2, "allocations", name):
+        assert set(seen) == {workspace.num_bytes for workspace in taken}

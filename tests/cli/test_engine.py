@@ -1,0 +1,82 @@
+"""``--engine`` and ``--offload``: which verbs take them, and what the others say."""
+
+import json
+
+import pytest
+import yaml
+from tests.cli.conftest import CONFIG
+
+from brimful.cli import flags
+from brimful.cli.flags import Parser
+from brimful.strategy import Strategy
+
+TWO = ("--gpus", "2xa100-40gb", "--precision", "fp32", "--seq-len", "32")
+BY_DEEPSPEED = ("--engine", "deepspeed", "--zero", "2")
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+def strategy_of(model, *argv):
+    parser = Parser()
+    flags.add_model(parser)
+    flags.add_job(parser)
+    flags.add_strategy(parser, searched=False)
+    args = parser.parse_args([str(model), *TWO, *argv])
+    return flags.asked(args).strategy
+
+
+@pytest.mark.parametrize("verb", ["plan", "estimate"])
+def test_what_cannot_be_known_is_refused_in_a_sentence(brimful, model, verb):
+    said = brimful(verb, model, *TWO, *BY_DEEPSPEED)
+    assert said.code == 2
+    assert "deepspeed" in said.err
+    assert "brimful train" in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+@pytest.mark.torch
+def test_it_is_not_simulated(brimful, model):
+    said = brimful("simulate", model, *TWO, *BY_DEEPSPEED)
+    assert said.code == 2
+    assert "not simulated" in said.err
+
+
+def test_plan_does_not_ignore_offload(brimful, model):
+    said = brimful("plan", model, *TWO, "--offload", "optimizer")
+    assert said.code == 2
+    assert "--offload optimizer" in said.err
+
+
+def test_a_list_is_not_searched(brimful, model, tmp_path):
+    where = ("--data", "stdlib", "--out", tmp_path / "run")
+    said = brimful("train", model, *TWO, *BY_DEEPSPEED, "--micro-batch", "1,2", *where)
+    assert said.code == 2
+    assert "--micro-batch 1,2" in said.err
+
+
+def test_without_flags_the_engine_is_torch(model):
+    strategy = strategy_of(model)
+    assert (strategy.engine, strategy.offload) == ("torch", "none")
+
+
+@pytest.mark.parametrize(("zero", "kept"), [("1", "hold"), ("2", "reduce-each")])
+def test_gradients_between_micro_batches_are_what_the_stage_does(model, zero, kept):
+    strategy = strategy_of(model, "--engine", "deepspeed", "--zero", zero, "--global-batch", "8")
+    assert isinstance(strategy, Strategy)
+    assert strategy.accumulate == kept
+
+
+def test_a_plan_may_say_it(brimful, model, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    assert brimful("plan", model, *TWO, "--zero", "2", "-o", plan).code in {0, 1}
+    content = yaml.safe_load(plan.read_text())
+    content["strategy"]["engine"] = "deepspeed"
+    plan.write_text(yaml.safe_dump(content, sort_keys=False))
+    said = brimful("estimate", plan)
+    assert said.code == 2
+    assert "engine=deepspeed has no formula" in said.err

@@ -1,0 +1,130 @@
+"""Plans as command lines and batch scripts, which are then run."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from brimful.cli.main import main
+from brimful.export import TARGETS
+from brimful.export.given import Given
+from brimful.plan import PLAN_SCHEMA, Plan, write_yaml
+from samples import make_cluster, make_job, make_strategy
+
+GIVEN = Given("plan.yaml", "my data", "runs/first")
+
+
+def plan_on(num_nodes=1, each=2, kernels="cuda"):
+    devices = {"num_nodes": num_nodes, "devices_per_node": each, "num_devices": num_nodes * each}
+    cluster = msgspec.structs.replace(make_cluster(kernels), **devices)
+    strategy = make_strategy(zero=3, dp_shard=num_nodes * each, micro_batch=1)
+    job = make_job(global_batch=4 * num_nodes * each)
+    return Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
+
+
+def last_line(text):
+    return shlex.split(text.strip().splitlines()[-1])
+
+
+def test_one_machine_meets_itself():
+    words = last_line(TARGETS["torchrun"](plan_on(), GIVEN))
+    assert words[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    assert words[-4:] == ["--data", "my data", "--out", "runs/first"]
+
+
+def test_several_machines_meet_at_the_first():
+    text = TARGETS["torchrun"](plan_on(4, 8), GIVEN)
+    assert "start it on each of 4 machines" in text
+    assert last_line(text)[1:3] == ["--nnodes", "4"]
+
+
+@pytest.mark.torch
+def test_torchrun_reads_the_line():
+    from torch.distributed.run import get_args_parser
+
+    for plan in (plan_on(), plan_on(4, 8)):
+        args = get_args_parser().parse_args(last_line(TARGETS["torchrun"](plan, GIVEN))[1:])
+        assert args.module
+        assert args.training_script == "brimful"
+        assert args.nproc_per_node == str(plan.cluster.devices_per_node)
+
+
+def test_slurm_is_asked_for_what_the_plan_has():
+    lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert {"#SBATCH --nodes=4", "#SBATCH --gpus-per-node=8", "#SBATCH --requeue"} <= {*lines}
+    assert not any("gpus" in line for line in TARGETS["slurm"](plan_on(kernels="cpu"), GIVEN))
+
+
+def test_comments_do_not_come_between_the_asking():
+    """Slurm stops reading ``#SBATCH`` at the first line that is no comment."""
+    lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).splitlines()
+    asked = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
+    assert all(line.startswith("#") for line in lines[: asked[-1]])
+
+
+STAND_INS = {
+    "scontrol": '#!/bin/bash\necho "localhost"\necho "node1"\n',
+    "srun": '#!/bin/bash\nfor node in $(seq "$SLURM_JOB_NUM_NODES"); do "$@" & done\nwait\n',
+    "torchrun": '#!/bin/bash\necho "agent $*"\n',
+}
+"""Slurm's commands on one machine: a process per node; there is no Slurm to ask here."""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_the_script_starts_an_agent_on_every_node(tmp_path):
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(TARGETS["slurm"](plan_on(2, 8), GIVEN))
+    job = {"SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "4711"}
+    ran = subprocess.run(
+        ["bash", str(tmp_path / "job.sh")], capture_output=True, text=True, check=True,
+        env={**os.environ, **job, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    agents = ran.stdout.splitlines()
+    assert len(agents) == 2
+    assert agents[0] == agents[1] == (
+        "agent --nnodes 2 --rdzv-id 4711 --rdzv-backend c10d --rdzv-endpoint localhost:30211 "
+        "--nproc-per-node 8 --max-restarts 3 -m brimful train plan.yaml --data my data "
+        "--out runs/first"
+    )  # fmt: skip
+
+
+def test_the_verb_writes_a_file(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    write_yaml(plan_on(2, 8), path)
+    out = tmp_path / "job.sh"
+    assert main(["export", str(path), "--to", "slurm", "-o", str(out)]) == 0
+    assert f"train {path} --data DATA" in out.read_text()
+    assert "wrote" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["llama-3.1-8b", "--to", "slurm"], "is no plan"),
+        (["plan.yaml", "--to", "slrum"], "did you mean slurm"),
+        (["plan.yaml"], "--to"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(arguments, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_it_needs_no_torch(tmp_path):
+    path = tmp_path / "plan.yaml"
+    write_yaml(plan_on(), path)
+    code = (
+        "import sys; from brimful.cli.main import main; "
+        f"main(['export', {str(path)!r}, '--to', 'torchrun']); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

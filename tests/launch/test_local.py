@@ -1,0 +1,114 @@
+"""Groups of workers on this machine, started for real."""
+
+import json
+
+import msgspec
+import pytest
+from safetensors.torch import load_file
+from tests.launch import watchers
+
+from brimful.errors import DataError
+from brimful.launch.local import Group, launch
+from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.train.loop import NullMeter, train
+from brimful.train.refit import refitted
+from brimful.train.settings import plain_settings
+from samples import make_cluster, make_job, make_model, make_strategy
+
+pytestmark = pytest.mark.torch
+
+SHARDED = {"zero": 3, "dp_shard": 2, "micro_batch": 1}
+VOCAB = 300
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text(
+        "\n\n".join(f"the {n} brown foxes jump over {n * n} lazy dogs" for n in range(900))
+    )
+    return path
+
+
+def plan_of(num_devices=2, **changes):
+    job = make_job(model=make_model(vocab_size=VOCAB), num_steps=6, seq_len=16)
+    devices = {"num_devices": num_devices, "devices_per_node": num_devices}
+    cluster = msgspec.structs.replace(make_cluster(), **devices)
+    strategy = make_strategy(**{**SHARDED, **changes} if num_devices > 1 else {})
+    return Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
+
+
+def settings_of(out, text, **changes):
+    fields = {"checkpoint_every_steps": 2, "eval_every_steps": 3, "num_eval_tokens": 64, **changes}
+    return plain_settings(out=out, data=text, cache=out.parent / "cache", **fields)
+
+
+def curve(out):
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return {(r["kind"], r["step"]): r.get("loss", r.get("heldout_loss")) for r in rows}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, text):
+    """The same job in one process."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    train(plan_of(1), settings_of(out, text), observer=watchers.plain(), meter=NullMeter())
+    return out
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory, text):
+    """A run on two devices of which one is lost after step 3: it goes on from step 2."""
+    out = tmp_path_factory.mktemp("lost") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRIMFUL_TEST_LOST", str(out.parent / "lost"))
+        end = launch(
+            plan_of(), settings_of(out, text), Group(max_restarts=3, timeout_s=60),
+            observer=watchers.lost_once,
+        )  # fmt: skip
+    return out, end
+
+
+def test_a_lost_worker_changes_nothing_but_time(lost, alone):
+    out, end = lost
+    assert end.failure is None
+    assert end.result.resumed_from == 2
+    assert end.result.num_steps == 6
+    assert (out.parent / "lost").exists()
+    ours, plain = curve(out), curve(alone)
+    assert ours.keys() == plain.keys()
+    assert ours == pytest.approx(plain, rel=1e-5)
+
+
+def test_the_model_is_handed_over_whole(lost, alone):
+    ours, plain = (load_file(out / "model" / "model.safetensors") for out in (lost[0], alone))
+    assert ours.keys() == plain.keys()
+    for name, tensor in plain.items():  # as a whole: AdamW blows up one gradient that is rounding
+        assert (ours[name] - tensor).norm() <= 1e-5 * tensor.norm(), name
+
+
+def test_a_run_of_two_goes_on_alone(lost, alone, text, tmp_path):
+    """Its last checkpoint but one is loaded by one process, which does the last steps again."""
+    out = tmp_path / "run"
+    (out / "checkpoints").mkdir(parents=True)
+    (lost[0] / "checkpoints" / "step-00000004").rename(out / "checkpoints" / "step-00000004")
+    for name in ("plan.yaml", "metrics.jsonl"):
+        (out / name).write_bytes((lost[0] / name).read_bytes())
+    settings = settings_of(out, text, resume=True)
+    plan = refitted(plan_of(), 1)
+    result = train(plan, settings, observer=watchers.plain(), meter=NullMeter())
+    assert result.resumed_from == 4
+    assert curve(out) == pytest.approx(curve(alone), rel=1e-5)
+
+
+def test_what_is_wrong_is_said_once_and_not_tried_again(tmp_path):
+    settings = settings_of(tmp_path / "run", tmp_path / "nothing.txt")
+    with pytest.raises(DataError, match=r"nothing\.txt"):
+        launch(plan_of(), settings, Group(max_restarts=3), observer=watchers.plain)
+
+
+def test_a_plan_for_fewer_devices_keeps_its_job():
+    plan = refitted(plan_of(4, zero=3, dp_shard=4), 2)
+    assert plan.job == plan_of().job
+    assert plan.cluster.num_devices == 2
+    assert msgspec.structs.asdict(plan.strategy)["micro_batch"] in {1, 2}

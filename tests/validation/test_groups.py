@@ -1,0 +1,36 @@
+"""A sample of what the long evidence asks of groups of processes."""
+
+import parallel_part
+import pytest
+import ranks_part
+import reshard_part
+
+pytestmark = pytest.mark.torch
+
+LOSS, NORM, PEAK = 1e-5, 1e-4, 0.01
+
+
+def test_products_on_two_devices_are_the_plain_loop():
+    """Every stage of ZeRO and tensor parallel once, each with another switch and another job."""
+    every = [case for case in parallel_part.cases() if parallel_part.size_of(case) == 2]
+    rows = parallel_part.compare(every[::4])
+    assert {row.case.strategy.zero for row in rows} >= {0, 1, 3}
+    for row in rows:
+        assert row.loss_error <= LOSS, row.case.strategy
+        assert row.norm_error <= NORM, row.case.strategy
+
+
+def test_a_checkpoint_goes_on_in_another_layout():
+    (pair,) = [p for p in reshard_part.pairs() if p.names == ("llama", "zero3x2", "zero1x2")]
+    (row,) = reshard_part.compare([pair])
+    assert row.loss_error <= LOSS
+    assert row.norm_error <= NORM
+
+
+def test_each_process_takes_what_its_rank_takes_in_simulation():
+    rows = ranks_part.compare(ranks_part.cases()[4:5])
+    assert [row.rank for row in rows] == [0, 1]
+    for row in rows:
+        assert abs(row.peak_error) <= PEAK
+        assert ranks_part.other_messages(row) == []
+        assert {of.kind for of in row.measured_collectives} >= {"all-gather", "reduce-scatter"}

@@ -1,0 +1,180 @@
+"""One process of several that run cases together; see ``group.py``.
+
+``torchrun --standalone --nproc-per-node N group_worker.py TURNS FOLDER``. It never sees the tape.
+"""
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from brimful.quiet import quiet_libraries
+
+quiet_libraries()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from group import Told, Turn  # noqa: E402
+from plain_loop import Step, plain_steps  # noqa: E402
+from ragged import batches_of, samples_of  # noqa: E402
+
+from brimful.build.assemble import build_program  # noqa: E402
+from brimful.build.batch import Batch, count_targets  # noqa: E402
+from brimful.build.parallel.place import own_part  # noqa: E402
+from brimful.build.program import Program  # noqa: E402
+from brimful.build.step import train_step  # noqa: E402
+from brimful.measure.collectives import watched_collectives  # noqa: E402
+from brimful.measure.meter import CpuMeter  # noqa: E402
+from brimful.measure.reading import Reading  # noqa: E402
+from brimful.plan import PLAN_SCHEMA, Plan  # noqa: E402
+from brimful.rungs import Collective  # noqa: E402
+from brimful.strategy import Strategy  # noqa: E402
+from brimful.train.checkpoint import Progress, load_checkpoint, save_checkpoint  # noqa: E402
+from brimful.train.data.batches import START  # noqa: E402
+
+from cases import Case  # noqa: E402  # isort: skip
+
+_CPU = torch.device("cpu")
+_NUM_METERED = 2
+
+
+def take(turn: Turn) -> Told:
+    """Run one turn in this process."""
+    readings = [_metered(turn.case) for _ in range(turn.num_readings)]
+    reading = min(readings, key=lambda r: r.measured_peak_allocated_bytes) if readings else None
+    program = build_program(turn.case.job, turn.case.strategy, _CPU)
+    plain = _plain(turn) if turn.beside_plain and dist.get_rank() == 0 else []
+    if turn.load_from is not None:
+        load_checkpoint(Path(turn.load_from), program)
+    pairs, saved = [], None
+    for number in range(1, turn.num_steps + 1):
+        pairs.append(_step(program, turn.first_step + number - 1))
+        if turn.save_to is not None and number == turn.save_after:
+            saved = _save(program, Path(turn.save_to), number)
+    if turn.model_to is not None:
+        _hand_over(program, Path(turn.model_to))
+    return Told(
+        losses=tuple(loss for loss, _ in pairs),
+        norms=tuple(norm for _, norm in pairs),
+        plain_losses=tuple(loss for loss, _ in plain),
+        plain_norms=tuple(norm for _, norm in plain),
+        saved=saved,
+        peak_bytes=None if reading is None else reading.measured_peak_allocated_bytes,
+        peak_items={} if reading is None else {x.name: x.num_bytes for x in reading.items},
+        num_targets=count_targets(_own(program, turn.first_step)),
+        collectives=_told_each_other(turn.case) if turn.watches_collectives else (),
+    )
+
+
+def _told_each_other(case: Case) -> tuple[Collective, ...]:
+    """Watch the third step: in the second DDP agrees on new buckets, once."""
+    program = build_program(case.job, case.strategy, _CPU)
+    for step in range(_NUM_METERED):
+        _step(program, step)
+    with watched_collectives() as watched:
+        _step(program, _NUM_METERED)
+    return watched.collectives
+
+
+def _batches(case: Case, step: int) -> list[Batch]:
+    samples = samples_of(case.job, step=step)
+    return batches_of(case.job, samples, micro_batch=case.strategy.micro_batch)
+
+
+def _own(program: Program, step: int) -> list[Batch]:
+    case = Case(job=program.job, strategy=program.strategy, kernels="cpu")
+    return list(own_part(_batches(case, step), program.strategy))
+
+
+def _step(program: Program, step: int) -> Step:
+    case = Case(job=program.job, strategy=program.strategy, kernels="cpu")
+    num_targets = count_targets(_batches(case, step))
+    own, rate = _own(program, step), program.job.learning_rate
+    result = train_step(program, own, num_targets=num_targets, learning_rate=rate)
+    return float(result.loss), float(result.grad_norm)
+
+
+_KNOWN: dict[bytes, list[Step]] = {}
+
+
+def _plain(turn: Turn) -> list[Step]:
+    """Run the plain loop once for a job, from the first weights of one device."""
+    key = msgspec.json.encode((turn.case.job, turn.num_steps))
+    if key not in _KNOWN:
+        alone = Strategy(
+            micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="eager"
+        )
+        program = build_program(turn.case.job, alone, _CPU)
+        if turn.case.job.method == "qlora":
+            _KNOWN[key] = [_step_alone(program, step) for step in range(turn.num_steps)]
+            return _KNOWN[key]
+        copied = {name: value.clone() for name, value in program.model.state_dict().items()}
+        _KNOWN[key] = plain_steps(turn.case.job, copied, num_steps=turn.num_steps)
+    return _KNOWN[key]
+
+
+def _step_alone(program: Program, step: int) -> Step:
+    """Take a step of the whole batch in this process: the plain loop has no weights of few bits."""
+    batches = _batches(Case(job=program.job, strategy=program.strategy, kernels="cpu"), step)
+    rate, num_targets = program.job.learning_rate, count_targets(batches)
+    result = train_step(program, batches, num_targets=num_targets, learning_rate=rate)
+    return float(result.loss), float(result.grad_norm)
+
+
+def _metered(case: Case) -> Reading:
+    meter = CpuMeter()
+    meter.start()
+    program = build_program(case.job, case.strategy, _CPU)
+    for step in range(_NUM_METERED):
+        _step(program, step)
+    meter.stop(program)
+    assert meter.reading is not None
+    del program
+    gc.collect()
+    return meter.reading
+
+
+def _save(program: Program, folder: Path, step: int) -> str:
+    plan = Plan(
+        schema=PLAN_SCHEMA,
+        job=program.job,
+        cluster=_no_cluster(),
+        strategy=program.strategy,
+        estimate=None,
+    )
+    progress = Progress(plan=plan, step=step, position=START, tokens_hash="", heldout_loss=None)
+    return str(save_checkpoint(folder, program, progress))
+
+
+def _no_cluster() -> object:
+    from brimful.hardware.gpus import load_cluster
+
+    return load_cluster(f"{dist.get_world_size()}xlocal", memory_limit_bytes=None)
+
+
+def _hand_over(program: Program, folder: Path) -> None:
+    from brimful.train.handover import hand_over
+
+    hand_over(program, tokenizer_path=None, folder=folder, merged=False)
+
+
+def main() -> None:
+    """Take every turn, write what was seen, and leave together."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, turns, folder = dist.get_rank(), Path(sys.argv[1]), Path(sys.argv[2])
+    told = []
+    for turn in msgspec.json.decode(turns.read_bytes(), type=list[Turn]):
+        told.append(take(turn))
+        gc.collect()
+    (folder / f"{rank}.json").write_bytes(msgspec.json.encode(told))
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads now and then abort a process whose work is all done
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Products of what spreads a run over devices, against the plain loop in one process.
+
+Real processes that speak by gloo, fp32, ragged masked samples, one of which has no target at all;
+in some cases it is all that one process has.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from cases import Case
+from evidence import ParityRow, Summary, describe_case
+from group import Told, Turn, answers
+from parity_part import ADAPTER, CONFIGS
+from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
+
+from brimful.errors import BrimfulError
+from brimful.job import Base, Job, check_job, plain_job
+from brimful.models.config import read_config
+from brimful.strategy import Strategy, check_strategy, data_parallel, world_size
+
+NUM_STEPS = 5
+SEQ_LEN = 24
+NUM_QUICK_CASES = 4
+_PLAIN: dict[str, Any] = {
+    "micro_batch": 1, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
+}  # fmt: skip
+_ON_TWO: tuple[dict[str, Any], ...] = (
+    {"dp_replicate": 2},
+    {"dp_shard": 2, "zero": 1},
+    {"dp_shard": 2, "zero": 2},
+    {"dp_shard": 2, "zero": 3},
+    {"tp": 2},
+)
+_ON_FOUR: tuple[dict[str, Any], ...] = (
+    {"dp_replicate": 4},
+    {"dp_shard": 4, "zero": 1},
+    {"dp_shard": 4, "zero": 2},
+    {"dp_shard": 4, "zero": 3},
+    {"dp_shard": 2, "dp_replicate": 2, "zero": 3},
+    {"dp_shard": 2, "dp_replicate": 2, "zero": 2},
+    {"dp_shard": 2, "zero": 3, "tp": 2},
+    {"dp_shard": 2, "zero": 2, "tp": 2},
+    {"dp_replicate": 2, "tp": 2},
+    {"tp": 4},
+)
+_SWITCHES: tuple[dict[str, Any], ...] = (
+    {},
+    {"activation_checkpointing": "full", "accumulate": "hold"},
+    {"activation_checkpointing": "selective", "loss_chunks": 3, "micro_batch": 2},
+    {"activation_checkpointing": "full:2", "loss_chunks": 2, "accumulate": "hold"},
+    {"attention": "eager", "activation_checkpointing": "selective:1"},
+)
+_JOBS: tuple[dict[str, Any], ...] = (
+    {},
+    {"optimizer": "adamw-foreach"},
+    {"packing": "documents"},
+    {"method": "lora", "adapter": ADAPTER},
+    {"optimizer": "sgd"},
+)
+
+
+_QUANTIZED: tuple[tuple[dict[str, Any], Base], ...] = (
+    ({"dp_shard": 2, "zero": 3}, "nf4-double"),
+    ({"dp_shard": 2, "zero": 1}, "nf4"),
+    ({"dp_shard": 4, "zero": 3, "activation_checkpointing": "full"}, "int8"),
+    ({"dp_shard": 2, "dp_replicate": 2, "zero": 2, "accumulate": "hold"}, "nf4"),
+)
+"""Beside the same program on one device: the plain loop has no weights of few bits."""
+
+
+def cases() -> list[Case]:
+    """Pair every layout with switches and jobs in turn, so that each meets each; refused ones go.
+
+    A layout on N devices has as many samples as N, or three times as many where it accumulates.
+    """
+    found = []
+    for kind in ("llama", "gpt2"):
+        for place, layout in enumerate((*_ON_TWO, *_ON_FOUR)):
+            for turn in range(3):
+                changes = _JOBS[(place + turn) % len(_JOBS)]
+                switches = _SWITCHES[(place + 2 * turn + (kind == "gpt2")) % len(_SWITCHES)]
+                found += _possible(kind, {**_PLAIN, **layout, **switches}, changes)
+    for layout, base in _QUANTIZED:
+        adapter = msgspec.structs.replace(ADAPTER, base=base)
+        found += _possible("llama", {**_PLAIN, **layout}, {"method": "qlora", "adapter": adapter})
+    return found
+
+
+def _possible(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Iterator[Case]:
+    strategy = Strategy(**ways)
+    each = 3 if strategy.accumulate == "hold" else 1
+    batch = data_parallel(strategy) * strategy.micro_batch * each
+    try:
+        job = tiny_job(kind, max(batch, 2), changes)
+        checked = check_strategy(job, strategy)
+    except BrimfulError:
+        return
+    yield Case(job=job, strategy=checked, kernels="cpu")
+
+
+def tiny_job(kind: str, global_batch: int, changes: dict[str, Any]) -> Job:
+    """Make the job of a kind of decoder, in fp32."""
+    config = {"model_type": kind, **CONFIGS[kind]}
+    if kind == "llama":
+        config |= {"num_key_value_heads": 4, "vocab_size": 96}  # what four devices can share
+    fields: dict[str, Any] = {
+        "task": "causal-lm", "packing": "none", "seq_len": SEQ_LEN, "global_batch": global_batch,
+        "num_steps": NUM_STEPS, "seed": 5, "learning_rate": 1e-3, "precision": "fp32",
+    }  # fmt: skip
+    return check_job(plain_job(read_config(f"tiny-{kind}", config), **{**fields, **changes}))
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[ParityRow], Summary]:
+    """Train every case beside the plain loop; nothing is drawn."""
+    del seed
+    every = cases()
+    chosen = every[:: len(every) // NUM_QUICK_CASES] if quick else every
+    rows = compare(chosen)
+    return rows, summarize(rows)
+
+
+def compare(chosen: list[Case]) -> list[ParityRow]:
+    """Train cases, those of as many devices in one group."""
+    rows = []
+    for size, group in groupby(sorted(chosen, key=size_of), key=size_of):
+        turns = [Turn(case=case, num_steps=NUM_STEPS, beside_plain=True) for case in group]
+        told = answers(turns, num_processes=size)
+        rows += [_row(turn.case, of[0]) for turn, of in zip(turns, told, strict=True)]
+    return rows
+
+
+def size_of(case: Case) -> int:
+    """Count the processes of a case."""
+    return world_size(case.strategy)
+
+
+def _row(case: Case, told: Told) -> ParityRow:
+    return ParityRow(
+        case=case,
+        num_steps=NUM_STEPS,
+        loss_error=farthest(told.losses, told.plain_losses),
+        norm_error=farthest(told.norms, told.plain_norms),
+    )
+
+
+def summarize(rows: list[ParityRow]) -> Summary:
+    """Sum up, and say which cases miss a bar."""
+    return parity_summary(
+        rows,
+        f"on 2 and 4 processes loss within {LOSS_BAR:g} and gradient norm within "
+        f"{NORM_BAR:g} of the plain fp32 loop's in each of {NUM_STEPS} steps",
+        describe=lambda row: describe_case(row.case),
+    )

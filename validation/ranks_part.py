@@ -1,0 +1,172 @@
+"""Each process of a group beside the simulation of its rank, on CPU kernels."""
+
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from cases import Case
+from evidence import Summary, describe_case, relative, spread_of
+from group import Told, Turn, answers
+from group_rows import RankRow
+from parity_part import ADAPTER
+from progress import shown
+from sampler import cluster_of
+
+from brimful.job import Base, check_job, plain_job
+from brimful.models.config import read_config
+from brimful.simulate.run import simulate
+from brimful.strategy import Strategy, check_strategy, gathers, world_size
+
+BAR = 0.01
+_MODELS: dict[str, dict[str, Any]] = {
+    "llama": {
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 704,
+        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "vocab_size": 2048, "tie_word_embeddings": False,
+    },
+    "gpt2": {
+        "model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 2048,
+        "n_positions": 256, "bos_token_id": None, "eos_token_id": None,
+    },
+}  # fmt: skip
+_PLAIN: dict[str, Any] = {
+    "micro_batch": 2, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
+}  # fmt: skip
+_LORA = {"method": "lora", "adapter": ADAPTER}
+
+
+def _quantized(base: Base) -> dict[str, Any]:
+    return {"method": "qlora", "adapter": msgspec.structs.replace(ADAPTER, base=base)}
+
+
+_WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("llama", {"dp_replicate": 2}, {}),
+    ("llama", {"dp_replicate": 2, "accumulate": "hold"}, {}),
+    ("llama", {"dp_shard": 2, "zero": 1}, {}),
+    ("llama", {"dp_shard": 2, "zero": 2, "loss_chunks": 4}, {}),
+    ("llama", {"dp_shard": 2, "zero": 3, "activation_checkpointing": "full"}, {}),
+    ("llama", {"dp_shard": 2, "zero": 3}, _LORA),
+    ("llama", {"dp_shard": 2, "zero": 3, "activation_checkpointing": "selective:2"}, {}),
+    ("llama", {"tp": 2}, {}),
+    ("gpt2", {"dp_shard": 2, "zero": 3, "accumulate": "hold"}, {}),
+    ("gpt2", {"dp_shard": 2, "zero": 1}, {"optimizer": "sgd"}),
+    ("llama", {"dp_shard": 4, "zero": 1}, {}),
+    ("llama", {"dp_shard": 4, "zero": 3}, {"optimizer": "adamw-foreach"}),
+    ("llama", {"dp_shard": 2, "dp_replicate": 2, "zero": 3}, {}),
+    ("llama", {"dp_shard": 2, "zero": 3, "tp": 2}, {}),
+    ("gpt2", {"dp_shard": 4, "zero": 2}, {}),
+    ("llama", {"dp_shard": 2, "zero": 3}, _quantized("nf4-double")),
+    ("llama", {"dp_shard": 4, "zero": 2}, _quantized("int8")),
+)
+NUM_QUICK_CASES = 2
+NUM_READINGS = 3
+
+
+def cases() -> list[Case]:
+    """List what is run; three micro-batches where gradients are held."""
+    return [_case(kind, {**_PLAIN, **ways}, changes) for kind, ways, changes in _WAYS]
+
+
+def _case(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Case:
+    strategy = Strategy(**ways)
+    each = 3 if strategy.accumulate == "hold" else 1
+    batch = strategy.dp_replicate * strategy.dp_shard * strategy.micro_batch * each
+    fields: dict[str, Any] = {
+        "task": "causal-lm", "packing": "none", "seq_len": 128, "global_batch": batch,
+        "num_steps": 2, "seed": 5, "learning_rate": 1e-3, "precision": "fp32",
+    }  # fmt: skip
+    model = read_config(f"small-{kind}", _MODELS[kind])
+    job = check_job(plain_job(model, **{**fields, **changes}))
+    return Case(job=job, strategy=check_strategy(job, strategy), kernels="cpu")
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[RankRow], Summary]:
+    """Meter every process of every case, then simulate each rank; nothing is drawn."""
+    del seed
+    every = cases()
+    rows = compare(every[:NUM_QUICK_CASES] if quick else every)
+    return rows, _summarize(rows)
+
+
+def compare(chosen: list[Case]) -> list[RankRow]:
+    """Meter cases, those of as many devices in one group, and simulate each rank."""
+    rows = []
+    for size, group in groupby(sorted(chosen, key=_size), key=_size):
+        turns = [
+            Turn(case=case, num_steps=0, num_readings=NUM_READINGS, watches_collectives=True)
+            for case in group
+        ]
+        told = answers(turns, num_processes=size)
+        for turn, of in shown(f"{size} ranks", list(zip(turns, told, strict=True))):
+            rows += [_row(turn.case, rank, seen) for rank, seen in enumerate(of)]
+    return rows
+
+
+def _size(case: Case) -> int:
+    return world_size(case.strategy)
+
+
+def _row(case: Case, rank: int, seen: Told) -> RankRow:
+    cluster = cluster_of(case.kernels)
+    found = simulate(case.job, cluster, case.strategy, rank=rank)
+    simulated, measured = found.simulated_peak_allocated_bytes, seen.peak_bytes or 0
+    return RankRow(
+        case=case,
+        rank=rank,
+        simulated_peak_allocated_bytes=simulated,
+        measured_peak_allocated_bytes=measured,
+        peak_error=relative(simulated, measured),
+        simulated_collectives=found.collectives,
+        measured_collectives=seen.collectives,
+    )
+
+
+def other_messages(row: RankRow) -> list[str]:
+    """Say which kinds of collectives are not those that were simulated; empty where all are.
+
+    DDP cuts its buckets anew after the first step, which the simulation does not: of its
+    all-reduces the bytes count.
+    """
+    cut_anew = not gathers(row.case.strategy) and row.case.strategy.tp == 1
+    simulated, measured = (
+        {of.kind: (of.num_calls, of.num_bytes) for of in told}
+        for told in (row.simulated_collectives, row.measured_collectives)
+    )
+    found = []
+    for kind in sorted({*simulated, *measured}):
+        pair = [told.get(kind, (0, 0)) for told in (simulated, measured)]
+        if cut_anew and kind == "all-reduce":
+            pair = [(0, num_bytes) for _, num_bytes in pair]
+        if pair[0] != pair[1]:
+            found.append(f"{kind}: {pair[0]} calls and bytes simulated, {pair[1]} measured")
+    return found
+
+
+def _summarize(rows: list[RankRow]) -> Summary:
+    return Summary(
+        num_drawn=len(rows),
+        refusals=(),
+        num_cases=len(rows),
+        num_rich=0,
+        spreads=(spread_of("peak", [row.peak_error for row in rows]),),
+        bars=(
+            f"each process's peak within {BAR:.0%} of the simulation of its rank",
+            "the collectives of a step are those that were simulated, to the byte",
+        ),
+        findings=(_findings(rows),),
+        missed=tuple(
+            f"{what}, rank {row.rank}: {describe_case(row.case)}"
+            for row in rows
+            for what in (*_other_peak(row), *other_messages(row))
+        ),
+    )
+
+
+def _other_peak(row: RankRow) -> list[str]:
+    return [f"{row.peak_error:+.2%}"] if abs(row.peak_error) > BAR else []
+
+
+def _findings(rows: list[RankRow]) -> str:
+    of_all = [told for row in rows for told in row.measured_collectives]
+    calls, num_bytes = sum(of.num_calls for of in of_all), sum(of.num_bytes for of in of_all)
+    return f"{calls:,} collectives of {num_bytes:,} bytes were watched"
