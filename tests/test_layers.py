@@ -17,6 +17,7 @@ LAYERS = (
         "nouns",
         "exact",
         "tensor_split",
+        "pipeline_split",
         "strategy",
         "kernel_support",
         "hardware.cluster",

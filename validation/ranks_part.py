@@ -29,6 +29,7 @@ _MODELS: dict[str, dict[str, Any]] = {
         "n_positions": 256, "bos_token_id": None, "eos_token_id": None,
     },
 }  # fmt: skip
+_MODELS["tied"] = {**_MODELS["llama"], "tie_word_embeddings": True}
 _PLAIN: dict[str, Any] = {
     "micro_batch": 2, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
 }  # fmt: skip
@@ -57,6 +58,19 @@ _WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("gpt2", {"dp_shard": 4, "zero": 2}, {}),
     ("llama", {"dp_shard": 2, "zero": 3}, _quantized("nf4-double")),
     ("llama", {"dp_shard": 4, "zero": 2}, _quantized("int8")),
+    ("llama", {"pp": 2, "pp_schedule": "gpipe"}, {}),
+    ("llama", {"pp": 2, "activation_checkpointing": "full"}, {}),
+    ("tied", {"pp": 2}, {"packing": "documents"}),
+    ("llama", {"pp": 2, "pp_schedule": "interleaved", "stages_per_device": 2}, {}),
+    ("llama", {"pp": 2, "pp_schedule": "zero-bubble", "stages_per_device": 2}, {}),
+    ("llama", {"pp": 2, "pp_schedule": "zbv", "stages_per_device": 2}, {}),
+    ("llama", {"pp": 2, "pp_schedule": "interleaved", "stages_per_device": 2}, _LORA),
+    ("llama", {"pp": 2, "pp_schedule": "dualpipev", "stages_per_device": 2}, {}),
+    ("llama", {"pp": 4}, {"optimizer": "adamw-foreach"}),
+    ("llama", {"pp": 2, "tp": 2, "loss_chunks": 4}, {}),
+    ("llama", {"pp": 2, "dp_shard": 2, "zero": 3, "accumulate": "hold"}, {}),
+    ("tied", {"pp": 2, "dp_shard": 2, "zero": 2, "accumulate": "hold"}, {}),
+    ("llama", {"pp": 2, "dp_replicate": 2, "accumulate": "hold"}, {}),
 )
 NUM_QUICK_CASES = 2
 NUM_READINGS = 3
@@ -69,7 +83,7 @@ def cases() -> list[Case]:
 
 def _case(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Case:
     strategy = Strategy(**ways)
-    each = 3 if strategy.accumulate == "hold" else 1
+    each = 4 if strategy.pp > 1 else 3 if strategy.accumulate == "hold" else 1
     batch = strategy.dp_replicate * strategy.dp_shard * strategy.micro_batch * each
     fields: dict[str, Any] = {
         "task": "causal-lm", "packing": "none", "seq_len": 128, "global_batch": batch,

@@ -10,6 +10,7 @@ import msgspec
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
 from brimful.job import PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.tensor_split import check_tensor
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
@@ -51,6 +52,8 @@ _FIELDS: tuple[Field, ...] = (
 )  # fmt: skip
 
 
+SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
+"""Schedules that compute the gradients of weights apart from those of inputs."""
 UNSHARDED: frozenset[Base] = frozenset({"llm-int8"})
 """Quantised bases whose weights FSDP2 does not see."""
 
@@ -71,7 +74,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dp_replicate: Groups of devices that each hold a whole, perhaps sharded, model.
         dp_shard: Devices that share one copy of what ``zero`` shards.
         tp: Devices that share every matrix (tensor parallel, with sequence parallel).
-        pp: Stages of blocks (pipeline parallel).
+        pp: Devices in a row, each with some of the blocks (pipeline parallel).
+        pp_schedule: The order of work in the row (``pipeline_split.Schedule``).
+        stages_per_device: Pieces of the model that each device of the row has.
+        stage_blocks: Blocks of each stage, in order; empty: ``pipeline_split.balanced_blocks``.
         accumulate: What happens to gradients between micro-batches (``Accumulate``).
         reference: Where the model is that ``dpo`` compares with (``Reference``).
         engine: Who shards and reduces (``Engine``).
@@ -87,6 +93,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dp_shard: int = 1
     tp: int = 1
     pp: int = 1
+    pp_schedule: Schedule = "1f1b"
+    stages_per_device: int = 1
+    stage_blocks: tuple[int, ...] = ()
     accumulate: Accumulate = "reduce-each"
     reference: Reference = "none"
     engine: Engine = "torch"
@@ -106,6 +115,18 @@ def data_parallel(strategy: Strategy) -> int:
 def world_size(strategy: Strategy) -> int:
     """Count the devices that a strategy runs on."""
     return data_parallel(strategy) * strategy.tp * strategy.pp
+
+
+def split_of(strategy: Strategy) -> Split:
+    """Return how the pipeline of a strategy is laid out."""
+    return Split(
+        strategy.pp, strategy.pp_schedule, strategy.stages_per_device, strategy.stage_blocks
+    )
+
+
+def stage_rank(strategy: Strategy, place: int) -> int:
+    """Return the first process that has a place in a row of a pipeline, counted from 0."""
+    return place * data_parallel(strategy) * strategy.tp
 
 
 def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
@@ -147,7 +168,6 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
     """
     if world_size(strategy) != num_devices:
         product = " x ".join(f"{name}={getattr(strategy, name)}" for name in _DEGREES)
-        _check_planned(strategy)
         raise InputError(
             f"{product} is {world_size(strategy)} and the cluster has {num_devices} devices; make "
             f"them equal"
@@ -195,6 +215,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             f"loss_chunks={strategy.loss_chunks} cannot cut the {tokens} tokens of a micro-batch; "
             f"use 1 to {tokens}"
         )
+    _check_pipeline(job, strategy)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
     _check_exact(job, strategy)
     _check_size(job, strategy)
@@ -212,7 +233,6 @@ def check_spread(job: Job, strategy: Strategy) -> None:
     for name, degree in degrees.items():
         if degree < 1:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
-    _check_planned(strategy)
     _check_zero(job, strategy)
     _check_pairs(job, strategy)
     _check_tensor(job, strategy)
@@ -224,11 +244,22 @@ def check_spread(job: Job, strategy: Strategy) -> None:
         )
 
 
-def _check_planned(strategy: Strategy) -> None:
-    if strategy.pp > 1:
+def _check_pipeline(job: Job, strategy: Strategy) -> None:
+    """Refuse a pipeline that does not run, or not beside what else is asked for."""
+    micro_batches = num_micro_batches(job, strategy) if strategy.micro_batch > 0 else 1
+    check_pipeline(job, split_of(strategy), num_micro_batches=micro_batches)
+    if strategy.pp == 1:
+        return
+    if data_parallel(strategy) > 1 and strategy.accumulate != "hold":
         raise UnsupportedError(
-            f"pp={strategy.pp} is not planned by this version, which knows data parallelism, ZeRO "
-            f"and tensor parallelism; use pp=1"
+            f"pp={strategy.pp} with accumulate={strategy.accumulate} is not run by torch's "
+            f"pipelines, which reduce gradients once a step; use accumulate=hold"
+        )
+    if data_parallel(strategy) > 1 and strategy.pp_schedule in SPLIT_BACKWARD:
+        raise UnsupportedError(
+            f"pp_schedule={strategy.pp_schedule} over {data_parallel(strategy)} data-parallel "
+            f"devices is not run: torch computes gradients of weights apart, where neither DDP "
+            f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved"
         )
 
 
@@ -295,9 +326,10 @@ def default_reference(job: Job) -> Reference:
     return "resident" if job.adapter is None else "adapters-off"
 
 
-def default_accumulate(engine: Engine, zero: Zero) -> Accumulate:
+def default_accumulate(engine: Engine, zero: Zero, pp: int = 1) -> Accumulate:
     """Return what happens to gradients between micro-batches where nobody says."""
-    return "hold" if engine == "deepspeed" and zero == 1 else "reduce-each"
+    holds = pp > 1 or (engine == "deepspeed" and zero == 1)
+    return "hold" if holds else "reduce-each"
 
 
 def _check_reference(job: Job, strategy: Strategy) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.build.step import micro_step
 from brimful.job import Adapter
 from samples import make_job, make_strategy

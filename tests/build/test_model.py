@@ -4,7 +4,7 @@ from torch import nn
 
 from brimful.build.assemble import build_program, build_skeleton
 from brimful.build.attention import causal_mask
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.build.gradient_clip import clip_gradients
 from brimful.models.config import parameter_count
 from samples import make_job, make_model, make_strategy

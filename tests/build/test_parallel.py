@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from brimful import pretend
 from brimful.build.assemble import build_skeleton, finish_program
 from brimful.build.batch import Batch
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.build.parallel import sync_gradients
 from brimful.build.parallel.mesh import REPLICATE, SHARD, build_mesh
 from brimful.build.step import micro_step, update

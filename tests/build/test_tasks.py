@@ -14,7 +14,7 @@ from transformers import (
 
 from brimful.build.assemble import build_program, build_skeleton
 from brimful.build.batch import IGNORE_INDEX, count_targets
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.build.step import evaluate, train_step
 from brimful.build.tasks import task_of
 from brimful.build.tasks.padding import padding_mask

@@ -1,10 +1,9 @@
 """Putting a program together: the one place that turns a job and a strategy into something runs."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
@@ -12,6 +11,7 @@ from brimful.build.exactness import check_built
 from brimful.build.model import materialize
 from brimful.build.optimizers import build_optimizer
 from brimful.build.parallel import build_mesh, parallelize, parted, settle
+from brimful.build.parallel.pipeline import Pipeline, Site, build_pipeline
 from brimful.build.precision import build_scaler
 from brimful.build.program import Program
 from brimful.build.quantize import pack
@@ -21,6 +21,11 @@ from brimful.build.tasks import task_of
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention
 from brimful.strategy import Strategy, gathers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brimful.build.parallel.stages import StagePart
 
 HOST = torch.device("cpu")
 
@@ -75,8 +80,9 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     mesh = build_mesh(strategy, device.type)
     if gathers(strategy):
         pack(skeleton)  # what is sharded is what holds a weight
+    called: tuple[nn.Module, ...] = (root,)
     if strategy.engine == "torch":
-        parallelize(root, job, strategy, mesh)
+        called = parallelize(root, job, strategy, mesh)
     model = materialize(skeleton, device=device, job=job)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
     if reference is not None:
@@ -84,7 +90,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         home = host if is_away else device
         fill_reference(reference, model, job, device=device, host=home)
         reference = offload(reference, device) if is_away else reference
-    spread = _spread(root, job, strategy, device, mesh)
+    spread = _spread(root, called, Site(job, strategy, device, mesh))
     return Program(
         job=job,
         strategy=strategy,
@@ -96,6 +102,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         device=device,
         mesh=mesh,
         reference=reference,
+        pipeline=spread.pipeline,
     )
 
 
@@ -104,16 +111,22 @@ class _Spread(NamedTuple):
 
     root: nn.Module
     optimizer: torch.optim.Optimizer
+    pipeline: Pipeline | None = None
 
 
-def _spread(
-    root: Root, job: Job, strategy: Strategy, device: torch.device, mesh: DeviceMesh | None
-) -> _Spread:
+def _spread(root: Root, called: tuple[nn.Module, ...], site: Site) -> _Spread:
+    job, strategy, mesh = site.job, site.strategy, site.mesh
     if strategy.engine == "deepspeed":
-        engine = build_engine(root, job, strategy, device)
+        engine = build_engine(root, job, strategy, site.device)
         return _Spread(engine, base_optimizer(engine))
-    settled = settle(root, job, strategy, mesh)
-    return _Spread(settled, build_optimizer(job, root.model, parted=parted(strategy, mesh)))
+    settled = [settle(whole, job, strategy, mesh) for whole in called]
+    optimizer = build_optimizer(job, root.model, parted=parted(strategy, mesh))
+    if strategy.pp == 1:
+        return _Spread(settled[0], optimizer)
+    parts = cast("Sequence[StagePart]", called)
+    return _Spread(
+        nn.ModuleList(settled), optimizer, build_pipeline(root.model, parts, settled, site)
+    )
 
 
 def _capability(device: torch.device) -> float:

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import (
     checkpoint,
     create_selective_checkpoint_contexts,
 )
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from brimful.build.attention import KERNELS
+from brimful.build.blocks import decoder_blocks
 from brimful.strategy import Strategy, is_selective, num_checkpointed
 
 KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, *KERNELS})
@@ -56,8 +56,3 @@ def _keeping_dear_results() -> Any:
 def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
     kept = operator in KEPT or operator.name() in QUANTIZED
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def decoder_blocks(model: nn.Module) -> list[nn.Module]:
-    """List the decoder blocks in the order in which they run."""
-    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]

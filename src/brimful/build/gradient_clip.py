@@ -7,7 +7,7 @@ device adds up the squares of its own pieces, and devices add up what they do no
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,26 +21,43 @@ _PIECE = 2**16
 number as it reads it."""
 _NEAR_ZERO = 1e-6
 """As in ``torch.nn.utils.clip_grad_norm_``: a norm of zero divides nothing."""
+
+
+class Row(NamedTuple):
+    """A pipeline, each of whose devices has parameters of its own.
+
+    Attributes:
+        group: The devices.
+        repeated: Parameters of this device that another one has and counts too: tied ones.
+    """
+
+    group: Any
+    repeated: frozenset[torch.Tensor]
+
+
 Axes = tuple[Any, ...]
 """Process groups over which a gradient is sharded; empty where every device holds all of it."""
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
-def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
+def clip_gradients(
+    parameters: Iterable[torch.Tensor], max_norm: float, *, row: Row | None = None
+) -> torch.Tensor:
     """Scale the gradients in place so that their global norm is at most ``max_norm``.
 
     Args:
         parameters: All that train, sharded over any axes or plain; of many devices all call this.
         max_norm: The bound; 0 only measures.
+        row: The pipeline that this device is in.
 
     Returns:
         The norm before scaling, a plain fp32 scalar on the device, the same on every device.
     """
     trained = list(parameters)
     gradients = [p.grad for p in trained if p.grad is not None]
-    if not any(isinstance(g, DTensor) for g in gradients):
+    if row is None and not any(isinstance(g, DTensor) for g in gradients):
         return _clip_plain(trained, gradients, max_norm)
-    norm = gradient_norm(trained)
+    norm = gradient_norm(trained, row=row)
     if max_norm > 0:
         factor = clip_factor(norm, max_norm)
         torch._foreach_mul_([own_memory(g) for g in gradients], factor)
@@ -60,8 +77,21 @@ def _clip_plain(
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
-def gradient_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the global norm of the gradients as they are, a plain fp32 scalar on the device."""
+def gradient_norm(parameters: Iterable[torch.Tensor], *, row: Row | None = None) -> torch.Tensor:
+    """Return the global norm of the gradients as they are, a plain fp32 scalar on the device.
+
+    Args:
+        parameters: As for ``clip_gradients``.
+        row: Likewise.
+    """
+    if row is None:
+        return _device_norm(parameters)
+    squared = _device_norm(p for p in parameters if p not in row.repeated).square()
+    dist.all_reduce(squared, group=row.group)
+    return squared.sqrt()
+
+
+def _device_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     by_axes: dict[Axes, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:

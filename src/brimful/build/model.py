@@ -18,6 +18,7 @@ from brimful.build.experts import check_experts
 from brimful.build.logits import LogitStep, mark_head
 from brimful.build.parallel.draw import DrawnWhole
 from brimful.build.parallel.own import own_memory, region_of
+from brimful.build.parallel.stages import absent_modules, forget_absent, tie_absent
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.quantize import fill, full_shape, is_quantized
 from brimful.build.switch import use_fixed_capacity
@@ -164,11 +165,12 @@ def materialize(skeleton: nn.Module, *, device: torch.device, job: Job) -> nn.Mo
     _fill_quantized(skeleton, device, checkpoint)
     if checkpoint is not None:
         load(checkpoint)
-    with DrawnWhole():
+    with DrawnWhole(device):
         with _padding_left(skeleton):
             skeleton.initialize_weights()
         _blank_padding(skeleton)
         initialize(skeleton, job)
+    forget_absent(skeleton)
     return skeleton.train()
 
 
@@ -227,16 +229,18 @@ def allocate(skeleton: nn.Module, device: torch.device) -> None:
     """Replace every meta tensor by an empty one on ``device``, a shared one by one.
 
     ``Module.to_empty`` would allocate tied weights twice. Quantised weights are left: ``fill``
-    makes them.
+    makes them. What other devices of a pipeline have is left on ``meta``.
     """
     made: dict[int, torch.Tensor] = {}
-    for module in skeleton.modules():
+    elsewhere = absent_modules(skeleton)
+    for module in (m for m in skeleton.modules() if m not in elsewhere):
         for tensors in (module._parameters, module._buffers):  # noqa: SLF001
             for name, tensor in tensors.items():
                 if tensor is not None and not _is_made_by_fill(module, name):
                     if id(tensor) not in made:
                         made[id(tensor)] = _empty_like(tensor, device)
                     tensors[name] = made[id(tensor)]
+    tie_absent(skeleton)
 
 
 def _is_made_by_fill(module: nn.Module, name: str) -> bool:

@@ -1,5 +1,6 @@
 """A program: model, loss and optimizer ready to step."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from brimful.build.deepspeed import held
+from brimful.build.parallel.pipeline import Pipeline
 from brimful.build.precision.loss_scaling import LossScaler
 from brimful.job import Job
 from brimful.strategy import Strategy
@@ -18,6 +20,8 @@ class Program:
 
     ``root`` is what a micro-batch is called through: it holds the model and nothing else. ``mesh``
     is None on one device. ``reference`` is the second model of a preference task, where it has one.
+    Where the model is cut into stages ``pipeline`` runs a step's micro-batches through this
+    device's, and ``root`` is a list of them.
     """
 
     job: Job
@@ -30,6 +34,7 @@ class Program:
     device: torch.device
     mesh: DeviceMesh | None = None
     reference: nn.Module | None = None
+    pipeline: Pipeline | None = None
 
 
 def parameters(program: Program) -> list[torch.Tensor]:
@@ -37,6 +42,17 @@ def parameters(program: Program) -> list[torch.Tensor]:
     if program.strategy.engine == "deepspeed":
         return held.parameters(program.model)
     return list(program.model.parameters())
+
+
+def named_parameters(program: Program) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yield the parameters as this device holds them, under their names in the whole model.
+
+    A copy of a tied weight at the end of a pipeline has the embedding's name.
+    """
+    tied = None if program.pipeline is None else program.pipeline.tied
+    for name, parameter in program.model.named_parameters():
+        is_copy = tied is not None and parameter is tied.weight
+        yield tied.name if tied is not None and is_copy else name, parameter
 
 
 def gradients(program: Program) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from brimful.build.adapters import base_name
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.build.model import allocate, materialize, skeleton_of
 from brimful.job import QUANTIZED, Job
 from brimful.strategy import Strategy

@@ -10,8 +10,9 @@ from brimful.build.batch import Batch, blank, count_targets
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
 from brimful.build.parallel import averaged_over, reshard, sync_gradients, without_sync
-from brimful.build.parallel.place import data_group, even_part, own_part, summed
+from brimful.build.parallel.place import data_group, even_part, own_part, row_group, summed
 from brimful.build.phases import phase
+from brimful.build.pipelined import judged_share, pipelined_steps
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.precision.loss_scaling import is_finite, unscale
 from brimful.build.precision.masters import MasterWeights
@@ -104,8 +105,9 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
     """Undo the loss scale and clip; masters do both themselves, in fp32."""
     parameters = [p for p in program.model.parameters() if p.requires_grad]
     scale = None if program.scaler is None else program.scaler.scale
+    row = None if program.pipeline is None else program.pipeline.row
     if isinstance(program.optimizer, MasterWeights):
-        norm = gradient_norm(parameters)
+        norm = gradient_norm(parameters, row=row)
         if scale is not None:
             norm = norm / scale
         factor = clip_factor(norm, program.job.clip)
@@ -113,7 +115,7 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
         return norm
     if scale is not None:
         unscale(gradients(program), scale)
-    return clip_gradients(parameters, program.job.clip)
+    return clip_gradients(parameters, program.job.clip, row=row)
 
 
 def train_step(
@@ -131,18 +133,33 @@ def train_step(
         RunError: No loss scale is small enough for the gradients.
     """
     loss_scale = None if program.scaler is None else program.scaler.scale
-    losses = []
-    for number, batch in enumerate(micro_batches, start=1):
-        _announce(program, is_last=number == len(micro_batches))
-        losses.append(micro_step(program, batch, num_targets=num_targets))
+    losses = _all_micro_steps(program, micro_batches, num_targets=num_targets)
     grad_norm, skipped = update(program, learning_rate=learning_rate)
     return StepResult(
-        loss=summed(torch.stack(losses).sum(), data_group(program.mesh)),
+        loss=_of_all(program, torch.stack(losses).sum()),
         grad_norm=grad_norm,
         num_targets=num_targets,
         skipped=skipped,
         loss_scale=loss_scale,
     )
+
+
+def _all_micro_steps(
+    program: Program, micro_batches: Sequence[Batch], *, num_targets: int
+) -> list[torch.Tensor]:
+    if program.pipeline is not None:
+        return pipelined_steps(program, micro_batches, num_targets=num_targets)
+    losses = []
+    for number, batch in enumerate(micro_batches, start=1):
+        _announce(program, is_last=number == len(micro_batches))
+        losses.append(micro_step(program, batch, num_targets=num_targets))
+    return losses
+
+
+def _of_all(program: Program, loss: torch.Tensor) -> torch.Tensor:
+    """Add up the shares of a loss of all devices."""
+    over_data = summed(loss, data_group(program.mesh))
+    return summed(over_data, row_group(program.mesh))
 
 
 def _announce(program: Program, *, is_last: bool) -> None:
@@ -164,6 +181,10 @@ def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     num_targets = count_targets(batches)
     total = torch.zeros((), dtype=torch.float64)
     program.model.eval()
+    if program.pipeline is not None:
+        total += judged_share(program, batches, num_targets=num_targets)
+        program.model.train()
+        return float(_of_all(program, total.to(program.device)))
     precision = program.job.precision
     for batch in _own_sample(program, batches):
         with (

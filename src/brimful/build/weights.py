@@ -18,9 +18,10 @@ from torch.distributed.tensor import DTensor
 from brimful.build.adapters import base_name
 from brimful.build.added_rows import fill_added
 from brimful.build.parallel.own import keep_own, own_memory, region_of
+from brimful.build.parallel.stages import ORIGINAL
 from brimful.build.quantize import is_quantized
 from brimful.build.weight_files import FLOATS, find_files, opened, pieces, read_whole
-from brimful.build.weight_names import Matched, join, match
+from brimful.build.weight_names import Joined, Matched, join, match
 from brimful.errors import InputError
 
 _log = logging.getLogger(__name__)
@@ -89,12 +90,14 @@ def load(checkpoint: Checkpoint) -> LoadReport:
     added = {}
     for name, twins in _stored_targets(checkpoint):
         target = checkpoint.targets[name]
+        setattr(target, LOADED, True)
+        if own_memory(target).is_meta:
+            continue  # another device of the pipeline has it
         num_added = read_into(checkpoint, name, target)
         if num_added:
             added[name] = num_added
         for twin in twins:
             _check_equal(checkpoint, twin, target, name)
-        setattr(target, LOADED, True)
     _load_joined(checkpoint)
     report = LoadReport(tuple(_missing(checkpoint)), checkpoint.matched.unexpected, added)
     _say(checkpoint.source, report)
@@ -150,7 +153,7 @@ def _plain_tensors(model: nn.Module) -> Iterator[tuple[str, Any]]:
         if is_quantized(module):
             own = {"weight": module, "bias": own.get("bias")}
         for name, tensor in own.items():
-            plain = base_name(prefix + name)
+            plain = base_name(prefix.replace(ORIGINAL, "") + name)
             if tensor is not None and plain is not None:
                 yield plain, tensor
 
@@ -172,12 +175,22 @@ def _load_joined(checkpoint: Checkpoint) -> None:
             return read_whole(tensors.get_slice(name))
 
     for joined in checkpoint.matched.joined:
+        if _is_elsewhere(checkpoint, joined):
+            continue
         for name, values in join(joined, checkpoint.model, read).items():
             target = checkpoint.targets[name]
             _num_added(checkpoint, name, values.shape, target)  # none: no token's row is joined
             with torch.no_grad():
                 keep_own(target, values)
             setattr(target, LOADED, True)
+
+
+def _is_elsewhere(checkpoint: Checkpoint, joined: Joined) -> bool:
+    """Whether another device of a pipeline has what stored tensors are joined to; mark it."""
+    targets = [checkpoint.targets[name] for name in joined.targets]
+    for target in targets:
+        setattr(target, LOADED, True)
+    return all(own_memory(target).is_meta for target in targets)
 
 
 def _missing(checkpoint: Checkpoint) -> list[str]:

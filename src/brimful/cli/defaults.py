@@ -2,6 +2,7 @@
 
 from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
+from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.strategy import Accumulate, Engine, Offload
 
 GPUS = "local"
@@ -14,6 +15,7 @@ OPTIMIZER = "adamw"
 ACTIVATION_CHECKPOINTING = "none"
 LOSS_CHUNKS = 1
 ACCUMULATE: Accumulate = "reduce-each"
+PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
 OFFLOAD: Offload = "none"
 MICRO_BATCH = 1

@@ -38,6 +38,8 @@ from brimful.models.config import default_task, load_model
 from brimful.models.kernels import attentions_of
 from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
+from brimful.pipeline_split import ONE_STAGE
+from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.plan import read_plan
 from brimful.strategy import (
     Accumulate,
@@ -299,6 +301,31 @@ def add_adapter(parser: argparse.ArgumentParser) -> None:
     _add_whole(scaling, "--growth-interval", f"steps; default {scale.growth_interval}")
 
 
+def add_pipeline(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how a pipeline is laid out, and in which order it works."""
+    add = parser.add_argument_group("pipeline (--pp 2 or more)").add_argument
+    add(
+        "--pp-schedule",
+        metavar="NAME",
+        type=choice("pp-schedule", get_args(PipelineSchedule)),
+        help=f"order of work: {', '.join(get_args(PipelineSchedule))}; "
+        f"default {defaults.PP_SCHEDULE}",
+    )
+    usual = "default 1, or what --pp-schedule needs"
+    _add_whole(add, "--stages-per-device", f"pieces of the model on each; {usual}")
+    add(
+        "--stage-blocks",
+        metavar="N,N,...",
+        type=_block_counts,
+        help="blocks of each stage; default: as even as can be, the head being work too",
+    )
+
+
+def _block_counts(text: str) -> tuple[int, ...]:
+    parse = whole("--stage-blocks")
+    return tuple(parse(part) for part in text.split(","))
+
+
 def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     """Add the flags that change memory and speed only.
 
@@ -343,8 +370,9 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     rest = "searched for without it" if searched else "default 1"
     cut = f"devices that share every matrix (tensor parallel); {rest}"
     _add_whole(add, "--tp", cut, many=searched)
-    later = "1; more is not planned by this version"
-    _add_whole(add, "--pp", f"stages of a pipeline: {later}")
+    _add_whole(add, "--pp", "devices in a row, each with some of the blocks (pipeline); default 1")
+    if not searched:
+        add_pipeline(parser)
     add(
         "--accumulate",
         metavar="NAME",
@@ -439,7 +467,8 @@ _JOB = (
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
-    "zero", "dp_replicate", "dp_shard", "tp", "pp", "accumulate", "reference", "engine", "offload",
+    "zero", "dp_replicate", "dp_shard", "tp", "pp", "pp_schedule", "stages_per_device",
+    "stage_blocks", "accumulate", "reference", "engine", "offload",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
@@ -632,19 +661,30 @@ def _degrees_from(args: argparse.Namespace, num_devices: int) -> dict[str, Any]:
     return {"zero": zero, "dp_replicate": replicate, "dp_shard": shard}
 
 
+def _pipeline_from(args: argparse.Namespace) -> dict[str, Any]:
+    schedule: PipelineSchedule = _or(args.pp_schedule, defaults.PP_SCHEDULE)
+    several = 1 if schedule in ONE_STAGE else 2
+    return {
+        "pp_schedule": schedule,
+        "stages_per_device": _or(args.stages_per_device, several),
+        "stage_blocks": _or(args.stage_blocks, ()),
+    }
+
+
 def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
     checkpointing = _or(args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING)
     degrees = _degrees_from(args, max(1, num_devices // (_or(args.tp, 1) * _or(args.pp, 1))))
-    engine = _or(args.engine, defaults.ENGINE)
+    engine, pp = _or(args.engine, defaults.ENGINE), _or(args.pp, 1)
     strategy = Strategy(
         micro_batch=_or(args.micro_batch, defaults.MICRO_BATCH),
         activation_checkpointing=checkpointing,
         loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
         attention=attention_from(args, job),
-        accumulate=_or(args.accumulate, default_accumulate(engine, degrees["zero"])),
+        accumulate=_or(args.accumulate, default_accumulate(engine, degrees["zero"], pp)),
         tp=_or(args.tp, 1),
-        pp=_or(args.pp, 1),
+        pp=pp,
+        **_pipeline_from(args),
         reference=_or(args.reference, default_reference(job)),
         engine=engine,
         offload=_or(args.offload, defaults.OFFLOAD),

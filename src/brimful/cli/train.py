@@ -12,7 +12,8 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from brimful.job import Job
     from brimful.launch.local import Group
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from brimful.train.observers import Observer
     from brimful.train.result import TrainResult
     from brimful.train.settings import RunSettings
+
+    A = TypeVar("A")
+    R = TypeVar("R")
 
 HELP = "run a plan, or plan a model and run it: progress, checkpoints, measurement, verdict"
 
@@ -63,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data_flags.add_data(parser)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=True)
+    flags.add_pipeline(parser)
     add_objective(parser)
     flags.add_json(parser)
 
@@ -177,6 +182,10 @@ class _Planned(NamedTuple):
         """Whether nothing speaks against it."""
         if self.record is not None:
             return self.record.rows[0].fits
+        if self.plan.estimate is None and self.peak is not None:
+            from brimful.cost.estimate import limit_bytes
+
+            return self.peak[0] <= limit_bytes(self.plan)
         return self.plan.estimate is None or self.plan.estimate.fits
 
 
@@ -200,22 +209,28 @@ def _planned(args: argparse.Namespace) -> _Planned:
             return _known(plan)
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
+    if args.pp not in {None, 1}:
+        plan = _as_asked(args)
+        first, *others = _elsewhere(_simulated_row, plan)
+        peaks = [found.simulated_peak_allocated_bytes for found in (first, *others)]
+        return _Planned(plan, (max(peaks), "simulated"), simulation=first)
     found, simulation = _searched(args)
     best = found.record.rows[0]
     return _Planned(found.plan, (best.peak_bytes, found.record.rung), found.record, simulation)
 
 
 def _as_asked(args: argparse.Namespace) -> "Plan":
-    """Plan what the flags say, and nothing else: of this engine nothing is predicted."""
+    """Plan what the flags say: another engine and a pipeline are not searched."""
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.search.space import Pins
 
+    what = f"--pp {args.pp}" if args.engine in {None, defaults.ENGINE} else f"engine={args.engine}"
     for name in Pins._fields:
         values = getattr(args, name)
         if isinstance(values, list):
             raise InputError(
                 f"--{name.replace('_', '-')} {','.join(map(str, values))} is a list to search, and "
-                f"engine={args.engine} is not searched; give one value"
+                f"{what} is not searched; give one value"
             )
     job, cluster, strategy = flags.asked(args)
     return Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
@@ -241,11 +256,26 @@ def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
 
     if not needs_simulation(args):
         return search(args), None
+    return _elsewhere(_simulated, args)
+
+
+def _elsewhere(run: "Callable[[A], R]", given: "A") -> "R":
+    """Run something in another process: what is measured in this one never saw the tape."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(_simulated, args).result()
+        return process.submit(run, given).result()
+
+
+def _simulated_row(plan: "Plan") -> "list[Simulation]":
+    """Simulate a device of every place in the row; the first is the one whose peak is measured."""
+    from brimful.simulate.run import simulate
+    from brimful.strategy import stage_rank
+
+    job, cluster, strategy = plan.job, plan.cluster, plan.strategy
+    ranks = (stage_rank(strategy, place) for place in range(strategy.pp))
+    return [simulate(job, cluster, strategy, rank=rank) for rank in ranks]
 
 
 def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":

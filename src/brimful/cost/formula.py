@@ -84,6 +84,11 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"engine={strategy.engine} has no formula to predict from, and is not simulated; "
             f"brimful train measures it, and engine=torch is predicted"
         )
+    if strategy.pp > 1:
+        return (
+            f"pp={strategy.pp} has no formula to predict from in this version; brimful simulate "
+            f"traces it, device by device of the row"
+        )
     untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
     covered = {
         f"task={job.task}": job.task in TASKS,

@@ -15,6 +15,8 @@ _SEEN = {
     "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
     "gloo:all_reduce": ("all-reduce", 0),
     "gloo:broadcast": ("broadcast", 0),
+    "gloo:send": ("send", 0),
+    "gloo:recv": ("receive", 0),
 }
 """Kind of an event, and which of its tensors is the whole one."""
 _SEEN_TWICE = frozenset({"gloo:all_gather"})

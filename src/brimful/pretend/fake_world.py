@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor import _utils as tensor_places
 from torch.distributed.tensor import debug
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -24,8 +26,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import InputError
+from brimful.pretend.kernels import current
 from brimful.pretend.shards import cut_when_asked_for
 
+_VOTE = "_warmup_p2p"
 Unseen = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -76,6 +80,9 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
         _shapes_unseen(unseen),
         cut_when_asked_for(),
         _buckets_unread(),
+        _shapes_as_said(),
+        _messages_one_by_one(),
+        _sent_until_waited_for(),
     ):
         dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
         original = dist.init_process_group
@@ -198,6 +205,81 @@ def _buckets_unread() -> Iterator[None]:
         yield
     finally:
         DistributedDataParallel.__init__ = original
+
+
+@contextlib.contextmanager
+def _shapes_as_said() -> Iterator[None]:
+    """Let the stages of a pipeline take shapes as they were given, without asking the others.
+
+    Since torch 2.12 they vote on it: a number is sent along the row and back, and read.
+    """
+    original = getattr(_PipelineSchedule, _VOTE, None)
+    if original is None:
+        yield
+        return
+
+    def agree(_schedule: Any, stages: list[Any], *_args: Any) -> None:
+        from torch.distributed.pipelining._utils import InferenceMode
+
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC  # noqa: SLF001 - what the vote sets
+
+    setattr(_PipelineSchedule, _VOTE, agree)
+    try:
+        yield
+    finally:
+        setattr(_PipelineSchedule, _VOTE, original)
+
+
+@contextlib.contextmanager
+def _messages_one_by_one() -> Iterator[None]:
+    """Send and receive what comes in a batch one by one: a batch asks for the device's backend."""
+    original = dist.batch_isend_irecv
+
+    def each(ops: list[Any]) -> list[Any]:
+        peers = {dist.isend: "group_dst", dist.irecv: "group_src"}
+        return [
+            op.op(op.tensor, group=op.group, tag=op.tag, **{peers[op.op]: op.group_peer})
+            for op in ops
+        ]
+
+    dist.batch_isend_irecv = each
+    try:
+        yield
+    finally:
+        dist.batch_isend_irecv = original
+
+
+class _Sending:
+    """What is being sent: NCCL's work keeps it until somebody waits, gloo's as long as it lives."""
+
+    def __init__(self, work: Any, tensor: torch.Tensor) -> None:
+        self._work = work
+        self._tensor: torch.Tensor | None = tensor
+
+    def wait(self, *args: Any) -> bool:
+        if current() == "cuda":
+            self._tensor = None
+        return bool(self._work.wait(*args))
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+
+@contextlib.contextmanager
+def _sent_until_waited_for() -> Iterator[None]:
+    """Let what ``isend`` is given live until its work has been waited for."""
+    original = dist.isend
+
+    @wraps(original)
+    def isend(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> _Sending:
+        return _Sending(original(tensor, *args, **kwargs), tensor)
+
+    dist.isend = distributed_c10d.isend = isend
+    try:
+        yield
+    finally:
+        dist.isend = distributed_c10d.isend = original
 
 
 class _FirstBuckets:

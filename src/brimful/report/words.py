@@ -218,7 +218,8 @@ def spread_words(strategy: Strategy) -> str:
     shards = f" x {strategy.dp_shard}" if strategy.zero else ""
     hold = " hold" if strategy.accumulate == "hold" else ""
     cut = f" tp {strategy.tp}" if strategy.tp > 1 else ""
-    return f"{strategy.zero}{shards}{hold}{cut}"
+    row = f" pp {strategy.pp}" if strategy.pp > 1 else ""
+    return f"{strategy.zero}{shards}{hold}{cut}{row}"
 
 
 def _device_words(strategy: Strategy) -> list[str]:
@@ -229,12 +230,20 @@ def _device_words(strategy: Strategy) -> list[str]:
         return [f"on {devices} by {_deepspeed_words(strategy)}"]
     if num == 1:
         return []
+    row = _row_words(strategy) if strategy.pp > 1 else ""
     cut = f"every matrix cut over {strategy.tp}" if strategy.tp > 1 else ""
-    what = ", ".join(filter(None, (cut, _SHARDED[strategy.zero])))
+    what = ", ".join(filter(None, (row, cut, _SHARDED[strategy.zero])))
     if strategy.zero == 0:
-        return [f"on {num} devices, {cut or what}"]
+        return [f"on {num} devices, {', '.join(filter(None, (row, cut))) or what}"]
     groups = f" in each of {strategy.dp_replicate} groups" if strategy.dp_replicate > 1 else ""
     return [f"on {num} devices, {what} sharded over {strategy.dp_shard}{groups}"]
+
+
+def _row_words(strategy: Strategy) -> str:
+    """Say how a pipeline is laid out."""
+    several = strategy.stages_per_device
+    each = f" of {several} stages each" if several > 1 else ""
+    return f"blocks in a row of {strategy.pp}{each} ({strategy.pp_schedule})"
 
 
 def _deepspeed_words(strategy: Strategy) -> str:

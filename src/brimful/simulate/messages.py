@@ -10,6 +10,8 @@ _KINDS = {
     "c10d._reduce_scatter_base_": "reduce-scatter",
     "c10d.allreduce_": "all-reduce",
     "c10d.broadcast_": "broadcast",
+    "c10d.send": "send",
+    "c10d.recv_": "receive",
 }
 
 
@@ -21,13 +23,13 @@ def collectives_of_step(
     Args:
         recording: With its messages, of as many micro-batches as differ: what is missing of
             ``num_micro_batches`` is like the second where three were recorded (gradients are held,
-            the last reduces them), and like the last of two.
+            the last reduces them), and like the last of two. Of a pipeline all are there.
         step: Which one, from 1.
         num_micro_batches: Of a step.
     """
     phases, prefix = recording.phases, f"step {step} "
     starts = [i for i, name in enumerate(phases) if name == f"{prefix}forward"]
-    missing = num_micro_batches - len(starts)
+    missing = max(0, num_micro_batches - len(starts))
     repeated = 1 if len(starts) > 1 else 0
     found: Counter[str] = Counter()
     num_bytes: Counter[str] = Counter()

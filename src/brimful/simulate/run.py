@@ -34,7 +34,13 @@ from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import Strategy, check_simulated, num_micro_batches, world_size
+from brimful.strategy import (
+    Strategy,
+    check_simulated,
+    num_micro_batches,
+    stage_rank,
+    world_size,
+)
 
 NUM_STEPS = 2
 """Step 1 has no optimizer state before its update; every later step is like step 2."""
@@ -83,6 +89,10 @@ def simulate(
     Raises:
         InputError: An allocator setting is unknown, or there is no such rank.
     """
+    if rank is None and strategy.pp > 1:
+        places = [stage_rank(strategy, place) for place in range(strategy.pp)]
+        each = (simulate(job, cluster, strategy, allocator=allocator, rank=r) for r in places)
+        return max(each, key=lambda found: found.simulated_peak_allocated_bytes)
     device = cluster.device
     start = time.perf_counter()
 
@@ -205,6 +215,7 @@ def _take_steps(tape: Tape, program: Program, sample: Batch, num_steps: int) -> 
     job, strategy = program.job, program.strategy
     num_batches = num_micro_batches(job, strategy)
     most = MAX_HELD if strategy.accumulate == "hold" else MAX_MICRO_BATCHES
+    most = num_batches if strategy.pp > 1 else most  # what is in flight hangs on their number
     batches = [sample] * min(num_batches, most)
     num_targets = num_batches * sample.labels.numel()
     for step in range(1, num_steps + 1):

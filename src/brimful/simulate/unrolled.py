@@ -2,8 +2,8 @@
 
 Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
 twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, where the
-architecture is none of those known here, and where masters are updated or gradients reduced (DDP,
-ZeRO-1) in buckets, which are cut by bytes and not by blocks, the whole model is traced.
+architecture is none of those known here, in a pipeline, and where masters are updated or gradients
+reduced (DDP, ZeRO-1) in buckets, which are cut by bytes and not by blocks, the whole is traced.
 """
 
 from collections.abc import Callable
@@ -45,10 +45,11 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     """
     num_blocks = job.model.num_layers
     stack = _STACKS.get(job.model.model_type)
+    is_staged = strategy.pp > 1
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
-    if is_short or is_cut or not _is_alike(strategy, num_blocks):
+    if is_staged or is_short or is_cut or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
     if stack is None or not _is_uniform(job.model):
         return trace(job, strategy)

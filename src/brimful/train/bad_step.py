@@ -72,8 +72,8 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 NOT_SOUGHT = "where is not looked for"
-"""DeepSpeed has taken the gradients away; and a held-out sample is not run again in one process of
-several, which would leave the others waiting."""
+"""DeepSpeed has taken the gradients away; a stage of a pipeline is not run by itself; a held-out
+sample is not run again in one process of several, which would leave the others waiting."""
 _KINDS: dict[Kind, str] = {
     "input": "what the model is given: the",
     "weight": "the weight",
@@ -196,6 +196,10 @@ def must_stop(program: Program, numbers: StepNumbers, num_skipped_in_a_row: int)
     return program.scaler.scale * settings.backoff_factor < MIN_SCALE
 
 
+def _is_sought(program: Program) -> bool:
+    return program.strategy.engine == "torch" and program.pipeline is None
+
+
 def explain_stop(  # noqa: PLR0913 - a step, and where it is told
     program: Program,
     numbers: StepNumbers,
@@ -218,7 +222,7 @@ def explain_stop(  # noqa: PLR0913 - a step, and where it is told
     Returns:
         The error, to be raised by the caller.
     """
-    if program.strategy.engine != "torch":
+    if not _is_sought(program):
         found = NOT_SOUGHT
     elif found is None:
         found = _look(program, numbers, micro_batches, position, out)
@@ -254,7 +258,7 @@ def look_together(
     Returns:
         The same words in all processes; None in one that trains alone.
     """
-    if not is_spread() or program.strategy.engine != "torch":
+    if not is_spread() or not _is_sought(program):
         return None
     mine = find_first_bad(
         program, step, loss_scale=numbers.loss_scale, number=numbers.step, rank=own_rank()

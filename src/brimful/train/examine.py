@@ -77,6 +77,10 @@ def examine_plan(
 
 
 def _check(strategy: Strategy) -> None:
+    if strategy.pp > 1:
+        raise UnsupportedError(
+            f"pp={strategy.pp} is not examined by this version; use pp=1: it learns the same"
+        )
     if strategy.engine != "torch":
         raise UnsupportedError(
             f"engine={strategy.engine} scales and updates out of sight, so that precision cannot "

@@ -48,7 +48,10 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _have_a_norm(program: Program) -> bool:
-    return math.isfinite(float(gradient_norm(program.model.parameters())))
+    # Where gradients are clipped a norm of NaN has come to every device of a pipeline.
+    is_local = program.job.clip > 0
+    row = None if is_local or program.pipeline is None else program.pipeline.row
+    return math.isfinite(float(gradient_norm(program.model.parameters(), row=row)))
 
 
 def _were_clipped_by_a_number(program: Program) -> bool:

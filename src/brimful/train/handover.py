@@ -1,11 +1,13 @@
 """What of a trained program is handed over: a model, adapters, or adapters merged into a model."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from brimful.build.adapters import base_dtype
+from brimful.build.assemble import build_skeleton
 from brimful.build.deepspeed.whole import gathered, is_parted
 from brimful.build.parallel.own import whole
 from brimful.build.program import Program
@@ -17,6 +19,7 @@ from brimful.train.adapter_export import (
     plain_model,
 )
 from brimful.train.export import export_model
+from brimful.train.stages import of_all_stages
 from brimful.train.world import is_first, together
 
 
@@ -37,18 +40,18 @@ def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, me
         state = _gathered(program)
         with together():
             if is_first():
-                export_model(
-                    program.model, tokenizer_path=tokenizer_path, folder=folder, state=state
-                )
+                model = _whole_model(program)
+                export_model(model, tokenizer_path=tokenizer_path, folder=folder, state=state)
     elif merged or job.weights is None:  # adapters of random weights mean nothing without them
         dtype = base_dtype(job)
-        tensors = merged_tensors(program.model, dtype=dtype, keep=is_first())
+        keep = is_first() or program.pipeline is not None
+        tensors = of_all_stages(program, merged_tensors(program.model, dtype=dtype, keep=keep))
         with together():
             if is_first():
                 plain = plain_model(program.model, dtype=dtype, tensors=tensors)
                 export_model(plain, tokenizer_path=tokenizer_path, folder=folder)
     else:
-        adapters = adapter_tensors(program.model)
+        adapters = of_all_stages(program, adapter_tensors(program.model))
         with together():
             if is_first():
                 export_adapters(
@@ -57,8 +60,15 @@ def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, me
                 _add_tokenizer(tokenizer_path, folder)
 
 
+def _whole_model(program: Program) -> torch.nn.Module:
+    """Return the model that weights are written for: of a pipeline one without bytes."""
+    if program.pipeline is None:
+        return program.model
+    return build_skeleton(program.job, program.strategy)
+
+
 def _gathered(program: Program) -> dict[str, torch.Tensor] | None:
-    """Gather a sharded model on the first process's host, one tensor at a time.
+    """Gather a model in pieces on the first process's host, one tensor at a time.
 
     Returns:
         What ``state_dict`` would hold of the whole model; empty in the other processes; None where
@@ -67,15 +77,25 @@ def _gathered(program: Program) -> dict[str, torch.Tensor] | None:
     named = program.model.state_dict(keep_vars=True)
     if is_parted(named.values()):
         return gathered(program, named, keep=is_first())
-    if not any(isinstance(tensor, DTensor) for tensor in named.values()):
+    is_sharded = any(isinstance(tensor, DTensor) for tensor in named.values())
+    if not is_sharded and program.pipeline is None:
         return None
-    kept: dict[int, torch.Tensor] = {}  # tied weights once
+    keep = is_first() or program.pipeline is not None
+    if program.pipeline is not None:
+        copies = program.pipeline.row.repeated
+        named = {name: tensor for name, tensor in named.items() if tensor not in copies}
+    state = of_all_stages(program, _whole_tensors(named, keep=keep))
+    return state if is_first() else {}
+
+
+def _whole_tensors(named: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+    """Return tensors in full on the host, tied ones once; empty ones where nobody keeps them."""
+    kept: dict[int, torch.Tensor] = {}
     for tensor in named.values():
-        if id(tensor) in kept:
-            continue
-        full = whole(tensor.detach())
-        kept[id(tensor)] = full.cpu() if is_first() else full.new_empty(0)
-    return {name: kept[id(tensor)] for name, tensor in named.items()} if is_first() else {}
+        if id(tensor) not in kept:
+            full = whole(tensor.detach())
+            kept[id(tensor)] = full.cpu() if keep else full.new_empty(0)
+    return {name: kept[id(tensor)] for name, tensor in named.items()}
 
 
 def _add_tokenizer(path: Path | None, folder: Path) -> None:

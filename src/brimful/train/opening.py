@@ -1,11 +1,16 @@
 """What a run says before its first step: what it is trained on, and which parameters train."""
 
+from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from brimful.build.program import Program
 from brimful.job import PREFERENCE, Job
 from brimful.nouns import judged_by, noun
+from brimful.strategy import stage_rank
 from brimful.train.data.prepare import Summary
+from brimful.train.world import of_all
 from brimful.units import format_count
 
 
@@ -52,20 +57,36 @@ def describe_trained(program: Program) -> str:
     Args:
         program: Built.
     """
-    trained, total = _num_trained(program), _num_parameters(program)
+    counts = [(_num_trained(program), _num_parameters(program))]
+    if program.pipeline is not None:
+        counts = _by_stage(program, counts[0])
+    trained, total = (sum(numbers) for numbers in zip(*counts, strict=True))
     if trained == total:
         return f"training all {format_count(trained)} parameters"
     share = f"{100 * trained / total:.3g} %"
     return f"training {format_count(trained)} of {format_count(total)} parameters ({share})"
 
 
+def _by_stage(program: Program, own: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the counts of every device of the first row; all processes call this."""
+    every, strategy = of_all(own), program.strategy
+    return [every[stage_rank(strategy, place)] for place in range(strategy.pp)]
+
+
 def _num_trained(program: Program) -> int:
-    return sum(_num_values(p) for p in program.model.parameters() if p.requires_grad)
+    return sum(_num_values(p) for p in _own_parameters(program) if p.requires_grad)
 
 
 def _num_parameters(program: Program) -> int:
     """Count every parameter, adapters among them: all of one that is packed, or parted."""
-    return sum(_num_values(p) for p in program.model.parameters())
+    return sum(_num_values(p) for p in _own_parameters(program))
+
+
+def _own_parameters(program: Program) -> Iterator[torch.nn.Parameter]:
+    """Yield the parameters, but for a copy that another device of a pipeline counts."""
+    pipeline = program.pipeline
+    copies: frozenset[torch.Tensor] = frozenset() if pipeline is None else pipeline.row.repeated
+    return (p for p in program.model.parameters() if p not in copies)
 
 
 def _num_values(parameter: Any) -> int:

@@ -18,9 +18,10 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from brimful.build.parallel.own import own_memory, whole
-from brimful.build.program import Program, own_optimizer
+from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.train.tensor_files import TensorShape
+from brimful.train.world import of_all
 from brimful.units import MIB
 
 Plain = bool | int | str | None
@@ -145,9 +146,18 @@ def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState)
 
 
 def of_others(program: Program, saved: Mapping[str, TensorShape]) -> set[str]:
-    """Name what is saved of parameters that another device updates (ZeRO-1)."""
-    elsewhere = _trained(program).keys() - _updated_here(program).keys()
-    return {name for name in saved if _split(name)[1] in elsewhere}
+    """Name what is saved of parameters that another device updates (ZeRO-1), or has (a pipeline).
+
+    Of many processes all call this.
+    """
+    here, model = _updated_here(program).keys(), _model_tensors(program).keys()
+    every = [(set(here), set(model))]
+    if program.pipeline is not None:
+        every = [(set(names), set(kept)) for names, kept in of_all((list(here), list(model)))]
+    trained = _trained(program).keys() | {name for names, _ in every for name in names}
+    tensors = {name for _, kept in every for name in kept}
+    elsewhere = trained - here
+    return {name for name in saved if _split(name)[1] in elsewhere or name in tensors - model}
 
 
 def merged(states: Sequence[PlainState]) -> PlainState:
@@ -179,6 +189,14 @@ def check_base(program: Program, plain: PlainState) -> None:
 
 def base_checksum(program: Program) -> int | None:
     """Return the CRC-32 of every frozen tensor that is not saved; None where all are."""
+    own = _own_checksum(program)
+    if program.pipeline is None:
+        return own
+    stages = of_all(own)  # another layout has other stages, and another checksum
+    return None if stages == [None] * len(stages) else zlib.crc32(repr(stages).encode())
+
+
+def _own_checksum(program: Program) -> int | None:
     checksum = None
     for name, tensor in _unsaved_base(program):
         checksum = zlib.crc32(name.encode(), checksum or 0)
@@ -200,7 +218,7 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
 
 def _saved_of_model(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
     # named_parameters lists a tied weight once; state_dict would save it twice.
-    for name, parameter in program.model.named_parameters():
+    for name, parameter in named_parameters(program):
         is_plain = _is_plain(parameter) and parameter.is_floating_point()
         if parameter.requires_grad or (program.job.weights is None and is_plain):
             yield name, parameter
@@ -248,7 +266,7 @@ def _bytes_of(tensor: torch.Tensor) -> Iterator[memoryview]:
 
 
 def _trained(program: Program) -> dict[str, torch.nn.Parameter]:
-    return {name: p for name, p in program.model.named_parameters() if p.requires_grad}
+    return {name: p for name, p in named_parameters(program) if p.requires_grad}
 
 
 def _updated_here(program: Program) -> dict[str, torch.nn.Parameter]:

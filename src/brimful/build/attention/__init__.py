@@ -16,6 +16,7 @@ from brimful.build.attention.masks import causal_mask, document_mask, window_mas
 from brimful.build.attention.positions import document_positions
 from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
+from brimful.build.parallel.stages import held_dtype
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.program import Program
 from brimful.strategy import Attention
@@ -93,5 +94,4 @@ def _score_dtype(program: Program) -> torch.dtype:
     if torch.is_autocast_enabled(kind):
         lowered: torch.dtype = torch.get_autocast_dtype(kind)
         return lowered
-    hidden: torch.dtype = program.model.get_input_embeddings().weight.dtype
-    return hidden
+    return held_dtype(program.model.get_input_embeddings())

@@ -16,11 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Parted
 from brimful.build.parallel.mesh import TENSOR, build_mesh, data_mesh
+from brimful.build.parallel.place import pipeline_rank
 from brimful.build.parallel.replicate import partitioned, replicate
 from brimful.build.parallel.shard import adopt_sharded, shard
+from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
 from brimful.job import Job
-from brimful.strategy import Strategy, gathers, num_micro_batches
+from brimful.strategy import Strategy, gathers, num_micro_batches, split_of
 
 __all__ = [
     "averaged_over",
@@ -34,7 +36,9 @@ __all__ = [
 ]
 
 
-def parallelize(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> None:
+def parallelize(
+    root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None
+) -> tuple[nn.Module, ...]:
     """Spread a model that has no bytes yet over the devices of a strategy, in place.
 
     Args:
@@ -42,11 +46,20 @@ def parallelize(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh 
         job: Says in which types is computed and reduced.
         strategy: Says the degrees.
         mesh: Of ``build_mesh``.
+
+    Returns:
+        What is called: the root, or this device's stages of a pipeline.
     """
     if mesh is not None and strategy.tp > 1:
         tensor_parallel(root.model, mesh[TENSOR])
+    called: tuple[nn.Module, ...] = (root,)
+    if strategy.pp > 1:
+        place = pipeline_rank(strategy)
+        called = cut_stages(root.model, job.model, split_of(strategy), place)
     if gathers(strategy):
-        shard(root, job, strategy, data_mesh(mesh))
+        for whole in called:
+            shard(whole, job, strategy, data_mesh(mesh))
+    return called
 
 
 def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> nn.Module:
@@ -73,7 +86,7 @@ def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | Non
 
 def parted(strategy: Strategy, mesh: DeviceMesh | None) -> Parted | None:
     """Return how the optimizer's state is parted among devices; None where each keeps its own."""
-    return partial(partitioned, mesh) if strategy.zero == 1 else None
+    return partial(partitioned, data_mesh(mesh)) if strategy.zero == 1 else None
 
 
 def sync_gradients(root: nn.Module, strategy: Strategy, *, is_last: bool) -> None:

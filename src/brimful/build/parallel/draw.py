@@ -1,7 +1,8 @@
 """First weights of a sharded model: the same numbers as on one device.
 
 A generator's numbers hang on how many are drawn at once, so each parameter is drawn whole by every
-process, one at a time, and each keeps its own piece. No numbers are sent.
+process, one at a time, and each keeps its own piece. No numbers are sent. What other devices of a
+pipeline have is drawn and dropped.
 """
 
 from typing import Any
@@ -10,24 +11,35 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.build.parallel.own import keep_own
+from brimful.build.parallel.own import keep_own, own_memory
 
 
 class DrawnWhole(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Inside the block, random numbers that fill a sharded tensor are those of the whole one."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Say where numbers are drawn that fill nothing here."""
+        super().__init__()
+        self._device = device
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Draw whole what is drawn in place; leave everything else alone."""
         del types
-        target = args[0] if args else None
-        if not isinstance(target, DTensor) or not _draws(func):
+        target: Any = args[0] if args else None
+        if not _draws(func) or not (isinstance(target, DTensor) or _is_elsewhere(target)):
             return func(*args, **(kwargs or {}))
-        whole = torch.empty(target.shape, dtype=target.dtype, device=target.device)
+        whole = torch.empty(target.shape, dtype=target.dtype, device=self._device)
         func(whole, *args[1:], **(kwargs or {}))
-        keep_own(target, whole)
+        if not _is_elsewhere(target):
+            keep_own(target, whole)
         return target
+
+
+def _is_elsewhere(target: Any) -> bool:
+    """Whether another device of a pipeline has a tensor, so that it has no bytes here."""
+    return isinstance(target, torch.Tensor) and own_memory(target).is_meta
 
 
 def _draws(func: Any) -> bool:

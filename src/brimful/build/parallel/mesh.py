@@ -4,20 +4,25 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.strategy import Strategy
 
-REPLICATE, SHARD, TENSOR = "dp_replicate", "dp_shard", "tp"
+PIPELINE, REPLICATE, SHARD, TENSOR = "pp", "dp_replicate", "dp_shard", "tp"
 
 
 def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
     """Make the mesh of a strategy; None for one device.
 
     Ranks that tell each other the most stand next to each other: those of ``tp``, then those that
-    share a copy.
+    share a copy. Those of ``pp`` tell each other the least.
 
     Args:
         strategy: Says the degrees; an axis of one device is left out.
         device_type: ``cpu``, ``cuda`` or the pretend ``gpu``.
     """
-    degrees = {REPLICATE: strategy.dp_replicate, SHARD: strategy.dp_shard, TENSOR: strategy.tp}
+    degrees = {
+        PIPELINE: strategy.pp,
+        REPLICATE: strategy.dp_replicate,
+        SHARD: strategy.dp_shard,
+        TENSOR: strategy.tp,
+    }
     axes = {name: degree for name, degree in degrees.items() if degree > 1}
     if not axes:
         return None

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from brimful.build.parallel.mesh import REPLICATE, SHARD
+from brimful.build.parallel.mesh import PIPELINE, REPLICATE, SHARD
 from brimful.strategy import Strategy, data_parallel
 
 T = TypeVar("T")
@@ -27,6 +27,14 @@ def data_rank(strategy: Strategy) -> int:
         return 0
     rank: int = dist.get_rank()
     return rank // strategy.tp % data_parallel(strategy)
+
+
+def pipeline_rank(strategy: Strategy) -> int:
+    """Return which device of its row this process is, from 0."""
+    if strategy.pp == 1:
+        return 0
+    rank: int = dist.get_rank()
+    return rank // (strategy.tp * data_parallel(strategy))
 
 
 def own_part(items: Sequence[T], strategy: Strategy) -> Sequence[T]:
@@ -58,6 +66,12 @@ def data_group(mesh: DeviceMesh | None) -> Any:
         return mesh.get_group()
     part = mesh[axes]
     return (part if len(axes) == 1 else part._flatten(_DATA)).get_group()  # noqa: SLF001
+
+
+def row_group(mesh: DeviceMesh | None) -> Any:
+    """Return the process group of a pipeline's row of devices; None where there is none."""
+    is_row = mesh is not None and PIPELINE in (mesh.mesh_dim_names or ())
+    return mesh[PIPELINE].get_group() if mesh is not None and is_row else None
 
 
 def summed(number: torch.Tensor, group: Any) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.job import Job, Precision
 from brimful.strategy import Strategy
 

@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
-from brimful.build.checkpointing import decoder_blocks
+from brimful.build.blocks import decoder_blocks
 from brimful.build.parallel.collectives import (
     gather_features,
     gather_tokens,

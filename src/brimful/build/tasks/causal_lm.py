@@ -8,6 +8,7 @@ from brimful.build.attention import model_inputs
 from brimful.build.batch import Batch
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
+from brimful.build.parallel.stages import StagePart
 from brimful.build.program import Program
 from brimful.build.tasks.base import TaskParts
 from brimful.job import Job
@@ -33,6 +34,28 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
     return total
 
 
+def stage(
+    program: Program,
+    part: StagePart,
+    hidden: torch.Tensor | None,
+    batch: Batch,
+    num_targets: int,
+) -> torch.Tensor:
+    """Run a micro-batch through some of the blocks; see ``TaskParts.stage``."""
+    given = {"input_ids": batch.inputs} if hidden is None else {"inputs_embeds": hidden}
+    inputs = {"position_ids": _positions(batch), **given, **model_inputs(program, batch)}
+    out: torch.Tensor = program.model.base_model(**inputs, use_cache=False)[0]
+    if not part.is_last:
+        return out
+    total: torch.Tensor = program.loss(out.flatten(0, 1), batch.labels.flatten(), num_targets)
+    return total
+
+
+def _positions(batch: Batch) -> torch.Tensor:
+    """Number tokens: hidden states may be this device's part of them."""
+    return torch.arange(batch.inputs.shape[1], device=batch.inputs.device)[None]
+
+
 def sample(job: Job, strategy: Strategy) -> Batch:
     """Make a micro-batch of rows as long as they get; which tokens are whose decides no size."""
     shape = (strategy.micro_batch, job.seq_len)
@@ -42,4 +65,4 @@ def sample(job: Job, strategy: Strategy) -> Batch:
     return Batch(ids, ids, torch.ones((), dtype=torch.int32, device="cpu").expand(shape))
 
 
-PARTS = TaskParts(skeleton=skeleton, loss=loss, share=share, sample=sample)
+PARTS = TaskParts(skeleton=skeleton, loss=loss, share=share, sample=sample, stage=stage)
