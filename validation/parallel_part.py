@@ -45,6 +45,28 @@ _ON_FOUR: tuple[dict[str, Any], ...] = (
     {"dp_replicate": 2, "tp": 2},
     {"tp": 4},
 )
+_ROWS: tuple[dict[str, Any], ...] = (
+    {"pp_schedule": "gpipe"},
+    {"pp_schedule": "1f1b"},
+    {"pp_schedule": "interleaved", "stages_per_device": 2},
+    {"pp_schedule": "zero-bubble", "stages_per_device": 2},
+    {"pp_schedule": "zbv", "stages_per_device": 2},
+    {"pp_schedule": "dualpipev", "stages_per_device": 2},
+)
+_BESIDE_ROWS: tuple[dict[str, Any], ...] = (
+    {"dp_replicate": 2, "accumulate": "hold"},
+    {"dp_shard": 2, "zero": 1, "accumulate": "hold"},
+    {"dp_shard": 2, "zero": 2, "accumulate": "hold"},
+    {"dp_shard": 2, "zero": 3, "accumulate": "hold"},
+    {"tp": 2},
+    {},
+)
+"""What a pipeline of two devices meets; the last one is a pipeline of four."""
+_KINDS: dict[str, dict[str, Any]] = {
+    "row": {**CONFIGS["llama"], "num_hidden_layers": 5},
+    "tied row": {**CONFIGS["llama"], "num_hidden_layers": 9, "tie_word_embeddings": True},
+}
+"""Decoders of enough blocks for two stages on each of four devices."""
 _SWITCHES: tuple[dict[str, Any], ...] = (
     {},
     {"activation_checkpointing": "full", "accumulate": "hold"},
@@ -82,15 +104,33 @@ def cases() -> list[Case]:
                 changes = _JOBS[(place + turn) % len(_JOBS)]
                 switches = _SWITCHES[(place + 2 * turn + (kind == "gpt2")) % len(_SWITCHES)]
                 found += _possible(kind, {**_PLAIN, **layout, **switches}, changes)
+    found += _rows_of_devices()
     for layout, base in _QUANTIZED:
         adapter = msgspec.structs.replace(ADAPTER, base=base)
         found += _possible("llama", {**_PLAIN, **layout}, {"method": "qlora", "adapter": adapter})
     return found
 
 
+def _rows_of_devices() -> list[Case]:
+    """Pair every order of work with what stands beside it, switches and jobs in turn."""
+    found = []
+    for place, row in enumerate(_ROWS):
+        for turn in range(4):
+            changes, kind = _JOBS[(place + turn) % len(_JOBS)], ("row", "tied row")[turn % 2]
+            switches = _SWITCHES[(place + 2 * turn) % len(_SWITCHES)]
+            found += _possible(kind, {**_PLAIN, "pp": 2, **row, **switches}, changes)
+        for turn, beside in enumerate(_BESIDE_ROWS):
+            changes, kind = _JOBS[(place + turn) % len(_JOBS)], ("tied row", "row")[turn % 2]
+            degrees = beside or {"pp": 4}
+            switches = _SWITCHES[(place + turn) % len(_SWITCHES)]
+            ways = {**_PLAIN, "pp": 2, **row, **switches, **degrees}
+            found += _possible(kind if beside else "tied row", ways, changes)
+    return found
+
+
 def _possible(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Iterator[Case]:
     strategy = Strategy(**ways)
-    each = 3 if strategy.accumulate == "hold" else 1
+    each = 8 if strategy.pp > 1 else 3 if strategy.accumulate == "hold" else 1
     batch = data_parallel(strategy) * strategy.micro_batch * each
     try:
         job = tiny_job(kind, max(batch, 2), changes)
@@ -102,8 +142,9 @@ def _possible(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Itera
 
 def tiny_job(kind: str, global_batch: int, changes: dict[str, Any]) -> Job:
     """Make the job of a kind of decoder, in fp32."""
-    config = {"model_type": kind, **CONFIGS[kind]}
-    if kind == "llama":
+    is_llama = kind != "gpt2"
+    config = {"model_type": "llama" if is_llama else kind, **(_KINDS | CONFIGS)[kind]}
+    if is_llama:
         config |= {"num_key_value_heads": 4, "vocab_size": 96}  # what four devices can share
     fields: dict[str, Any] = {
         "task": "causal-lm", "packing": "none", "seq_len": SEQ_LEN, "global_batch": global_batch,
