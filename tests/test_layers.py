@@ -33,6 +33,7 @@ LAYERS = (
     ("train",),
     ("measure",),
     ("launch",),
+    ("compare",),
     ("verdict",),
     ("report",),
     ("export",),
