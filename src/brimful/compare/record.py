@@ -86,6 +86,7 @@ class RecipeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         recipe: Which.
         why_not: Why it was not run here; None: it was.
+        loss_scale: With which it was run; None: its loss is not scaled.
         runs: One per seed.
         heldout_loss: Of the runs that are whole; None where none is.
         to_reference: Held-out loss relative to that of fp32 with the same seed, less one; None
@@ -102,6 +103,7 @@ class RecipeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     recipe: Precision
     why_not: str | None = None
+    loss_scale: LossScale | None = None
     runs: tuple[RecipeRun, ...] = ()
     heldout_loss: Over | None = None
     to_reference: Over | None = None

@@ -170,7 +170,9 @@ def _with_recipe(course: _Course, made: Comparison, recipe: Precision) -> Compar
         except (InputError, UnsupportedError) as error:
             return _with_row(made, RecipeRow(recipe=recipe, why_not=str(error)))
         plain = runs if recipe == REFERENCE else _runs_of(made, REFERENCE)
-        now = _with_row(made, row_of(recipe, runs, plain))
+        scale = course.plan_of(recipe, seed).job.loss_scale
+        row = msgspec.structs.replace(row_of(recipe, runs, plain), loss_scale=scale)
+        now = _with_row(made, row)
         course.watching.on_run(recipe, runs[-1], now)
     return now
 
