@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from brimful.compare.record import Comparison, Over, RecipeRow, RecipeRun
+from brimful.compare.record import REFERENCE, Comparison, Over, RecipeRow, RecipeRun
 from brimful.job import Precision
 from brimful.nouns import loss_unit
 from brimful.report.tables import add_row, bullets, plain_table
@@ -34,12 +34,12 @@ def describe_run(recipe: Precision, run: RecipeRun) -> str:
 def _table(made: Comparison) -> "Table":
     num, unit = len(made.seeds), loss_unit(made.job.task)
     seeds = "1 seed" if num == 1 else f"{num} seeds, mean ± std"
-    title = f"Held-out loss{unit and f' in{unit}'} after {made.job.num_steps} steps, {seeds}"
+    title = f"After {made.job.num_steps} steps, {seeds}; losses{unit and f' in{unit}'}; peak memory"
     table, has_accuracy = plain_table(title), any(row.accuracy for row in made.rows)
     table.add_column("recipe", no_wrap=True)
     for name in ("held-out loss", "to fp32", *(["accuracy"] if has_accuracy else [])):
         table.add_column(name, justify="right")
-    for name in ("step", "measured peak", "simulated", "skipped"):
+    for name in ("step", "measured", "simulated", "skipped"):
         table.add_column(name, justify="right")
     for row in made.rows:
         accuracy = [_percent(row.accuracy)] if has_accuracy else []
@@ -65,8 +65,13 @@ def failed_steps(row: RecipeRow) -> list[int]:
 
 
 def to_reference_words(row: RecipeRow) -> str:
-    """Say the held-out loss relative to fp32's."""
-    return UNKNOWN if row.to_reference is None else f"{row.to_reference.mean:+.2%}"
+    """Say the held-out loss relative to fp32's with the same seed, and how that differs."""
+    gap = row.to_reference
+    if gap is None:
+        return UNKNOWN
+    if gap.std is None or row.recipe == REFERENCE:
+        return f"{gap.mean:+.2%}"
+    return f"{100 * gap.mean:+.2f} ± {100 * gap.std:.2f}%"
 
 
 def _percent(figure: Over | None) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from brimful.compare.record import Comparison, RecipeRow
-from brimful.report.comparison import quality_words, to_reference_words
+from brimful.report.comparison import quality_words
 from brimful.report.svg import BAD, BAR, INK, MARK, line, picture, words
 from brimful.units import format_bytes, format_seconds
 
-_WIDTH, _ROW, _TOP, _BOTTOM, _NAME = 900, 40, 58, 26, 112
+_WIDTH, _ROW, _TOP, _BOTTOM, _NAME = 930, 40, 58, 26, 112
 """Pixels: of the picture, of a recipe, and of the margins."""
-_LOSS = (_NAME, 400)
-_PEAK, _TIME = (560, 660), (760, 830)
+_LOSS = (_NAME, 380)
+_PEAK, _TIME = (590, 690), (790, 860)
 """Where the three panels begin and end, figures beside them not counted."""
 _FAR = 1.25
 """A loss of more than the lowest times this is drawn at the edge, and its figure told."""
@@ -83,7 +83,7 @@ def _loss(row: RecipeRow, y: float, x: Callable[[float], float], *, is_far: bool
     ink = BAD if is_bad else BAR if row.why_not is None else MARK
     if row.heldout_loss is None:
         return [words(_LOSS[0] + 8, y + 4, told, size=11, ink=ink)]
-    gap = f" ({to_reference_words(row)})" if is_bad and row.to_reference else ""
+    gap = f" ({row.to_reference.mean:+.0%})" if is_bad and row.to_reference else ""
     label = words(_LOSS[1] + 8, y + 4, f"{told}{gap}", size=10, ink=ink)
     if is_far:
         tip = f"{_LOSS[1]:g},{y:g} {_LOSS[1] - 10:g},{y - 6:g} {_LOSS[1] - 10:g},{y + 6:g}"
