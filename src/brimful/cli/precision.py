@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 HELP = "run a plan's first steps on real data and look at every module's numbers: what overflows, "
 HELP += (
-    "what vanishes, which updates are lost, and what to do; exit code 1 where something is wrong"
+    "what vanishes, which updates are lost, and what to do; exit code 1 where something is wrong. "
+    "With --compare: train it in one recipe after another, and lay quality and costs side by side"
 )
 _USUAL = ExamineSettings()
 
