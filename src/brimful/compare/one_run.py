@@ -17,7 +17,7 @@ from brimful.train.step_report import StepReport
 from brimful.train.tally import median_or_none, tally_of
 
 _NEVER = 10**9
-"""Steps between checkpoints and between held-out losses; the last step has both."""
+"""Steps between held-out losses; the last step has one."""
 
 
 class OnStep(Protocol):
@@ -102,7 +102,7 @@ def run_once(
 
 def _settings(out: Path, source: DataSource, cache: Path) -> RunSettings:
     return plain_settings(
-        out=out, data=source, cache=cache, checkpoint_every_steps=_NEVER, eval_every_steps=_NEVER
+        out=out, data=source, cache=cache, eval_every_steps=_NEVER, keeps_model=False
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from brimful.build.parallel.own import own_memory
 from brimful.doctor.records import Moments
+from brimful.doctor.updates import sample
 
 _FIRST, _SECOND = "exp_avg", "exp_avg_sq"
 """torch's names of the moments in an optimizer's state; 8-bit AdamW's are codes under these."""
@@ -20,6 +20,8 @@ def look_at_moments(
     optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], step: int
 ) -> list[Moments]:
     """Count the second moments that are 0 beside a first one that is not, by parameter.
+
+    Of a large parameter as many are looked at as of its updates (``updates.SAMPLE``).
 
     Args:
         optimizer: It has just stepped; one without such moments has nothing to look at.
@@ -38,7 +40,7 @@ def _looked_at(
             first, second = state.get(_FIRST), state.get(_SECOND)
             if first is None or second is None or not second.is_floating_point():
                 continue
-            moved, held = own_memory(first) != 0, own_memory(second)
+            moved, held = sample(first) != 0, sample(second)
             yield Moments(
                 step=step,
                 name=names[parameter],

@@ -138,7 +138,7 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
         step: From 1.
         name: Of the parameter.
         held: torch's name of the type of the second moments.
-        num: Numbers whose first moment is not 0.
+        num: Numbers looked at whose first moment is not 0.
         num_vanished: Of these, those whose second moment is 0.
         epsilon: What is added to the root of the second moment, and is then all there is.
     """

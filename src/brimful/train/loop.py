@@ -436,7 +436,7 @@ def _judge(run: _Run, step: int) -> None:
 def _save(run: _Run, step: int, position: DataPosition) -> None:
     # First the curve, then the checkpoint: no checkpoint is ahead of its rows.
     sync_metrics(run.metrics)
-    if not keeps_checkpoints(run.plan.strategy):
+    if not (keeps_checkpoints(run.plan.strategy) and run.settings.keeps_model):
         return
     judged = run.tally.last_eval
     progress = Progress(
@@ -468,8 +468,8 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
     last, best = run.tally.last_eval, run.tally.best_eval
     interrupted = last_step < run.plan.job.num_steps
     peak = peak_bytes(run.program.device)
-    model = run.settings.out / MODEL
-    if not interrupted:
+    model = None if interrupted or not run.settings.keeps_model else run.settings.out / MODEL
+    if model is not None:
         hand_over(
             run.program,
             tokenizer_path=run.data.tokenizer_path,
@@ -493,5 +493,5 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
         padded_tokens_per_s=run.plan.job.tokens_per_step / median_step_s if median_step_s else None,
         median_mfu=median_or_none(row.mfu for row in steady),
         peak_bytes=peak,
-        model=None if interrupted else model,
+        model=model,
     )

@@ -31,7 +31,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         padded_tokens_per_s: Tokens of a step, padding included, divided by ``median_step_s``.
         median_mfu: Model FLOPs utilization over the same steps; None where unknown.
         peak_bytes: Largest memory in use while training: resident on a CPU, allocated on a GPU.
-        model: Folder of the trained model; None where the run was interrupted.
+        model: Folder of the trained model; None where the run was interrupted, or keeps none.
     """
 
     num_steps: int
