@@ -203,7 +203,7 @@ def _explained(course: _Course, row: RecipeRow) -> RecipeRow:
     course.watching.on_stage(f"{row.recipe}, simulated", 1.0)
     plan = course.plan_of(row.recipe, course.seeds[0])
     parts = plan.job, plan.cluster, plan.strategy
-    predicted = estimate_or_none(*parts)
+    predicted = _or_none(lambda: estimate_or_none(*parts))
     simulated = _or_none(lambda: simulate(*parts))
     return msgspec.structs.replace(
         row,
