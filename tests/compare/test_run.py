@@ -177,3 +177,16 @@ def test_a_recipe_that_does_not_go_with_the_job_is_a_row_with_its_reason(source,
     assert told["fp32"].heldout_loss is not None
     assert "upcast=norms makes activations fp32" in told["fp16"].why_not
     assert told["fp16"].runs == ()
+
+
+def test_a_stop_in_the_last_step_of_a_run_is_not_lost(source, tmp_path):
+    import signal
+
+    from brimful.compare.one_run import run_once
+
+    def on_step(step):
+        if step == STEPS["num_steps"]:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_once(small_plan(), source, cache=tmp_path, is_metered=False, on_step=on_step)

@@ -85,7 +85,8 @@ def run_once(
             )
         except RunError as error:
             return _failed(plan, settings.out, str(error), peak_bytes=_peak(meter))
-    if result.interrupted:  # ``train`` ends in peace; half a run is no figure
+    # ``train`` ends in peace. Half a run is no figure, and a signal in the last step is one to us.
+    if result.asked_to_stop:
         raise KeyboardInterrupt
     return RecipeRun(
         seed=plan.job.seed,

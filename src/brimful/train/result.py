@@ -17,6 +17,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         num_steps: Optimizer steps done, those before a resume included.
         resumed_from: The step that this process went on from; 0 where it began.
         interrupted: Whether it was asked to stop before the last step; it can be resumed.
+        asked_to_stop: Whether there was a signal at all, in the last step or after it too.
         num_targets: Unmasked tokens seen in them.
         num_skipped: Steps among them that were skipped because scaled gradients overflowed.
         final_loss: Training loss of the last step, in nats per token; of the last one that has a
@@ -37,6 +38,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     resumed_from: int
     interrupted: bool
+    asked_to_stop: bool
     num_targets: int
     num_skipped: int
     final_loss: float | None
