@@ -34,6 +34,7 @@ LAYERS = (
     ("train",),
     ("measure",),
     ("launch",),
+    ("compare",),
     ("verdict",),
     ("report",),
     ("export",),

@@ -13,6 +13,7 @@ from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from group_rows import LostRow, RankRow, ReshardRow
 from precision_rows import PrecisionRow
+from recipe_rows import ComparedRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -44,6 +45,7 @@ Part = Literal[
     "reshard",
     "lost_workers",
     "precision",
+    "recipes",
 ]
 
 
@@ -331,6 +333,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "reshard": ReshardRow,
     "lost_workers": LostRow,
     "precision": PrecisionRow,
+    "recipes": ComparedRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -37,6 +37,7 @@ _MODULES: dict[Part, str] = {
     "reshard": "reshard_part",
     "lost_workers": "lost_part",
     "precision": "precision_part",
+    "recipes": "recipes_part",
 }
 BARS_MISSED = 1
 

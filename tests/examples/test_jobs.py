@@ -16,6 +16,7 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
 SMALLEST = ("--steps", "4", "--global-batch", "4", "--micro-batch", "2", "--ac", "none")
 CHATS = ("full", "lora", "qlora")
+COMPARED = ("decoder", "classifier")
 JOBS = (
     *("pretrain/job", *(f"chat/{name}" for name in CHATS)),
     *("classify/job", "switch/job", "prefer/job"),
@@ -88,8 +89,10 @@ def check_run(said, folder, *, num_steps=4):
 def test_every_job_file_has_a_line_on_the_page():
     page = (ROOT / "examples" / "README.md").read_text()
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*/*.yaml")}
-    assert found == {f"examples/{name}.yaml" for name in (*JOBS, "cnn/job")}
-    assert all(f"brimful train {name}" in page for name in found)
+    compared = {f"examples/recipes/{name}.yaml" for name in COMPARED}
+    assert found == {f"examples/{name}.yaml" for name in (*JOBS, "cnn/job")} | compared
+    assert all(f"brimful train {name}" in page for name in found - compared)
+    assert all(f"brimful precision {name} --compare" in page for name in compared)
 
 
 def test_a_model_is_pretrained(pretrained, here):
@@ -176,3 +179,16 @@ def test_a_convolutional_network_is_trained(here):
     check_run(said, here / "runs" / "cnn")
     assert "samples/s" in said.out
     assert "token" not in said.out
+
+
+def test_recipes_are_compared_on_a_decoder(brimful):
+    # The classifier's are in tests/validation/test_recipes_part.py.
+    # The text of this project is a tenth of the standard library's.
+    text = ("--data", str(ROOT / "src" / "brimful" / "models"))
+    command = ("precision", "examples/recipes/decoder.yaml", "--gpus", "local", "--steps", "6")
+    said = brimful(*command, *text, "--warmup-steps", "0", "--compare", "fp32,fp16", "--seeds", "1")
+    assert said.code == 0, said.err
+    fp32, fp16 = (line for line in said.out.splitlines() if line.startswith("fp"))
+    assert "+0.00%" in fp32
+    assert "failed" in fp16
+    assert "The doctor: epsilon: in 20 of 20 parameters" in " ".join(said.out.split())

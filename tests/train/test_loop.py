@@ -464,3 +464,22 @@ def test_a_run_killed_anywhere_repeats_the_same_curve(drive, tmp_path, whole_cur
 def test_the_whole_curve_is_the_expected_one(whole_curve):
     assert len(whole_curve) == 12 + 3
     assert len(set(whole_curve)) == 15
+
+
+def test_a_run_that_keeps_no_model_is_judged_all_the_same(plan_with, text_folder, tmp_path):
+    from brimful.train.loop import NullMeter, train
+    from brimful.train.observers import PlainObserver
+    from brimful.train.settings import plain_settings
+
+    results = []
+    for keeps_model in (True, False):
+        out = tmp_path / f"run-{keeps_model}"
+        cache = tmp_path / "cache"
+        settings = plain_settings(out=out, data=text_folder, cache=cache, keeps_model=keeps_model)
+        done = train(plan_with(num_steps=3), settings, observer=PlainObserver(), meter=NullMeter())
+        results.append(done.heldout_loss)
+        assert (done.model is not None) == keeps_model
+        assert (out / "model").exists() == keeps_model
+        checkpoints = out / "checkpoints"
+        assert (checkpoints.exists() and any(checkpoints.iterdir())) == keeps_model
+    assert results[0] == results[1]

@@ -4,7 +4,7 @@ import argparse
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from brimful.cli import data_flags, flags
+from brimful.cli import compare, data_flags, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 HELP = "run a plan's first steps on real data and look at every module's numbers: what overflows, "
 HELP += (
-    "what vanishes, which updates are lost, and what to do; exit code 1 where something is wrong"
+    "what vanishes, which updates are lost, and what to do; exit code 1 where something is wrong. "
+    "With --compare: train it in one recipe after another, and lay quality and costs side by side"
 )
 _USUAL = ExamineSettings()
 
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of steps, at the initial loss scale that is advised; default {_USUAL.bad_share:g}",
     )
     add("--out", metavar="DIR", type=flags.path("--out"), help="folder for plots and JSON")
+    compare.add_arguments(parser)
     data_flags.add_data(parser)
     flags.add_job(parser)
     steps = next(a for a in parser._actions if a.dest == "steps")  # noqa: SLF001
@@ -57,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     from brimful.train.world import place_here
 
     quiet_libraries()
+    compare.refuse_without(args)
+    if args.compare is not None:
+        return compare.run(args)
     settings = _settings(args)
     asked = flags.asked(args)
     place = place_here()

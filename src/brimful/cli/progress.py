@@ -47,6 +47,13 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self._what}: {stage}", completed=share)
 
+    def note(self, text: str) -> None:
+        """Say a sentence: above the bar on a terminal, as a line of its own elsewhere."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        elif not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
     def update_share(self, share: float) -> None:
         """Say the share of the whole that is behind; the name of the task says the rest."""
         if self._bar is not None:

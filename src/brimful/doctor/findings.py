@@ -11,12 +11,14 @@ from typing import Literal
 
 import msgspec
 
+from brimful.doctor.formats import FORMATS_BY_TYPE
 from brimful.doctor.records import (
     BATCH,
     GRADIENTS,
     LOSS,
     Kind,
     Lost,
+    Moments,
     Row,
     ScaleStep,
     Watched,
@@ -26,7 +28,7 @@ from brimful.doctor.seen import Compared, Place, Seen
 
 Fault = Literal[
     "not-finite", "scale-too-high", "scale-too-low", "underflow", "vanished", "dead-output",
-    "lost-update", "near-limit", "exploding", "outlier", "router", "rank-apart",
+    "lost-update", "near-limit", "exploding", "outlier", "router", "rank-apart", "epsilon",
 ]  # fmt: skip
 
 
@@ -67,6 +69,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
         least_activation: Likewise.
         outlier: Doublings between the largest and the middle weight of a parameter.
         router_logit: Softmax of more is one or zero in 16 bits.
+        epsilon_doublings: Doublings between AdamW's epsilon and the root of a second moment that
+            vanishes: updates may be too large by as many.
         apart: Doublings between one process's largest gradient and the others' middle one.
     """
 
@@ -83,6 +87,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     least_activation: float = 32.0
     outlier: int = 10
     router_logit: float = 64.0
+    epsilon_doublings: float = 3.0
     apart: float = 8.0
 
 
@@ -134,6 +139,42 @@ def _not_finite(seen: Seen, _limits: Thresholds) -> Iterator[Finding]:
         f"{bad.micro_batch + 1}{_of_ranks(seen, ranks)}"
     )
     yield _finding("not-finite", bad.name, bad.kind, bad.step, ranks, text)
+
+
+def _epsilon(seen: Seen, limits: Thresholds) -> Iterator[Finding]:
+    """Find second moments that vanish where epsilon is too small to stand in for them."""
+    for watched in seen.ranks:
+        low = [held for held in watched.moments if _is_divided_by_epsilon(held, limits)]
+        if not low:
+            continue
+        worst = max(low, key=lambda held: held.num_vanished / held.num)
+        names = {held.name for held in low}, {held.name for held in watched.moments}
+        half = FORMATS_BY_TYPE[worst.held].smallest / 2
+        also = f", which is 0 in {worst.held} as well" if worst.epsilon <= half else ""
+        text = (
+            f"in {len(names[0])} of {len(names[1])} parameters AdamW's second moments are 0 in "
+            f"{worst.held} where the first ones are not, most in {worst.name} "
+            f"({worst.num_vanished / worst.num:.1%}): updates are divided by epsilon alone, "
+            f"{worst.epsilon:g}{also}; an epsilon of {_next_ten(math.sqrt(half)):g} or fp32 "
+            f"moments would keep them in bounds"
+        )
+        yield _finding("epsilon", worst.name, "update", worst.step, (watched.rank,), text)
+
+
+def _is_divided_by_epsilon(held: Moments, limits: Thresholds) -> bool:
+    """Tell whether updates are too large by the quotient of a lost root and epsilon.
+
+    A second moment of at most half its type's smallest number is 0.
+    """
+    kept = FORMATS_BY_TYPE.get(held.held)
+    if kept is None or held.num_vanished <= limits.vanished_share * held.num:
+        return False
+    root = math.sqrt(kept.smallest / 2)
+    return bool(held.epsilon * 2.0**limits.epsilon_doublings < root)
+
+
+def _next_ten(value: float) -> float:
+    return float(10.0 ** round(math.log10(value)))
 
 
 def _scale_too_high(seen: Seen, limits: Thresholds) -> Iterator[Finding]:
@@ -307,7 +348,7 @@ def _rank_apart(seen: Seen, limits: Thresholds) -> Iterator[Finding]:
 
 
 _RULES: tuple[Rule, ...] = (
-    _not_finite, _scale_too_high, _rank_apart, _router, _exploding, _outlier, _near_limit,
+    _epsilon, _not_finite, _scale_too_high, _rank_apart, _router, _exploding, _outlier, _near_limit,
     _vanished, _dead_output, _lost_update,
 )  # fmt: skip
 _WORDS: dict[Kind, str] = {

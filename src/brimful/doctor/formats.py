@@ -66,6 +66,8 @@ E4M3 = Format(
     name="e4m3", torch_name="float8_e4m3fn", mantissa_bits=3, least_exponent=-6, largest=448.0
 )
 FORMATS: dict[FormatName, Format] = {f.name: f for f in (FP32, BF16, FP16, E5M2, E4M3)}
+FORMATS_BY_TYPE: dict[str, Format] = {f.torch_name: f for f in FORMATS.values()}
+"""By torch's name of the type."""
 NARROW: tuple[FormatName, ...] = ("bf16", "fp16", "e5m2", "e4m3")
 """Those that a wider number may be rounded to."""
 SIXTEEN_BITS: tuple[FormatName, ...] = ("bf16", "fp16")

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from brimful.doctor.formats import FORMATS, Format, FormatName
+from brimful.doctor.formats import FORMATS, FORMATS_BY_TYPE, Format, FormatName
 from brimful.doctor.spectrum import Spectrum, headroom
 
 Kind = Literal["input", "weight", "activation", "output-gradient", "gradient", "update"]
@@ -17,7 +17,6 @@ BATCH = "batch"
 """Names what the model is given."""
 LOSS = "loss"
 """Names the loss, which is no module of the model."""
-_TYPES = {f.torch_name: f for f in FORMATS.values()}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def format(self) -> Format | None:
         """What it is held in; None where that is none of ``FORMATS``."""
-        return _TYPES.get(self.held)
+        return FORMATS_BY_TYPE.get(self.held)
 
     @property
     def num_bad(self) -> int:
@@ -132,6 +131,26 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_lost / max(self.num, 1)
 
 
+class Moments(msgspec.Struct, frozen=True, kw_only=True):
+    """What AdamW's moments of a parameter hold after one step.
+
+    Attributes:
+        step: From 1.
+        name: Of the parameter.
+        held: torch's name of the type of the second moments.
+        num: Numbers looked at whose first moment is not 0.
+        num_vanished: Of these, those whose second moment is 0.
+        epsilon: What is added to the root of the second moment, and is then all there is.
+    """
+
+    step: int
+    name: str
+    held: str
+    num: int
+    num_vanished: int
+    epsilon: float
+
+
 class ScaleStep(msgspec.Struct, frozen=True, kw_only=True):
     """The loss scale of one step, and whether the step was skipped."""
 
@@ -150,6 +169,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
         bads: Of each step that had an Inf or NaN, the first one.
         lost: Updates.
         scales: Of every step that was told of, watched or not.
+        moments: Of the optimizer, where it is AdamW.
     """
 
     rank: int
@@ -158,6 +178,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     bads: tuple[FirstBad, ...]
     lost: tuple[Lost, ...]
     scales: tuple[ScaleStep, ...]
+    moments: tuple[Moments, ...] = ()
 
     def of_kind(self, *kinds: Kind) -> list[Row]:
         """List the rows of some kinds."""

@@ -40,8 +40,8 @@ class Updates:
         for parameter in self._moving():
             wide = self._updated(parameter)
             self._before[parameter] = _Before(
-                weight=_sample(wide).clone(),
-                has_gradient=_sample(parameter.grad) != 0,
+                weight=sample(wide).clone(),
+                has_gradient=sample(parameter.grad) != 0,
                 is_master=wide is not parameter,
             )
 
@@ -52,7 +52,7 @@ class Updates:
         for parameter, before in self._before.items():
             wide = self._updated(parameter)
             if (wide is not parameter) == before.is_master:
-                found.append(self._compare(parameter, before, _sample(wide), step))
+                found.append(self._compare(parameter, before, sample(wide), step))
         self._before = {}
         return found
 
@@ -94,6 +94,7 @@ def _num_lost(
     return int((moved & ((narrow + update).float().to(dtype).double() == narrow)).sum())
 
 
-def _sample(tensor: torch.Tensor) -> torch.Tensor:
+def sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this process's own numbers, of many ``SAMPLE`` at even distances; a view."""
     flat = own_memory(tensor).detach().reshape(-1)
     return flat[:: -(-flat.numel() // SAMPLE)] if flat.numel() > SAMPLE else flat

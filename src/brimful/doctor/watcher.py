@@ -25,12 +25,14 @@ from torch.distributed.tensor import DTensor
 
 from brimful.build.parallel.own import own_memory
 from brimful.doctor.measuring import Counted, count_magnitudes
+from brimful.doctor.moments import look_at_moments
 from brimful.doctor.records import (
     BATCH,
     GRADIENTS,
     FirstBad,
     Kind,
     Lost,
+    Moments,
     Row,
     ScaleStep,
     Watched,
@@ -117,6 +119,7 @@ class Watcher:
         self._rows: dict[int, list[Row]] = {}
         self._bads: list[FirstBad] = []
         self._lost: list[Lost] = []
+        self._moments: list[Moments] = []
         self._scales: list[ScaleStep] = []
         self._handles: list[Any] = []
         self._step = 0
@@ -187,6 +190,7 @@ class Watcher:
             bads=tuple(self._bads),
             lost=tuple(self._lost),
             scales=tuple(self._scales),
+            moments=tuple(self._moments),
         )
 
     def inside(self) -> str:
@@ -220,7 +224,11 @@ class Watcher:
         inner = getattr(self._optimizer, "optimizer", self._optimizer)  # of accelerate's wrapper
         updates, step = Updates(inner, names), self._step
         before: Callable[..., None] = lambda *_told: updates.before()  # noqa: E731
-        after: Callable[..., None] = lambda *_told: self._lost.extend(updates.after(step))  # noqa: E731
+
+        def after(*_told: Any) -> None:
+            self._lost += updates.after(step)
+            self._moments += look_at_moments(inner, names, step)
+
         self._handles.append(inner.register_step_pre_hook(before))
         self._handles.append(inner.register_step_post_hook(after))
 
@@ -387,3 +395,4 @@ class Watcher:
         for step in steps[1:-1:2]:
             del self._rows[step]
         self._lost = [lost for lost in self._lost if lost.step in self._rows]
+        self._moments = [held for held in self._moments if held.step in self._rows]

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from brimful.doctor.formats import FORMATS
 from brimful.doctor.records import Kind, ScaleStep
 from brimful.doctor.spectrum import Spectrum
-from brimful.report.markup import text
 from brimful.report.precision import LEAST, MOST, shares_by_exponent
+from brimful.report.svg import BAD, BAR, INK, MARK, line, picture, words
 
 WIDTH, ROW, LEFT, TOP, BOTTOM = 760, 110, 130, 34, 44
 """Pixels: of the picture, of one histogram, and of its margins."""
 _SCALE_HEIGHT = 260
-_INK, _BAR, _MARK, _BAD = "#222222", "#3b6fb6", "#b08030", "#c0392b"
 _EVERY = 5
 
 
@@ -23,18 +22,18 @@ def exponents_svg(spectra: Mapping[Kind, Spectrum]) -> str:
         spectra: By kind; not empty.
     """
     height = TOP + ROW * len(spectra) + BOTTOM
-    parts = [_text(LEFT, 20, "Share of the numbers that are not 0, by power of two")]
+    parts = [words(LEFT, 20, "Share of the numbers that are not 0, by power of two")]
     for place, (kind, spectrum) in enumerate(spectra.items()):
         floor = TOP + ROW * (place + 1) - 8
         parts += _histogram(kind, spectrum, floor)
     bottom = TOP + ROW * len(spectra)
     for exponent in range(LEAST, MOST + 1, _EVERY):
-        parts.append(_text(_x(exponent), bottom + 14, f"2^{exponent}", size=10))
+        parts.append(words(_x(exponent), bottom + 14, f"2^{exponent}", size=10))
     for label, power in _marks().items():
         x = _x(power)
-        parts.append(_line(x, TOP, x, bottom, _MARK, dashed=True))
-        parts.append(_text(x, bottom + 32, label, size=10, ink=_MARK))
-    return _svg(height, parts)
+        parts.append(line(x, TOP, x, bottom, MARK, dashed=True))
+        parts.append(words(x, bottom + 32, label, size=10, ink=MARK))
+    return picture(WIDTH, height, parts)
 
 
 def _marks() -> dict[str, float]:
@@ -52,15 +51,15 @@ def _histogram(kind: str, spectrum: Spectrum, floor: float) -> list[str]:
     top = max(shares.values(), default=1.0)
     width = _x(1) - _x(0) - 1
     parts = [
-        _text(8, floor - ROW / 2, kind),
-        _line(LEFT, floor, WIDTH - 10, floor, _INK),
-        _text(8, floor - ROW / 2 + 16, f"most {top:.0%}", size=10),
+        words(8, floor - ROW / 2, kind),
+        line(LEFT, floor, WIDTH - 10, floor, INK),
+        words(8, floor - ROW / 2 + 16, f"most {top:.0%}", size=10),
     ]
     for exponent, share in shares.items():
         tall = (ROW - 24) * share / top
         parts.append(
             f'<rect x="{_x(exponent):.1f}" y="{floor - tall:.1f}" width="{width:.1f}" '
-            f'height="{tall:.1f}" fill="{_BAR}"/>'
+            f'height="{tall:.1f}" fill="{BAR}"/>'
         )
     return parts
 
@@ -88,37 +87,17 @@ def scale_svg(scales: Sequence[ScaleStep]) -> str:
     )
     skipped = sum(step.skipped for step in scales)
     parts = [
-        _text(LEFT, 20, f"Loss scale; {skipped} of {len(scales)} steps were skipped (red)"),
-        f'<polyline points="{corners}" fill="none" stroke="{_BAR}" stroke-width="2"/>',
-        *(_text(70, y(power) + 4, f"2^{power}", size=10) for power in range(low, high + 1)),
-        _text(LEFT, _SCALE_HEIGHT - 14, f"step {scales[0].step}", size=10),
-        _text(WIDTH - 70, _SCALE_HEIGHT - 14, f"step {scales[-1].step}", size=10),
+        words(LEFT, 20, f"Loss scale; {skipped} of {len(scales)} steps were skipped (red)"),
+        f'<polyline points="{corners}" fill="none" stroke="{BAR}" stroke-width="2"/>',
+        *(words(70, y(power) + 4, f"2^{power}", size=10) for power in range(low, high + 1)),
+        words(LEFT, _SCALE_HEIGHT - 14, f"step {scales[0].step}", size=10),
+        words(WIDTH - 70, _SCALE_HEIGHT - 14, f"step {scales[-1].step}", size=10),
     ]
     for step, power in zip(scales, powers, strict=True):
-        ink = _BAD if step.skipped else _BAR
+        ink = BAD if step.skipped else BAR
         parts.append(f'<circle cx="{x(step.step):.1f}" cy="{y(power):.1f}" r="3" fill="{ink}"/>')
-    return _svg(_SCALE_HEIGHT, parts)
+    return picture(WIDTH, _SCALE_HEIGHT, parts)
 
 
 def _x(exponent: float) -> float:
     return LEFT + (WIDTH - LEFT - 20) * (exponent - LEAST) / (MOST + 1 - LEAST)
-
-
-def _text(x: float, y: float, words: str, *, size: int = 12, ink: str = _INK) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{ink}">{text(words)}</text>'
-
-
-def _line(  # noqa: PLR0913 - two ends
-    x: float, y: float, to_x: float, to_y: float, ink: str, *, dashed: bool = False
-) -> str:
-    dash = ' stroke-dasharray="4 3"' if dashed else ""
-    return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" stroke="{ink}"{dash}/>'
-
-
-def _svg(height: float, parts: Sequence[str]) -> str:
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:g}" '
-        f'viewBox="0 0 {WIDTH} {height:g}" font-family="sans-serif">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
-    )

@@ -237,8 +237,8 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
             first_step=step + 1,
             started_s=time.perf_counter(),
         )
-        last_step = _run_steps(run, position, active_meter)
-    return _finish(run, last_step)
+        last_step, is_asked = _run_steps(run, position, active_meter)
+    return _finish(run, last_step, is_asked=is_asked)
 
 
 def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:
@@ -322,8 +322,8 @@ def _restore(program: Program, resumed: Resumed | None) -> tuple[int, DataPositi
     return checkpoint.step, checkpoint.position
 
 
-def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> int:
-    """Run to the last step or an interrupt; returns the last step done."""
+def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> tuple[int, bool]:
+    """Run to the last step or an interrupt: the last step done, and whether there was one."""
     num_steps, settings = run.plan.job.num_steps, run.settings
     last_metered = min(NUM_METERED_STEPS, num_steps)
     step = run.first_step - 1
@@ -345,7 +345,7 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> int:
                 break
         # Still guarded: a signal must not tear the last write.
         _note(run, run.saver.wait())
-    return step
+        return step, is_interrupted()
 
 
 def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
@@ -436,7 +436,7 @@ def _judge(run: _Run, step: int) -> None:
 def _save(run: _Run, step: int, position: DataPosition) -> None:
     # First the curve, then the checkpoint: no checkpoint is ahead of its rows.
     sync_metrics(run.metrics)
-    if not keeps_checkpoints(run.plan.strategy):
+    if not (keeps_checkpoints(run.plan.strategy) and run.settings.keeps_model):
         return
     judged = run.tally.last_eval
     progress = Progress(
@@ -461,15 +461,15 @@ def _note(run: _Run, saved: list[Saved]) -> None:
         run.observer.on_checkpoint(step, path)
 
 
-def _finish(run: _Run, last_step: int) -> TrainResult:
+def _finish(run: _Run, last_step: int, *, is_asked: bool) -> TrainResult:
     rows = told_by_first(read_metrics(run.settings.out / METRICS_FILE) if is_first() else ())
     steady = [r for r in rows if isinstance(r, TrainRow) and r.step > NUM_METERED_STEPS]
     median_step_s = median_or_none(row.step_s for row in steady)
     last, best = run.tally.last_eval, run.tally.best_eval
     interrupted = last_step < run.plan.job.num_steps
     peak = peak_bytes(run.program.device)
-    model = run.settings.out / MODEL
-    if not interrupted:
+    model = None if interrupted or not run.settings.keeps_model else run.settings.out / MODEL
+    if model is not None:
         hand_over(
             run.program,
             tokenizer_path=run.data.tokenizer_path,
@@ -480,6 +480,7 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
         num_steps=last_step,
         resumed_from=run.first_step - 1,
         interrupted=interrupted,
+        asked_to_stop=is_asked,
         num_targets=run.tally.num_targets,
         num_skipped=run.tally.num_skipped,
         final_loss=run.tally.last_loss,
@@ -493,5 +494,5 @@ def _finish(run: _Run, last_step: int) -> TrainResult:
         padded_tokens_per_s=run.plan.job.tokens_per_step / median_step_s if median_step_s else None,
         median_mfu=median_or_none(row.mfu for row in steady),
         peak_bytes=peak,
-        model=None if interrupted else model,
+        model=model,
     )

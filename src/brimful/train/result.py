@@ -17,6 +17,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         num_steps: Optimizer steps done, those before a resume included.
         resumed_from: The step that this process went on from; 0 where it began.
         interrupted: Whether it was asked to stop before the last step; it can be resumed.
+        asked_to_stop: Whether there was a signal at all, in the last step or after it too.
         num_targets: Unmasked tokens seen in them.
         num_skipped: Steps among them that were skipped because scaled gradients overflowed.
         final_loss: Training loss of the last step, in nats per token; of the last one that has a
@@ -31,12 +32,13 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         padded_tokens_per_s: Tokens of a step, padding included, divided by ``median_step_s``.
         median_mfu: Model FLOPs utilization over the same steps; None where unknown.
         peak_bytes: Largest memory in use while training: resident on a CPU, allocated on a GPU.
-        model: Folder of the trained model; None where the run was interrupted.
+        model: Folder of the trained model; None where the run was interrupted, or keeps none.
     """
 
     num_steps: int
     resumed_from: int
     interrupted: bool
+    asked_to_stop: bool
     num_targets: int
     num_skipped: int
     final_loss: float | None

@@ -32,6 +32,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         num_eval_tokens: Size of the fixed held-out sample.
         merge: Whether adapters are handed over inside the model rather than beside it.
         track: Loggers beside ``metrics.jsonl``.
+        keeps_model: Whether checkpoints and the trained model are written; else it is only judged.
     """
 
     out: Path
@@ -46,6 +47,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_eval_tokens: int
     merge: bool
     track: tuple[Tracker, ...]
+    keeps_model: bool
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,5 +92,6 @@ def plain_settings(
         num_eval_tokens=NUM_EVAL_TOKENS,
         merge=False,
         track=(),
+        keeps_model=True,
     )
     return msgspec.structs.replace(plain, **changes)

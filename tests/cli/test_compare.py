@@ -1,0 +1,95 @@
+"""``brimful precision --compare``: what it prints, keeps, and refuses."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+import msgspec
+import pytest
+
+from brimful.compare.record import COMPARISON_SCHEMA, Comparison
+
+pytestmark = pytest.mark.torch
+
+TINY = ("tiny.json", "--gpus", "local", "--data", "data.txt", "--seq-len", 32)
+SHORT = (*TINY, "--global-batch", 4, "--micro-batch", 2, "--steps", 4, "--precision", "fp32")
+PLAIN = ("--compare", "fp32,tf32,bf16-mixed", "--seeds", 1)
+
+
+def test_a_table_and_a_folder(brimful, folder):
+    said = brimful("precision", *SHORT, *PLAIN, "--out", "made")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "After 4 steps, 1 seed; losses in nats per token; peak memory" in lines
+    names = [line.split()[0] for line in lines if line.split()[:1]]
+    assert {"fp32", "tf32", "bf16-mixed"} <= set(names)
+    assert "bf16-mixed, seed 0: held-out loss" in said.err
+    kept = msgspec.json.decode((folder / "made" / "comparison.json").read_bytes(), type=Comparison)
+    assert kept.schema == COMPARISON_SCHEMA
+    assert kept.job.num_steps == 4
+    root = ET.parse(folder / "made" / "comparison.svg").getroot()  # noqa: S314 - our own file
+    assert root.tag.endswith("svg")
+
+
+@pytest.mark.usefixtures("plan")
+def test_json_of_a_plan_whose_steps_are_shortened(brimful):
+    flags = ("--compare", "fp32", "--seeds", "1", "--steps", "2", "--json")
+    said = brimful("precision", "plan.yaml", "--data", "data.txt", *flags)
+    assert said.code == 0, said.err
+    made = msgspec.json.decode(said.out, type=Comparison)
+    assert (made.schema, made.job.num_steps) == (COMPARISON_SCHEMA, 2)
+    (row,) = made.rows
+    assert row.measured_step_s is None  # both steps are warm-up
+    assert {"predicted", "simulated", "measured"} <= {
+        name.partition("_")[0] for name in msgspec.structs.asdict(row) if name.endswith("bytes")
+    }
+
+
+def test_nothing_that_ends_well_is_exit_code_1(brimful, folder):
+    del folder
+    wild = ("--epsilon", "1e-8", "--optimizer", "adamw-foreach")
+    said = brimful("precision", *SHORT, *wild, "--compare", "fp16", "--seeds", 1)
+    assert said.code == 1
+    assert "failed, step 2" in said.out
+    assert "The doctor: epsilon: in" in said.out
+
+
+def test_ctrl_c_keeps_what_was_done(folder):
+    command = [sys.executable, "-m", "brimful", "precision", *SHORT, "--steps", 60]
+    command += ["--compare", "fp32", "--seeds", 50, "--out", "made"]
+    process = subprocess.Popen([str(part) for part in command], cwd=folder, stderr=subprocess.PIPE)
+    kept = folder / "made" / "comparison.json"
+    deadline_s = time.monotonic() + 60
+    while not kept.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    # Between two runs it is Python that is interrupted; to a shell both are 130.
+    assert process.returncode in {130, -signal.SIGINT}
+    assert b"interrupted" in err
+    made = json.loads(kept.read_text())
+    assert 1 <= len(made["rows"][0]["runs"]) < 50
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--compare", "fp31"), "unknown recipe 'fp31'; did you mean fp32"),
+        (("--compare", ""), "unknown recipe"),
+        (("--seeds", "3"), "--seeds 3 has no meaning without --compare"),
+        (("--compare", "fp32", "--seeds", "0"), "--seeds 0 is too few; give 1"),
+        (("--compare", "fp32", "--watch-every", "2"), "--watch-every 2 has no meaning with"),
+        (("--compare", "fp32", "--data", "nowhere.txt"), "nowhere.txt"),
+        (("--compare", "fp32", "--gpus", "2xlocal"), "the plan is for 2"),
+    ],
+)
+def test_bad_input_is_one_sentence(brimful, folder, flags, reason):
+    del folder
+    said = brimful("precision", *SHORT, *flags)
+    assert said.code == 2
+    assert reason in said.err
+    assert said.err.count("\n") == 1 + said.err.startswith("comparing ...")
