@@ -20,6 +20,10 @@ Upcast = Literal["none", "norms", "all"]
 
 SCALED: frozenset[Precision] = frozenset({"fp16-mixed", "fp16-master"})
 """Recipes whose loss is scaled, so that small gradients do not vanish in fp16."""
+WIDE: frozenset[Precision] = frozenset({"fp32", "tf32"})
+"""Recipes that hold and compute everything in fp32."""
+NARROW: frozenset[Precision] = frozenset({"bf16", "fp16"})
+"""Recipes that hold and compute everything in 16 bits."""
 QUANTIZED: frozenset[Base] = frozenset({"nf4", "nf4-double", "int8", "llm-int8"})
 """Bases that are held in fewer bits than any floating-point type that trains."""
 
@@ -114,6 +118,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         clip: Largest global gradient norm; 0 leaves gradients alone.
         seed: Seed of the initial weights and of the data order.
         preference: The loss of task ``dpo``; None for all others.
+        keep_fp32: Names of modules that are held and computed in fp32 though the recipe has 16
+            bits: last parts of their paths, such as ``norm`` or ``mlp.gate``.
     """
 
     model: ModelSpec
@@ -138,6 +144,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     clip: float
     seed: int
     preference: Preference | None = None
+    keep_fp32: tuple[str, ...] = ()
 
     @property
     def tokens_per_step(self) -> int:
@@ -234,6 +241,7 @@ def check_job(job: Job) -> Job:
         )
     _check_update(job)
     _check_loss_scale(job)
+    _check_kept(job)
     _check_adapter(job)
     _check_task(job)
     _check_preference(job)
@@ -272,6 +280,16 @@ def _check_loss_scale(job: Job) -> None:
         )
     if not 1 <= scale.growth_interval <= MAX_COUNT:
         raise InputError(f"growth_interval={scale.growth_interval} is too few; give 1 or more")
+
+
+def _check_kept(job: Job) -> None:
+    if job.keep_fp32 and job.precision in WIDE:
+        raise InputError(
+            f"keep_fp32={','.join(job.keep_fp32)} has no meaning with precision={job.precision}, "
+            f"which keeps everything in fp32; leave it out"
+        )
+    if not all(job.keep_fp32):
+        raise InputError("keep_fp32 holds an empty name; give names of modules, such as norm")
 
 
 def _check_adapter(job: Job) -> None:

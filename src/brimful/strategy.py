@@ -9,7 +9,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
-from brimful.job import PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.job import NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
 from brimful.tensor_split import check_tensor
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
@@ -242,12 +242,14 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         f"engine={strategy.engine}": strategy.engine != "torch",
         f"offload={strategy.offload}": strategy.offload != "none",
         f"optimizer={job.optimizer} and precision={job.precision}": not _updates_shards(job),
+        f"keep_fp32={','.join(job.keep_fp32)}": bool(job.keep_fp32),
     }
     for what, takes_none in beside.items():
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero=3, engine=torch, offload=none and optimizer=adamw"
+                f"matrices there; use zero=3, engine=torch, offload=none, optimizer=adamw and no "
+                f"keep_fp32"
             )
 
 
@@ -270,6 +272,12 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
         raise UnsupportedError(
             f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
             f"which shard the masters too"
+        )
+    if zero == 1 and job.keep_fp32 and job.precision in NARROW:
+        raise UnsupportedError(
+            f"zero=1 with keep_fp32={','.join(job.keep_fp32)} and precision={job.precision} is not "
+            f"run by this version, as torch's ZeRO-1 takes parameters of one type; use zero 0, 2 "
+            f"or 3, or {job.precision}-mixed"
         )
     if gathers(strategy) and job.adapter is not None and job.adapter.base in UNSHARDED:
         raise UnsupportedError(
@@ -358,8 +366,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
 def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
     """Yield what of a job DeepSpeed is not given, and what to use instead."""
     zero = strategy.zero
-    if job.precision not in DEEPSPEED_PRECISIONS:
-        yield f"precision={job.precision}", f"use {' or '.join(DEEPSPEED_PRECISIONS)}"
+    yield from _refused_types(job)
     if job.optimizer not in DEEPSPEED_OPTIMIZERS:
         why = "whose blocks are not those of flattened parameters"
         yield f"optimizer={job.optimizer}, {why},", f"use {' or '.join(DEEPSPEED_OPTIMIZERS)}"
@@ -378,6 +385,13 @@ def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, s
     if strategy.accumulate != fits and num_micro_batches(job, strategy) > 1:
         yield f"accumulate={strategy.accumulate} with zero={zero}", f"use accumulate={fits}"
     yield from _refused_scale(job)
+
+
+def _refused_types(job: Job) -> Iterator[tuple[str, str]]:
+    if job.precision not in DEEPSPEED_PRECISIONS:
+        yield f"precision={job.precision}", f"use {' or '.join(DEEPSPEED_PRECISIONS)}"
+    if job.keep_fp32:
+        yield f"keep_fp32={','.join(job.keep_fp32)}", "leave it out"
 
 
 def _refused_scale(job: Job) -> Iterator[tuple[str, str]]:

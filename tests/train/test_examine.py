@@ -108,6 +108,26 @@ def test_a_healthy_run_has_advice_and_no_findings():
     assert msgspec.json.decode(msgspec.json.encode(examined), type=type(examined)) == examined
 
 
+def test_advice_says_what_to_type():
+    (logits,) = [a for a in look(make_program("fp16-mixed")).advice if a.names == ("lm_head",)]
+    assert logits.topic == "keep fp32"
+    assert logits.text.endswith("; --keep-fp32 lm_head")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16-mixed"])
+def test_what_is_kept_in_fp32_is_as_wide_as_the_rest_in_the_wide_run(precision):
+    """Its border would round to fp32 there, or narrow what goes out."""
+    plain = look(make_program(precision)).seen.compared
+    kept = look(make_program(precision, keep_fp32=("mlp", "norm"))).seen.compared
+    assert plain.wide == kept.wide == "fp64"
+    pairs = list(zip(plain.plain, kept.plain, strict=True))
+    for one, other in pairs:
+        assert (one.kind, one.name) == (other.kind, other.name)
+        if one.kind == "activation":
+            assert other.largest == pytest.approx(one.largest, rel=0.02)
+    assert kept.recipe != plain.recipe
+
+
 def test_a_step_that_fails_ends_it_and_is_named_with_its_operation():
     import torch
 

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
 from brimful.build.exactness import check_built
+from brimful.build.keep_fp32 import check_kept
 from brimful.build.model import materialize
 from brimful.build.optimizers import build_optimizer
 from brimful.build.parallel import build_mesh, parallelize, parted, settle
@@ -69,6 +70,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         host: Where a reference is kept that is offloaded.
     """
     check_built(job, strategy, skeleton)
+    check_kept(job, strategy, skeleton)
     if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
         check_attention(job, strategy, Place(device.type, _capability(device)))
     root = Root(skeleton, task_of(job))

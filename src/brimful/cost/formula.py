@@ -91,6 +91,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         f"packing={job.packing}": job.packing in PACKINGS,
         f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
         f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
+        f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
         **_architecture(job),
     }
     missing = [setting for setting, is_covered in covered.items() if not is_covered]

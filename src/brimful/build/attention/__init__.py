@@ -17,6 +17,7 @@ from brimful.build.attention.positions import document_positions
 from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
 from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.precision.kept import returned_by
 from brimful.build.program import Program
 from brimful.strategy import Attention
 
@@ -93,5 +94,6 @@ def _score_dtype(program: Program) -> torch.dtype:
     if torch.is_autocast_enabled(kind):
         lowered: torch.dtype = torch.get_autocast_dtype(kind)
         return lowered
-    hidden: torch.dtype = program.model.get_input_embeddings().weight.dtype
+    embedding = program.model.get_input_embeddings()
+    hidden: torch.dtype = returned_by(embedding) or embedding.weight.dtype
     return hidden

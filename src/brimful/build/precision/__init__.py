@@ -31,6 +31,12 @@ PARAMETER_DTYPE: dict[Precision, torch.dtype] = {
     name: technique.held for name, technique in TECHNIQUES.items()
 }
 
+COMPUTE_DTYPE: dict[Precision, torch.dtype] = {
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+}
+"""The type of products where autocast makes it another one than that of the parameters."""
+
 
 def forward_context(
     precision: Precision, device: torch.device, *, is_sharded: bool = False
