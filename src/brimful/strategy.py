@@ -9,7 +9,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
-from brimful.job import NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
 from brimful.tensor_split import check_tensor
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
@@ -46,6 +46,8 @@ DEEPSPEED_OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "adamw-foreach", "sgd")
 DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
 DEEPSPEED_SCALING = (2.0, 0.5)
 """By what its loss scale grows and shrinks."""
+FP8_MULTIPLE = 16
+"""Of rows and columns of fp8 products; tested equal to ``build.precision.fp8``."""
 _FIELDS: tuple[Field, ...] = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "reference",
 )  # fmt: skip
@@ -195,6 +197,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             f"loss_chunks={strategy.loss_chunks} cannot cut the {tokens} tokens of a micro-batch; "
             f"use 1 to {tokens}"
         )
+    _check_rows(job, tokens)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
     _check_exact(job, strategy)
     _check_size(job, strategy)
@@ -243,13 +246,14 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         f"offload={strategy.offload}": strategy.offload != "none",
         f"optimizer={job.optimizer} and precision={job.precision}": not _updates_shards(job),
         f"keep_fp32={','.join(job.keep_fp32)}": bool(job.keep_fp32),
+        f"precision={FP8}": job.precision == FP8,
     }
     for what, takes_none in beside.items():
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero=3, engine=torch, offload=none, optimizer=adamw and no "
-                f"keep_fp32"
+                f"matrices there; use zero=3, engine=torch, offload=none and optimizer=adamw, "
+                f"another precision than fp8, and no keep_fp32"
             )
 
 
@@ -437,6 +441,15 @@ def _divisors(number: int, *, near: int) -> str:
     small = [n for n in range(1, min(number, 4096) + 1) if not number % n]
     chosen = sorted(sorted(small, key=lambda n: abs(n - near))[:_MAX_CHOICES])
     return ", ".join(map(str, chosen))
+
+
+def _check_rows(job: Job, tokens: int) -> None:
+    """Refuse rows that fp8 products cannot add over; those of samples are filled up."""
+    if job.precision == FP8 and job.packing != "none" and tokens % FP8_MULTIPLE:
+        raise InputError(
+            f"micro_batch x seq_len is {tokens} tokens and precision={FP8} multiplies multiples of "
+            f"{FP8_MULTIPLE}; use a seq_len that is one, or packing=none"
+        )
 
 
 def _check_exact(job: Job, strategy: Strategy) -> None:

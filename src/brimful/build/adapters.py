@@ -110,7 +110,7 @@ def _check_upcast(job: Job, adapter: Adapter) -> None:
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     """List the paths of the layers that get an adapter."""
     linear = [name for name, m in model.named_modules() if isinstance(m, (nn.Linear, Conv1D))]
-    heads = _paths_of(model, _heads(model))
+    heads = paths_of(model, output_layers(model))
     candidates = [n for n in linear if n not in heads and not ends_in(n, adapter.trained_modules)]
     if adapter.targets == (ALL_LINEAR,):
         return candidates
@@ -122,14 +122,15 @@ def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     return [name for name in candidates if ends_in(name, adapter.targets)]
 
 
-def _heads(model: nn.Module) -> list[nn.Module]:
+def output_layers(model: nn.Module) -> list[nn.Module]:
     """List the layers that turn states into outputs; by its place where the class has no word."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1:] if head is None else []
     return [head] if head is not None else last
 
 
-def _paths_of(model: nn.Module, chosen: list[nn.Module]) -> set[str]:
+def paths_of(model: nn.Module, chosen: list[nn.Module]) -> set[str]:
+    """Return under which paths a model holds some modules."""
     return {name for name, m in model.named_modules() if any(m is one for one in chosen)}
 
 
@@ -146,7 +147,7 @@ def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
 
     Source: ``get_keys_to_not_convert`` of ``transformers/quantizers/base.py``.
     """
-    heads = _paths_of(model, _heads(model))
+    heads = paths_of(model, output_layers(model))
     whole = {*heads, *_tied(model), _last(model)}
 
     def keeps(name: str) -> bool:

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
 from brimful.build.exactness import check_built
+from brimful.build.fp8_layers import use_fp8
 from brimful.build.keep_fp32 import check_kept
 from brimful.build.model import materialize
 from brimful.build.optimizers import build_optimizer
@@ -20,7 +21,7 @@ from brimful.build.reference import fill_reference, offload, reference_skeleton
 from brimful.build.root import Root
 from brimful.build.tasks import task_of
 from brimful.job import Job
-from brimful.kernel_support import Place, check_attention
+from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.strategy import Strategy, gathers
 
 HOST = torch.device("cpu")
@@ -72,7 +73,12 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     check_built(job, strategy, skeleton)
     check_kept(job, strategy, skeleton)
     if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
-        check_attention(job, strategy, Place(device.type, _capability(device)))
+        place = Place(device.type, _capability(device))
+        check_precision(job, place)
+        check_attention(job, strategy, place)
+    emulates = host == device  # memory of the host alone: a CPU, or what stands for one
+    if job.task != "module":  # which is made anew on its device
+        use_fp8(skeleton, job, emulate=emulates)
     root = Root(skeleton, task_of(job))
     mesh = build_mesh(strategy, device.type)
     if gathers(strategy):
@@ -80,8 +86,11 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     if strategy.engine == "torch":
         parallelize(root, job, strategy, mesh)
     model = materialize(skeleton, device=device, job=job)
+    if job.task == "module":
+        use_fp8(model, job, emulate=emulates)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
     if reference is not None:
+        use_fp8(reference, job, emulate=emulates)
         is_away = strategy.reference == "offloaded"
         home = host if is_away else device
         fill_reference(reference, model, job, device=device, host=home)

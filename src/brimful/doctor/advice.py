@@ -203,9 +203,17 @@ def _fp8(seen: Seen) -> Iterator[Advice]:
     text = (
         f"plausible for {len(good)} of {len(shares)} linear layers: with a scale per tensor at "
         f"most {VANISHED:.0%} of weights and outputs vanish in e4m3 and of gradients in e5m2; the "
-        f"worst is {worst} with {shares[worst]:.1%}"
+        f"worst is {worst} with {shares[worst]:.1%}{_fp8_flags(shares)}"
     )
     yield Advice(topic="fp8", text=text, names=tuple(good), value=len(good) / len(shares))
+
+
+def _fp8_flags(shares: dict[str, float]) -> str:
+    """Say what to type: the recipe where most layers bear it, without those that do not."""
+    bad = dict.fromkeys(_kind(name) for name, share in shares.items() if share > VANISHED)
+    if 2 * sum(share > VANISHED for share in shares.values()) >= len(shares):
+        return ""
+    return f"; --precision fp8 --keep-fp32 {','.join(bad)}" if bad else "; --precision fp8"
 
 
 def _fp8_shares(seen: Seen) -> dict[str, float]:

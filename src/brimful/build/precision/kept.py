@@ -134,6 +134,11 @@ def without_borders() -> Iterator[None]:
         _is_crossed = before
 
 
+def crosses_borders() -> bool:
+    """Whether modules run in types of their own: outside of ``without_borders``."""
+    return _is_crossed
+
+
 def _without_autocast(given: Any) -> contextlib.AbstractContextManager[None]:
     tensors = (x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor))
     first = next(tensors, None)
