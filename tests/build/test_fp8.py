@@ -14,6 +14,7 @@ from brimful.build.precision.kept import without_borders
 from brimful.build.program import gradients, state_tensors
 from brimful.build.step import micro_step, train_step, update
 from brimful.errors import InputError, UnsupportedError
+from brimful.exact import exactness
 from brimful.job import check_job
 from brimful.kernel_support import Place, check_precision
 from brimful.strategy import FP8_MULTIPLE, check_strategy
@@ -238,3 +239,18 @@ def test_without_the_package_the_way_to_get_it_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'brimful\[fp8\]', or use bf16-mixed"):
         start()
+
+
+def test_the_size_of_a_micro_batch_moves_roundings_and_no_more():
+    found = []
+    for size in (4, 1):
+        job = make_job(precision="fp8", seq_len=32)
+        assert exactness(job, "micro_batch", size).how == ("exact" if size == 4 else "rounding")
+        program = build_program(job, make_strategy(micro_batch=size), CPU)
+        ids = torch.randint(0, 97, (4, 32), generator=torch.Generator().manual_seed(2))
+        batches = [Batch(rows, rows) for rows in ids.split(size)]
+        step = train_step(program, batches, num_targets=128, learning_rate=1e-3)
+        found.append((float(step.loss), float(step.grad_norm)))
+    assert found[0] != found[1]
+    assert found[0][0] == pytest.approx(found[1][0], rel=2e-3)
+    assert found[0][1] == pytest.approx(found[1][1], rel=2e-2)
