@@ -108,3 +108,49 @@ def bad_sample():
 
 
 NUMBER = 3
+
+
+class SquaringNorm(nn.Module):
+    """A norm that squares what it is given in its own type."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, hidden):
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        return self.weight * (hidden * torch.rsqrt(variance + 1e-6))
+
+
+def squaring():
+    """A classifier of rows that begins with such a norm."""
+    layers = {"cast": Narrowed(), "norm": SquaringNorm(8), "head": nn.Linear(8, NUM_CLASSES)}
+    model = nn.Sequential()
+    for name, layer in layers.items():
+        model.add_module(name, layer)
+
+    def rows(batch):
+        return torch.zeros(batch, 8), torch.zeros(batch, dtype=torch.int64)
+
+    return SimpleNamespace(model=model, loss=summed, sample=rows)
+
+
+class Narrowed(nn.Module):
+    """Hands on what it is given in the type that autocast computes in."""
+
+    def forward(self, hidden):
+        if torch.is_autocast_enabled(hidden.device.type):
+            return hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        return hidden
+
+
+def perceptron():
+    """Three layers, of which the last has as many rows as there are classes."""
+    model = nn.Sequential(
+        nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 32), nn.GELU(), nn.Linear(32, NUM_CLASSES)
+    )
+
+    def rows(batch):
+        return torch.zeros(batch, 32), torch.zeros(batch, dtype=torch.int64)
+
+    return SimpleNamespace(model=model, loss=summed, sample=rows)

@@ -9,7 +9,7 @@ what breaks other values. Dropout and every other noise is off, else no row woul
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from brimful.job import MODULE, Job
+from brimful.job import FP8, MODULE, Job
 
 Field = Literal[
     "micro_batch",
@@ -114,6 +114,8 @@ def _rows_together(job: Job) -> Found:
             "rounding",
             "llm-int8 leaves a column in fp16 where any row that runs with it has an outlier there",
         )
+    if job.precision == FP8:
+        yield "rounding", "fp8 scales a tensor by its largest number, of all rows that run together"
 
 
 def _recomputes(job: Job, checkpointing: str) -> Found:

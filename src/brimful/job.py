@@ -4,13 +4,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 from brimful.models.spec import ModelSpec
 
 Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
 Method = Literal["full", "lora", "dora", "qlora"]
 Precision = Literal[
-    "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master"
+    "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8"
 ]
 Optimizer = Literal["adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -18,8 +18,13 @@ Packing = Literal["wrapped", "none", "documents"]
 Base = Literal["same", "bf16", "fp16", "nf4", "nf4-double", "int8", "llm-int8"]
 Upcast = Literal["none", "norms", "all"]
 
+FP8: Precision = "fp8"
 SCALED: frozenset[Precision] = frozenset({"fp16-mixed", "fp16-master"})
 """Recipes whose loss is scaled, so that small gradients do not vanish in fp16."""
+IN_FP32: frozenset[Precision] = frozenset({"fp32", "tf32"})
+"""Recipes that hold and compute everything in fp32."""
+NARROW: frozenset[Precision] = frozenset({"bf16", "fp16"})
+"""Recipes that hold and compute everything in 16 bits."""
 QUANTIZED: frozenset[Base] = frozenset({"nf4", "nf4-double", "int8", "llm-int8"})
 """Bases that are held in fewer bits than any floating-point type that trains."""
 
@@ -114,6 +119,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         clip: Largest global gradient norm; 0 leaves gradients alone.
         seed: Seed of the initial weights and of the data order.
         preference: The loss of task ``dpo``; None for all others.
+        keep_fp32: Names of modules that are held and computed in fp32 though the recipe has 16
+            bits: last parts of their paths, such as ``norm`` or ``mlp.gate``.
     """
 
     model: ModelSpec
@@ -138,6 +145,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     clip: float
     seed: int
     preference: Preference | None = None
+    keep_fp32: tuple[str, ...] = ()
 
     @property
     def tokens_per_step(self) -> int:
@@ -211,6 +219,7 @@ def check_job(job: Job) -> Job:
 
     Raises:
         InputError: A size is absurd, or the sequence is longer than the model's positions.
+        UnsupportedError: This version does not train it.
     """
     for field in ("seq_len", "global_batch", "num_steps"):
         value = getattr(job, field)
@@ -234,7 +243,9 @@ def check_job(job: Job) -> Job:
         )
     _check_update(job)
     _check_loss_scale(job)
+    _check_kept(job)
     _check_adapter(job)
+    _check_fp8(job)
     _check_task(job)
     _check_preference(job)
     return job
@@ -274,6 +285,16 @@ def _check_loss_scale(job: Job) -> None:
         raise InputError(f"growth_interval={scale.growth_interval} is too few; give 1 or more")
 
 
+def _check_kept(job: Job) -> None:
+    if job.keep_fp32 and job.precision in IN_FP32:
+        raise InputError(
+            f"keep_fp32={','.join(job.keep_fp32)} has no meaning with precision={job.precision}, "
+            f"which keeps everything in fp32; leave it out"
+        )
+    if not all(job.keep_fp32):
+        raise InputError("keep_fp32 holds an empty name; give names of modules, such as norm")
+
+
 def _check_adapter(job: Job) -> None:
     adapter = job.adapter
     if (adapter is None) != (job.method == "full"):
@@ -299,6 +320,14 @@ def _check_adapter(job: Job) -> None:
         raise InputError(f"alpha={adapter.alpha} is out of range; give more than 0")
     if not adapter.targets:
         raise InputError("targets is empty, so nothing would be trained; use all-linear")
+
+
+def _check_fp8(job: Job) -> None:
+    if job.precision == FP8 and job.method != "full":
+        raise UnsupportedError(
+            f"precision={FP8} with method={job.method} is not run by this version, which converts "
+            f"layers that train; use method=full, or bf16-mixed"
+        )
 
 
 def _check_task(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Which attention kernel runs where: one table that planner, simulator and trainer read.
+"""Which attention kernel and which recipe runs where: what planner, simulator and trainer read.
 
 Knows the device by whose kernels it has (``cpu`` or ``cuda``) and its compute capability, and no
 torch. The rules are the first ones of PyTorch's ``sdp_utils.cpp`` (2.11 to 2.13); what depends on
@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from brimful.errors import UnsupportedError
-from brimful.job import Job, Precision
+from brimful.job import FP8, Job, Precision
 from brimful.strategy import Attention, Strategy
 
 HALF: frozenset[Precision] = frozenset({
-    "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master",
+    "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8",
 })  # fmt: skip
 """Recipes whose queries meet their keys in 16 bits."""
 AMPERE, BLACKWELL = 8.0, 12.1
 """The first and the last compute capability that FlashAttention-2 and cuDNN's kernel know."""
 MAXWELL, VOLTA = 5.0, 7.0
+FP8_SINCE = 8.9
+"""The first compute capability whose Tensor Cores multiply fp8: Ada."""
 FLASH_WIDTH, CUDNN_WIDTH, CUDNN_WIDTH_ON_HOPPER = 256, 128, 256
 HALF_MULTIPLE, FULL_MULTIPLE = 8, 4
 HOPPER = 9.0
@@ -54,6 +56,26 @@ def check_attention(job: Job, strategy: Strategy, place: Place) -> Strategy:
             f"{' or '.join(runnable(job, place))}"
         )
     return strategy
+
+
+def check_precision(job: Job, place: Place) -> Job:
+    """Return the job as it is, or say why its recipe cannot run in a place.
+
+    Args:
+        job: What is trained.
+        place: Where.
+
+    Raises:
+        UnsupportedError: With the reason and what to use instead.
+
+    Source: the capabilities of fp8 Tensor Cores (CUDA C++ Programming Guide); a CPU emulates.
+    """
+    if job.precision == FP8 and place.kernels == "cuda" and place.capability < FP8_SINCE:
+        raise UnsupportedError(
+            f"precision={FP8} cannot run here: GPUs have units for it from compute capability "
+            f"{FP8_SINCE} on, not {place.capability}; use bf16-mixed, or fp16-mixed before {AMPERE}"
+        )
+    return job
 
 
 def runnable(job: Job, place: Place) -> tuple[Attention, ...]:

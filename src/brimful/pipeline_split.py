@@ -7,7 +7,7 @@ dimensions and no torch; ``build.parallel.stages`` cuts it.
 from typing import Literal, NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import QUANTIZED, Job
+from brimful.job import FP8, QUANTIZED, Job
 from brimful.models.spec import ModelSpec
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
@@ -139,6 +139,12 @@ def _check_kind(job: Job, split: Split) -> None:
             f"pp={split.pp} is not run for {name} (model_type={kind}, task={job.task}): this "
             f"version cuts {', '.join(sorted(STAGED_DECODERS))} as {' and '.join(STAGED_TASKS)}; "
             f"use pp=1"
+        )
+    beside = {f"precision={job.precision}": job.precision == FP8, "keep_fp32": bool(job.keep_fp32)}
+    if refused := [what for what, is_asked in beside.items() if is_asked]:
+        raise UnsupportedError(
+            f"pp={split.pp} with {' and '.join(refused)} is not run by this version; use pp=1, or "
+            f"leave that out"
         )
     if job.adapter is not None and job.adapter.base in QUANTIZED:
         raise UnsupportedError(

@@ -9,7 +9,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
-from brimful.job import PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
 from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.tensor_split import check_tensor
 
@@ -47,6 +47,8 @@ DEEPSPEED_OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "adamw-foreach", "sgd")
 DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
 DEEPSPEED_SCALING = (2.0, 0.5)
 """By what its loss scale grows and shrinks."""
+FP8_MULTIPLE = 16
+"""Of rows and columns of fp8 products; tested equal to ``build.precision.fp8``."""
 _FIELDS: tuple[Field, ...] = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "reference",
 )  # fmt: skip
@@ -215,6 +217,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
             f"loss_chunks={strategy.loss_chunks} cannot cut the {tokens} tokens of a micro-batch; "
             f"use 1 to {tokens}"
         )
+    _check_rows(job, tokens)
     _check_pipeline(job, strategy)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
     _check_exact(job, strategy)
@@ -273,12 +276,15 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         f"engine={strategy.engine}": strategy.engine != "torch",
         f"offload={strategy.offload}": strategy.offload != "none",
         f"optimizer={job.optimizer} and precision={job.precision}": not _updates_shards(job),
+        f"keep_fp32={','.join(job.keep_fp32)}": bool(job.keep_fp32),
+        f"precision={FP8}": job.precision == FP8,
     }
     for what, takes_none in beside.items():
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero=3, engine=torch, offload=none and optimizer=adamw"
+                f"matrices there; use zero=3, engine=torch, offload=none and optimizer=adamw, "
+                f"another precision than fp8, and no keep_fp32"
             )
 
 
@@ -301,6 +307,12 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
         raise UnsupportedError(
             f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
             f"which shard the masters too"
+        )
+    if zero == 1 and job.keep_fp32 and job.precision in NARROW:
+        raise UnsupportedError(
+            f"zero=1 with keep_fp32={','.join(job.keep_fp32)} and precision={job.precision} is not "
+            f"run by this version, as torch's ZeRO-1 takes parameters of one type; use zero 0, 2 "
+            f"or 3, or {job.precision}-mixed"
         )
     if gathers(strategy) and job.adapter is not None and job.adapter.base in UNSHARDED:
         raise UnsupportedError(
@@ -390,8 +402,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
 def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
     """Yield what of a job DeepSpeed is not given, and what to use instead."""
     zero = strategy.zero
-    if job.precision not in DEEPSPEED_PRECISIONS:
-        yield f"precision={job.precision}", f"use {' or '.join(DEEPSPEED_PRECISIONS)}"
+    yield from _refused_types(job)
     if job.optimizer not in DEEPSPEED_OPTIMIZERS:
         why = "whose blocks are not those of flattened parameters"
         yield f"optimizer={job.optimizer}, {why},", f"use {' or '.join(DEEPSPEED_OPTIMIZERS)}"
@@ -410,6 +421,13 @@ def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, s
     if strategy.accumulate != fits and num_micro_batches(job, strategy) > 1:
         yield f"accumulate={strategy.accumulate} with zero={zero}", f"use accumulate={fits}"
     yield from _refused_scale(job)
+
+
+def _refused_types(job: Job) -> Iterator[tuple[str, str]]:
+    if job.precision not in DEEPSPEED_PRECISIONS:
+        yield f"precision={job.precision}", f"use {' or '.join(DEEPSPEED_PRECISIONS)}"
+    if job.keep_fp32:
+        yield f"keep_fp32={','.join(job.keep_fp32)}", "leave it out"
 
 
 def _refused_scale(job: Job) -> Iterator[tuple[str, str]]:
@@ -455,6 +473,15 @@ def _divisors(number: int, *, near: int) -> str:
     small = [n for n in range(1, min(number, 4096) + 1) if not number % n]
     chosen = sorted(sorted(small, key=lambda n: abs(n - near))[:_MAX_CHOICES])
     return ", ".join(map(str, chosen))
+
+
+def _check_rows(job: Job, tokens: int) -> None:
+    """Refuse rows that fp8 products cannot add over; those of samples are filled up."""
+    if job.precision == FP8 and job.packing != "none" and tokens % FP8_MULTIPLE:
+        raise InputError(
+            f"micro_batch x seq_len is {tokens} tokens and precision={FP8} multiplies multiples of "
+            f"{FP8_MULTIPLE}; use a seq_len that is one, or packing=none"
+        )
 
 
 def _check_exact(job: Job, strategy: Strategy) -> None:

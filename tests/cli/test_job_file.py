@@ -54,3 +54,14 @@ def test_an_unknown_key_names_the_nearest(tmp_path):
 def test_a_value_that_no_flag_takes_is_refused(tmp_path, line):
     with pytest.raises((FileFormatError, UnknownNameError), match="job"):
         spell(tmp_path, f"model: m\n{line}")
+
+
+def test_every_option_of_a_recipe_can_be_written_down(tmp_path):
+    text = (
+        "model: m\nprecision: fp16-mixed\nkeep_fp32: [norm, lm_head]\ninitial_scale: 1024\n"
+        "growth_factor: 4\nbackoff_factor: 0.25\ngrowth_interval: 100\n"
+    )
+    flags = ("--keep-fp32=norm,lm_head", "--initial-scale=1024", "--growth-factor=4",
+        "--backoff-factor=0.25", "--growth-interval=100")  # fmt: skip
+    for verb in ("estimate", "plan", "simulate", "train"):
+        assert set(flags) <= set(spell(tmp_path, text, verb=verb)), verb

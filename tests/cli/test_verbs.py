@@ -17,6 +17,7 @@ INPUTS = {
         *("num_steps", "learning_rate", "warmup_steps", "weight_decay", "clip", "seed"),
         *("weights", "adapter", "loss_scale", "beta1", "beta2", "epsilon", "packing", "schedule"),
         "preference",
+        "keep_fp32",
     },
     "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
     "strategy": {

@@ -108,6 +108,42 @@ def test_a_healthy_run_has_advice_and_no_findings():
     assert msgspec.json.decode(msgspec.json.encode(examined), type=type(examined)) == examined
 
 
+def test_advice_says_what_to_type():
+    (logits,) = [a for a in look(make_program("fp16-mixed")).advice if a.names == ("lm_head",)]
+    assert logits.topic == "keep fp32"
+    assert logits.text.endswith("; --keep-fp32 lm_head")
+
+
+def test_advice_on_fp8_names_the_recipe_and_what_to_leave_out():
+    import torch
+
+    program = make_program("fp32")
+    (plain,) = [a for a in look(program).advice if a.topic == "fp8"]
+    assert plain.value == 1
+    assert plain.text.endswith("; --precision fp8")
+    program = make_program("fp32")
+    with torch.no_grad():  # one number that the others vanish beside
+        program.model.base_model.layers[1].mlp.down_proj.weight[0, 0] = 1e9
+    (spoilt,) = [a for a in look(program, num=1).advice if a.topic == "fp8"]
+    assert spoilt.value < 1
+    assert "--precision fp8 --keep-fp32 " in spoilt.text
+    assert "down_proj" in spoilt.text.rpartition("--keep-fp32 ")[2]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16-mixed"])
+def test_what_is_kept_in_fp32_is_as_wide_as_the_rest_in_the_wide_run(precision):
+    """Its border would round to fp32 there, or narrow what goes out."""
+    plain = look(make_program(precision)).seen.compared
+    kept = look(make_program(precision, keep_fp32=("mlp", "norm"))).seen.compared
+    assert plain.wide == kept.wide == "fp64"
+    pairs = list(zip(plain.plain, kept.plain, strict=True))
+    for one, other in pairs:
+        assert (one.kind, one.name) == (other.kind, other.name)
+        if one.kind == "activation":
+            assert other.largest == pytest.approx(one.largest, rel=0.02)
+    assert kept.recipe != plain.recipe
+
+
 def test_a_step_that_fails_ends_it_and_is_named_with_its_operation():
     import torch
 

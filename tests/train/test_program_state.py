@@ -5,6 +5,7 @@ import pytest
 from tests.train.programs import build, nudge, progress, same, weights, with_optimizer
 
 from brimful.errors import FileFormatError, UnsupportedError
+from float8 import NEEDS_TORCHAO
 
 pytestmark = pytest.mark.torch
 
@@ -73,6 +74,7 @@ def masters(trained):
     return Masters(trained)
 
 
+KEPT = (("bf16", ("norm", "mlp")), ("bf16-master", ("norm", "lm_head")), ("bf16-mixed", ("mlp",)))
 OPTIMIZERS = (adamw, adamw_foreach, sgd, plain_sgd, adafactor, averaging, adamw_8bit, masters)
 
 
@@ -90,6 +92,17 @@ def go_on_in_a_fresh_process(make, plan, folder):
         nudge(program, seed)
         nudge(fresh, seed)
     return program, fresh, path
+
+
+@pytest.mark.parametrize(("precision", "keep"), [
+    *KEPT, pytest.param("fp8", ("down_proj",), marks=NEEDS_TORCHAO),
+])  # fmt: skip
+def test_parameters_of_two_types_go_on_bit_for_bit(plan_with, tmp_path, precision, keep):
+    plan = plan_with(precision=precision, keep_fp32=keep)
+    program, fresh, _ = go_on_in_a_fresh_process(build, plan, tmp_path)
+    assert same(weights(program), weights(fresh))
+    pairs = zip(program.model.parameters(), fresh.model.parameters(), strict=True)
+    assert all(one.dtype == other.dtype for one, other in pairs)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -17,21 +17,16 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from brimful.build.experts import targets_as_named
+from brimful.build.module_paths import ends_in
 from brimful.build.parallel.own import whole
-from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
-from brimful.job import QUANTIZED, Adapter, Job, Precision, Task
+from brimful.job import QUANTIZED, Adapter, Job, Task
 
 ALL_LINEAR = "all-linear"
 NAME = "default"
 """What PEFT calls an adapter that nobody named."""
-_AUTOCAST: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed"})
-_COMPUTED: dict[Precision, torch.dtype] = {
-    "bf16-mixed": torch.bfloat16,
-    "fp16-mixed": torch.float16,
-}
-"""The type of products where it is not that of the parameters."""
 _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TASK_TYPE: dict[Task, str | None] = {
     "causal-lm": "CAUSAL_LM",
@@ -49,7 +44,7 @@ def base_dtype(job: Job) -> torch.dtype:
     own = PARAMETER_DTYPE[job.precision]
     if job.adapter is None or job.adapter.base == "same":
         return own
-    return _NAMED.get(job.adapter.base) or _COMPUTED.get(job.precision, own)
+    return _NAMED.get(job.adapter.base) or COMPUTE_DTYPE.get(job.precision, own)
 
 
 def adapter_dtype(job: Job) -> torch.dtype:
@@ -103,7 +98,7 @@ def _require_peft() -> None:
 
 
 def _check_upcast(job: Job, adapter: Adapter) -> None:
-    joins = job.precision in _AUTOCAST or base_dtype(job) == torch.float32
+    joins = job.precision in COMPUTE_DTYPE or base_dtype(job) == torch.float32
     if adapter.upcast != "none" and not joins:
         raise InputError(
             f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "
@@ -115,38 +110,34 @@ def _check_upcast(job: Job, adapter: Adapter) -> None:
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     """List the paths of the layers that get an adapter."""
     linear = [name for name, m in model.named_modules() if isinstance(m, (nn.Linear, Conv1D))]
-    heads = _paths_of(model, _heads(model))
-    candidates = [n for n in linear if n not in heads and not _ends(n, adapter.trained_modules)]
+    heads = paths_of(model, output_layers(model))
+    candidates = [n for n in linear if n not in heads and not ends_in(n, adapter.trained_modules)]
     if adapter.targets == (ALL_LINEAR,):
         return candidates
     for target in adapter.targets:
-        if not any(_ends(name, (target,)) for name in candidates):
+        if not any(ends_in(name, (target,)) for name in candidates):
             known = {name.rpartition(".")[2] for name in candidates} | {ALL_LINEAR}
             more = f"(the linear layers of this model are {', '.join(sorted(known))})"
             raise unknown_name("adapter target", target, known, more=more)
-    return [name for name in candidates if _ends(name, adapter.targets)]
+    return [name for name in candidates if ends_in(name, adapter.targets)]
 
 
-def _ends(name: str, ends: Iterable[str]) -> bool:
-    """Whether a path ends in one of some names, as PEFT matches them."""
-    return any(name == end or name.endswith(f".{end}") for end in ends)
-
-
-def _heads(model: nn.Module) -> list[nn.Module]:
+def output_layers(model: nn.Module) -> list[nn.Module]:
     """List the layers that turn states into outputs; by its place where the class has no word."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1:] if head is None else []
     return [head] if head is not None else last
 
 
-def _paths_of(model: nn.Module, chosen: list[nn.Module]) -> set[str]:
+def paths_of(model: nn.Module, chosen: list[nn.Module]) -> set[str]:
+    """Return under which paths a model holds some modules."""
     return {name for name, m in model.named_modules() if any(m is one for one in chosen)}
 
 
 def _check_trained(model: nn.Module, adapter: Adapter) -> None:
     names = [name for name, _ in model.named_modules() if name]
     for trained in adapter.trained_modules:
-        if not any(_ends(name, (trained,)) for name in names):
+        if not any(ends_in(name, (trained,)) for name in names):
             known = {last for name in names if not (last := name.rpartition(".")[2]).isdigit()}
             raise unknown_name("trained module", trained, known)
 
@@ -156,12 +147,12 @@ def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
 
     Source: ``get_keys_to_not_convert`` of ``transformers/quantizers/base.py``.
     """
-    heads = _paths_of(model, _heads(model))
+    heads = paths_of(model, output_layers(model))
     whole = {*heads, *_tied(model), _last(model)}
 
     def keeps(name: str) -> bool:
         return name in whole or any(
-            _ends(name[:end], adapter.trained_modules) for end in _ends_of_parts(name)
+            ends_in(name[:end], adapter.trained_modules) for end in _ends_of_parts(name)
         )
 
     swap(model, adapter.base, dtype=base_dtype(job), keeps=keeps)
@@ -210,12 +201,12 @@ def _inject(model: nn.Module, job: Job, adapter: Adapter, targets: list[str]) ->
 def _shortest(targets: list[str], modules: Iterable[str]) -> list[str]:
     """Spell targets by their last parts where these name no other module: ``q_proj``."""
     last = sorted({name.rpartition(".")[2] for name in targets})
-    return last if {name for name in modules if _ends(name, last)} == set(targets) else targets
+    return last if {name for name in modules if ends_in(name, last)} == set(targets) else targets
 
 
 def _set_types(model: nn.Module, job: Job, adapter: Adapter) -> None:
     """Give every parameter on ``meta`` its type; biases of quantised layers keep theirs."""
-    autocast = job.precision in _AUTOCAST
+    autocast = job.precision in COMPUTE_DTYPE
     for name, module in model.named_modules():
         if ".modules_to_save" in name:
             dtype = adapter_dtype(job) if autocast else base_dtype(job)

@@ -8,6 +8,8 @@ from torch import nn
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
 from brimful.build.exactness import check_built
+from brimful.build.fp8_layers import use_fp8
+from brimful.build.keep_fp32 import check_kept
 from brimful.build.model import materialize
 from brimful.build.optimizers import build_optimizer
 from brimful.build.parallel import build_mesh, parallelize, parted, settle
@@ -19,7 +21,7 @@ from brimful.build.reference import fill_reference, offload, reference_skeleton
 from brimful.build.root import Root
 from brimful.build.tasks import task_of
 from brimful.job import Job
-from brimful.kernel_support import Place, check_attention
+from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.strategy import Strategy, gathers
 
 if TYPE_CHECKING:
@@ -74,8 +76,14 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         host: Where a reference is kept that is offloaded.
     """
     check_built(job, strategy, skeleton)
+    check_kept(job, strategy, skeleton)
     if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
-        check_attention(job, strategy, Place(device.type, _capability(device)))
+        place = Place(device.type, _capability(device))
+        check_precision(job, place)
+        check_attention(job, strategy, place)
+    emulates = host == device  # memory of the host alone: a CPU, or what stands for one
+    if job.task != "module":  # which is made anew on its device
+        use_fp8(skeleton, job, emulate=emulates)
     root = Root(skeleton, task_of(job))
     mesh = build_mesh(strategy, device.type)
     if gathers(strategy):
@@ -84,8 +92,11 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     if strategy.engine == "torch":
         called = parallelize(root, job, strategy, mesh)
     model = materialize(skeleton, device=device, job=job)
+    if job.task == "module":
+        use_fp8(model, job, emulate=emulates)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
     if reference is not None:
+        use_fp8(reference, job, emulate=emulates)
         is_away = strategy.reference == "offloaded"
         home = host if is_away else device
         fill_reference(reference, model, job, device=device, host=home)

@@ -15,18 +15,20 @@ from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
+from brimful.build.keep_fp32 import keep_fp32
 from brimful.build.logits import LogitStep, mark_head
 from brimful.build.parallel.draw import DrawnWhole
 from brimful.build.parallel.own import own_memory, region_of
 from brimful.build.parallel.stages import absent_modules, forget_absent, tie_absent
 from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.precision.kept import find_kept, hold
 from brimful.build.quantize import fill, full_shape, is_quantized
 from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
 from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, gathers
 
 _RANDOM = re.compile(r"dropout|pdrop|drop_path|layerdrop|jitter_noise|drop_rate|droprate")
 """Names of configuration fields that are probabilities or noises of training."""
@@ -71,7 +73,7 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     adapted = adapt(skeleton, job)
     if steps:
         mark_head(adapted.get_output_embeddings(), steps)
-    return adapted
+    return keep_fp32(adapted, job, is_gathered=gathers(strategy))
 
 
 def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> nn.Module:
@@ -219,7 +221,10 @@ def _build_on(skeleton: UserModule, device: torch.device, job: Job) -> None:
     """Build the user's module on the device, by the user's own code."""
     with torch.device(device):
         skeleton.adopt(make(skeleton.name))
-    skeleton.model = without_dropout(skeleton.model.to(PARAMETER_DTYPE[job.precision]))
+    kept = find_kept(skeleton, job.keep_fp32)
+    hold(skeleton, PARAMETER_DTYPE[job.precision], besides=kept.values())
+    keep_fp32(skeleton, job)
+    skeleton.model = without_dropout(skeleton.model)
     checkpoint = _checkpoint_of(skeleton.model, job)
     if checkpoint is not None:
         load(checkpoint)

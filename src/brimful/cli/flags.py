@@ -228,6 +228,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     _add_choice(add, "--task", tasks, "what the model is made for")
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
     _add_choice(add, "--precision", get_args(Precision), defaults.PRECISION)
+    add("--keep-fp32", metavar="NAMES", help="modules in fp32 though the recipe has 16 bits")
     _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
     _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)
     packings = get_args(Packing)
@@ -460,10 +461,10 @@ _ADAPTER = (
 _PREFERENCE = ("dpo_beta", "label_smoothing")
 _LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
-    "task", "method", "precision", "optimizer", "schedule", "packing", "weights", "vocab_size",
-    "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate", "warmup_steps",
-    "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER, *_LOSS_SCALE,
-    *_PREFERENCE,
+    "task", "method", "precision", "keep_fp32", "optimizer", "schedule", "packing", "weights",
+    "vocab_size", "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate",
+    "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER,
+    *_LOSS_SCALE, *_PREFERENCE,
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
@@ -535,6 +536,7 @@ def job_from(args: argparse.Namespace) -> Job:
             clip=_or(args.clip, defaults.CLIP),
             seed=_or(args.seed, defaults.SEED),
             preference=_preference_from(args, task),
+            keep_fp32=_names(args.keep_fp32),
         )
     )
 

@@ -264,7 +264,10 @@ def _elsewhere(run: "Callable[[A], R]", given: "A") -> "R":
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+    from brimful.quiet import quiet_libraries
+
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=quiet_libraries) as process:
         return process.submit(run, given).result()
 
 

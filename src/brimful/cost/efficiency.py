@@ -16,9 +16,9 @@ import numpy as np
 
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.job import Job, Precision
+from brimful.job import FP8, Job, Precision
 
-MatrixType = Literal["fp32", "tf32", "fp16", "bf16"]
+MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 _FOLDER = "data/efficiency"
 
 
@@ -28,7 +28,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         capabilities: CUDA compute capabilities of the generation.
         matrix_shares: Of the dense rate of a type, in the largest products; a type that is not
-            there has no units.
+            there has no units, or was fitted to no run (fp8).
         half_width: Width at which wide and many products are half as fast; 0: all are alike.
         half_tokens: The same for tokens.
         attention_share: Of the dense rate, in fused attention.
@@ -119,6 +119,8 @@ def matrix_type(device: Device, precision: Precision) -> MatrixType:
         return "fp32"
     if precision == "tf32":
         return "tf32"
+    if precision == FP8:
+        return "fp8"
     return "fp16" if precision.startswith("fp16") else "bf16"
 
 

@@ -12,6 +12,7 @@ from brimful.cost.programs import (
     HALF,
     ONE_KERNEL_GELU,
     SAME_CODE,
+    TRACED_AS,
     TRACED_ATTENTIONS,
     program_of,
     tuning_of,
@@ -96,6 +97,8 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         f"packing={job.packing}": job.packing in PACKINGS,
         f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
         f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
+        f"precision={job.precision}": job.precision in TRACED_AS,
+        f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
         **_architecture(job),
     }
     missing = [setting for setting, is_covered in covered.items() if not is_covered]

@@ -7,7 +7,7 @@ one profile (``profiles.py``).
 
 from typing import Literal, NamedTuple
 
-from brimful.job import QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.job import IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Recompute
 
@@ -42,7 +42,8 @@ TRACED_AS: dict[Precision, Precision] = {
     "bf16-mixed": "bf16-mixed",
     "fp16-mixed": "bf16-mixed",
 }
-"""By whose profile a recipe is predicted: the same allocations but for the name of a type."""
+"""By whose profile a recipe is predicted: the same allocations but for the name of a type. Products
+in fp8 were not traced."""
 TRACED_PRECISIONS: tuple[Precision, ...] = tuple(dict.fromkeys(TRACED_AS.values()))
 TRACED_ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
 HALF: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed"})
@@ -215,7 +216,7 @@ def code_of(spec: ModelSpec) -> str:
 
 def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:
     """Whether grouped heads are attended to by the written-out formula."""
-    return attention == "eager" or (TRACED_AS[precision] == "fp32" and kernels == "cuda")
+    return attention == "eager" or (precision in IN_FP32 and kernels == "cuda")
 
 
 def untraced_attention(
@@ -238,7 +239,7 @@ def untraced_attention(
             f"profile covers that with eager attention; use --attention sdpa, or brimful plan, "
             f"which traces it"
         )
-    flash = attention == "sdpa" and kernels == "cuda" and TRACED_AS[precision] != "fp32"
+    flash = attention == "sdpa" and kernels == "cuda" and precision not in IN_FP32
     multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
     if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
         return (

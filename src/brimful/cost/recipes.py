@@ -42,4 +42,5 @@ RECIPES: dict[Precision, Recipe] = {
     "fp16-mixed": _FP32,
     "bf16-master": _MASTER,
     "fp16-master": _MASTER,
+    "fp8": _FP32,
 }

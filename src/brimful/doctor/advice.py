@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from brimful.doctor.formats import FORMATS, FormatName
-from brimful.doctor.records import Kind, Row
+from brimful.doctor.records import BATCH, LOSS, Kind, Row
 from brimful.doctor.seen import Seen
 from brimful.doctor.spectrum import Spectrum, added
 from brimful.job import LossScale
@@ -51,6 +51,7 @@ _RAGGED = 4.0
 _NOT_LINEAR = re.compile(r"embed|norm|ln_|lm_head|wte|wpe|score|classifier|router", re.IGNORECASE)
 _LOGITS = re.compile(r"(lm_head|score|classifier|router|gate)$")
 _SHOWN = 3
+_NO_MODULES = frozenset({BATCH, LOSS})
 
 
 def advise(
@@ -119,7 +120,7 @@ def _keep_fp32(seen: Seen) -> Iterator[Advice]:
         name, row = next(iter(norms.items()))
         text = (
             f"the variance of {_names(norms)}: {name} is given {row.largest:.4g}, whose square "
-            f"{row.largest**2:.4g} is more than fp16's 65504"
+            f"{row.largest**2:.4g} is more than fp16's 65504{_flag(norms)}"
         )
         yield Advice(topic="keep fp32", text=text, names=tuple(norms))
     logits = _largest(seen, "activation", lambda row: bool(_LOGITS.search(row.name)))
@@ -128,7 +129,7 @@ def _keep_fp32(seen: Seen) -> Iterator[Advice]:
         text = (
             f"softmax and loss over {_names(logits)}: logits of {row.largest:.4g} are "
             f"{_resolution('bf16', row.largest):.2g} apart in bf16 and "
-            f"{_resolution('fp16', row.largest):.2g} in fp16"
+            f"{_resolution('fp16', row.largest):.2g} in fp16{_flag(logits)}"
         )
         yield Advice(topic="keep fp32", text=text, names=tuple(logits))
     narrow = _largest(seen, "activation", lambda row: _room(row) < SAFE_DOUBLINGS)
@@ -136,7 +137,7 @@ def _keep_fp32(seen: Seen) -> Iterator[Advice]:
         name, row = next(iter(narrow.items()))
         text = (
             f"{_names(narrow)}: {name} returns {row.largest:.4g}, {_room(row):.1f} doublings below "
-            f"65504"
+            f"65504{_flag(narrow)}"
         )
         yield Advice(topic="keep fp32", text=text, names=tuple(narrow))
 
@@ -202,9 +203,17 @@ def _fp8(seen: Seen) -> Iterator[Advice]:
     text = (
         f"plausible for {len(good)} of {len(shares)} linear layers: with a scale per tensor at "
         f"most {VANISHED:.0%} of weights and outputs vanish in e4m3 and of gradients in e5m2; the "
-        f"worst is {worst} with {shares[worst]:.1%}"
+        f"worst is {worst} with {shares[worst]:.1%}{_fp8_flags(shares)}"
     )
     yield Advice(topic="fp8", text=text, names=tuple(good), value=len(good) / len(shares))
+
+
+def _fp8_flags(shares: dict[str, float]) -> str:
+    """Say what to type: the recipe where most layers bear it, without those that do not."""
+    bad = dict.fromkeys(_kind(name) for name, share in shares.items() if share > VANISHED)
+    if 2 * sum(share > VANISHED for share in shares.values()) >= len(shares):
+        return ""
+    return f"; --precision fp8 --keep-fp32 {','.join(bad)}" if bad else "; --precision fp8"
 
 
 def _fp8_shares(seen: Seen) -> dict[str, float]:
@@ -257,6 +266,18 @@ def _names(rows: dict[str, Row]) -> str:
     names = list(rows)
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _flag(rows: dict[str, Row]) -> str:
+    """Say what to type, by the kinds of modules: what a block has, every block has."""
+    kinds = dict.fromkeys(_kind(name) for name in rows if name not in _NO_MODULES)
+    return f"; --keep-fp32 {','.join(kinds)}" if kinds else ""
+
+
+def _kind(name: str) -> str:
+    """Return the last part of a path, with what is before it where that is a number."""
+    parts = name.split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
 
 
 def _power(scale: float) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 
 from brimful.build.batch import Batch
 from brimful.build.parallel import sync_gradients
+from brimful.build.precision.kept import without_borders
 from brimful.build.program import Program
 from brimful.build.step import micro_step
 from brimful.doctor.ops import BadOps
@@ -160,11 +161,11 @@ def compare(program: Program, step: PlainStep) -> Compared | None:
 
 
 def _plain(program: Program, step: PlainStep, dtype: torch.dtype) -> tuple[Row, ...]:
-    job = msgspec.structs.replace(program.job, precision="fp32", loss_scale=None)
+    job = msgspec.structs.replace(program.job, precision="fp32", loss_scale=None, keep_fp32=())
     plain = dataclasses.replace(program, job=job, scaler=None)
     batches = [_with_inputs(batch, dtype) for batch in step.micro_batches]
     wide = PlainStep(micro_batches=batches, num_targets=step.num_targets)
-    with _widened(program.model, dtype):
+    with _widened(program.model, dtype), without_borders():
         return watch_without_update(plain, wide, loss_scale=None).rows
 
 

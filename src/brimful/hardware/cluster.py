@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from brimful.errors import InputError
-from brimful.job import Precision
+from brimful.job import FP8, Precision
 
 
 class MatrixRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +98,8 @@ def matrix_rate(device: Device, precision: Precision) -> float:
     """Return the rate in FLOP/s at which this recipe's matrix products run; 0 is unknown.
 
     On a CPU fp16 is unknown: bf16 has units there that fp16 lacks on many. A GPU without units for
-    bf16 emulates it, slowly and at a rate that no datasheet says: unknown too.
+    bf16 emulates it, slowly and at a rate that no datasheet says: unknown too. So is fp8 on a CPU,
+    which multiplies in fp32 what was rounded.
     """
     rates = device.matrix_flops_per_s
     if precision == "fp32":
@@ -107,6 +108,8 @@ def matrix_rate(device: Device, precision: Precision) -> float:
         return _tf32_rate(device)
     if precision.startswith("fp16"):
         return _fp16_rate(device)
+    if precision == FP8:
+        return rates.fp8 or 0.0
     return rates.bf16
 
 

@@ -23,10 +23,9 @@ from brimful.cost.family import (
 )
 from brimful.cost.memory import family_steps, profile_for, step_memory, step_sizes
 from brimful.cost.profiles import Group, Profile, Run
-from brimful.cost.programs import TRACED_AS
 from brimful.cost.trajectory import Array, follow
 from brimful.hardware.cluster import Device
-from brimful.job import Job
+from brimful.job import IN_FP32, Job
 from brimful.plan import Estimate
 from brimful.published.rows import LossCopies
 from brimful.rungs import GATHERED, ITEM_NAMES, LOGITS
@@ -49,7 +48,7 @@ def copied_logits_bytes(job: Job, loss: LossCopies, *, micro_batch: int) -> int:
         micro_batch: Sequences, B.
     """
     vocab, tokens = job.model.vocab_size, micro_batch * job.seq_len
-    is_held = loss == "copied" and TRACED_AS[job.precision] != "fp32"
+    is_held = loss == "copied" and job.precision not in IN_FP32
     shifted = micro_batch * (job.seq_len - 1)
     return vocab * (tokens * (is_held * _HALF_BYTES + _FP32_BYTES) + shifted * 2 * _FP32_BYTES)
 

@@ -51,6 +51,7 @@ def full(subject: Subject, precision: Precision) -> Job:
         optimizer="adamw",
         precision=precision,
         loss_scale=None,
+        keep_fp32=(),
     )
 
 

@@ -32,7 +32,8 @@ class Attempt(NamedTuple):
         peak_bytes: Its simulated peak of live bytes.
         short_bytes: By how much it does not fit; 0 where it does. On a GPU the caching allocator
             decides, so that a peak within the limit may be short too.
-        step_s: Predicted seconds of a step; None where the device's rates are unknown.
+        step_s: Predicted seconds of a step; None where the device's rates are unknown, or
+            where modules are kept in fp32.
     """
 
     strategy: Strategy
@@ -64,7 +65,12 @@ def attempt(job: Job, cluster: Cluster, strategy: Strategy) -> Attempt:
     recording = record_whole(job, strategy, record)
     peak_bytes = int(recording.live_bytes().max())
     work = step_work(recording, num_micro_batches(job, strategy))
-    seconds = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
+    # Products of kept modules run at another rate, and the tape does not tell them apart.
+    seconds = (
+        None
+        if job.keep_fp32
+        else step_seconds(work, job, device, size_of(job, strategy.micro_batch))
+    )
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,

@@ -21,7 +21,7 @@ from brimful.cost.shards import largest_share
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.kernel_support import Place, check_attention
+from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
@@ -147,7 +147,9 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         then: What the program does behind them, in order (``simulate.phases``).
         rank: As for ``simulate``.
     """
-    check_attention(job, strategy, Place(imitate, capability))
+    place = Place(imitate, capability)
+    check_precision(job, place)
+    check_attention(job, strategy, place)
     check_simulated(strategy)
     device.register()
     start = time.perf_counter()

@@ -49,6 +49,7 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
+    is_cut = is_cut or _names_blocks(job)
     if is_staged or is_short or is_cut or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
     if stack is None or not _is_uniform(job.model):
@@ -72,6 +73,11 @@ def _is_uniform(model: ModelSpec) -> bool:
 def _is_alike(strategy: Strategy, num_blocks: int) -> bool:
     """Whether every block is run in the same way."""
     return num_checkpointed(strategy, num_layers=num_blocks) in {0, num_blocks}
+
+
+def _names_blocks(job: Job) -> bool:
+    """Whether a module is kept in fp32 that has a number in its path, so that blocks differ."""
+    return any(part.isdigit() for name in job.keep_fp32 for part in name.split("."))
 
 
 def _of_any_depth(strategy: Strategy, num_blocks: int) -> str:

@@ -18,6 +18,7 @@ from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
 from brimful.build.parallel.stages import held_dtype
 from brimful.build.precision import PARAMETER_DTYPE
+from brimful.build.precision.kept import returned_by
 from brimful.build.program import Program
 from brimful.strategy import Attention
 
@@ -94,4 +95,5 @@ def _score_dtype(program: Program) -> torch.dtype:
     if torch.is_autocast_enabled(kind):
         lowered: torch.dtype = torch.get_autocast_dtype(kind)
         return lowered
-    return held_dtype(program.model.get_input_embeddings())
+    embedding = program.model.get_input_embeddings()
+    return returned_by(embedding) or held_dtype(embedding)

@@ -25,10 +25,10 @@ from torch.distributed.pipelining import (
 from brimful.build.batch import Batch
 from brimful.build.gradient_clip import Row
 from brimful.build.parallel.place import row_group
-from brimful.build.parallel.shard import COMPUTE_DTYPE
 from brimful.build.parallel.stages import Share, StagePart, held_dtype
 from brimful.build.parallel.tied import Tied, add_up, tied_ends
 from brimful.build.phases import phase
+from brimful.build.precision import COMPUTE_DTYPE
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.pipeline_split import ONE_STAGE, Schedule

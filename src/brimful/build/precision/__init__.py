@@ -26,10 +26,18 @@ TECHNIQUES: dict[Precision, Technique] = {
     "fp16-mixed": autocast(torch.float16),
     "bf16-master": plain(torch.bfloat16, has_masters=True),
     "fp16-master": plain(torch.float16, has_masters=True),
+    "fp8": autocast(torch.bfloat16),  # and products by ``fp8.py``
 }
 PARAMETER_DTYPE: dict[Precision, torch.dtype] = {
     name: technique.held for name, technique in TECHNIQUES.items()
 }
+
+COMPUTE_DTYPE: dict[Precision, torch.dtype] = {
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+    "fp8": torch.bfloat16,
+}
+"""The type of what is computed where autocast makes it another one than that of the parameters."""
 
 
 def forward_context(

@@ -1,0 +1,33 @@
+"""Which linear layers of a model the fp8 recipe converts."""
+
+from torch import nn
+
+from brimful.build.adapters import output_layers, paths_of
+from brimful.build.precision import fp8
+from brimful.build.precision.kept import find_kept
+from brimful.job import FP8, Job
+
+
+def use_fp8(model: nn.Module, job: Job, *, emulate: bool) -> nn.Module:
+    """Convert what the recipe says, in place: all linear layers but the head and what is kept.
+
+    Args:
+        model: On any device, before it is sharded.
+        job: One of another recipe leaves the model as it is.
+        emulate: Whether there are no units for fp8.
+
+    Returns:
+        The same model.
+
+    Raises:
+        UnsupportedError: torchao is not installed, or the model has no such layer.
+    """
+    if job.precision != FP8:
+        return model
+    left = {*paths_of(model, output_layers(model)), *find_kept(model, job.keep_fp32)}
+
+    def keeps(path: str) -> bool:
+        return any(path == whole or path.startswith(f"{whole}.") for whole in left)
+
+    # Rows of many lengths make any number of tokens.
+    return fp8.convert(model, keeps=keeps, emulate=emulate, pads=job.packing == "none")

@@ -1,0 +1,13 @@
+"""Paths of modules, and the short names by which users mean them."""
+
+from collections.abc import Iterable
+
+
+def ends_in(path: str, ends: Iterable[str]) -> bool:
+    """Whether a path ends in one of some names, as PEFT matches them.
+
+    Args:
+        path: ``model.layers.0.mlp.up_proj``.
+        ends: ``up_proj``, ``mlp.up_proj`` or all of it; never a part of a part.
+    """
+    return any(path == end or path.endswith(f".{end}") for end in ends)
