@@ -134,6 +134,8 @@ def _shares() -> tuple[Planted, ...]:
         ("gpt2", "bf16", nothing, {}),
         ("gpt2", "fp16", nothing, {}),
         ("cnn", "fp16-mixed", gradient(2.0**-30, "model.3"), {}),
+        ("bert", "fp16-mixed", nothing, {}),
+        ("bert", "fp16-mixed", gradient(2.0**-34, "bert.encoder.layer.1.output.dense"), {}),
     )
     return tuple(
         Planted(f"{kind} {precision}", make_case(kind, precision, ways=ways), plant, None)

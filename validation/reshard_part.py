@@ -32,6 +32,10 @@ _WAYS: dict[str, dict[str, Any]] = {
     "hybrid": {"dp_shard": 2, "dp_replicate": 2, "zero": 3},
     "tp2": {"tp": 2},
     "tp2zero3": {"tp": 2, "dp_shard": 2, "zero": 3},
+    "pp2": {"pp": 2},
+    "pp4": {"pp": 4},
+    "pp2zbv": {"pp": 2, "pp_schedule": "zbv", "stages_per_device": 2},
+    "pp2zero3": {"pp": 2, "dp_shard": 2, "zero": 3, "accumulate": "hold"},
 }
 _PAIRS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("llama", "ddp4", "tp2", {}),
@@ -46,6 +50,11 @@ _PAIRS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("llama", "tp2", "one", {}),
     ("llama", "zero2x2", "tp2zero3", {}),
     ("llama", "zero3x4", "ddp2", {"method": "lora", "adapter": ADAPTER}),
+    ("tied row", "pp2", "one", {}),
+    ("tied row", "one", "pp4", {}),
+    ("tied row", "pp2zero3", "pp2zbv", {}),
+    ("tied row", "pp2zbv", "ddp2", {}),
+    ("row", "zero3x4", "pp2zero3", {"method": "lora", "adapter": ADAPTER}),
     ("gpt2", "zero1x4", "zero3x2", {}),
     ("gpt2", "zero3x2", "zero1x4", {}),
 )

@@ -35,6 +35,11 @@ NOISE: dict[FormatName, int] = {"fp64": 44, "fp32": 18}
 sums that come to 0: digits of the format, less what sums of some hundred numbers lose."""
 
 
+ROUNDING: dict[FormatName, float] = {"fp64": 2.0**-52, "fp32": 2.0**-23}
+"""What of a number is lost when it is rounded: what is smaller than that of the largest number of
+its kind is a sum that comes to 0."""
+
+
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One and the same step as the recipe runs it and in a wide format, without an update.
 
@@ -53,14 +58,29 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     wide: FormatName
 
     def vanished(self) -> dict[Place, float]:
-        """Return the share of numbers that have vanished, in the order in which they were met."""
-        plain = {(row.name, row.kind): row for row in self.plain}
+        """Return the share of numbers that have vanished, in the order in which they were met.
+
+        A tensor that is rounding altogether is left out: a gradient that is 0 in exact arithmetic,
+        as that of a key's bias, has zeros of its own in every run.
+        """
+        largest = self._largest_by_kind()
+        plain = {
+            (row.name, row.kind): row
+            for row in self.plain
+            if not 0 < row.largest <= largest[row.kind] * ROUNDING[self.wide]
+        }
         found: dict[Place, float] = {}
         for row in self.recipe:
             other = plain.get((row.name, row.kind))
             if other is not None:
                 num = row.spectrum.num_zeros - self._num_zeros(other)
                 found[row.name, row.kind] = max(num, 0) / max(row.spectrum.num, 1)
+        return found
+
+    def _largest_by_kind(self) -> dict[Kind, float]:
+        found: dict[Kind, float] = {}
+        for row in self.plain:
+            found[row.kind] = max(row.largest, found.get(row.kind, 0.0))
         return found
 
     def _num_zeros(self, row: Row) -> int:

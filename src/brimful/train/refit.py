@@ -28,7 +28,7 @@ def refitted(plan: Plan, num_devices: int) -> Plan:
     """
     if world_size(plan.strategy) == num_devices:
         return plan
-    cluster = of_size(plan.cluster, num_devices)
+    cluster, plan = of_size(plan.cluster, num_devices), _out_of_row(plan)
     if missing_formula(plan.job, plan.strategy, cluster.device):
         return _stretched(plan, cluster)
     attention = plan.strategy.attention
@@ -55,6 +55,15 @@ def of_size(cluster: Cluster, num_devices: int) -> Cluster:
     )
 
 
+def _out_of_row(plan: Plan) -> Plan:
+    """Return a plan without its pipeline, which the number of devices laid out."""
+    if plan.strategy.pp == 1:
+        return plan
+    usual = {"pp": 1, "pp_schedule": "1f1b", "stages_per_device": 1, "stage_blocks": ()}
+    alone = msgspec.structs.replace(plan.strategy, **usual, accumulate="reduce-each")
+    return msgspec.structs.replace(plan, strategy=alone)
+
+
 def _stretched(plan: Plan, cluster: Cluster) -> Plan:
     """Keep everything of a strategy that nobody can predict but its number of replicas."""
     old, num_devices = plan.strategy, cluster.num_devices
@@ -63,10 +72,10 @@ def _stretched(plan: Plan, cluster: Cluster) -> Plan:
         degrees = {"dp_replicate": 1, "dp_shard": num_devices, "zero": old.zero}
     if num_devices == 1:
         degrees = {"dp_replicate": 1, "dp_shard": 1, "zero": 0}
-    if old.tp > 1 or old.pp > 1:
+    if old.tp > 1:
         raise UnsupportedError(
-            f"a run with tp={old.tp} and pp={old.pp} that no formula covers cannot be laid out "
-            f"anew; start {world_size(old)} processes, not {num_devices}"
+            f"a run with tp={old.tp} that no formula covers cannot be laid out anew; start "
+            f"{world_size(old)} processes, not {num_devices}"
         )
     changed: Strategy = msgspec.structs.replace(old, **degrees)
     share = plan.job.global_batch // num_devices
