@@ -65,7 +65,7 @@ ALL_FACTORS = {
 ONE = "one device"
 UNPLANNED = frozenset({"ep", "offload"})
 """Axes of which a strategy says nothing yet."""
-UNPREDICTED = frozenset({"tp"})
+UNPREDICTED = frozenset({"tp", "pp"})
 """Axes that are simulated and trained, and have no formula yet."""
 _TUNINGS: dict[str, Tuning] = {"full": "", "lora": "lora", "qlora": "nf4-double"}
 _LOSS_SCALE = LossScale(
@@ -82,7 +82,6 @@ _TINY = {
 }
 _REASONS = {
     r"^tp=": "tp: does not divide the model, or is not run for it",
-    r"^pp=": "pp: not planned by this version",
     r"^zero=1 with precision=": "ZeRO-1 with masters: not run by this version",
     r"take no shards": "ZeRO-2 and 3 with this optimizer: its kernels take no shards",
     r"\(no profile ": "ungrouped heads, written-out attention: no profile",

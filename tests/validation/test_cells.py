@@ -53,7 +53,7 @@ def test_a_cover_has_every_possible_pair_and_no_refused_cell():
         ({}, ""),
         ({"axis": "zero 3"}, ""),
         ({"axis": "tp"}, "tp: no formula"),
-        ({"axis": "pp"}, "pp: not planned by this version"),
+        ({"axis": "pp"}, "pp: no formula"),
         ({"axis": "ep"}, "ep: not planned by this version"),
         ({"axis": "offload"}, "offload: not planned by this version"),
         ({"accumulation": "held"}, "one device: nothing to hold"),

@@ -14,7 +14,8 @@ import numpy as np
 
 from brimful.cost.trajectory import Array
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Formula = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+"""Schedules that have closed forms; ``zero-bubble`` with one stage on each device."""
 WEIGHT_SHARE = 0.5
 """Of a backward, the gradients of weights: one matrix product of two (arXiv:2401.10241)."""
 Numbers = Array | float
@@ -48,7 +49,7 @@ class StageSeconds(NamedTuple):
     send_s: Numbers = 0.0
 
 
-def pipeline_seconds(schedule: Schedule, shape: Pipeline, times: StageSeconds) -> Array:
+def pipeline_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Array:
     """Predict forward and backward of all micro-batches.
 
     Every micro-batch passes the slowest stage, m (f + b), and the pipeline fills and drains once.
@@ -69,7 +70,7 @@ def pipeline_seconds(schedule: Schedule, shape: Pipeline, times: StageSeconds) -
     )
 
 
-def bubble_seconds(schedule: Schedule, shape: Pipeline, times: StageSeconds) -> Array:
+def bubble_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Array:
     """Predict how long a device waits while the pipeline fills and drains.
 
     ``gpipe`` and ``1f1b``: (p - 1) (f + b) (arXiv:1811.06965, arXiv:2006.09503).
@@ -83,14 +84,14 @@ def bubble_seconds(schedule: Schedule, shape: Pipeline, times: StageSeconds) -> 
     return np.asarray((np.asarray(shape.stages) - 1) * idle / shape.chunks)
 
 
-def bubble_share(schedule: Schedule, shape: Pipeline, times: StageSeconds) -> Array:
+def bubble_share(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Array:
     """Return the bubble as a share of the pipeline's time without messages, 0 to 1."""
     silent = times._replace(send_s=0.0)
     total = pipeline_seconds(schedule, shape, silent)
     return bubble_seconds(schedule, shape, silent) / total
 
 
-def _message_seconds(schedule: Schedule, shape: Pipeline, times: StageSeconds) -> Array:
+def _message_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Array:
     """Return what messages add that kernels do not hide.
 
     GPipe and interleaved stages have work at hand while a message travels: each of the v p - 1 hops
@@ -105,7 +106,7 @@ def _message_seconds(schedule: Schedule, shape: Pipeline, times: StageSeconds) -
     return np.asarray(2 * hops * times.send_s * rounds)
 
 
-def in_flight(schedule: Schedule, shape: Pipeline, stage: Numbers) -> Array:
+def in_flight(schedule: Formula, shape: Pipeline, stage: Numbers) -> Array:
     """Count the micro-batches whose activations a stage keeps at its fullest.
 
     ``gpipe``: all m. ``1f1b``: min(m, p - stage). ``interleaved``: min(m v, 2 (p - stage - 1) +
@@ -142,7 +143,7 @@ def _zero_bubble(shape: Pipeline, stage: Array) -> Array:
     return np.minimum(shape.num_micro_batches, np.asarray(shape.stages) + 0 * stage)
 
 
-_IN_FLIGHT: dict[Schedule, Callable[[Pipeline, Array], Array]] = {
+_IN_FLIGHT: dict[Formula, Callable[[Pipeline, Array], Array]] = {
     "gpipe": _all,
     "1f1b": _one_forward_one_backward,
     "interleaved": _interleaved,

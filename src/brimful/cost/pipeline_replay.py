@@ -4,38 +4,52 @@ Each stage works through its own list in order; an operation begins when the sta
 it needs has arrived. Messages travel beside the kernels.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from brimful.cost.pipeline import WEIGHT_SHARE, Schedule
+from brimful.cost.pipeline import WEIGHT_SHARE
+from brimful.cost.pipeline_orders import Operation, Row, order_of
+from brimful.pipeline_split import Schedule, Split, stages_of_device
+
+Ends = dict[tuple[str, int, int], float]
+"""When the work of a kind on a micro-batch was done by a stage."""
 
 
-class Operation(NamedTuple):
-    """One thing that a stage does.
+class Done(NamedTuple):
+    """One operation of a replay.
 
     Attributes:
-        kind: ``forward``; ``backward`` of inputs and weights; ``input`` and ``weight``: its halves.
-        micro_batch: Which.
-        chunk: Which piece of the stage.
+        device: Which one did it.
+        operation: What it did.
+        start_s: When it began.
+        end_s: When it was done.
     """
 
-    kind: Literal["forward", "backward", "input", "weight"]
-    micro_batch: int
-    chunk: int = 0
+    device: int
+    operation: Operation
+    start_s: float
+    end_s: float
 
 
 class Replay(NamedTuple):
     """What happened.
 
     Attributes:
-        total_s: Until the last stage is done.
-        busy_s: Of each stage.
-        in_flight: Micro-batches that each stage kept at its fullest, in whole stages.
+        total_s: Until the last device is done.
+        busy_s: Of each device.
+        in_flight: Micro-batches that each device kept at its fullest, in whole devices.
+        done: Every operation, those of one device in order.
     """
 
     total_s: float
     busy_s: tuple[float, ...]
     in_flight: tuple[float, ...]
+    done: tuple[Done, ...]
+
+    @property
+    def bubble_share(self) -> float:
+        """The idle share of all devices' time, 0 to 1."""
+        return 1 - sum(self.busy_s) / (len(self.busy_s) * self.total_s)
 
 
 def replay(
@@ -50,34 +64,65 @@ def replay(
 
     Args:
         schedule: The order of work.
-        num_micro_batches: m; a multiple of the stages where chunks are over 1.
-        stage_s: Seconds of forward and backward of one micro-batch through each stage.
+        num_micro_batches: m.
+        stage_s: Seconds of forward and backward of one micro-batch through each device's stages.
         send_s: Seconds of a message.
-        chunks: v, pieces of the model on each stage.
+        chunks: v, stages on each device.
 
     Returns:
-        When it ended, and what each stage did and held.
+        When it ended, and what each device did and held.
     """
-    stages = len(stage_s)
-    message_s = send_s if stages > 1 else 0.0
-    orders = [_ORDERS[schedule](i, stages, num_micro_batches, chunks) for i in range(stages)]
-    ends: dict[tuple[str, int, int], float] = {}
-    free, done = [0.0] * stages, [0] * stages
-    while any(n < len(order) for n, order in zip(done, orders, strict=True)):
-        before = sum(done)
-        for stage, order in enumerate(orders):
-            while done[stage] < len(order):
-                operation = order[done[stage]]
-                place = operation.chunk * stages + stage
-                ready = _ready_s(operation, place, stages * chunks, ends, message_s)
-                if ready is None:
-                    break
-                end = max(free[stage], ready) + _duration_s(operation.kind, stage_s[stage]) / chunks
-                free[stage] = ends[_end_of(operation, place)] = end
-                done[stage] += 1
-        assert sum(done) > before, "the orders wait for each other"
+    row = Row(len(stage_s), num_micro_batches, chunks)
+    line = _Line(Split(row.devices, schedule, chunks, ()), send_s if row.devices > 1 else 0.0)
+    orders = [order_of(schedule, row, device) for device in range(row.devices)]
+    waiting, free = [list(order) for order in orders], [0.0] * row.devices
+    done: list[Done] = []
+    while any(waiting):
+        before = len(done)
+        for device, order in enumerate(waiting):
+            while order and (ready := line.ready_s(order[0], device)) is not None:
+                operation = order.pop(0)
+                start = max(free[device], ready)
+                free[device] = start + _duration_s(operation.kind, stage_s[device]) / chunks
+                line.note(operation, device, free[device])
+                done.append(Done(device, operation, start, free[device]))
+        assert len(done) > before, "the orders wait for each other"
     busy = tuple(num_micro_batches * (forward + backward) for forward, backward in stage_s)
-    return Replay(max(free), busy, tuple(_fullest(order) / chunks for order in orders))
+    fullest = tuple(_fullest(order) / chunks for order in orders)
+    return Replay(max(free), busy, fullest, tuple(sorted(done, key=lambda d: (d.device, d.end_s))))
+
+
+class _Line:
+    """What has been done along the line of stages, and when it reaches the next one."""
+
+    def __init__(self, split: Split, send_s: float) -> None:
+        self._num = split.num_stages
+        self._places = [stages_of_device(split, device) for device in range(split.pp)]
+        self._send_s = send_s
+        self._ends: Ends = {}
+
+    def note(self, operation: Operation, device: int, end_s: float) -> None:
+        """Note when an operation was done."""
+        kind = "backward" if operation.kind == "input" else operation.kind
+        place = self._places[device][operation.chunk]
+        self._ends[kind, operation.micro_batch, place] = end_s
+
+    def ready_s(self, operation: Operation, device: int) -> float | None:
+        """Return when what an operation needs is there; None: not known yet."""
+        kind, micro = operation.kind, operation.micro_batch
+        place = self._places[device][operation.chunk]
+        if kind == "weight":
+            return self._ends.get(("backward", micro, place))
+        if kind == "forward":
+            return self._sent("forward", micro, place - 1, place) if place else 0.0
+        if place == self._num - 1:
+            return self._ends.get(("forward", micro, place))
+        return self._sent("backward", micro, place + 1, place)
+
+    def _sent(self, kind: str, micro: int, source: int, place: int) -> float | None:
+        end = self._ends.get((kind, micro, source))
+        is_here = any(source in places and place in places for places in self._places)
+        return None if end is None else end + (0.0 if is_here else self._send_s)
 
 
 def _duration_s(kind: str, stage_s: tuple[float, float]) -> float:
@@ -90,31 +135,6 @@ def _duration_s(kind: str, stage_s: tuple[float, float]) -> float:
     }[kind]
 
 
-def _end_of(operation: Operation, place: int) -> tuple[str, int, int]:
-    kind = "backward" if operation.kind == "input" else operation.kind
-    return kind, operation.micro_batch, place
-
-
-def _ready_s(
-    operation: Operation,
-    place: int,
-    places: int,
-    ends: dict[tuple[str, int, int], float],
-    send_s: float,
-) -> float | None:
-    """Return when what an operation needs is there; None: not known yet."""
-    kind, micro = operation.kind, operation.micro_batch
-    if kind == "weight":
-        return ends.get(("backward", micro, place))
-    if kind == "forward":
-        before = ends.get(("forward", micro, place - 1), None if place else -send_s)
-    elif place == places - 1:
-        return ends.get(("forward", micro, place))
-    else:
-        before = ends.get(("backward", micro, place + 1))
-    return None if before is None else before + send_s
-
-
 def _fullest(order: list[Operation]) -> int:
     """Count the chunks kept at most: from their forward until all their gradients are there."""
     held = fullest = 0
@@ -122,55 +142,3 @@ def _fullest(order: list[Operation]) -> int:
         held += {"forward": 1, "input": 0}.get(operation.kind, -1)
         fullest = max(fullest, held)
     return fullest
-
-
-def _gpipe(_stage: int, _stages: int, micro: int, _chunks: int) -> list[Operation]:
-    forwards = [Operation("forward", n) for n in range(micro)]
-    return forwards + [Operation("backward", n) for n in range(micro)]
-
-
-def _interleaved(stage: int, stages: int, micro: int, chunks: int) -> list[Operation]:
-    """Warm up, then one forward and one backward in turn; micro-batches pass chunks p at a time."""
-    total = micro * chunks
-    forwards = [_turn("forward", k, stages, chunks) for k in range(total)]
-    backwards = [_turn("backward", k, stages, chunks) for k in range(total)]
-    rounds = 2 if chunks > 1 else 1
-    warm = min(total, rounds * (stages - stage - 1) + (chunks - 1) * stages)
-    steady = [
-        operation
-        for pair in zip(forwards[warm:], backwards[: total - warm], strict=True)
-        for operation in pair
-    ]
-    return forwards[:warm] + steady + backwards[total - warm :]
-
-
-def _turn(kind: Literal["forward", "backward"], count: int, stages: int, chunks: int) -> Operation:
-    around, within = divmod(count, stages * chunks)
-    chunk, micro = divmod(within, stages)
-    return Operation(
-        kind, around * stages + micro, chunk if kind == "forward" else chunks - 1 - chunk
-    )
-
-
-def _zero_bubble(stage: int, stages: int, micro: int, chunks: int) -> list[Operation]:
-    """ZB-H1: stage i leaves the gradients of the weights of i micro-batches for later."""
-    order: list[Operation] = []
-    num_inputs = num_weights = 0
-    for operation in _interleaved(stage, stages, micro, chunks):
-        if operation.kind == "forward":
-            order.append(operation)
-            continue
-        order.append(operation._replace(kind="input"))
-        num_inputs += 1
-        if num_inputs > stage:
-            order.append(Operation("weight", num_weights))
-            num_weights += 1
-    return order + [Operation("weight", n) for n in range(num_weights, micro)]
-
-
-_ORDERS: dict[Schedule, Callable[[int, int, int, int], list[Operation]]] = {
-    "gpipe": _gpipe,
-    "1f1b": _interleaved,
-    "interleaved": _interleaved,
-    "zero-bubble": _zero_bubble,
-}
