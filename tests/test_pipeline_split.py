@@ -106,6 +106,14 @@ def test_a_model_of_another_kind_is_refused():
             {"dp_replicate": 2, "accumulate": "hold", "pp_schedule": "zbv", "stages_per_device": 2},
             "neither DDP nor FSDP2 sees them",
         ),
+        (
+            {
+                "pp_schedule": "zero-bubble",
+                "stages_per_device": 2,
+                "activation_checkpointing": "selective:1",
+            },
+            "backward through a block twice",
+        ),
     ],
 )
 def test_what_torch_does_not_do_beside_a_pipeline_is_refused(changes, fact):

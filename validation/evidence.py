@@ -11,7 +11,7 @@ from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
-from group_rows import LostRow, RankRow, ReshardRow
+from group_rows import BubbleRow, LostRow, RankRow, ReshardRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from technique_rows import TechniqueRow
@@ -46,6 +46,7 @@ Part = Literal[
     "lost_workers",
     "precision",
     "recipes",
+    "bubbles",
 ]
 
 
@@ -334,6 +335,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "lost_workers": LostRow,
     "precision": PrecisionRow,
     "recipes": ComparedRow,
+    "bubbles": BubbleRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

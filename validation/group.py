@@ -19,6 +19,16 @@ HERE = Path(__file__).parent
 _TIMEOUT_S = 3600
 
 
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation of a pipeline's step, in seconds from the step's start."""
+
+    kind: str
+    micro_batch: int
+    chunk: int
+    start_s: float
+    end_s: float
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One case in one group.
 
@@ -35,6 +45,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
             not watch, so that a reading can be too high and never too low.
         watches_collectives: Whether a third step is watched for what the processes tell each other.
         model_to: Folder into which the trained model is written; None: it is not.
+        slowed_s: Seconds that each device of a pipeline waits in one micro-batch's forward and
+            backward through all its stages, [devices][2]; empty: no step is timed.
     """
 
     case: Case
@@ -47,6 +59,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     num_readings: int = 0
     watches_collectives: bool = False
     model_to: str | None = None
+    slowed_s: tuple[tuple[float, float], ...] = ()
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +75,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         peak_items: What was alive at the peak, by class.
         num_targets: Of this process's own micro-batches in the first step.
         collectives: Of the third step, by kind.
+        happened: Of a slowed step, the one of median length, what this device did.
+        step_s: How long that step took.
     """
 
     losses: tuple[float, ...]
@@ -73,6 +88,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     peak_items: dict[str, int] = {}
     num_targets: int = 0
     collectives: tuple[Collective, ...] = ()
+    happened: tuple[Happened, ...] = ()
+    step_s: float = 0.0
 
 
 def answers(turns: Sequence[Turn], *, num_processes: int) -> list[list[Told]]:

@@ -28,6 +28,30 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measured_collectives: tuple[Collective, ...]
 
 
+class BubbleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A pipeline whose stages were slowed down, beside the replay of its schedule.
+
+    Attributes:
+        case: What was run.
+        slowed_s: Seconds of one micro-batch's forward and backward on each device.
+        predicted_bubble_share: Idle share of the devices' time; first rung.
+        measured_bubble_share: Likewise, of real processes.
+        share_error: Signed, relative to measured.
+        predicted_step_s: Until the last device is done; first rung.
+        measured_step_s: Likewise, of real processes.
+        has_same_order: Whether every device did what the replay says, in its order.
+    """
+
+    case: Case
+    slowed_s: tuple[tuple[float, float], ...]
+    predicted_bubble_share: float
+    measured_bubble_share: float
+    share_error: float
+    predicted_step_s: float
+    measured_step_s: float
+    has_same_order: bool
+
+
 class ReshardRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A checkpoint of one layout that another went on from, beside the one that was not stopped.
 

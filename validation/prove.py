@@ -38,6 +38,7 @@ _MODULES: dict[Part, str] = {
     "lost_workers": "lost_part",
     "precision": "precision_part",
     "recipes": "recipes_part",
+    "bubbles": "bubbles_part",
 }
 BARS_MISSED = 1
 

@@ -264,6 +264,12 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
             f"devices is not run: torch computes gradients of weights apart, where neither DDP "
             f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved"
         )
+    if is_selective(strategy) and strategy.pp_schedule in SPLIT_BACKWARD:
+        raise UnsupportedError(
+            f"pp_schedule={strategy.pp_schedule} with activation_checkpointing="
+            f"{strategy.activation_checkpointing} is not run: torch goes backward through a block "
+            f"twice, which selective checkpoints forbid; use full, or pp_schedule=1f1b"
+        )
 
 
 def _check_tensor(job: Job, strategy: Strategy) -> None:

@@ -52,13 +52,14 @@ LEAST_ROWS = {
     "techniques": 56,
     "quality": 21,
     "hf_trainer": 7,
-    "parallel_parity": 40,
-    "ranks": 30,
-    "reshard": 8,
+    "parallel_parity": 100,
+    "ranks": 70,
+    "reshard": 19,
     "lost_workers": 30,
     "deepspeed": 43,
-    "precision": 75,
+    "precision": 92,
     "recipes": 14,
+    "bubbles": 14,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
