@@ -115,7 +115,7 @@ def _rows_of_devices() -> list[Case]:
     """Pair every order of work with what stands beside it, switches and jobs in turn."""
     found = []
     for place, row in enumerate(_ROWS):
-        for turn in range(4):
+        for turn in range(6):
             changes, kind = _JOBS[(place + turn) % len(_JOBS)], ("row", "tied row")[turn % 2]
             switches = _SWITCHES[(place + 2 * turn) % len(_SWITCHES)]
             found += _possible(kind, {**_PLAIN, "pp": 2, **row, **switches}, changes)
