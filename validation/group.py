@@ -77,6 +77,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         collectives: Of the third step, by kind.
         happened: Of a slowed step, the one of median length, what this device did.
         step_s: How long that step took.
+        message_s: What a stage's message takes to the next process and into its hands.
     """
 
     losses: tuple[float, ...]
@@ -90,6 +91,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     collectives: tuple[Collective, ...] = ()
     happened: tuple[Happened, ...] = ()
     step_s: float = 0.0
+    message_s: float = 0.0
 
 
 def answers(turns: Sequence[Turn], *, num_processes: int) -> list[list[Told]]:

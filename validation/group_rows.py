@@ -34,6 +34,7 @@ class BubbleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         case: What was run.
         slowed_s: Seconds of one micro-batch's forward and backward on each device.
+        message_s: What a message took beforehand, which the replay is told.
         predicted_bubble_share: Idle share of the devices' time; first rung.
         measured_bubble_share: Likewise, of real processes.
         share_error: Signed, relative to measured.
@@ -44,6 +45,7 @@ class BubbleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     case: Case
     slowed_s: tuple[tuple[float, float], ...]
+    message_s: float
     predicted_bubble_share: float
     measured_bubble_share: float
     share_error: float

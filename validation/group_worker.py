@@ -19,7 +19,7 @@ import torch.distributed as dist  # noqa: E402
 from group import Told, Turn  # noqa: E402
 from plain_loop import Step, plain_steps  # noqa: E402
 from ragged import batches_of, samples_of  # noqa: E402
-from slow_stages import slowed_step  # noqa: E402
+from slow_stages import message_seconds, slowed_step  # noqa: E402
 
 from brimful.build.assemble import build_program  # noqa: E402
 from brimful.build.batch import Batch, count_targets  # noqa: E402
@@ -46,8 +46,9 @@ def take(turn: Turn) -> Told:
     readings = [_metered(turn.case) for _ in range(turn.num_readings)]
     reading = min(readings, key=lambda r: r.measured_peak_allocated_bytes) if readings else None
     if turn.slowed_s:
+        message_s = message_seconds(turn.case)
         happened, step_s = slowed_step(turn, _batches(turn.case, 0))
-        return Told(losses=(), norms=(), happened=happened, step_s=step_s)
+        return Told(losses=(), norms=(), happened=happened, step_s=step_s, message_s=message_s)
     program = build_program(turn.case.job, turn.case.strategy, _CPU)
     plain = _plain(turn) if turn.beside_plain and dist.get_rank() == 0 else []
     if turn.load_from is not None:

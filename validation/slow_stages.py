@@ -1,5 +1,6 @@
 """A pipeline whose stages are slowed down, and when each of its operations began and ended."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from cases import Case
 from group import Happened, Turn
 
 from brimful.build.assemble import build_program
@@ -16,8 +18,24 @@ from brimful.build.pipelined import pipelined_steps
 from brimful.build.program import Program
 from brimful.cost.pipeline import WEIGHT_SHARE
 
-_NUM_READINGS = 3
+_NUM_READINGS = 1
+_NUM_TRIPS = 21
 _CPU = torch.device("cpu")
+
+
+def message_seconds(case: Case) -> float:
+    """Send a stage's message there and back between the first two processes; half of the median."""
+    job, rank = case.job, dist.get_rank()
+    tensor = torch.zeros(case.strategy.micro_batch, job.seq_len, job.model.hidden_size)
+    trips = []
+    for _ in range(_NUM_TRIPS if rank < 2 else 0):  # noqa: PLR2004 - there and back
+        began = time.perf_counter()
+        for sends in (rank == 0, rank == 1):
+            work = dist.isend(tensor, 1 - rank) if sends else dist.irecv(tensor, 1 - rank)
+            work.wait()
+        trips.append((time.perf_counter() - began) / 2)
+    dist.barrier()
+    return statistics.median(trips) if trips else 0.0
 
 
 def slowed_step(turn: Turn, batches: Sequence[Batch]) -> tuple[tuple[Happened, ...], float]:

@@ -139,12 +139,11 @@ def torch_orders(schedule, row):
 def told(actions, split, device):
     places = stages_of_device(split, device)
     for action in actions:
-        for one in getattr(action, "sub_actions", None) or [action]:
+        both = getattr(action, "sub_actions", None)
+        for number, one in enumerate(both or [action]):
             if one is not None and one.computation_type.value in TORCH_KINDS:
-                chunk = places.index(one.stage_index)
-                yield Operation(
-                    TORCH_KINDS[one.computation_type.value], one.microbatch_index, chunk
-                )
+                kind, chunk = TORCH_KINDS[one.computation_type.value], places.index(one.stage_index)
+                yield Operation(kind, one.microbatch_index, chunk, bool(both) and not number)
 
 
 @pytest.mark.torch

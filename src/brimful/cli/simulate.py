@@ -130,6 +130,10 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
         owners_table(simulation),
         "",
     )
+    if plan.strategy.pp > 1:
+        from brimful.report.pipeline_chart import chart_text, schedule_of
+
+        print(chart_text(schedule_of(plan.job, plan.strategy)), end="\n\n")
     if simulation.collectives:
         print(collectives_sentence(simulation.collectives))
     print(

@@ -25,11 +25,14 @@ class Operation(NamedTuple):
         kind: ``forward``; ``backward`` of inputs and weights; ``input`` and ``weight``: its halves.
         micro_batch: Which.
         chunk: Which of the device's stages, in the order of the model.
+        is_overlapped: Whether it is one thing with the next one: torch's DualPipeV sends results
+            of both once both are there.
     """
 
     kind: Kind
     micro_batch: int
     chunk: int = 0
+    is_overlapped: bool = False
 
 
 class Row(NamedTuple):
@@ -120,6 +123,12 @@ class _Writer:
             if kind == "backward":
                 self._next["weight", chunk] += 1
 
+    def both(self, forward: int, backward: int) -> None:
+        """Write a forward of one chunk and a backward of another as one."""
+        self(("forward", forward))
+        self.order[-1] = self.order[-1]._replace(is_overlapped=True)
+        self(("backward", backward))
+
     def later(self, chunk: int) -> None:
         """Write an ``input`` whose weights come with ``weights``."""
         self._waiting.append(Operation("weight", self._next["input", chunk], chunk))
@@ -179,10 +188,15 @@ def _dualpipev(row: Row, device: int) -> list[Operation]:
         write.later(_UP)
         write.weights()
         write(("forward", _UP))
-    for _ in range(row.num_micro_batches - row.devices - far):
-        write(("forward", _DOWN), ("backward", _UP), ("forward", _UP), ("backward", _DOWN))
+    for place in range(row.num_micro_batches - row.devices - far):
+        if place == far == 0:
+            write(("forward", _DOWN), ("backward", _UP))
+        else:
+            write.both(_DOWN, _UP)
+        write.both(_UP, _DOWN)
     for _ in range(far):
-        write(("backward", _UP), ("forward", _UP), ("backward", _DOWN))
+        write(("backward", _UP))
+        write.both(_UP, _DOWN)
     _drain_dualpipev(row, device, write)
     return write.order
 

@@ -100,12 +100,19 @@ class _Line:
         self._places = [stages_of_device(split, device) for device in range(split.pp)]
         self._send_s = send_s
         self._ends: Ends = {}
+        self._sent_s: Ends = {}
+        self._kept: dict[int, list[tuple[str, int, int]]] = {}
 
     def note(self, operation: Operation, device: int, end_s: float) -> None:
-        """Note when an operation was done."""
+        """Note when an operation was done, and what it then sends."""
         kind = "backward" if operation.kind == "input" else operation.kind
-        place = self._places[device][operation.chunk]
-        self._ends[kind, operation.micro_batch, place] = end_s
+        what = (kind, operation.micro_batch, self._places[device][operation.chunk])
+        self._ends[what] = end_s
+        kept = self._kept.setdefault(device, [])
+        kept.append(what)
+        if not operation.is_overlapped:
+            self._sent_s.update(dict.fromkeys(kept, end_s))
+            kept.clear()
 
     def ready_s(self, operation: Operation, device: int) -> float | None:
         """Return when what an operation needs is there; None: not known yet."""
@@ -120,9 +127,11 @@ class _Line:
         return self._sent("backward", micro, place + 1, place)
 
     def _sent(self, kind: str, micro: int, source: int, place: int) -> float | None:
-        end = self._ends.get((kind, micro, source))
-        is_here = any(source in places and place in places for places in self._places)
-        return None if end is None else end + (0.0 if is_here else self._send_s)
+        what = (kind, micro, source)
+        if any(source in places and place in places for places in self._places):
+            return self._ends.get(what)
+        sent_s = self._sent_s.get(what)
+        return None if sent_s is None else sent_s + self._send_s
 
 
 def _duration_s(kind: str, stage_s: tuple[float, float]) -> float:
