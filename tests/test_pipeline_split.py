@@ -81,7 +81,8 @@ REFUSED = [
     (Split(2, "1f1b", 1, (6, 0)), 4, InputError, ("at least one",)),
     (Split(4, "1f1b", 1, ()), 3, InputError, ("needs 4 micro-batches", "there are 3")),
     (Split(2, "interleaved", 2, ()), 5, InputError, ("cannot order 5", "multiple of 2")),
-    (Split(1, "1f1b", 1, (6,)), 1, InputError, ("pp=1 has none",)),
+    (Split(1, "1f1b", 1, (6,)), 1, InputError, ("stage_blocks=[6]", "pp=1 has none")),
+    (Split(1, "interleaved", 2, ()), 1, InputError, ("pp_schedule=interleaved", "pp=1 has none")),
 ]
 
 

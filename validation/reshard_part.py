@@ -55,6 +55,8 @@ _PAIRS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("tied row", "pp2zero3", "pp2zbv", {}),
     ("tied row", "pp2zbv", "ddp2", {}),
     ("row", "zero3x4", "pp2zero3", {"method": "lora", "adapter": ADAPTER}),
+    ("tied row", "pp2", "ddp2", {"method": "lora", "adapter": ADAPTER}),
+    ("tied row", "ddp2", "pp2", {"method": "lora", "adapter": ADAPTER}),
     ("gpt2", "zero1x4", "zero3x2", {}),
     ("gpt2", "zero3x2", "zero1x4", {}),
 )

@@ -124,11 +124,15 @@ def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
 
 
 def _check_alone(split: Split) -> None:
-    if split.stages_per_device != 1 or split.stage_blocks:
+    given = {
+        f"pp_schedule={split.schedule}": split.schedule != "1f1b",
+        f"stages_per_device={split.stages_per_device}": split.stages_per_device != 1,
+        f"stage_blocks={list(split.stage_blocks)}": bool(split.stage_blocks),
+    }
+    named = next((what for what, is_given in given.items() if is_given), None)
+    if named is not None:
         raise InputError(
-            f"stages_per_device={split.stages_per_device} and stage_blocks="
-            f"{list(split.stage_blocks)} are of a pipeline and pp=1 has none; use pp 2 or more, or "
-            f"leave them out"
+            f"{named} is of a pipeline and pp=1 has none; use pp 2 or more, or leave it out"
         )
 
 

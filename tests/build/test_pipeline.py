@@ -7,15 +7,16 @@ import torch
 from brimful.build.assemble import build_program, build_skeleton
 from brimful.build.batch import Batch
 from brimful.build.model import materialize
-from brimful.build.parallel.stages import Absent, cut_stages
+from brimful.build.parallel.stages import Absent, cut_stages, held_dtype
 from brimful.build.pipelined import _fitted, _in_calls
 from brimful.build.program import Program
 from brimful.build.tasks import task_of
+from brimful.errors import UnsupportedError
 from brimful.pipeline_split import STAGED_DECODERS, device_of_stage
 from brimful.strategy import split_of
 from build.plain import ragged_batch
 from other_decoders import make_decoder_job
-from samples import make_job, make_model, make_strategy
+from samples import make_adapter, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -102,6 +103,51 @@ def test_tied_ends_begin_alike(schedule):
     alone = build_program(job, make_strategy(), CPU).model.get_input_embeddings().weight
     assert torch.equal(first.weight, alone)
     assert torch.equal(last.weight, alone)
+
+
+def adapted(**changes):
+    adapter = make_adapter(**changes)
+    model = make_model(
+        num_hidden_layers=4, tie_word_embeddings="lm_head" in adapter.trained_modules
+    )
+    return make_job(model=model, method="lora", adapter=adapter)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"trained_modules": ("lm_head",)}, "which are one weight"),
+        ({"targets": ("3.self_attn.q_proj",)}, "stage 0 of 2 would train nothing"),
+        ({"targets": ("0.self_attn.q_proj",)}, "stage 1 of 2 would train nothing"),
+    ],
+)
+@pytest.mark.parametrize("device", [0, 1])
+def test_adapters_that_leave_devices_unlike_are_refused_on_all(device, changes, fact):
+    with pytest.raises(UnsupportedError, match=fact):
+        device_program(adapted(**changes), make_strategy(pp=2), device)
+
+
+def test_a_trained_copy_says_in_which_type_states_are_handed_on():
+    job = msgspec.structs.replace(
+        adapted(trained_modules=("embed_tokens",), base="bf16"), precision="bf16-mixed"
+    )
+    found = {
+        held_dtype(device_program(job, make_strategy(pp=2), device)[0].model.get_input_embeddings())
+        for device in (0, 1)
+    }
+    assert found == {torch.float32}
+
+
+def test_rows_for_added_tokens_are_those_of_one_device(tmp_path):
+    given = make_job(model=make_model(num_hidden_layers=4, tie_word_embeddings=False))
+    build_program(given, make_strategy(), CPU).model.save_pretrained(tmp_path)
+    model = make_model(num_hidden_layers=4, tie_word_embeddings=False, vocab_size=120)
+    job = make_job(model=model, weights=str(tmp_path))
+    whole = dict(build_program(job, make_strategy(), CPU).model.named_parameters())
+    for device in (0, 1):
+        program, _ = device_program(job, make_strategy(pp=2), device)
+        for name, parameter in program.model.named_parameters():
+            assert torch.equal(parameter, whole[name]), name
 
 
 def test_what_other_devices_have_is_forgotten_after_the_first_weights():

@@ -54,7 +54,7 @@ LEAST_ROWS = {
     "hf_trainer": 7,
     "parallel_parity": 100,
     "ranks": 70,
-    "reshard": 19,
+    "reshard": 21,
     "lost_workers": 30,
     "deepspeed": 43,
     "precision": 92,

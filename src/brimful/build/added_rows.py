@@ -13,6 +13,11 @@ NOISE = 1e-9
 """The covariance of the noise as a share of that of the rows; Source: ``modeling_utils.py``."""
 
 
+def draw_shares(num_new: int, num_old: int, device: torch.device) -> torch.Tensor:
+    """Draw how much of each old row is in each new one: [new, old]."""
+    return torch.randn((num_new, num_old), dtype=torch.float32, device=device)
+
+
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def fill_added(weight: torch.Tensor, *, num_old: int) -> None:
     """Fill the rows after the first ``num_old``, in place.
@@ -23,7 +28,7 @@ def fill_added(weight: torch.Tensor, *, num_old: int) -> None:
     """
     old, new = weight[:num_old], weight[num_old:]
     mean = old.mean(0, dtype=torch.float32)
-    shares = torch.randn((len(new), num_old), dtype=torch.float32, device=weight.device)
+    shares = draw_shares(len(new), num_old, weight.device)
     shares -= shares.mean(1, keepdim=True)  # so that the mean drops out of the combination
     noise = (shares.to(old.dtype) @ old).float()
     new.copy_(mean + noise * (NOISE / num_old) ** 0.5)

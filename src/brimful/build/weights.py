@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from brimful.build.adapters import base_name
-from brimful.build.added_rows import fill_added
+from brimful.build.added_rows import draw_shares, fill_added
 from brimful.build.parallel.own import keep_own, own_memory, region_of
 from brimful.build.parallel.stages import ORIGINAL
 from brimful.build.quantize import is_quantized
@@ -91,8 +91,9 @@ def load(checkpoint: Checkpoint) -> LoadReport:
     for name, twins in _stored_targets(checkpoint):
         target = checkpoint.targets[name]
         setattr(target, LOADED, True)
-        if own_memory(target).is_meta:
-            continue  # another device of the pipeline has it
+        if own_memory(target).is_meta:  # another device of the pipeline has it
+            _draw_added(checkpoint, name, target)
+            continue
         num_added = read_into(checkpoint, name, target)
         if num_added:
             added[name] = num_added
@@ -135,6 +136,17 @@ def read_into(checkpoint: Checkpoint, name: str, target: torch.Tensor) -> int:
             for where, values in pieces(stored, region_of(target)):
                 own[where].copy_(values)
     return num_added
+
+
+def _draw_added(checkpoint: Checkpoint, name: str, target: torch.Tensor) -> None:
+    """Draw what the other device draws for added rows, and drop it."""
+    stored_name = checkpoint.matched.stored[name]
+    with opened(checkpoint.files[stored_name]) as tensors:
+        shape = tensors.get_slice(stored_name).get_shape()
+    num_added = _num_added(checkpoint, name, shape, target)
+    if num_added:
+        here = next(p.device for p in checkpoint.model.parameters() if not own_memory(p).is_meta)
+        draw_shares(num_added, shape[0], here)
 
 
 def _read_with_added(stored: Any, target: torch.Tensor, num_added: int) -> None:

@@ -95,6 +95,10 @@ def _settings(args: argparse.Namespace) -> ExamineSettings:
 
 
 def _check_group(asked: "Asked", place: "Place | None") -> None:
+    if asked.strategy.pp > 1:
+        raise UnsupportedError(
+            f"pp={asked.strategy.pp} is not examined by this version; use pp=1: it learns the same"
+        )
     num = world_size(asked.strategy)
     here = 1 if place is None else place.size
     if num != here:

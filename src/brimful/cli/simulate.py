@@ -7,6 +7,7 @@ import msgspec
 
 from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
+from brimful.errors import UnsupportedError
 from brimful.rungs import EVAL, RESUME, SAVE
 
 if TYPE_CHECKING:
@@ -108,6 +109,11 @@ def run(args: argparse.Namespace) -> int:
 def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
     from brimful.simulate.run import simulate
 
+    if args.phases and asked.strategy.pp > 1:
+        raise UnsupportedError(
+            f"--phases with pp={asked.strategy.pp} is not simulated by this version; leave it out, "
+            f"or use pp=1"
+        )
     simulation = simulate(*asked, allocator=args.allocator, rank=args.rank)
     if not args.phases:
         return simulation

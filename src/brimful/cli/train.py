@@ -210,7 +210,11 @@ def _planned(args: argparse.Namespace) -> _Planned:
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
     if args.pp not in {None, 1}:
+        from brimful.train.world import place_here
+
         plan = _as_asked(args)
+        if place_here() is not None:
+            return _known(plan)  # each process would simulate, and the others wait
         first, *others = _elsewhere(_simulated_row, plan)
         peaks = [found.simulated_peak_allocated_bytes for found in (first, *others)]
         return _Planned(plan, (max(peaks), "simulated"), simulation=first)

@@ -90,8 +90,8 @@ def simulate(
         InputError: An allocator setting is unknown, or there is no such rank.
     """
     if rank is None and strategy.pp > 1:
-        places = [stage_rank(strategy, place) for place in range(strategy.pp)]
-        each = (simulate(job, cluster, strategy, allocator=allocator, rank=r) for r in places)
+        ranks = ranks_of_row(strategy)
+        each = (simulate(job, cluster, strategy, allocator=allocator, rank=r) for r in ranks)
         return max(each, key=lambda found: found.simulated_peak_allocated_bytes)
     device = cluster.device
     start = time.perf_counter()
@@ -186,6 +186,13 @@ def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterat
     world = World(size=size, rank=chosen)
     with pretend_world(world, tape.paused), named_buffers(tape):
         yield
+
+
+def ranks_of_row(strategy: Strategy) -> list[int]:
+    """List a device of every place in a pipeline; under ZeRO-1, whose parts are uneven, all."""
+    if strategy.zero == 1:
+        return list(range(world_size(strategy)))
+    return [stage_rank(strategy, place) for place in range(strategy.pp)]
 
 
 def fullest_rank(job: Job, strategy: Strategy) -> int:

@@ -180,7 +180,9 @@ def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
     check_base(program, checkpoint.state)
     saved = read_shapes(folder)
     room = room_for(program, saved, checkpoint.state)
-    _check_names(folder, set(saved), set(room) | of_others(program, saved))
+    wanted = set(room) | of_others(program, saved)
+    with together():
+        _check_names(folder, set(saved), wanted)
     load_tensors(folder, room, torch_version=checkpoint.torch_version)
     adopt(program, room, checkpoint.state)
     return checkpoint

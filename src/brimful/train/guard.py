@@ -48,9 +48,11 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _have_a_norm(program: Program) -> bool:
+    is_clipped = program.job.clip > 0
+    if is_clipped and isinstance(program.optimizer, MasterWeights):
+        return False  # the factor that masters are clipped by was no number
     # Where gradients are clipped a norm of NaN has come to every device of a pipeline.
-    is_local = program.job.clip > 0
-    row = None if is_local or program.pipeline is None else program.pipeline.row
+    row = None if is_clipped or program.pipeline is None else program.pipeline.row
     return math.isfinite(float(gradient_norm(program.model.parameters(), row=row)))
 
 

@@ -10,16 +10,19 @@ Knows nothing of files and folders.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from brimful.build.assemble import build_skeleton
 from brimful.build.parallel.own import own_memory, whole
 from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
+from brimful.strategy import stage_rank
 from brimful.train.tensor_files import TensorShape
 from brimful.train.world import of_all
 from brimful.units import MIB
@@ -188,21 +191,43 @@ def check_base(program: Program, plain: PlainState) -> None:
 
 
 def base_checksum(program: Program) -> int | None:
-    """Return the CRC-32 of every frozen tensor that is not saved; None where all are."""
-    own = _own_checksum(program)
+    """Return the CRC-32 of every frozen tensor that is not saved; None where all are.
+
+    One number for a model, in the order of its names, however it is spread: of many devices all
+    call this.
+    """
     if program.pipeline is None:
-        return own
-    stages = of_all(own)  # another layout has other stages, and another checksum
-    return None if stages == [None] * len(stages) else zlib.crc32(repr(stages).encode())
+        return _checksum(_unsaved_base(program), None)
+    return _checksum_of_row(program)
 
 
-def _own_checksum(program: Program) -> int | None:
-    checksum = None
-    for name, tensor in _unsaved_base(program):
+def _checksum(named: Iterable[tuple[str, torch.Tensor]], checksum: int | None) -> int | None:
+    """Go on with a checksum, ``None`` at first."""
+    for name, tensor in named:
         checksum = zlib.crc32(name.encode(), checksum or 0)
         for chunk in _bytes_of(tensor.detach()):
             checksum = zlib.crc32(chunk, checksum)
     return checksum
+
+
+def _checksum_of_row(program: Program) -> int | None:
+    """Hand the checksum from stage to stage."""
+    strategy, copies = program.strategy, _copies(program)
+    own = {name: x for name, x in _unsaved_base(program) if x not in copies}
+    listed = of_all(list(own))
+    firsts = [stage_rank(strategy, place) for place in range(strategy.pp)]
+    owner = {name: place for place, first in enumerate(firsts) for name in listed[first]}
+    every = [n for n in build_skeleton(program.job, strategy).state_dict() if n in owner]
+    checksum: int | None = None
+    for place, names in groupby(every, owner.__getitem__):
+        some = [(name, own[name]) for name in names if name in own]
+        checksum = of_all(_checksum(some, checksum))[firsts[place]]
+    return checksum
+
+
+def _copies(program: Program) -> frozenset[torch.Tensor]:
+    """Return tied weights of this device that another one of its row has as well."""
+    return frozenset() if program.pipeline is None else program.pipeline.row.repeated
 
 
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:

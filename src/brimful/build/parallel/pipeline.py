@@ -76,6 +76,11 @@ class Stage(PipelineStage):  # type: ignore[misc]  # torch is untyped to mypy
             with phase("backward", self.program):
                 super().backward_weight_one_chunk(*args, **kwargs)
 
+    def _get_init_p2p_neighbors_ops(self) -> list[Any]:
+        """Greet the stages of other devices; torch 2.11 greets those of this one too, and waits."""
+        ops = super()._get_init_p2p_neighbors_ops()
+        return [op for op in ops if op.group_peer != self.group_rank]
+
     def get_local_bwd_output(self, mb_index: int) -> Any:
         """Return the gradient for a stage on this device; see torch's, which asks when judging."""
         return super().get_local_bwd_output(mb_index) if self.has_backward else ()

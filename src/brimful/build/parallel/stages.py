@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from peft.utils.other import ModulesToSaveWrapper
 from torch import nn
 
 from brimful.build.blocks import decoder_blocks
+from brimful.errors import UnsupportedError
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
 
@@ -37,7 +39,8 @@ class Absent(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         """Keep what is replaced until first weights have been drawn."""
         super().__init__()
         self.original: nn.Module | None = original
-        self.dtype = next(original.parameters()).dtype
+        weight = getattr(original, "weight", None)  # of trained copies the copy's
+        self.dtype = (next(original.parameters()) if weight is None else weight).dtype
         self.twins: tuple[nn.Module, ...] = ()
         if hasattr(original, "attention_type"):  # which of several masks a class hands to a block
             self.attention_type = original.attention_type
@@ -98,8 +101,13 @@ def cut_stages(model: Any, spec: ModelSpec, split: Split, device: int) -> tuple[
 
     Returns:
         The device's stages, in order; modules that belong to none of them are absent in the model.
+
+    Raises:
+        UnsupportedError: Adapters leave a stage nothing to train, or untie what is tied.
     """
     pieces = _pieces(model, blocks_of_stages(spec, split))
+    _check_ends(model, spec)
+    _check_trained(pieces)
     own = stages_of_device(split, device)
     for index, modules in enumerate(pieces):
         if index not in own:
@@ -111,6 +119,25 @@ def cut_stages(model: Any, spec: ModelSpec, split: Split, device: int) -> tuple[
         elsewhere = {m for other in parts if other is not part for m in other.own}
         part.others = tuple(_places(model, elsewhere))
     return tuple(parts)
+
+
+def _check_ends(model: Any, spec: ModelSpec) -> None:
+    """Refuse copies of a tied weight that train apart: each device has one, and they would not."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if spec.tied_embeddings and any(isinstance(end, ModulesToSaveWrapper) for end in ends):
+        raise UnsupportedError(
+            f"trained_modules with the embedding or the output layer of {spec.name}, which are one "
+            f"weight, are not run in a pipeline by this version; leave them out, or use pp=1"
+        )
+
+
+def _check_trained(pieces: Sequence[Sequence[nn.Module]]) -> None:
+    for number, modules in enumerate(pieces):
+        if not any(p.requires_grad for module in modules for p in module.parameters()):
+            raise UnsupportedError(
+                f"stage {number} of {len(pieces)} would train nothing: no adapter is in its "
+                f"blocks; give targets in every block, or use pp=1"
+            )
 
 
 def _pieces(model: Any, numbers: Sequence[range]) -> list[list[nn.Module]]:

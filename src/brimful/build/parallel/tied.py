@@ -54,12 +54,13 @@ def tied_ends(model: Any, job: Job, strategy: Strategy, mesh: DeviceMesh | None)
     first, last = model.get_input_embeddings(), model.get_output_embeddings()
     weight = last.weight if isinstance(first, Absent) else first.weight
     name = next(name for name, module in model.named_modules() if module is first)
-    return Tied(weight, f"{name}.weight", group, place == 0) if weight.requires_grad else None
+    return Tied(weight, f"{name}.weight", group, place == 0)
 
 
 def add_up(tied: Tied) -> None:
-    """Add up the gradients of both copies, in place."""
-    dist.all_reduce(own_memory(tied.weight.grad), group=tied.group)
+    """Add up the gradients of both copies, in place; a frozen weight has none."""
+    if tied.weight.requires_grad:
+        dist.all_reduce(own_memory(tied.weight.grad), group=tied.group)
 
 
 def _group_of_ends(strategy: Strategy, mesh: DeviceMesh | None) -> Any:
