@@ -121,6 +121,7 @@ def adapted(**changes):
         ({"targets": ("0.self_attn.q_proj",)}, "stage 1 of 2 would train nothing"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
 @pytest.mark.parametrize("device", [0, 1])
 def test_adapters_that_leave_devices_unlike_are_refused_on_all(device, changes, fact):
     with pytest.raises(UnsupportedError, match=fact):
