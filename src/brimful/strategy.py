@@ -249,7 +249,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
 
 def _check_pipeline(job: Job, strategy: Strategy) -> None:
     """Refuse a pipeline that does not run, or not beside what else is asked for."""
-    micro_batches = num_micro_batches(job, strategy) if strategy.micro_batch > 0 else 1
+    micro_batches = num_micro_batches(job, strategy)
     check_pipeline(job, split_of(strategy), num_micro_batches=micro_batches)
     if strategy.pp == 1:
         return

@@ -13,7 +13,6 @@ from torch.nn import functional
 from brimful.build.batch import IGNORE_INDEX, Batch, blank
 from brimful.build.parallel import averaged_over, reshard
 from brimful.build.parallel.pipeline import Pipeline
-from brimful.build.parallel.place import even_part, own_part
 from brimful.build.parallel.stages import Share, StagePart
 from brimful.build.phases import phase
 from brimful.build.precision import forward_context, micro_batch_context
@@ -56,13 +55,12 @@ def judged_share(program: Program, batches: Sequence[Batch], *, num_targets: int
 
     Args:
         program: Its model is cut into stages.
-        batches: The whole sample, on the host.
-        num_targets: Unmasked targets of it.
+        batches: This process's own part of the sample, on the host.
+        num_targets: Unmasked targets of the whole sample.
     """
     pipeline, total = _bound(program, num_targets), 0.0
-    own = _own_sample(program, batches)
     with phase("eval", program), micro_batch_context(program.job.precision):
-        for through in _in_calls(own, pipeline.num_micro_batches):
+        for through in _in_calls(batches, pipeline.num_micro_batches):
             losses = pipeline.judge(_joined(pipeline, through).to(program.device))
             total += sum(map(float, losses))
     reshard(program.root)
@@ -86,13 +84,6 @@ def _share(program: Program, num_targets: int) -> Share:
             return stage(program, part, hidden, Batch(**fields), num_targets)
 
     return share
-
-
-def _own_sample(program: Program, batches: Sequence[Batch]) -> Sequence[Batch]:
-    """Return what of a sample this process runs, as often as others where all must gather."""
-    if gathers(program.strategy):
-        return even_part(batches, program.strategy, fill=blank)
-    return own_part(batches, program.strategy)
 
 
 def _in_calls(batches: Sequence[Batch], num: int) -> Iterator[list[Batch]]:

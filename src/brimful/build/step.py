@@ -180,13 +180,13 @@ def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     """
     num_targets = count_targets(batches)
     total = torch.zeros((), dtype=torch.float64)
+    own, precision = _own_sample(program, batches), program.job.precision
     program.model.eval()
     if program.pipeline is not None:
-        total += judged_share(program, batches, num_targets=num_targets)
+        total += judged_share(program, own, num_targets=num_targets)
         program.model.train()
         return float(_of_all(program, total.to(program.device)))
-    precision = program.job.precision
-    for batch in _own_sample(program, batches):
+    for batch in own:
         with (
             phase("eval", program),
             micro_batch_context(precision),
