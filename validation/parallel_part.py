@@ -67,6 +67,48 @@ _KINDS: dict[str, dict[str, Any]] = {
     "tied row": {**CONFIGS["llama"], "num_hidden_layers": 9, "tie_word_embeddings": True},
 }
 """Decoders of enough blocks for two stages on each of four devices."""
+_WIDTHS: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "vocab_size": 96, "max_position_embeddings": 64, "tie_word_embeddings": False,
+    "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+_MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {
+        **_WIDTHS, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+    "qwen3_moe": {
+        **_WIDTHS, "head_dim": 8, "intermediate_size": 80, "moe_intermediate_size": 24,
+        "num_experts": 4, "num_experts_per_tok": 3, "mlp_only_layers": [1],
+    },
+    "deepseek_v3": {
+        **_WIDTHS, "intermediate_size": 80, "first_k_dense_replace": 1, "n_routed_experts": 8,
+        "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 24,
+        "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+        "v_head_dim": 8, "n_group": 4, "topk_group": 2,
+    },
+    "gpt_oss": {
+        **_WIDTHS, "head_dim": 8, "intermediate_size": 24, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "sliding_window": 7,
+    },
+}  # fmt: skip
+"""Decoders with experts: all alike, some blocks dense, beside a shared one, with biases."""
+_PARTED: tuple[dict[str, Any], ...] = (
+    {"ep": 2, "dp_shard": 2, "zero": 3},
+    {"ep": 2, "dp_shard": 2, "zero": 2},
+    {"ep": 2, "tp": 2},
+    {"ep": 4, "dp_shard": 4, "zero": 3},
+    {"ep": 2, "dp_shard": 4, "zero": 3},
+    {"ep": 2, "dp_shard": 4, "zero": 2},
+    {"ep": 2, "dp_shard": 2, "dp_replicate": 2, "zero": 3},
+    {"ep": 4, "tp": 4},
+    {"ep": 2, "tp": 2, "dp_shard": 2, "zero": 3},
+    {"ep": 4, "tp": 2, "dp_shard": 2, "zero": 2},
+    {"ep": 2, "dp_shard": 2, "zero": 3, "pp": 2, "accumulate": "hold"},
+    {"ep": 2, "dp_shard": 2, "zero": 2, "pp": 2, "accumulate": "hold", "pp_schedule": "gpipe"},
+    {"ep": 2, "tp": 2, "pp": 2},
+)
+EAGER_ONLY = frozenset({"gpt_oss"})
 _SWITCHES: tuple[dict[str, Any], ...] = (
     {},
     {"activation_checkpointing": "full", "accumulate": "hold"},
@@ -105,6 +147,7 @@ def cases() -> list[Case]:
                 switches = _SWITCHES[(place + 2 * turn + (kind == "gpt2")) % len(_SWITCHES)]
                 found += _possible(kind, {**_PLAIN, **layout, **switches}, changes)
     found += _rows_of_devices()
+    found += _parted_experts()
     for layout, base in _QUANTIZED:
         adapter = msgspec.structs.replace(ADAPTER, base=base)
         found += _possible("llama", {**_PLAIN, **layout}, {"method": "qlora", "adapter": adapter})
@@ -128,6 +171,21 @@ def _rows_of_devices() -> list[Case]:
     return found
 
 
+def _parted_experts() -> list[Case]:
+    """Pair every layout of experts with every mixture, switches and jobs in turn."""
+    found = []
+    for place, layout in enumerate(_PARTED):
+        for turn, kind in enumerate(_MIXTURES):
+            changes = _JOBS[(place + turn) % len(_JOBS)]
+            if "adapter" in changes:  # PEFT takes some names for the experts' own weight
+                changes = {**changes, "adapter": msgspec.structs.replace(ADAPTER, targets=("o_proj",))}
+            switches = _SWITCHES[(place + 2 * turn) % len(_SWITCHES)]
+            if kind in EAGER_ONLY:
+                switches = {**switches, "attention": "eager"}
+            found += _possible(kind, {**_PLAIN, **switches, **layout}, changes)
+    return found
+
+
 def _possible(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Iterator[Case]:
     strategy = Strategy(**ways)
     each = 8 if strategy.pp > 1 else 3 if strategy.accumulate == "hold" else 1
@@ -142,8 +200,8 @@ def _possible(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Itera
 
 def tiny_job(kind: str, global_batch: int, changes: dict[str, Any]) -> Job:
     """Make the job of a kind of decoder, in fp32."""
-    is_llama = kind != "gpt2"
-    config = {"model_type": "llama" if is_llama else kind, **(_KINDS | CONFIGS)[kind]}
+    is_llama = kind in {"llama", *_KINDS}
+    config = {"model_type": "llama" if is_llama else kind, **(_KINDS | CONFIGS | _MIXTURES)[kind]}
     if is_llama:
         config |= {"num_key_value_heads": 4, "vocab_size": 96}  # what four devices can share
     fields: dict[str, Any] = {

@@ -9,6 +9,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
+from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
 from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.tensor_split import check_tensor
@@ -76,6 +77,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dp_replicate: Groups of devices that each hold a whole, perhaps sharded, model.
         dp_shard: Devices that share one copy of what ``zero`` shards.
         tp: Devices that share every matrix (tensor parallel, with sequence parallel).
+        ep: Devices that part the experts of a block among them (expert parallel): all of ``tp``
+            and some of ``dp_shard``.
         pp: Devices in a row, each with some of the blocks (pipeline parallel).
         pp_schedule: The order of work in the row (``pipeline_split.Schedule``).
         stages_per_device: Pieces of the model that each device of the row has.
@@ -94,6 +97,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dp_replicate: int = 1
     dp_shard: int = 1
     tp: int = 1
+    ep: int = 1
     pp: int = 1
     pp_schedule: Schedule = "1f1b"
     stages_per_device: int = 1
@@ -232,19 +236,30 @@ def check_spread(job: Job, strategy: Strategy) -> None:
         InputError: A degree is below 1, does not divide the batch, or shards nothing.
         UnsupportedError: This version does not run it.
     """
-    degrees = {name: getattr(strategy, name) for name in _DEGREES}
+    degrees = {name: getattr(strategy, name) for name in (*_DEGREES, "ep")}
     for name, degree in degrees.items():
         if degree < 1:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
     _check_zero(job, strategy)
     _check_pairs(job, strategy)
     _check_tensor(job, strategy)
+    check_experts_split(job, _expert_spread(strategy))
     parts = data_parallel(strategy)
     if job.global_batch % parts:
         raise InputError(
             f"global_batch={job.global_batch} cannot be split over {parts} data-parallel devices; "
             f"use a multiple of {parts}"
         )
+
+
+def _expert_spread(strategy: Strategy) -> Spread:
+    return Spread(
+        ep=strategy.ep,
+        tp=strategy.tp,
+        dp_shard=strategy.dp_shard,
+        dp_replicate=strategy.dp_replicate,
+        zero=strategy.zero,
+    )
 
 
 def _check_pipeline(job: Job, strategy: Strategy) -> None:
@@ -274,7 +289,7 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
 
 def _check_tensor(job: Job, strategy: Strategy) -> None:
     """Refuse tensor parallelism of what cannot be cut, or beside what takes no pieces."""
-    check_tensor(job, strategy.tp)
+    check_tensor(job, strategy.tp, ep=strategy.ep)
     beside = {
         f"zero={strategy.zero} over {data_parallel(strategy)} data-parallel devices": (
             data_parallel(strategy) > 1 and not gathers(strategy)
@@ -416,7 +431,7 @@ def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, s
         yield f"task={job.task}", f"use {' or '.join(DEEPSPEED_TASKS)}"
     if job.method != "full":
         yield f"method={job.method}", "use method=full"
-    for name in ("dp_replicate", "tp", "pp"):
+    for name in ("dp_replicate", "tp", "pp", "ep"):
         if getattr(strategy, name) > 1:
             yield f"{name}={getattr(strategy, name)}", f"use {name}=1 and more dp_shard"
     if zero == 0:

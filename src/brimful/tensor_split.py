@@ -12,6 +12,8 @@ CUT_DECODERS = frozenset({
     "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "granite", "cohere",
 })  # fmt: skip
 """Architectures whose every matrix is cut."""
+CUT_MIXTURES = frozenset({"mixtral", "qwen3_moe"})
+"""Architectures whose every matrix but those of experts is cut: they are parted instead."""
 CUT_TASKS = ("causal-lm", "chat")
 _FUSED = {"phi3": "qkv_proj and gate_up_proj", "gpt2": "c_attn"}
 """Architectures with several matrices in one: a device's rows of it are no one piece."""
@@ -21,7 +23,7 @@ PADDED_MULTIPLE = 8
 """What rows of ``packing=none`` are padded to multiples of, at most to ``seq_len``."""
 
 
-def check_tensor(job: Job, tp: int) -> None:
+def check_tensor(job: Job, tp: int, *, ep: int = 1) -> None:
     """Refuse a job whose model cannot be cut over so many devices.
 
     The vocabulary may be cut unevenly: the last device has fewer rows of it.
@@ -29,6 +31,7 @@ def check_tensor(job: Job, tp: int) -> None:
     Args:
         job: What is trained.
         tp: Devices that share every matrix.
+        ep: Devices that part experts among them.
 
     Raises:
         InputError: The degree does not divide what every device must have an equal part of.
@@ -36,7 +39,7 @@ def check_tensor(job: Job, tp: int) -> None:
     """
     if tp == 1:
         return
-    _check_kind(job, tp)
+    _check_kind(job, tp, ep)
     sizes = _sizes(job)
     common = gcd(*sizes.values())
     for name, size in sizes.items():
@@ -60,17 +63,22 @@ def _sizes(job: Job) -> dict[str, int]:
     return sizes
 
 
-def _check_kind(job: Job, tp: int) -> None:
+def _check_kind(job: Job, tp: int, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
     if fused := _FUSED.get(kind):
         raise UnsupportedError(
             f"tp={tp} is not run for {name}: {kind} holds several matrices in one ({fused}), so "
             f"that no device's rows of it are one piece; use tp=1 with zero=3"
         )
-    if kind not in CUT_DECODERS or job.task not in CUT_TASKS:
+    if kind in CUT_MIXTURES and ep == 1:
+        raise UnsupportedError(
+            f"tp={tp} of {name} is run with its experts parted among devices, not cut; use ep={tp} "
+            f"or a multiple of it, or tp=1"
+        )
+    if kind not in CUT_DECODERS | CUT_MIXTURES or job.task not in CUT_TASKS:
         raise UnsupportedError(
             f"tp={tp} is not run for {name} (model_type={kind}, task={job.task}): this version "
-            f"cuts {', '.join(sorted(CUT_DECODERS))} as {' and '.join(CUT_TASKS)}; use tp=1"
+            f"cuts {', '.join(sorted(CUT_DECODERS | CUT_MIXTURES))} as {' and '.join(CUT_TASKS)}; use tp=1"
         )
     if job.method != "full":
         raise UnsupportedError(

@@ -19,6 +19,8 @@ from brimful.job import Job
 
 GROUPED = "grouped_mm"
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_ROUTERS = ("gate", "router")
+"""What ``transformers`` calls them."""
 _ROW_BYTES = 16
 """What the strides of a grouped product are multiples of (``GroupedMMUtils.h``, \
 ``check_valid_strides_and_return_transposed``)."""
@@ -52,7 +54,7 @@ def check_experts(model: Any, job: Job) -> None:
             f"runs {GROUPED}, whose sizes are known beforehand; take experts_implementation out of "
             f"its config.json, or use torch>=2.9, where that is there"
         )
-    for experts in _experts(model):
+    for experts in expert_modules(model):
         _check_rows(experts, name)
 
 
@@ -61,11 +63,22 @@ def _has_experts(config: Any) -> bool:
     return any(isinstance(count, int) and count > 1 for count in counts)
 
 
-def _experts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that hold the experts of a block, all in one weight each."""
+def expert_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that hold the experts of a block, all in one weight each, in order."""
     for module in model.modules():
         if hasattr(module, "is_concatenated") and hasattr(module, "down_proj"):
             yield module
+
+
+def is_router(model: nn.Module, name: str) -> bool:
+    """Whether a module is what chooses the experts of a block: it stands beside them.
+
+    Args:
+        model: Of ``transformers``.
+        name: Of the module in it.
+    """
+    parent, _, own = name.rpartition(".")
+    return own in _ROUTERS and hasattr(model.get_submodule(parent), "experts")
 
 
 @contextlib.contextmanager

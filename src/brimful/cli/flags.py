@@ -371,6 +371,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     rest = "searched for without it" if searched else "default 1"
     cut = f"devices that share every matrix (tensor parallel); {rest}"
     _add_whole(add, "--tp", cut, many=searched)
+    _add_whole(add, "--ep", "devices that part the experts of a block (expert parallel); default 1")
     _add_whole(add, "--pp", "devices in a row, each with some of the blocks (pipeline); default 1")
     if not searched:
         add_pipeline(parser)
@@ -468,7 +469,7 @@ _JOB = (
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
-    "zero", "dp_replicate", "dp_shard", "tp", "pp", "pp_schedule", "stages_per_device",
+    "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule", "stages_per_device",
     "stage_blocks", "accumulate", "reference", "engine", "offload",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
@@ -685,6 +686,7 @@ def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strat
         attention=attention_from(args, job),
         accumulate=_or(args.accumulate, default_accumulate(engine, degrees["zero"], pp)),
         tp=_or(args.tp, 1),
+        ep=_or(args.ep, 1),
         pp=pp,
         **_pipeline_from(args),
         reference=_or(args.reference, default_reference(job)),

@@ -15,10 +15,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Parted
-from brimful.build.parallel.mesh import TENSOR, build_mesh, data_mesh
+from brimful.build.parallel.experts import expert_parallel
+from brimful.build.parallel.mesh import EXPERTS, TENSOR, build_mesh, data_mesh, experts_mesh
 from brimful.build.parallel.place import pipeline_rank
 from brimful.build.parallel.replicate import partitioned, replicate
-from brimful.build.parallel.shard import adopt_sharded, shard
+from brimful.build.parallel.shard import Meshes, adopt_sharded, shard
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
 from brimful.job import Job
@@ -50,6 +51,10 @@ def parallelize(
     Returns:
         What is called: the root, or this device's stages of a pipeline.
     """
+    spread = None
+    if mesh is not None and strategy.ep > 1:
+        spread = experts_mesh(strategy, mesh.device_type)
+        expert_parallel(root.model, spread[EXPERTS])
     if mesh is not None and strategy.tp > 1:
         tensor_parallel(root.model, mesh[TENSOR])
     called: tuple[nn.Module, ...] = (root,)
@@ -58,7 +63,7 @@ def parallelize(
         called = cut_stages(root.model, job.model, split_of(strategy), place)
     if gathers(strategy):
         for whole in called:
-            shard(whole, job, strategy, data_mesh(mesh))
+            shard(whole, job, strategy, Meshes(data_mesh(mesh), spread))
     return called
 
 

@@ -1,4 +1,4 @@
-"""What the devices of one tensor-parallel group tell each other, forward and backward.
+"""What the devices of a tensor- or expert-parallel group tell each other, forward and backward.
 
 Each is a function of plain tensors with its own backward pass: what one direction gathers the other
 adds up and scatters. Tokens are the first dimension, so that a gathered piece needs no copy.
@@ -9,6 +9,7 @@ Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Tra
 (arXiv:2205.05198), section 4.2.2.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -71,6 +72,35 @@ def with_summed_gradient(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     return same
 
 
+def exchange_rows(
+    x_ND: torch.Tensor,  # noqa: N803
+    sent: Sequence[int],
+    received: Sequence[int],
+    group: ProcessGroup,
+) -> torch.Tensor:
+    """Send every device some of this one's rows, and get some of each one's (all-to-all).
+
+    Args:
+        x_ND: [N, ...]: rows for the first device of the group, then those for the second, and on.
+        sent: How many go to each device; N in all.
+        received: How many come from each.
+        group: The devices.
+
+    Returns:
+        [sum of ``received``, ...], those of the first device first. Gradients go back the same way.
+    """
+    exchanged: torch.Tensor = _ExchangeRows.apply(x_ND, list(sent), list(received), group)
+    return exchanged
+
+
+def _exchanged(
+    x: torch.Tensor, sent: list[int], received: list[int], group: ProcessGroup
+) -> torch.Tensor:
+    out = x.new_empty((sum(received), *x.shape[1:]))
+    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
+    return out
+
+
 def _gathered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
     out = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
     getattr(dist, _GATHER)(out, x.contiguous(), group=group)
@@ -116,3 +146,16 @@ class _SumGradient(Function):  # type: ignore[misc]  # torch is untyped to mypy
         summed = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(summed, group=ctx.group)
         return summed, None
+
+
+class _ExchangeRows(Function):  # type: ignore[misc]  # torch is untyped to mypy
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, sent: list[int], received: list[int], group: ProcessGroup
+    ) -> torch.Tensor:
+        ctx.back = (received, sent, group)
+        return _exchanged(x, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return _exchanged(gradient, *ctx.back), None, None, None

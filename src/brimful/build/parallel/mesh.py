@@ -5,6 +5,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from brimful.strategy import Strategy
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pp", "dp_replicate", "dp_shard", "tp"
+EXPERTS, SAME_EXPERTS = "ep", "same_experts"
+"""Axes of ``experts_mesh``: devices with different experts, and those that share the same ones."""
 
 
 def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
@@ -42,3 +44,19 @@ def data_mesh(mesh: DeviceMesh | None) -> DeviceMesh | None:
     if axes == names:
         return mesh
     return mesh[axes] if axes else None
+
+
+def experts_mesh(strategy: Strategy, device_type: str) -> DeviceMesh:
+    """Lay the same devices out anew for experts: those of ``dp_shard x tp`` part them among them.
+
+    Ranks of one group of ``ep`` stand next to each other. Axes, also those of one device: ``pp``,
+    ``dp_replicate``, ``same_experts`` = dp_shard x tp / ep, ``ep``.
+
+    Args:
+        strategy: Says the degrees; ``ep`` more than 1.
+        device_type: As for ``build_mesh``.
+    """
+    same = strategy.dp_shard * strategy.tp // strategy.ep
+    sizes = (strategy.pp, strategy.dp_replicate, same, strategy.ep)
+    names = (PIPELINE, REPLICATE, SAME_EXPERTS, EXPERTS)
+    return init_device_mesh(device_type, sizes, mesh_dim_names=names)

@@ -1,25 +1,49 @@
 """ZeRO-2 and ZeRO-3 by FSDP2: every decoder block is a unit, what is left over is another.
 
 A module that is kept in fp32 is a unit too, inside of the one that it lies in: FSDP2 gathers the
-parameters of a unit in one type.
+parameters of a unit in one type. Experts that are parted among devices (``ep``) belong to their
+block's unit, but are sharded over the devices that have the same ones, by expert where that comes
+out even.
 
 Parameters and optimizer state are sharded by rows. A unit is gathered before it runs; ZeRO-3 frees
 it after its forward and gathers it again for its backward, ZeRO-2 keeps it until then. What is left
 over (embedding, last norm, head) stays gathered from its forward to the end of backward.
 """
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import (
+    FSDPMeshInfo,
+    HSDPMeshInfo,
+    ShardPlacementResult,
+)
+from torch.distributed.tensor import Shard
 
 from brimful.build.blocks import decoder_blocks
+from brimful.build.experts import expert_modules
+from brimful.build.parallel.mesh import REPLICATE, SAME_EXPERTS
+from brimful.build.parallel.own import own_memory
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.build.precision.kept import kept_modules
 from brimful.job import Job, Precision
 from brimful.strategy import Strategy
+
+
+class Meshes(NamedTuple):
+    """Over which devices what is sharded.
+
+    Attributes:
+        data: One axis that shards, or one that replicates and one that shards.
+        experts: Of ``mesh.experts_mesh``; None where experts are sharded as all else is.
+    """
+
+    data: DeviceMesh | None
+    experts: DeviceMesh | None
 
 
 def policy_of(precision: Precision) -> MixedPrecisionPolicy:
@@ -33,20 +57,22 @@ def policy_of(precision: Precision) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
-def shard(model: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> None:
+def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> None:
     """Shard every block, then the rest, in place.
 
     Args:
         model: What a micro-batch is called through, on ``meta``.
         job: Says the types.
         strategy: Says whether units stay gathered after forward.
-        mesh: One axis that shards, or one that replicates and one that shards.
+        meshes: Over which devices.
     """
     how: dict[str, Any] = {
-        "mesh": mesh,
+        "mesh": meshes.data,
         "reshard_after_forward": strategy.zero == 3,  # noqa: PLR2004 - ZeRO-3
         "mp_policy": policy_of(job.precision),
     }
+    if meshes.experts is not None:
+        how["shard_placement_fn"] = _apart(expert_modules(model), meshes.experts)
     wide = {**how, "mp_policy": MixedPrecisionPolicy()}
     for unit, is_kept in _units(model):
         fully_shard(unit, **(wide if is_kept else how))
@@ -64,6 +90,36 @@ def _units(model: nn.Module) -> list[tuple[nn.Module, bool]]:
     paths = {path: module for path, module in model.named_modules() if id(module) in chosen}
     inner_first = sorted(paths, key=lambda path: -path.count("."))
     return [(paths[path], id(paths[path]) in wide) for path in inner_first]
+
+
+def _apart(
+    experts: Iterable[nn.Module], mesh: DeviceMesh
+) -> Callable[[nn.Parameter], ShardPlacementResult | None]:
+    """Say over which devices parameters of experts are sharded; all others as their unit is.
+
+    They are cut by expert where each device gets as many, else by the rows of every expert where
+    those come out even.
+    """
+    parted = {parameter for module in experts for parameter in module.parameters()}
+    found = _sharing(mesh)
+
+    def place(parameter: nn.Parameter) -> ShardPlacementResult | None:
+        if parameter not in parted:
+            return None
+        num_experts, *rows = own_memory(parameter).shape
+        is_even = num_experts % found.shard_mesh_size == 0
+        by_rows = not is_even and rows and rows[0] % found.shard_mesh_size == 0
+        return ShardPlacementResult(Shard(1 if by_rows else 0), found)
+
+    return place
+
+
+def _sharing(mesh: DeviceMesh) -> FSDPMeshInfo:
+    """Return FSDP2's view of the devices that have the same experts."""
+    if mesh[REPLICATE].size() == 1:
+        return FSDPMeshInfo(mesh[SAME_EXPERTS], shard_mesh_dim=0)
+    both = mesh[REPLICATE, SAME_EXPERTS]
+    return HSDPMeshInfo(both, shard_mesh_dim=1, replicate_mesh_dim=0)
 
 
 def _add_up(unit: FSDPModule) -> None:

@@ -18,7 +18,7 @@ Source: Shoeybi et al. 2019 (arXiv:1909.08053); Korthikanti et al. 2022 (arXiv:2
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import wraps
 from typing import Any
 
@@ -26,16 +26,13 @@ import torch
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from brimful.build.blocks import decoder_blocks
-from brimful.build.parallel.collectives import (
-    gather_features,
-    gather_tokens,
-    scatter_sum,
-    with_summed_gradient,
-)
+from brimful.build.experts import expert_modules, is_router
+from brimful.build.parallel.collectives import gather_features, gather_tokens, scatter_sum
+from brimful.build.parallel.pieces import Cut, Pieces, on_own_pieces, own_pieces, own_range
 from brimful.build.parallel.vocabulary import VocabularyPart, mark_part, own_rows
 from brimful.errors import UnsupportedError
 
@@ -46,9 +43,6 @@ _STATES = "hidden_states"
 """What attention calls its input; an MLP is given it by place."""
 _POSITIONS = "position_embeddings"
 """What every class here gives its attention beside it: cosines and sines, [1 or B, S, ...]."""
-Forward = Callable[..., Any]
-Pieces = dict[nn.Parameter, nn.Parameter]
-"""Pieces of parameters that were cut, by what they were cut from: tied ones are cut once."""
 
 
 def tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
@@ -68,23 +62,30 @@ def tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
 def styles_of(model: Any) -> dict[str, ParallelStyle]:
     """Return how each layer is run, by its name with ``*`` for the number of its block.
 
+    Blocks with experts may stand beside dense ones: there every layer has its own name.
+
     Args:
-        model: A decoder.
+        model: A decoder. Experts, if it has any, are parted among devices and not cut.
 
     Raises:
         UnsupportedError: A layer is of no known kind.
     """
     cut: Pieces = {}
     found: dict[str, ParallelStyle] = {}
+    parted = set(expert_modules(model))
     for name, module in model.named_modules():
-        if not any(True for _ in module.parameters(recurse=False)):
+        if module in parted or not any(True for _ in module.parameters(recurse=False)):
             continue
         style = _style(model, name, module, cut)
-        found[_NUMBER.sub(_ANY, name)] = style
+        found[_alike(name, parted)] = style
         if isinstance(style, Columns):
-            parent = name.rpartition(".")[0]
-            found[_NUMBER.sub(_ANY, parent)] = AllTokens()
+            found[_alike(name.rpartition(".")[0], parted)] = AllTokens()
     return found
+
+
+def _alike(name: str, parted: set[nn.Module]) -> str:
+    """Return a pattern for the layers that stand in the same place of every block."""
+    return name if parted else _NUMBER.sub(_ANY, name)
 
 
 def _style(model: Any, name: str, module: nn.Module, cut: Pieces) -> ParallelStyle:
@@ -99,6 +100,8 @@ def _style(model: Any, name: str, module: nn.Module, cut: Pieces) -> ParallelSty
             return Columns(cut)
         if planned.startswith("rowwise"):
             return Rows(cut)
+    elif is_router(model, name):
+        return EachToken(cut)
     elif all(p.ndim == 1 for p in module.parameters(recurse=False)):
         return WholeHeads(cut) if _spans_heads(model, module) else EachToken(cut)
     raise UnsupportedError(
@@ -135,60 +138,25 @@ def _holds(outer: nn.Module, inner: nn.Module) -> bool:
     return any(module is inner for module in outer.modules())
 
 
-class _Cut(ParallelStyle):  # type: ignore[misc]  # torch is untyped to mypy
-    """A layer whose parameters are cut, or are whole on every device."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        """Keep what was cut already."""
-        super().__init__()
-        self._pieces = pieces
-
-    def _cut(self, module: nn.Module, mesh: DeviceMesh, **placements: Placement) -> None:
-        """Cut parameters by name; those that are not named are whole on every device."""
-        for name, whole in list(module.named_parameters(recurse=False)):
-            if whole not in self._pieces:
-                self._pieces[whole] = _piece(whole, mesh, placements.get(name, Replicate()))
-            module.register_parameter(name, self._pieces[whole])
-
-
-def _piece(whole: nn.Parameter, mesh: DeviceMesh, placement: Placement) -> nn.Parameter:
-    """Return this device's piece of a parameter on ``meta``, as a DTensor."""
-    shape = list(whole.shape)
-    if isinstance(placement, Shard):
-        shape[placement.dim] = own_range(shape[placement.dim], mesh)[1]
-    local = torch.empty(shape, dtype=whole.dtype, device="meta")
-    piece = DTensor.from_local(
-        local, mesh, [placement], run_check=False, shape=whole.shape, stride=whole.stride()
-    )
-    return nn.Parameter(piece, requires_grad=whole.requires_grad)
-
-
-def own_range(num: int, mesh: DeviceMesh) -> tuple[int, int]:
-    """Return where this device's part of a dimension begins and how long it is; see ``Shard``."""
-    size = -(-num // mesh.size())
-    start = min(num, mesh.get_local_rank() * size)
-    return start, min(size, num - start)
-
-
-class Columns(_Cut):
+class Columns(Cut):
     """A matrix that reads the residual stream: every device has some of what it gives."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        self._cut(module, device_mesh, weight=Shard(0), bias=Shard(0))
-        return _on_own_pieces(module, device_mesh.get_group())
+        self.cut(module, device_mesh, weight=Shard(0), bias=Shard(0))
+        return on_own_pieces(module, device_mesh.get_group())
 
 
-class Rows(_Cut):
+class Rows(Cut):
     """A matrix that writes to it: every device has some of what it takes, and gets its tokens."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = device_mesh.get_group()
-        self._cut(module, device_mesh, weight=Shard(1))
+        self.cut(module, device_mesh, weight=Shard(1))
         inner = module.forward
 
         @wraps(inner)
         def forward(x: torch.Tensor) -> torch.Tensor:
-            with _own_pieces(module, group) as own:
+            with own_pieces(module, group) as own:
                 bias = own.pop(_BIAS, None)
                 if bias is not None:
                     module._parameters[_BIAS] = None  # noqa: SLF001 - added once, behind the sum
@@ -200,21 +168,21 @@ class Rows(_Cut):
         return module
 
 
-class EachToken(_Cut):
-    """A norm over one token's features, or over one head's: whole on every device."""
+class EachToken(Cut):
+    """A norm over one token's features, or over one head's, or a router: whole on every device."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        self._cut(module, device_mesh)
-        return _on_own_pieces(module, device_mesh.get_group())
+        self.cut(module, device_mesh)
+        return on_own_pieces(module, device_mesh.get_group())
 
 
-class WholeHeads(_Cut):
+class WholeHeads(Cut):
     """A norm over the features of all heads: they are gathered, and this device's are kept."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = device_mesh.get_group()
-        self._cut(module, device_mesh)
-        _on_own_pieces(module, group)
+        self.cut(module, device_mesh)
+        on_own_pieces(module, group)
         inner = module.forward
 
         @wraps(inner)
@@ -227,18 +195,18 @@ class WholeHeads(_Cut):
         return module
 
 
-class Embedding(_Cut):
+class Embedding(Cut):
     """The token embedding: every device has some of the vocabulary, and gets its tokens."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         part = _vocabulary_part(module, device_mesh)
-        self._cut(module, device_mesh, weight=Shard(0))
+        self.cut(module, device_mesh, weight=Shard(0))
         inner = module.forward
 
         @wraps(inner)
         def forward(ids_BS: torch.Tensor) -> torch.Tensor:  # noqa: N803
             rows, others = own_rows(ids_BS, part)
-            with _own_pieces(module, part.group), _own_padding(module, part):
+            with own_pieces(module, part.group), _own_padding(module, part):
                 term_BSD = inner(rows).masked_fill_(others[..., None], 0.0)  # noqa: N806
             return scatter_sum(term_BSD.flatten(0, 1), part.group)[None]
 
@@ -246,13 +214,13 @@ class Embedding(_Cut):
         return module
 
 
-class Head(_Cut):
+class Head(Cut):
     """The output layer: every device has some of the vocabulary, and computes it for all tokens."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         mark_part(module, _vocabulary_part(module, device_mesh))
-        self._cut(module, device_mesh, weight=Shard(0), bias=Shard(0))
-        return _on_own_pieces(module, device_mesh.get_group())
+        self.cut(module, device_mesh, weight=Shard(0), bias=Shard(0))
+        return on_own_pieces(module, device_mesh.get_group())
 
 
 class AllTokens(ParallelStyle):  # type: ignore[misc]  # torch is untyped to mypy
@@ -280,37 +248,6 @@ def _rows_of(x_1nD: torch.Tensor, kwargs: dict[str, Any], group: ProcessGroup) -
 def _vocabulary_part(module: nn.Module, mesh: DeviceMesh) -> VocabularyPart:
     start, num_rows = own_range(module.weight.shape[0], mesh)
     return VocabularyPart(mesh.get_group(), start, num_rows)
-
-
-def _on_own_pieces(module: nn.Module, group: ProcessGroup) -> nn.Module:
-    """Let a layer's forward compute with this device's pieces of its parameters."""
-    inner: Forward = module.forward
-
-    @wraps(inner)
-    def forward(*args: Any) -> Any:
-        with _own_pieces(module, group):
-            return inner(*args)
-
-    module.forward = forward
-    return module
-
-
-@contextlib.contextmanager
-def _own_pieces(module: nn.Module, group: ProcessGroup) -> Iterator[dict[str, torch.Tensor]]:
-    """Let a layer's parameters be plain tensors inside the block: this device's pieces."""
-    held = dict(module._parameters)  # noqa: SLF001 - FSDP2 swaps them in the same place
-    own = {name: _own(p, group) for name, p in held.items() if p is not None}
-    module._parameters.update(own)  # noqa: SLF001
-    try:
-        yield own
-    finally:
-        module._parameters.update(held)  # noqa: SLF001
-
-
-def _own(parameter: Any, group: ProcessGroup) -> torch.Tensor:
-    """Return this device's piece; of what is whole, with the gradient of all devices' tokens."""
-    local: torch.Tensor = parameter.to_local()
-    return local if parameter.placements[-1].is_shard() else with_summed_gradient(local, group)
 
 
 @contextlib.contextmanager

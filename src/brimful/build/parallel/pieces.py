@@ -1,0 +1,103 @@
+"""A device's piece of parameters that a group of devices shares, and computing with it.
+
+What is held is a DTensor, so that it is drawn, read, saved and sharded again by what knows
+DTensors; what computes is a plain tensor. Must not know which layer is cut how.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from brimful.build.parallel.collectives import with_summed_gradient
+
+Forward = Callable[..., Any]
+Pieces = dict[nn.Parameter, nn.Parameter]
+"""Pieces of parameters that were cut, by what they were cut from: tied ones are cut once."""
+
+
+class Cut(ParallelStyle):  # type: ignore[misc]  # torch is untyped to mypy
+    """A layer whose parameters are cut, or are whole on every device."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        """Keep what was cut already."""
+        super().__init__()
+        self._pieces = pieces
+
+    def cut(self, module: nn.Module, mesh: DeviceMesh, **placements: Placement) -> None:
+        """Cut parameters by name; those that are not named are whole on every device."""
+        cut_parameters(module, mesh, self._pieces, **placements)
+
+
+def cut_parameters(
+    module: nn.Module, mesh: DeviceMesh, pieces: Pieces, **placements: Placement
+) -> None:
+    """Cut a module's own parameters by name, in place.
+
+    Args:
+        module: On ``meta``.
+        mesh: One axis.
+        pieces: What was cut already; it is added to.
+        placements: Those that are not named are whole on every device.
+    """
+    for name, whole in list(module.named_parameters(recurse=False)):
+        if whole not in pieces:
+            pieces[whole] = piece_of(whole, mesh, placements.get(name, Replicate()))
+        module.register_parameter(name, pieces[whole])
+
+
+def piece_of(whole: nn.Parameter, mesh: DeviceMesh, placement: Placement) -> nn.Parameter:
+    """Return this device's piece of a parameter on ``meta``, as a DTensor."""
+    shape = list(whole.shape)
+    if isinstance(placement, Shard):
+        shape[placement.dim] = own_range(shape[placement.dim], mesh)[1]
+    local = torch.empty(shape, dtype=whole.dtype, device="meta")
+    piece = DTensor.from_local(
+        local, mesh, [placement], run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+    return nn.Parameter(piece, requires_grad=whole.requires_grad)
+
+
+def own_range(num: int, mesh: DeviceMesh) -> tuple[int, int]:
+    """Return where this device's part of a dimension begins and how long it is; see ``Shard``."""
+    size = -(-num // mesh.size())
+    start = min(num, mesh.get_local_rank() * size)
+    return start, min(size, num - start)
+
+
+def on_own_pieces(module: nn.Module, group: ProcessGroup) -> nn.Module:
+    """Let a layer's forward compute with this device's pieces of its parameters."""
+    inner: Forward = module.forward
+
+    @wraps(inner)
+    def forward(*args: Any) -> Any:
+        with own_pieces(module, group):
+            return inner(*args)
+
+    module.forward = forward
+    return module
+
+
+@contextlib.contextmanager
+def own_pieces(module: nn.Module, group: ProcessGroup) -> Iterator[dict[str, torch.Tensor]]:
+    """Let a layer's parameters be plain tensors inside the block: this device's pieces."""
+    held = dict(module._parameters)  # noqa: SLF001 - FSDP2 swaps them in the same place
+    own = {name: _own(p, group) for name, p in held.items() if p is not None}
+    module._parameters.update(own)  # noqa: SLF001
+    try:
+        yield own
+    finally:
+        module._parameters.update(held)  # noqa: SLF001
+
+
+def _own(parameter: Any, group: ProcessGroup) -> torch.Tensor:
+    """Return this device's piece; of what is whole, with the gradient of all devices' tokens."""
+    local: torch.Tensor = parameter.to_local()
+    return local if parameter.placements[-1].is_shard() else with_summed_gradient(local, group)
