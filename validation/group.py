@@ -74,7 +74,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: Metered peak of live bytes, loading included; None where it was not metered.
         peak_items: What was alive at the peak, by class.
         num_targets: Of this process's own micro-batches in the first step.
-        collectives: Of the third step, by kind.
+        collectives: Of the third step, by kind; of the second one where experts are parted, whose
+            messages hang on the step's tokens.
+        received: Rows that this process's experts got in the metered steps, [blocks][passes]; empty
+            where experts are not parted.
         happened: Of a slowed step, the one of median length, what this device did.
         step_s: How long that step took.
         message_s: What a stage's message takes to the next process and into its hands.
@@ -89,6 +92,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     peak_items: dict[str, int] = {}
     num_targets: int = 0
     collectives: tuple[Collective, ...] = ()
+    received: tuple[tuple[int, ...], ...] = ()
     happened: tuple[Happened, ...] = ()
     step_s: float = 0.0
     message_s: float = 0.0

@@ -23,6 +23,8 @@ from slow_stages import message_seconds, slowed_step  # noqa: E402
 
 from brimful.build.assemble import build_program  # noqa: E402
 from brimful.build.batch import Batch, count_targets  # noqa: E402
+from brimful.build.experts import expert_modules  # noqa: E402
+from brimful.build.parallel.experts import RECEIVED  # noqa: E402
 from brimful.build.parallel.place import own_part  # noqa: E402
 from brimful.build.program import Program  # noqa: E402
 from brimful.build.step import train_step  # noqa: E402
@@ -43,8 +45,8 @@ _NUM_METERED = 2
 
 def take(turn: Turn) -> Told:
     """Run one turn in this process."""
-    readings = [_metered(turn.case) for _ in range(turn.num_readings)]
-    reading = min(readings, key=lambda r: r.measured_peak_allocated_bytes) if readings else None
+    metered = [_metered(turn.case) for _ in range(turn.num_readings)]
+    reading = min((of for of, _ in metered), key=_peak) if metered else None
     if turn.slowed_s:
         message_s = message_seconds(turn.case)
         happened, step_s = slowed_step(turn, _batches(turn.case, 0))
@@ -66,20 +68,29 @@ def take(turn: Turn) -> Told:
         plain_losses=tuple(loss for loss, _ in plain),
         plain_norms=tuple(norm for _, norm in plain),
         saved=saved,
-        peak_bytes=None if reading is None else reading.measured_peak_allocated_bytes,
+        peak_bytes=None if reading is None else _peak(reading),
         peak_items={} if reading is None else {x.name: x.num_bytes for x in reading.items},
         num_targets=count_targets(_own(program, turn.first_step)),
         collectives=_told_each_other(turn.case) if turn.watches_collectives else (),
+        received=metered[0][1] if metered else (),
     )
 
 
+def _peak(reading: Reading) -> int:
+    return reading.measured_peak_allocated_bytes
+
+
 def _told_each_other(case: Case) -> tuple[Collective, ...]:
-    """Watch the third step: in the second DDP agrees on new buckets, once."""
+    """Watch the third step: in the second DDP agrees on new buckets, once.
+
+    Where experts are parted the second one: what is sent hangs on its tokens.
+    """
     program = build_program(case.job, case.strategy, _CPU)
-    for step in range(_NUM_METERED):
+    last = _NUM_METERED - 1 if case.strategy.ep > 1 else _NUM_METERED
+    for step in range(last):
         _step(program, step)
     with watched_collectives() as watched:
-        _step(program, _NUM_METERED)
+        _step(program, last)
     return watched.collectives
 
 
@@ -128,17 +139,31 @@ def _step_alone(program: Program, step: int) -> Step:
     return float(result.loss), float(result.grad_norm)
 
 
-def _metered(case: Case) -> Reading:
+def _metered(case: Case) -> tuple[Reading, tuple[tuple[int, ...], ...]]:
+    """Meter two steps, loading included, and the rows that the experts of this process got."""
     meter = CpuMeter()
     meter.start()
     program = build_program(case.job, case.strategy, _CPU)
+    received = _listen(program) if case.strategy.ep > 1 else []
     for step in range(_NUM_METERED):
         _step(program, step)
     meter.stop(program)
     assert meter.reading is not None
     del program
     gc.collect()
-    return meter.reading
+    return meter.reading, tuple(map(tuple, received))
+
+
+def _listen(program: Program) -> list[list[int]]:
+    """Return lists, one for each sparse block, that grow by the rows of every forward pass here."""
+    received: list[list[int]] = [[] for _ in range(program.job.model.num_layers)]
+
+    def hear(block: int, num_rows: int) -> None:
+        received[block].append(num_rows)
+
+    for module in expert_modules(program.model):
+        setattr(module, RECEIVED, hear)
+    return received
 
 
 def _save(program: Program, folder: Path, step: int) -> str:

@@ -108,6 +108,7 @@ _PARTED: tuple[dict[str, Any], ...] = (
     {"ep": 2, "dp_shard": 2, "zero": 2, "pp": 2, "accumulate": "hold", "pp_schedule": "gpipe"},
     {"ep": 2, "tp": 2, "pp": 2},
 )
+_BESIDE_EXPERTS = msgspec.structs.replace(ADAPTER, targets=("o_proj",))
 EAGER_ONLY = frozenset({"gpt_oss"})
 _SWITCHES: tuple[dict[str, Any], ...] = (
     {},
@@ -178,7 +179,10 @@ def _parted_experts() -> list[Case]:
         for turn, kind in enumerate(_MIXTURES):
             changes = _JOBS[(place + turn) % len(_JOBS)]
             if "adapter" in changes:  # PEFT takes some names for the experts' own weight
-                changes = {**changes, "adapter": msgspec.structs.replace(ADAPTER, targets=("o_proj",))}
+                changes = {
+                    **changes,
+                    "adapter": msgspec.structs.replace(ADAPTER, targets=("o_proj",)),
+                }
             switches = _SWITCHES[(place + 2 * turn) % len(_SWITCHES)]
             if kind in EAGER_ONLY:
                 switches = {**switches, "attention": "eager"}

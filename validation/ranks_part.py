@@ -14,6 +14,7 @@ from sampler import cluster_of
 
 from brimful.job import Base, check_job, plain_job
 from brimful.models.config import read_config
+from brimful.routing import Routing
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, check_strategy, gathers, world_size
 
@@ -30,6 +31,28 @@ _MODELS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _MODELS["tied"] = {**_MODELS["llama"], "tie_word_embeddings": True}
+_MIXTURE: dict[str, Any] = {
+    **_MODELS["llama"],
+    "intermediate_size": 384,
+    "moe_intermediate_size": 192,
+}
+_MODELS["mixtral"] = {
+    **_MIXTURE, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
+    "sliding_window": None,
+}  # fmt: skip
+_MODELS["qwen3_moe"] = {
+    **_MIXTURE, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 4,
+}  # fmt: skip
+_MODELS["deepseek_v3"] = {
+    **_MIXTURE, "model_type": "deepseek_v3", "num_key_value_heads": 8, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 1, "q_lora_rank": 96,
+    "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+_MODELS["gpt_oss"] = {
+    **_MIXTURE, "model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2,
+    "head_dim": 32, "sliding_window": 64,
+}  # fmt: skip
 _PLAIN: dict[str, Any] = {
     "micro_batch": 2, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
 }  # fmt: skip
@@ -71,6 +94,19 @@ _WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("llama", {"pp": 2, "dp_shard": 2, "zero": 3, "accumulate": "hold"}, {}),
     ("tied", {"pp": 2, "dp_shard": 2, "zero": 2, "accumulate": "hold"}, {}),
     ("llama", {"pp": 2, "dp_replicate": 2, "accumulate": "hold"}, {}),
+    ("mixtral", {"ep": 2, "dp_shard": 2, "zero": 3}, {}),
+    ("qwen3_moe", {"ep": 2, "dp_shard": 2, "zero": 2, "activation_checkpointing": "full"}, {}),
+    ("deepseek_v3", {"ep": 2, "dp_shard": 2, "zero": 3, "loss_chunks": 4}, {}),
+    ("gpt_oss", {"ep": 2, "dp_shard": 2, "zero": 3, "attention": "eager"}, {}),
+    ("mixtral", {"ep": 2, "tp": 2}, {}),
+    ("mixtral", {"ep": 4, "tp": 4}, {}),
+    ("mixtral", {"ep": 4, "dp_shard": 4, "zero": 3, "activation_checkpointing": "selective"}, {}),
+    ("mixtral", {"ep": 2, "dp_shard": 4, "zero": 3}, {}),
+    ("qwen3_moe", {"ep": 2, "dp_shard": 2, "dp_replicate": 2, "zero": 3}, {}),
+    ("qwen3_moe", {"ep": 2, "tp": 2, "dp_shard": 2, "zero": 3}, {}),
+    ("mixtral", {"ep": 4, "tp": 2, "dp_shard": 2, "zero": 2}, {}),
+    ("mixtral", {"ep": 2, "dp_shard": 2, "zero": 3, "pp": 2, "accumulate": "hold"}, {}),
+    ("qwen3_moe", {"ep": 2, "tp": 2, "pp": 2}, {}),
 )
 NUM_QUICK_CASES = 2
 NUM_READINGS = 3
@@ -122,7 +158,8 @@ def _size(case: Case) -> int:
 
 def _row(case: Case, rank: int, seen: Told) -> RankRow:
     cluster = cluster_of(case.kernels)
-    found = simulate(case.job, cluster, case.strategy, rank=rank)
+    routing = Routing(received=seen.received)
+    found = simulate(case.job, cluster, case.strategy, rank=rank, routing=routing)
     simulated, measured = found.simulated_peak_allocated_bytes, seen.peak_bytes or 0
     return RankRow(
         case=case,

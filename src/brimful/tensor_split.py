@@ -75,10 +75,11 @@ def _check_kind(job: Job, tp: int, ep: int) -> None:
             f"tp={tp} of {name} is run with its experts parted among devices, not cut; use ep={tp} "
             f"or a multiple of it, or tp=1"
         )
-    if kind not in CUT_DECODERS | CUT_MIXTURES or job.task not in CUT_TASKS:
+    known = CUT_DECODERS | CUT_MIXTURES
+    if kind not in known or job.task not in CUT_TASKS:
         raise UnsupportedError(
             f"tp={tp} is not run for {name} (model_type={kind}, task={job.task}): this version "
-            f"cuts {', '.join(sorted(CUT_DECODERS | CUT_MIXTURES))} as {' and '.join(CUT_TASKS)}; use tp=1"
+            f"cuts {', '.join(sorted(known))} as {' and '.join(CUT_TASKS)}; use tp=1"
         )
     if job.method != "full":
         raise UnsupportedError(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from brimful.build.parallel.own import own_memory
@@ -93,21 +94,28 @@ def gradient_norm(parameters: Iterable[torch.Tensor], *, row: Row | None = None)
 
 def _device_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     by_axes: dict[Axes, list[torch.Tensor]] = {}
+    meshes: dict[DeviceMesh, DeviceMesh] = {}
     for parameter in parameters:
         if parameter.grad is not None:
-            by_axes.setdefault(_axes(parameter.grad), []).append(own_memory(parameter.grad))
+            by_axes.setdefault(_axes(parameter.grad, meshes), []).append(own_memory(parameter.grad))
     if not by_axes:
         return torch.tensor(0.0)
     norms = {axes: _own_norm(pieces) for axes, pieces in by_axes.items()}
     return norms[()] if norms.keys() == {()} else _joined(norms)
 
 
-def _axes(gradient: torch.Tensor) -> Axes:
-    """Return over which process groups a gradient's squares are to be added up."""
+def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:
+    """Return over which process groups a gradient's squares are to be added up.
+
+    Args:
+        gradient: Sharded or plain.
+        meshes: Those seen before. Of equal ones the first counts: torch remembers what it computed
+            for a mesh, so that a tensor may have an older one of the same devices.
+    """
     if not isinstance(gradient, DTensor):
         return ()
     assert not any(p.is_partial() for p in gradient.placements), "a gradient that was not reduced"
-    mesh = gradient.device_mesh
+    mesh = meshes.setdefault(gradient.device_mesh, gradient.device_mesh)
     placed = enumerate(gradient.placements)
     return tuple(mesh.get_group(axis) for axis, p in placed if not p.is_replicate())
 

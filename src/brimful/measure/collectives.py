@@ -15,6 +15,7 @@ _SEEN = {
     "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
     "gloo:all_reduce": ("all-reduce", 0),
     "gloo:broadcast": ("broadcast", 0),
+    "gloo:all_to_all": ("all-to-all", 0),
     "gloo:send": ("send", 0),
     "gloo:recv": ("receive", 0),
 }

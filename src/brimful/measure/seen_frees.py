@@ -18,7 +18,7 @@ WAIT_S = 0.002
 """Many times what the other thread needs to leave a function."""
 _NAMES = (
     "all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor",
-    "reduce_scatter_single", "all_reduce", "broadcast",
+    "reduce_scatter_single", "all_reduce", "broadcast", "all_to_all_single",
 )  # fmt: skip
 
 

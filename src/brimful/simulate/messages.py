@@ -5,10 +5,12 @@ from collections import Counter
 from brimful.pretend.recording import OpCost, Recording
 from brimful.rungs import Collective
 
+ALL_TO_ALL = "all-to-all"
 _KINDS = {
     "c10d._allgather_base_": "all-gather",
     "c10d._reduce_scatter_base_": "reduce-scatter",
     "c10d.allreduce_": "all-reduce",
+    "c10d.alltoall_base_": ALL_TO_ALL,
     "c10d.broadcast_": "broadcast",
     "c10d.send": "send",
     "c10d.recv_": "receive",
@@ -41,11 +43,19 @@ def collectives_of_step(
         is_update = phases[cost.phase] == f"{prefix}optimizer"
         times = 1 + missing * (batch == repeated and not is_update)
         found[kind] += times
-        num_bytes[kind] += times * max(cost.moved_bytes)
+        num_bytes[kind] += times * _sent_bytes(kind, cost)
     return tuple(
         Collective(kind=kind, num_calls=found[kind], num_bytes=num_bytes[kind])
         for kind in sorted(found)
     )
+
+
+def _sent_bytes(kind: str, cost: OpCost) -> int:
+    """Return the bytes of the whole tensor; of an all-to-all, which gets others, of what it sends.
+
+    Its operator names the output before the input.
+    """
+    return cost.moved_bytes[-1] if kind == ALL_TO_ALL else max(cost.moved_bytes)
 
 
 def _kind(cost: OpCost) -> str | None:

@@ -12,6 +12,7 @@ from brimful.build import phases
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
+from brimful.build.parallel.routing import assumed
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
 from brimful.build.step import train_step
@@ -28,6 +29,7 @@ from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
+from brimful.routing import BALANCED, Replay, Routing
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
 from brimful.simulate.capacity import reserve
 from brimful.simulate.items import read_simulation
@@ -72,6 +74,7 @@ def simulate(
     *,
     allocator: str = "",
     rank: int | None = None,
+    routing: Routing = BALANCED,
 ) -> Simulation:
     """Run a plan's own program on the pretend GPU.
 
@@ -81,6 +84,7 @@ def simulate(
         strategy: How it is run.
         allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
         rank: Which of many devices is simulated; None: one that holds as much as any.
+        routing: How many rows its experts get, where devices part them.
 
     Returns:
         Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them.
@@ -91,7 +95,10 @@ def simulate(
     """
     if rank is None and strategy.pp > 1:
         ranks = ranks_of_row(strategy)
-        each = (simulate(job, cluster, strategy, allocator=allocator, rank=r) for r in ranks)
+        each = (
+            simulate(job, cluster, strategy, allocator=allocator, rank=r, routing=routing)
+            for r in ranks
+        )
         return max(each, key=lambda found: found.simulated_peak_allocated_bytes)
     device = cluster.device
     start = time.perf_counter()
@@ -105,9 +112,11 @@ def simulate(
             capability=capability,
             rank=rank,
             count_messages=world_size(strategy) > 1,
+            routing=routing,
         ).recording
 
-    recording = record_whole(job, strategy, record)
+    is_alike = not routing.received  # else every block is of its own
+    recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
     capacity_bytes = max(0, allocatable_bytes(device))
     return read_simulation(
         recording,
@@ -133,6 +142,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     num_steps: int = NUM_STEPS,
     then: Sequence[Continuation] = (),
     rank: int | None = None,
+    routing: Routing = BALANCED,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
@@ -146,6 +156,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         num_steps: How many; two show every phase, one is enough for forward and backward.
         then: What the program does behind them, in order (``simulate.phases``).
         rank: As for ``simulate``.
+        routing: Likewise.
     """
     place = Place(imitate, capability)
     check_precision(job, place)
@@ -163,7 +174,9 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         else kernels.imitate(imitate)
     )
     world = _world(job, strategy, tape, rank)
-    with imitation, world, _Fake(allow_non_fake_inputs=True) as fake, modules_move(fake), tape:
+    routed = assumed(Replay(routing))
+    fake_mode = _Fake(allow_non_fake_inputs=True)
+    with imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)

@@ -29,8 +29,9 @@ from brimful.build.parallel.pieces import Forward, cut_parameters, own_pieces
 from brimful.build.parallel.routing import Rows, rows_of
 
 RECEIVED = "rows_received"
-"""Attribute of experts that are parted: called with the rows that this device got in a forward."""
-Heard = Callable[[int], None]
+"""Attribute of experts that are parted: called in each forward pass with the number of the sparse
+block among the model's and the rows that this device got."""
+Heard = Callable[[int, int], None]
 
 
 class _Site(NamedTuple):
@@ -67,7 +68,7 @@ def _part(experts: Any, mesh: DeviceMesh, site: _Site) -> None:
         num_choices = expert_Nk.shape[1]
         chosen, order = expert_Nk.flatten().sort()
         rows = _announced(chosen, site)
-        _tell(experts, rows)
+        _tell(experts, site.block, rows)
         theirs_RD = _sent(hidden_ND[order // num_choices], rows, site)  # noqa: N806
         weight_R = _sent(weight_Nk.flatten()[order], rows, site)  # noqa: N806
         with own_pieces(experts, site.group):
@@ -96,7 +97,7 @@ def _places(order: torch.Tensor) -> torch.Tensor:
     return place
 
 
-def _tell(experts: nn.Module, rows: Rows) -> None:
+def _tell(experts: nn.Module, block: int, rows: Rows) -> None:
     heard: Heard | None = getattr(experts, RECEIVED, None)
     if heard is not None:
-        heard(sum(rows.received))
+        heard(block, sum(rows.received))

@@ -1,14 +1,15 @@
 """How many rows the experts of each device get: read where tokens are real, assumed elsewhere.
 
-A program's rows are sorted by expert; how many each expert gets is known to the device that computed
-the router, and told the others. Under a fake mode no value is there: whoever simulates says how
-many rows come, or they are as many as this device sends, which is what perfect balance gives.
+A program's rows are sorted by expert; how many each expert gets is known to the device that
+computed the router, and told the others. Under a fake mode no value is there: whoever simulates
+says how many rows come, or they are as many as this device sends, which is what perfect balance
+gives.
 
 Shapes: E experts of a block, e of them on each device of a group of G = E / e devices.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ def rows_of(load_E: torch.Tensor, block: int, num_rows: int, group: ProcessGroup
     else:
         sent = shared_out(num_rows, size)
         received = shared_out(_assumed.get()(block, num_rows), size)
-    own_e = torch.arange(len(load_E) // size, device=load_E.device)  # noqa: N806
+    own_e = torch.arange(len(load_E) // size, device=load_E.device)
     experts = own_e.repeat(size).repeat_interleave(theirs_Ge, output_size=sum(received))
     return Rows(sent, received, experts)
 
@@ -81,14 +82,3 @@ def shared_out(num: int, parts: int) -> list[int]:
     """Divide a number as evenly as whole numbers can be; the first parts get what is over."""
     each, over = divmod(num, parts)
     return [each + (part < over) for part in range(parts)]
-
-
-def most_received(sent: Sequence[int], *, num_choices: int, num_experts: int) -> int:
-    """Return the rows of a device whose experts every token chooses first.
-
-    Args:
-        sent: Rows that each device of the group sends.
-        num_choices: Experts that a token chooses.
-        num_experts: Experts of the device.
-    """
-    return sum(rows // num_choices * min(num_choices, num_experts) for rows in sent)

@@ -1,0 +1,68 @@
+"""How tokens are routed to experts: what memory of devices that part them hangs on.
+
+Knows no torch. ``build.parallel.routing`` asks it wherever no value is real.
+"""
+
+from typing import Literal, NamedTuple
+
+from brimful.job import Job
+from brimful.models.config import experts_of
+
+RoutingName = Literal["balanced", "worst"]
+"""``balanced``: every device gets as many rows as it sends; ``worst``: the simulated one gets all
+that tokens of its group can be sent to it, because every token prefers its experts."""
+
+
+class Routing(NamedTuple):
+    """Rows that a device's experts get; a row is a token at one of the experts that it chose.
+
+    Attributes:
+        share: Rows received per row sent, where ``received`` says nothing: 1 is balanced.
+        received: Rows of each forward pass of each sparse block, [blocks][passes], recomputed ones
+            too; the last one stands for all later ones. Empty: ``share`` says.
+    """
+
+    share: float = 1.0
+    received: tuple[tuple[int, ...], ...] = ()
+
+
+BALANCED = Routing()
+
+
+def worst(job: Job, ep: int) -> Routing:
+    """Return the routing of a device whose experts every token of its group chooses first.
+
+    All devices of the group have as many tokens. A token sends no more rows to a device than it
+    chooses experts, nor than the device has.
+
+    Args:
+        job: Says which model.
+        ep: Devices that part the experts among them.
+    """
+    experts = experts_of(job.model)
+    choices = experts.num_experts_per_token
+    most = min(choices, experts.num_experts // ep)
+    return Routing(share=ep * most / choices)
+
+
+class Replay:
+    """Answers with the rows of a routing, pass by pass; see ``build.parallel.routing.Assumed``."""
+
+    def __init__(self, routing: Routing) -> None:
+        """Stand before the first forward pass."""
+        self._routing = routing
+        self._passes: dict[int, int] = {}
+
+    def __call__(self, block: int, num_sent: int) -> int:
+        """Return the rows that this device gets in the next pass of a block.
+
+        Args:
+            block: Number of the sparse block among the model's, from 0.
+            num_sent: Rows that each device of the group sends.
+        """
+        if not self._routing.received:
+            return round(num_sent * self._routing.share)
+        passes = self._routing.received[block]
+        turn = self._passes.get(block, 0)
+        self._passes[block] = turn + 1
+        return passes[min(turn, len(passes) - 1)]
