@@ -11,7 +11,7 @@ from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
-from group_rows import BubbleRow, LostRow, RankRow, ReshardRow
+from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from technique_rows import TechniqueRow
@@ -47,6 +47,7 @@ Part = Literal[
     "precision",
     "recipes",
     "bubbles",
+    "routing",
 ]
 
 
@@ -336,6 +337,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "precision": PrecisionRow,
     "recipes": ComparedRow,
     "bubbles": BubbleRow,
+    "routing": RoutingRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

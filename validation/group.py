@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from cases import Case
 
+from brimful.run_files import ExpertRow
 from brimful.rungs import Collective
 
 HERE = Path(__file__).parent
@@ -27,6 +28,20 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int
     start_s: float
     end_s: float
+
+
+class Plant(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts that tokens are made to prefer.
+
+    Attributes:
+        block: Place of the block among all blocks.
+        experts: Chosen by these tokens before any other.
+        share: Part of every micro-batch's tokens, the first ones.
+    """
+
+    block: int
+    experts: tuple[int, ...]
+    share: float
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +62,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         model_to: Folder into which the trained model is written; None: it is not.
         slowed_s: Seconds that each device of a pipeline waits in one micro-batch's forward and
             backward through all its stages, [devices][2]; empty: no step is timed.
+        planted: What tokens are made to prefer while steps are metered; None: nothing.
+        watches_experts: Whether the experts' load is watched in the metered steps.
     """
 
     case: Case
@@ -60,6 +77,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     watches_collectives: bool = False
     model_to: str | None = None
     slowed_s: tuple[tuple[float, float], ...] = ()
+    planted: Plant | None = None
+    watches_experts: bool = False
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +97,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
             messages hang on the step's tokens.
         received: Rows that this process's experts got in the metered steps, [blocks][passes]; empty
             where experts are not parted.
+        experts: How they were loaded in the metered steps, of all processes.
+        alarms: What was said of it.
         happened: Of a slowed step, the one of median length, what this device did.
         step_s: How long that step took.
         message_s: What a stage's message takes to the next process and into its hands.
@@ -93,6 +114,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     num_targets: int = 0
     collectives: tuple[Collective, ...] = ()
     received: tuple[tuple[int, ...], ...] = ()
+    experts: ExpertRow | None = None
+    alarms: tuple[str, ...] = ()
     happened: tuple[Happened, ...] = ()
     step_s: float = 0.0
     message_s: float = 0.0

@@ -28,6 +28,38 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measured_collectives: tuple[Collective, ...]
 
 
+class RoutingRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One process of a group with parted experts, some of which tokens were made to prefer.
+
+    Attributes:
+        case: What was run.
+        rank: Which process.
+        planted_block: Where; None: nothing was planted.
+        planted_experts: Which.
+        planted_share: Part of the tokens that chose them.
+        received: Rows that its experts got when they got most, [sparse blocks][passes].
+        troubles: What was found, and in which block.
+        alarms: What was said.
+        simulated_peak_allocated_bytes: Second rung, of this rank with these rows.
+        simulated_balanced_bytes: Likewise with balanced routing.
+        measured_peak_allocated_bytes: Of this process.
+        peak_error: Signed, relative to measured.
+    """
+
+    case: Case
+    rank: int
+    planted_block: int | None
+    planted_experts: tuple[int, ...]
+    planted_share: float
+    received: tuple[tuple[int, ...], ...]
+    troubles: tuple[str, ...]
+    alarms: tuple[str, ...]
+    simulated_peak_allocated_bytes: int
+    simulated_balanced_bytes: int
+    measured_peak_allocated_bytes: int
+    peak_error: float
+
+
 class BubbleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pipeline whose stages were slowed down, beside the replay of its schedule.
 

@@ -18,6 +18,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from group import Told, Turn  # noqa: E402
 from plain_loop import Step, plain_steps  # noqa: E402
+from planted_routes import plant  # noqa: E402
 from ragged import batches_of, samples_of  # noqa: E402
 from slow_stages import message_seconds, slowed_step  # noqa: E402
 
@@ -36,6 +37,7 @@ from brimful.rungs import Collective  # noqa: E402
 from brimful.strategy import Strategy  # noqa: E402
 from brimful.train.checkpoint import Progress, load_checkpoint, save_checkpoint  # noqa: E402
 from brimful.train.data.batches import START  # noqa: E402
+from brimful.train.expert_watch import ExpertWatch  # noqa: E402
 
 from cases import Case  # noqa: E402  # isort: skip
 
@@ -45,6 +47,8 @@ _NUM_METERED = 2
 
 def take(turn: Turn) -> Told:
     """Run one turn in this process."""
+    if turn.watches_experts:
+        return _watched(turn)
     metered = [_metered(turn.case) for _ in range(turn.num_readings)]
     reading = min((of for of, _ in metered), key=_peak) if metered else None
     if turn.slowed_s:
@@ -74,6 +78,32 @@ def take(turn: Turn) -> Told:
         collectives=_told_each_other(turn.case) if turn.watches_collectives else (),
         received=metered[0][1] if metered else (),
     )
+
+
+def _watched(turn: Turn) -> Told:
+    """Meter steps whose experts are watched, with what was planted."""
+    readings, watch, row = [], None, None
+    for _ in range(turn.num_readings):
+        meter = CpuMeter()
+        meter.start()
+        program = build_program(turn.case.job, turn.case.strategy, _CPU)
+        if turn.planted is not None:
+            plant(program, turn.planted)
+        watch = ExpertWatch(program)
+        for step in range(_NUM_METERED):
+            _step(program, step)
+            watch.after_step(is_last=False)
+        meter.stop(program)
+        assert meter.reading is not None
+        readings.append(meter.reading)
+        row = watch.row(_NUM_METERED)
+        del program
+        gc.collect()
+    assert watch is not None
+    assert row is not None
+    peak = min(map(_peak, readings))
+    alarms = tuple(watch.alarms(row))
+    return Told(losses=(), norms=(), peak_bytes=peak, experts=row, alarms=alarms)
 
 
 def _peak(reading: Reading) -> int:

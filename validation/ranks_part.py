@@ -41,7 +41,7 @@ _MODELS["mixtral"] = {
     "sliding_window": None,
 }  # fmt: skip
 _MODELS["qwen3_moe"] = {
-    **_MIXTURE, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 4,
+    **_MIXTURE, "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4,
 }  # fmt: skip
 _MODELS["deepseek_v3"] = {
     **_MIXTURE, "model_type": "deepseek_v3", "num_key_value_heads": 8, "n_routed_experts": 8,
@@ -53,7 +53,7 @@ _MODELS["gpt_oss"] = {
     **_MIXTURE, "model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2,
     "head_dim": 32, "sliding_window": 64,
 }  # fmt: skip
-_PLAIN: dict[str, Any] = {
+PLAIN: dict[str, Any] = {
     "micro_batch": 2, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
 }  # fmt: skip
 _LORA = {"method": "lora", "adapter": ADAPTER}
@@ -114,10 +114,11 @@ NUM_READINGS = 3
 
 def cases() -> list[Case]:
     """List what is run; three micro-batches where gradients are held."""
-    return [_case(kind, {**_PLAIN, **ways}, changes) for kind, ways, changes in _WAYS]
+    return [case_of(kind, {**PLAIN, **ways}, changes) for kind, ways, changes in _WAYS]
 
 
-def _case(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Case:
+def case_of(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Case:
+    """Make a case of a small model; four micro-batches in a pipeline."""
     strategy = Strategy(**ways)
     each = 4 if strategy.pp > 1 else 3 if strategy.accumulate == "hold" else 1
     batch = strategy.dp_replicate * strategy.dp_shard * strategy.micro_batch * each

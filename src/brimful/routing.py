@@ -18,8 +18,8 @@ class Routing(NamedTuple):
 
     Attributes:
         share: Rows received per row sent, where ``received`` says nothing: 1 is balanced.
-        received: Rows of each forward pass of each sparse block, [blocks][passes], recomputed ones
-            too; the last one stands for all later ones. Empty: ``share`` says.
+        received: Rows of each forward pass of each sparse block, [blocks][passes]; after the last
+            one the first is the next. Empty: ``share`` says.
     """
 
     share: float = 1.0
@@ -51,18 +51,19 @@ class Replay:
     def __init__(self, routing: Routing) -> None:
         """Stand before the first forward pass."""
         self._routing = routing
-        self._passes: dict[int, int] = {}
+        self._passes: dict[tuple[int, bool], int] = {}
 
-    def __call__(self, block: int, num_sent: int) -> int:
+    def __call__(self, block: int, num_sent: int, is_recomputed: bool) -> int:  # noqa: FBT001
         """Return the rows that this device gets in the next pass of a block.
 
         Args:
             block: Number of the sparse block among the model's, from 0.
             num_sent: Rows that each device of the group sends.
+            is_recomputed: Whether it is run once more, in the order of the first time.
         """
         if not self._routing.received:
             return round(num_sent * self._routing.share)
         passes = self._routing.received[block]
-        turn = self._passes.get(block, 0)
-        self._passes[block] = turn + 1
-        return passes[min(turn, len(passes) - 1)]
+        turn = self._passes.get((block, is_recomputed), 0)
+        self._passes[block, is_recomputed] = turn + 1
+        return passes[turn % len(passes)]

@@ -99,6 +99,40 @@ class EvalRow(
     is_best: bool = False
 
 
+class ExpertRow(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="experts",
+):
+    """How the routers of a mixture of experts loaded them over the last steps.
+
+    Attributes:
+        step: The last of these steps.
+        num_steps: How many they are.
+        blocks: Places of the blocks with experts among all blocks, from 0.
+        load: Tokens that each expert was chosen for, without padding, of all devices and
+            micro-batches of these steps: [blocks][experts].
+        num_choices: Experts that a token chooses.
+        dropped: Tokens that found no place with their expert, by block; empty: none are dropped.
+        received: Rows that the experts of each process got in its heaviest forward pass of these
+            steps, [processes][blocks][1]; in a pipeline, which holds several at once, in all passes
+            of its heaviest step, [processes][blocks][passes]. The run's first step, which has no
+            optimizer state, is left out where there is another. Empty where experts are not parted.
+    """
+
+    step: int
+    num_steps: int
+    blocks: tuple[int, ...]
+    load: tuple[tuple[int, ...], ...]
+    num_choices: int
+    dropped: tuple[int, ...] = ()
+    received: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+
 class DataSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was trained on.
 
@@ -121,4 +155,4 @@ class DataSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_truncated: int = 0
 
 
-Row = TrainRow | EvalRow
+Row = TrainRow | EvalRow | ExpertRow

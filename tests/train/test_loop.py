@@ -33,6 +33,7 @@ class Recorder:
     def __init__(self, *, at_step=None, act=None):
         self.reports, self.evals, self.checkpoints, self.messages = [], [], [], []
         self.stages = []
+        self.experts = []
         self.num_closed = 0
         self._at_step, self._act = at_step, act
 
@@ -46,6 +47,9 @@ class Recorder:
 
     def on_eval(self, row):
         self.evals.append((row.step, row.heldout_loss))
+
+    def on_experts(self, row):
+        self.experts.append(row)
 
     def on_checkpoint(self, step, path):
         self.checkpoints.append((step, path))

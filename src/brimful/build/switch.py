@@ -24,6 +24,10 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
     SwitchTransformersSparseMLP,
 )
 
+HEARD = "places_heard"
+"""Attribute of experts with places: called in each forward pass with the expert that every token
+chose and whether it found a place, both [B, S, 1]."""
+
 
 class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # untyped to mypy
     """The experts of one block, each with its places."""
@@ -86,7 +90,11 @@ class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # un
         chosen_BSE = expert_BS1 == torch.arange(num_experts, device=hidden_BSD.device)  # noqa: N806
         order_BS1 = chosen_BSE.cumsum(1).gather(2, expert_BS1) - 1  # noqa: N806
         place_BS1 = expert_BS1 * capacity + order_BS1  # noqa: N806
-        return weight_BS1, place_BS1.where(order_BS1 < capacity, num_experts * capacity)
+        fits_BS1 = order_BS1 < capacity  # noqa: N806
+        heard = getattr(self, HEARD, None)
+        if heard is not None:
+            heard(expert_BS1, fits_BS1)
+        return weight_BS1, place_BS1.where(fits_BS1, num_experts * capacity)
 
 
 def use_fixed_capacity(model: Any) -> None:

@@ -1,17 +1,19 @@
 """``brimful simulate``: the code that trains, on the pretend GPU."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.rungs import EVAL, RESUME, SAVE
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
+    from brimful.routing import Routing
     from brimful.rungs import Simulation
 
 HELP = "run a plan's own code on a pretend GPU and read its memory"
@@ -42,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         type=flags.whole("--rank", least=0),
         help="which of many devices (default: one that holds as much as any)",
+    )
+    parser.add_argument(
+        "--routing",
+        metavar="NAME|RUN",
+        default=None,
+        help="of tokens to experts, where --ep parts them: balanced, worst, or the folder of a run "
+        "that has seen it; default balanced, with the worst beside it",
     )
     names = f"{EVAL}, {SAVE}, {RESUME}"
     parser.add_argument(
@@ -103,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         _show(plan, simulation, usable_bytes)
+        if asked.strategy.ep > 1 and args.routing is None:
+            print(_worst_sentence(args, asked))
     return FITS if fits else DOES_NOT_FIT
 
 
@@ -114,13 +125,53 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
             f"--phases with pp={asked.strategy.pp} is not simulated by this version; leave it out, "
             f"or use pp=1"
         )
-    simulation = simulate(*asked, allocator=args.allocator, rank=args.rank)
+    rank, routing = _routed(args, asked)
+    simulation = simulate(*asked, allocator=args.allocator, rank=rank, routing=routing)
     if not args.phases:
         return simulation
     from brimful.simulate.lifetime import simulate_phases, with_phases
     from brimful.train.keeping import KEEPING
 
     return with_phases(simulation, simulate_phases(*asked, KEEPING, args.phases))
+
+
+def _routed(args: argparse.Namespace, asked: flags.Asked) -> tuple[int | None, "Routing"]:
+    """Return which device is simulated, and how tokens come to its experts.
+
+    Raises:
+        InputError: Nobody parts experts, or the run has seen none.
+    """
+    from brimful.routing import BALANCED, worst
+    from brimful.simulate.observed import heaviest_rank, observed
+
+    job, strategy = asked.job, asked.strategy
+    if args.routing is None or args.routing == "balanced":
+        return args.rank, BALANCED
+    if strategy.ep == 1:
+        raise InputError(
+            f"--routing {args.routing} says how many rows a device's experts get and ep=1 parts "
+            f"none among devices; leave it out, or give --ep"
+        )
+    if args.routing == "worst":
+        return args.rank, worst(job, strategy.ep)
+    seen = observed(Path(args.routing), strategy)
+    rank = heaviest_rank(seen) if args.rank is None else args.rank
+    return rank, seen[rank]
+
+
+def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
+    """Say what the peak is if every token prefers the simulated device's experts."""
+    from brimful.routing import worst
+    from brimful.simulate.run import simulate
+    from brimful.units import format_bytes
+
+    routing = worst(asked.job, asked.strategy.ep)
+    found = simulate(*asked, allocator=args.allocator, rank=args.rank, routing=routing)
+    return (
+        f"that is with balanced routing; if every token of the {asked.strategy.ep} devices "
+        f"preferred this one's experts it would get {routing.share:.3g} x the rows and peak at "
+        f"{format_bytes(found.simulated_peak_allocated_bytes)}"
+    )
 
 
 def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:

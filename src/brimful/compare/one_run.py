@@ -8,7 +8,7 @@ from brimful.compare.record import RecipeRun
 from brimful.errors import RunError
 from brimful.measure.meter import Meter, meter_for
 from brimful.plan import Plan
-from brimful.run_files import METRICS_FILE, EvalRow, TrainRow
+from brimful.run_files import METRICS_FILE, EvalRow, ExpertRow, TrainRow
 from brimful.train.data.source import DataSource
 from brimful.train.loop import NUM_METERED_STEPS, NullMeter, train
 from brimful.train.metrics import read_metrics
@@ -42,6 +42,9 @@ class _StepsOnly:
 
     def on_eval(self, row: EvalRow) -> None:
         """It is in the run's result."""
+
+    def on_experts(self, row: ExpertRow) -> None:
+        """Nothing is shown."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         """It is thrown away."""

@@ -77,7 +77,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
 
     Args:
         job: What is trained.
-        strategy: How; only its attention, its kind of checkpointing, ``zero`` and ``tp`` matter.
+        strategy: How; only its attention, its kind of checkpointing, ``zero`` and degrees matter.
         device: On what; only whose kernels it has matters.
     """
     if strategy.engine != "torch":
@@ -89,6 +89,11 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         return (
             f"pp={strategy.pp} has no formula to predict from in this version; brimful simulate "
             f"traces it, device by device of the row"
+        )
+    if strategy.ep > 1:
+        return (
+            f"ep={strategy.ep} has no formula to predict from in this version; brimful simulate "
+            f"traces it, for balanced routing and for the worst"
         )
     untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
     covered = {

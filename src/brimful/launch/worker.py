@@ -175,6 +175,9 @@ class Nobody:
     def on_eval(self, row: object) -> None:
         """Say nothing."""
 
+    def on_experts(self, row: object) -> None:
+        """Say nothing."""
+
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Say nothing."""
 

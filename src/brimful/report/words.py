@@ -218,8 +218,9 @@ def spread_words(strategy: Strategy) -> str:
     shards = f" x {strategy.dp_shard}" if strategy.zero else ""
     hold = " hold" if strategy.accumulate == "hold" else ""
     cut = f" tp {strategy.tp}" if strategy.tp > 1 else ""
+    parted = f" ep {strategy.ep}" if strategy.ep > 1 else ""
     row = f" pp {strategy.pp}" if strategy.pp > 1 else ""
-    return f"{strategy.zero}{shards}{hold}{cut}{row}"
+    return f"{strategy.zero}{shards}{hold}{cut}{parted}{row}"
 
 
 def _device_words(strategy: Strategy) -> list[str]:
@@ -232,9 +233,10 @@ def _device_words(strategy: Strategy) -> list[str]:
         return []
     row = _row_words(strategy) if strategy.pp > 1 else ""
     cut = f"every matrix cut over {strategy.tp}" if strategy.tp > 1 else ""
-    what = ", ".join(filter(None, (row, cut, _SHARDED[strategy.zero])))
+    parted = f"experts parted among {strategy.ep}" if strategy.ep > 1 else ""
+    what = ", ".join(filter(None, (row, cut, parted, _SHARDED[strategy.zero])))
     if strategy.zero == 0:
-        return [f"on {num} devices, {', '.join(filter(None, (row, cut))) or what}"]
+        return [f"on {num} devices, {', '.join(filter(None, (row, cut, parted))) or what}"]
     groups = f" in each of {strategy.dp_replicate} groups" if strategy.dp_replicate > 1 else ""
     return [f"on {num} devices, {what} sharded over {strategy.dp_shard}{groups}"]
 

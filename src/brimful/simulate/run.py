@@ -67,7 +67,7 @@ class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     avoid_device_init = True
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
     job: Job,
     cluster: Cluster,
     strategy: Strategy,

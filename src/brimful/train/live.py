@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.run_files import EvalRow
+from brimful.run_files import EvalRow, ExpertRow
 from brimful.train.step_report import (
     StepReport,
     describe_eval,
+    describe_experts,
     describe_number,
     describe_ranks,
     describe_rate,
@@ -35,6 +36,7 @@ class RichObserver:
         self._report: StepReport | None = None
         self._last: EvalRow | None = None
         self._best: EvalRow | None = None
+        self._experts: ExpertRow | None = None
         self._console = console or Console()
         self._live = Live(
             console=self._console,
@@ -61,6 +63,10 @@ class RichObserver:
         self._last = row
         self._best = row if row.is_best else self._best
 
+    def on_experts(self, row: ExpertRow) -> None:
+        """Show how experts were loaded last."""
+        self._experts = row
+
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Print where the checkpoint is, above the numbers."""
         self.on_message(f"step {step}: saved {path}")
@@ -76,23 +82,31 @@ class RichObserver:
 
     def _view(self) -> "RenderableType":
         if self._report is not None:
-            return view(self._report, self._last, self._best)
+            return view(self._report, self._last, self._best, self._experts)
         return self._spinner or ""
 
 
-def view(report: StepReport, last: EvalRow | None, best: EvalRow | None) -> "RenderableType":
+def view(
+    report: StepReport,
+    last: EvalRow | None,
+    best: EvalRow | None,
+    experts: ExpertRow | None = None,
+) -> "RenderableType":
     """Lay the numbers of a step out, in at most 80 columns.
 
     Args:
         report: The step.
         last: The newest result on held-out data.
         best: The best one.
+        experts: How experts were loaded last.
     """
     from rich.console import Group
 
     lines = [_loss_line(report), _speed_line(report)]
     if last is not None:
         lines.append(_eval_line(last, best))
+    if experts is not None:
+        lines.append(describe_experts(experts))
     return Group(_bars(report), *map(_line, lines))
 
 

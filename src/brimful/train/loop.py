@@ -38,6 +38,7 @@ from brimful.train.data.origin import check_present
 from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
 from brimful.train.data.widest import widest
+from brimful.train.expert_watch import ExpertWatch, watch_experts
 from brimful.train.guard import keeping_weights
 from brimful.train.handover import hand_over
 from brimful.train.interrupt import catch_interrupts
@@ -136,6 +137,7 @@ class _Run(msgspec.Struct, frozen=True, kw_only=True):
     program: Program
     tally: Tally
     utilization: Utilization
+    experts: ExpertWatch | None
     first_step: int
     started_s: float
 
@@ -234,6 +236,7 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
             program=program,
             tally=tally_of(rows),
             utilization=utilization_of(plan),
+            experts=watch_experts(program),
             first_step=step + 1,
             started_s=time.perf_counter(),
         )
@@ -334,6 +337,8 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> tuple[int, bo
             if step == last_metered:
                 meter.stop(run.program)
             is_last, is_stopped = step == num_steps, any_says(is_interrupted())
+            if run.experts is not None and run.experts.after_step(is_last=is_last or is_stopped):
+                _note_experts(run, run.experts, step)
             if is_last or step % settings.eval_every_steps == 0:
                 _judge(run, step)
             if is_last or is_stopped or step % settings.checkpoint_every_steps == 0:
@@ -431,6 +436,15 @@ def _judge(run: _Run, step: int) -> None:
     append_row(run.metrics, row)
     run.tally.take(row)
     run.observer.on_eval(row)
+
+
+def _note_experts(run: _Run, watch: ExpertWatch, step: int) -> None:
+    """Write how experts were loaded, and raise the alarm where one is hot or most are idle."""
+    row = watch.row(step)
+    append_row(run.metrics, row)
+    run.observer.on_experts(row)
+    for alarm in watch.alarms(row):
+        run.observer.on_message(alarm)
 
 
 def _save(run: _Run, step: int, position: DataPosition) -> None:

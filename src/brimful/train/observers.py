@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import IO, Protocol
 
-from brimful.run_files import EvalRow
-from brimful.train.step_report import StepReport, describe_eval, describe_step
+from brimful.run_files import EvalRow, ExpertRow
+from brimful.train.step_report import StepReport, describe_eval, describe_experts, describe_step
 
 PLAIN_EVERY_S = 5.0
 """Log files get a line about this often, and always the first and the last step."""
@@ -24,6 +24,9 @@ class Observer(Protocol):
 
     def on_eval(self, row: EvalRow) -> None:
         """Take note of how the model does on held-out data."""
+
+    def on_experts(self, row: ExpertRow) -> None:
+        """Take note of how experts were loaded."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Take note of a checkpoint."""
@@ -63,6 +66,10 @@ class Observers:
         """Tell all."""
         self._tell("on_eval", row)
 
+    def on_experts(self, row: ExpertRow) -> None:
+        """Tell all."""
+        self._tell("on_experts", row)
+
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Tell all."""
         self._tell("on_checkpoint", step, path)
@@ -100,6 +107,7 @@ class PlainObserver:
         self._file = file
         self._every_s = every_s
         self._last_s: float | None = None
+        self._last_experts_s: float | None = None
 
     def on_stage(self, text: str) -> None:
         """Print what is being done."""
@@ -116,6 +124,13 @@ class PlainObserver:
     def on_eval(self, row: EvalRow) -> None:
         """Print the held-out loss."""
         self.on_message(f"step {row.step}: {describe_eval(row)}")
+
+    def on_experts(self, row: ExpertRow) -> None:
+        """Print how experts were loaded, where a line is due."""
+        now_s = time.monotonic()
+        if self._last_experts_s is None or now_s - self._last_experts_s >= self._every_s:
+            self._last_experts_s = now_s
+            self.on_message(f"step {row.step}: {describe_experts(row)}")
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Print where the checkpoint is."""

@@ -28,7 +28,7 @@ def refitted(plan: Plan, num_devices: int) -> Plan:
     """
     if world_size(plan.strategy) == num_devices:
         return plan
-    cluster, plan = of_size(plan.cluster, num_devices), _out_of_row(plan)
+    cluster, plan = of_size(plan.cluster, num_devices), _whole_again(plan)
     if missing_formula(plan.job, plan.strategy, cluster.device):
         return _stretched(plan, cluster)
     attention = plan.strategy.attention
@@ -55,8 +55,10 @@ def of_size(cluster: Cluster, num_devices: int) -> Cluster:
     )
 
 
-def _out_of_row(plan: Plan) -> Plan:
-    """Return a plan without its pipeline, which the number of devices laid out."""
+def _whole_again(plan: Plan) -> Plan:
+    """Return a plan without pipeline and parted experts, which the number of devices laid out."""
+    if plan.strategy.ep > 1:
+        plan = msgspec.structs.replace(plan, strategy=msgspec.structs.replace(plan.strategy, ep=1))
     if plan.strategy.pp == 1:
         return plan
     usual = {"pp": 1, "pp_schedule": "1f1b", "stages_per_device": 1, "stage_blocks": ()}

@@ -2,9 +2,10 @@
 
 import msgspec
 
+from brimful.expert_load import drop_share, worst_load
 from brimful.job import Task
 from brimful.nouns import noun
-from brimful.run_files import EvalRow, TrainRow
+from brimful.run_files import EvalRow, ExpertRow, TrainRow
 from brimful.units import format_bytes, format_count, format_seconds
 
 UNKNOWN = "-"
@@ -77,6 +78,18 @@ def describe_number(value: float | None, spec: str) -> str:
 def describe_share(share: float | None) -> str:
     """Print a share in percent, or a dash where it is unknown."""
     return UNKNOWN if share is None else f"{100 * share:.1f}%"
+
+
+def describe_experts(row: ExpertRow) -> str:
+    """Say which expert was loaded most, and what found no place."""
+    worst = worst_load(row)
+    if worst is None:
+        return "experts: nothing was counted"
+    text = (
+        f"experts: busiest {worst.imbalance:.2f} x the mean (expert {worst.busiest} of block "
+        f"{worst.block}, {worst.share:.0%} of the tokens)"
+    )
+    return f"{text}, {drop_share(row):.1%} of the tokens dropped" if row.dropped else text
 
 
 def describe_eval(row: EvalRow) -> str:

@@ -39,6 +39,8 @@ class Tally:
             self.last_eval = row
             self.best_eval = row if self.would_be_best(row.heldout_loss) else self.best_eval
             return
+        if not isinstance(row, TrainRow):
+            return
         self.num_targets += _targets(row)
         self.num_skipped += row.skipped
         self.num_skipped_in_a_row = self.num_skipped_in_a_row + 1 if row.skipped else 0

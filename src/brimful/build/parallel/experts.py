@@ -26,11 +26,11 @@ from torch.distributed.tensor import Shard
 from brimful.build.experts import expert_modules
 from brimful.build.parallel.collectives import exchange_rows
 from brimful.build.parallel.pieces import Forward, cut_parameters, own_pieces
-from brimful.build.parallel.routing import Rows, rows_of
+from brimful.build.parallel.routing import Rows, is_recomputed, rows_of
 
 RECEIVED = "rows_received"
-"""Attribute of experts that are parted: called in each forward pass with the number of the sparse
-block among the model's and the rows that this device got."""
+"""Attribute of experts that are parted: called in each forward pass, but for recomputed ones, with
+the number of the sparse block among the model's and the rows that this device got."""
 Heard = Callable[[int, int], None]
 
 
@@ -99,5 +99,5 @@ def _places(order: torch.Tensor) -> torch.Tensor:
 
 def _tell(experts: nn.Module, block: int, rows: Rows) -> None:
     heard: Heard | None = getattr(experts, RECEIVED, None)
-    if heard is not None:
+    if heard is not None and not is_recomputed():
         heard(block, sum(rows.received))

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from brimful.expert_load import drop_share, worst_load
 from brimful.plan import Plan
-from brimful.run_files import EvalRow, Row, TrainRow
+from brimful.run_files import EvalRow, ExpertRow, Row, TrainRow
 from brimful.train.observers import Observer
 
 
@@ -30,7 +31,10 @@ MakeLogger = Callable[[LoggedRun], Observer]
 
 def scalars_of(row: Row) -> dict[str, float]:
     """Name a row's numbers as people expect them; what is unknown is left out."""
-    named = _eval_scalars(row) if isinstance(row, EvalRow) else _train_scalars(row)
+    if isinstance(row, TrainRow):
+        named = _train_scalars(row)
+    else:
+        named = _eval_scalars(row) if isinstance(row, EvalRow) else _expert_scalars(row)
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -47,6 +51,15 @@ def _train_scalars(row: TrainRow) -> dict[str, float | None]:
         "train/skipped": None if row.loss_scale is None else float(row.skipped),
         "memory/used_bytes": row.used_bytes,
         "memory/peak_bytes": row.peak_bytes,
+    }
+
+
+def _expert_scalars(row: ExpertRow) -> dict[str, float | None]:
+    worst = worst_load(row)
+    return {
+        "experts/imbalance": None if worst is None else worst.imbalance,
+        "experts/at_work": None if worst is None else worst.num_at_work,
+        "experts/dropped": drop_share(row) if row.dropped else None,
     }
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from brimful.plan import to_yaml
-from brimful.run_files import TENSORBOARD, EvalRow, Row
+from brimful.run_files import TENSORBOARD, EvalRow, ExpertRow, Row
 from brimful.train.loggers.base import LoggedRun, scalars_of
 from brimful.train.step_report import StepReport
 
@@ -28,6 +28,10 @@ class TensorBoardLogger:
 
     def on_eval(self, row: EvalRow) -> None:
         """Log the result on held-out data."""
+        self._log(row)
+
+    def on_experts(self, row: ExpertRow) -> None:
+        """Log how experts were loaded."""
         self._log(row)
 
     def on_checkpoint(self, step: int, path: Path) -> None:  # noqa: ARG002 - the protocol's

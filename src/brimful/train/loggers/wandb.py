@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from brimful.files import write_text
-from brimful.run_files import WANDB, EvalRow, Row
+from brimful.run_files import WANDB, EvalRow, ExpertRow, Row
 from brimful.train.loggers.base import LoggedRun, scalars_of
 from brimful.train.step_report import StepReport
 
@@ -60,6 +60,10 @@ class WandbLogger:
 
     def on_eval(self, row: EvalRow) -> None:
         """Log the result on held-out data."""
+        self._log(row)
+
+    def on_experts(self, row: ExpertRow) -> None:
+        """Log how experts were loaded."""
         self._log(row)
 
     def on_checkpoint(self, step: int, path: Path) -> None:

@@ -1,0 +1,197 @@
+"""Watching routers: which experts the tokens of a run choose, and what each device gets of them.
+
+Counts are kept on the device and read once in ``WINDOW`` steps; a forward pass that is recomputed,
+or that nothing follows, is not counted.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from brimful.build.batch import Batch
+from brimful.build.experts import expert_modules
+from brimful.build.parallel.experts import RECEIVED
+from brimful.build.parallel.routing import is_recomputed
+from brimful.build.program import Program
+from brimful.build.switch import HEARD, FixedCapacityMLP
+from brimful.expert_load import Trouble, alarm_of, loads_of
+from brimful.models.config import MIXTURES, experts_of
+from brimful.run_files import ExpertRow
+from brimful.train.world import is_spread, of_all
+
+WINDOW = 10
+"""Steps that are counted together."""
+
+
+Rows = tuple[tuple[int, ...], ...]
+"""[blocks][passes]."""
+
+
+class Received:
+    """The rows that this device's experts got when they got most; see ``ExpertRow.received``."""
+
+    def __init__(self, num_blocks: int, *, keeps_step: bool) -> None:
+        """Have heard nothing.
+
+        Args:
+            num_blocks: Of the model that have experts.
+            keeps_step: Whether all passes of a step are kept, or one.
+        """
+        self._step: list[list[int]] = [[] for _ in range(num_blocks)]
+        self._heaviest: Rows = ((),) * num_blocks
+        self._keeps_step, self._num_steps = keeps_step, 0
+
+    def hear(self, place: int, num_rows: int) -> None:
+        """Take note of a forward pass of a block."""
+        self._step[place].append(num_rows)
+
+    def end_step(self) -> None:
+        """Compare the step's passes with the heaviest so far; the second forgets the first."""
+        passes = max((len(rows) for rows in self._step), default=0)
+        each = [tuple(tuple(rows[n : n + 1]) for rows in self._step) for n in range(passes)]
+        found = [tuple(map(tuple, self._step))] if self._keeps_step else each
+        known = [self._heaviest] if self._num_steps > 1 else []
+        self._heaviest = max([*known, *found], key=_num_rows, default=self._heaviest)
+        self._num_steps += 1
+        self._step = [[] for _ in self._step]
+
+    def taken(self) -> Rows:
+        """Return the heaviest, and begin anew."""
+        heaviest, self._heaviest = self._heaviest, ((),) * len(self._step)
+        return heaviest
+
+
+def _num_rows(received: Rows) -> int:
+    return sum(map(sum, received))
+
+
+class ExpertWatch:
+    """Counts the choices of every router of a program.
+
+    Memory: 8 bytes for each expert of each block, and for each choice of a micro-batch for as long
+    as it is counted.
+    """
+
+    def __init__(self, program: Program) -> None:
+        """Hook into every block with experts that this process has.
+
+        Args:
+            program: Of an architecture with experts.
+        """
+        experts, strategy = experts_of(program.job.model), program.strategy
+        self._experts, self._strategy = experts, strategy
+        num_blocks = len(experts.sparse_blocks)
+        zeros = partial(torch.zeros, dtype=torch.int64, device=program.device)
+        self._load = zeros((num_blocks, experts.num_experts))
+        self._dropped = zeros(num_blocks)
+        self._received = Received(num_blocks, keeps_step=strategy.pp > 1)
+        self._is_token: torch.Tensor | None = None
+        self._num_steps = 0
+        self._has_capacity = False
+        self._troubled: frozenset[tuple[int, Trouble]] = frozenset()
+        roots = [program.root] if program.pipeline is None else list(program.root.children())
+        for root in roots:
+            root.register_forward_pre_hook(self._see, with_kwargs=True)
+        for place, module in _sparse(program, experts.sparse_blocks):
+            self._attach(place, module)
+
+    def _attach(self, place: int, module: Any) -> None:
+        if isinstance(module, FixedCapacityMLP):
+            self._has_capacity = True
+            setattr(module, HEARD, lambda chosen, fits: self._served(place, chosen, fits))
+            return
+        module.register_forward_pre_hook(lambda _module, args: self._chosen(place, args[1]))
+        setattr(module, RECEIVED, lambda _block, num_rows: self._received.hear(place, num_rows))
+
+    def _see(self, _root: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """Note which of a micro-batch's tokens are no padding."""
+        batch = next((arg for arg in args if isinstance(arg, Batch)), None)
+        segments = kwargs.get("segments") if batch is None else batch.segments
+        if segments is None or self._has_capacity:  # an encoder's are not its decoder's
+            self._is_token = None
+            return
+        tokens, tp = (segments != 0).flatten(), self._strategy.tp
+        own = dist.get_rank() % tp if tp > 1 else 0
+        self._is_token = tokens.chunk(tp)[own].to(torch.int64)
+
+    def _chosen(self, place: int, experts: torch.Tensor) -> None:
+        """Count choices [..., k] of every token, those of padding as nothing."""
+        if not torch.is_grad_enabled() or is_recomputed():
+            return
+        flat, counts = experts.flatten(), self._one_of(experts.device)
+        if self._is_token is not None:
+            counts = self._is_token.repeat_interleave(experts.shape[-1])
+        self._load[place].scatter_add_(0, flat, counts.expand(flat.shape))
+
+    @staticmethod
+    def _one_of(device: torch.device) -> torch.Tensor:
+        return torch.ones(1, dtype=torch.int64, device=device)
+
+    def _served(self, place: int, experts: torch.Tensor, fits: torch.Tensor) -> None:
+        self._chosen(place, experts)
+        if torch.is_grad_enabled() and not is_recomputed():
+            self._dropped[place] += (~fits).sum()
+
+    def after_step(self, *, is_last: bool) -> bool:
+        """Count a step; return whether it ends a window. The same in every process."""
+        self._received.end_step()
+        self._num_steps += 1
+        return is_last or self._num_steps == WINDOW
+
+    def row(self, step: int) -> ExpertRow:
+        """Add up a window over all processes, and begin the next one; all call this.
+
+        Args:
+            step: Its last.
+        """
+        counts = torch.cat([self._load.flatten(), self._dropped])
+        if is_spread():
+            dist.all_reduce(counts)
+        load, dropped = counts.split([self._load.numel(), self._dropped.numel()])
+        made = ExpertRow(
+            step=step,
+            num_steps=self._num_steps,
+            blocks=self._experts.sparse_blocks,
+            load=tuple(map(tuple, load.view_as(self._load).tolist())),
+            num_choices=self._experts.num_experts_per_token,
+            dropped=tuple(dropped.tolist()) if self._has_capacity else (),
+            received=tuple(of_all(self._received.taken())) if self._strategy.ep > 1 else (),
+        )
+        self._load.zero_()
+        self._dropped.zero_()
+        self._num_steps = 0
+        return made
+
+    def alarms(self, row: ExpertRow) -> list[str]:
+        """Say what went wrong in a window and had not in the one before."""
+        found = {(load.block, load.trouble): load for load in loads_of(row) if load.trouble}
+        new = [alarm_of(load, row) for key, load in found.items() if key not in self._troubled]
+        self._troubled = frozenset(found)
+        return new
+
+
+def watch_experts(program: Program) -> ExpertWatch | None:
+    """Watch a program's routers; None where it has none that this project knows."""
+    is_mixture = program.job.model.model_type in MIXTURES
+    return ExpertWatch(program) if is_mixture and any(_sparse_modules(program.model)) else None
+
+
+def _sparse_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    experts = set(expert_modules(model))
+    for path, module in model.named_modules():
+        if module in experts or isinstance(module, FixedCapacityMLP):
+            yield path, module
+
+
+def _sparse(program: Program, blocks: tuple[int, ...]) -> Iterator[tuple[int, nn.Module]]:
+    """Yield the modules with experts here, and the place of each among the model's."""
+    for place, (path, module) in enumerate(_sparse_modules(program.model)):
+        if program.pipeline is None:
+            yield place, module
+        else:
+            number = next(int(part) for part in path.split(".") if part.isdigit())
+            yield blocks.index(number), module
