@@ -92,6 +92,15 @@ def _spreads_batch(job: Job, num_devices: int) -> Found:
 
 def _statistics(job: Job) -> Found:
     """What makes rows of a batch depend on one another."""
+    if job.router_aux_loss and "batch-statistics" not in job.allow:
+        yield (
+            "changes",
+            (
+                f"router_aux_loss={job.router_aux_loss} multiplies means over the tokens that run "
+                f"together; run the whole batch in one micro-batch on one device, or "
+                f"allow=batch-statistics"
+            ),
+        )
     config = job.model.hf_config
     balances = config.get("output_router_logits") and config.get("router_aux_loss_coef", 0)
     if balances and job.model.model_type not in _ROUTED_BY_ROW:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, Job
-from brimful.models.config import MIXTURES, experts_of
+from brimful.models.mixtures import MIXTURES, known_experts
 
 PARTED_DECODERS = frozenset({
     "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss",
@@ -41,7 +41,7 @@ def check_experts_split(job: Job, spread: Spread) -> None:
     if ep == 1:
         return
     _check_kind(job, ep)
-    num_experts = experts_of(job.model).num_experts
+    num_experts = known_experts(job.model).num_experts
     if num_experts % ep:
         divisors = ", ".join(str(n) for n in range(1, num_experts + 1) if not num_experts % n)
         raise InputError(

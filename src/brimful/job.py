@@ -88,6 +88,12 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     label_smoothing: float
 
 
+Allowed = Literal["batch-statistics"]
+"""What only a job's owner may allow."""
+BALANCED_DECODERS = frozenset({"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"})
+"""Architectures whose routers' logits are known where they are computed."""
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A training job.
 
@@ -121,6 +127,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         preference: The loss of task ``dpo``; None for all others.
         keep_fp32: Names of modules that are held and computed in fp32 though the recipe has 16
             bits: last parts of their paths, such as ``norm`` or ``mlp.gate``.
+        router_aux_loss: Coefficient of the load-balancing loss of every block with experts; 0: off.
+        router_z_loss: Coefficient of the loss on the size of router logits; 0: off.
+        allow: What may change what is learnt: ``batch-statistics`` (``exact``).
     """
 
     model: ModelSpec
@@ -146,6 +155,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seed: int
     preference: Preference | None = None
     keep_fp32: tuple[str, ...] = ()
+    router_aux_loss: float = 0.0
+    router_z_loss: float = 0.0
+    allow: tuple[Allowed, ...] = ()
 
     @property
     def tokens_per_step(self) -> int:
@@ -244,6 +256,7 @@ def check_job(job: Job) -> Job:
     _check_update(job)
     _check_loss_scale(job)
     _check_kept(job)
+    _check_routers(job)
     _check_adapter(job)
     _check_fp8(job)
     _check_task(job)
@@ -293,6 +306,20 @@ def _check_kept(job: Job) -> None:
         )
     if not all(job.keep_fp32):
         raise InputError("keep_fp32 holds an empty name; give names of modules, such as norm")
+
+
+def _check_routers(job: Job) -> None:
+    for field in ("router_aux_loss", "router_z_loss"):
+        value = getattr(job, field)
+        if not 0 <= value <= MAX_COUNT:
+            raise InputError(f"{field}={value} is out of range; give 0 to {MAX_COUNT}")
+        kinds, kind = ", ".join(sorted(BALANCED_DECODERS)), job.model.model_type
+        if value and (kind not in BALANCED_DECODERS or job.task not in {"causal-lm", "chat"}):
+            raise UnsupportedError(
+                f"{field}={value} is not run for {job.model.name} (model_type={kind}, "
+                f"task={job.task}): this version balances {kinds} as causal-lm and chat; leave it "
+                f"out"
+            )
 
 
 def _check_adapter(job: Job) -> None:

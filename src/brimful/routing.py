@@ -6,7 +6,7 @@ Knows no torch. ``build.parallel.routing`` asks it wherever no value is real.
 from typing import Literal, NamedTuple
 
 from brimful.job import Job
-from brimful.models.config import experts_of
+from brimful.models.mixtures import known_experts
 
 RoutingName = Literal["balanced", "worst"]
 """``balanced``: every device gets as many rows as it sends; ``worst``: the simulated one gets all
@@ -39,7 +39,7 @@ def worst(job: Job, ep: int) -> Routing:
         job: Says which model.
         ep: Devices that part the experts among them.
     """
-    experts = experts_of(job.model)
+    experts = known_experts(job.model)
     choices = experts.num_experts_per_token
     most = min(choices, experts.num_experts // ep)
     return Routing(share=ep * most / choices)

@@ -244,12 +244,25 @@ def check_spread(job: Job, strategy: Strategy) -> None:
     _check_pairs(job, strategy)
     _check_tensor(job, strategy)
     check_experts_split(job, _expert_spread(strategy))
+    _check_router_losses(job, strategy)
     parts = data_parallel(strategy)
     if job.global_batch % parts:
         raise InputError(
             f"global_batch={job.global_batch} cannot be split over {parts} data-parallel devices; "
             f"use a multiple of {parts}"
         )
+
+
+def _check_router_losses(job: Job, strategy: Strategy) -> None:
+    """Refuse losses of routers where a device does not see whole micro-batches, or another runs."""
+    wanted = [name for name in ("router_aux_loss", "router_z_loss") if getattr(job, name)]
+    for field, usual in (("tp", 1), ("pp", 1), ("engine", "torch")):
+        value = getattr(strategy, field)
+        if wanted and value != usual:
+            raise UnsupportedError(
+                f"{wanted[0]}={getattr(job, wanted[0])} with {field}={value} is not run by this "
+                f"version; use {field}={usual}"
+            )
 
 
 def _expert_spread(strategy: Strategy) -> Spread:

@@ -4,6 +4,7 @@ import parallel_part
 import pytest
 import ranks_part
 import reshard_part
+import routing_part
 
 pytestmark = pytest.mark.torch
 
@@ -28,6 +29,33 @@ def test_a_pipeline_is_the_plain_loop():
     for row in rows:
         assert row.loss_error <= LOSS, row.case.strategy
         assert row.norm_error <= NORM, row.case.strategy
+
+
+def test_parted_experts_are_the_plain_loop():
+    """On two devices: beside FSDP2, and beside tensor parallelism."""
+    every = [case for case in parallel_part.cases() if case.strategy.ep == 2]
+    two = [case for case in every if parallel_part.size_of(case) == 2]
+    assert {case.job.model.model_type for case in two} >= {"mixtral", "deepseek_v3", "gpt_oss"}
+    for row in parallel_part.compare([*two[1:4], two[-1]]):
+        assert row.loss_error <= LOSS, row.case.strategy
+        assert row.norm_error <= NORM, row.case.strategy
+
+
+def test_a_planted_expert_is_named_and_each_device_takes_what_its_routing_takes():
+    asked = [pair for pair in routing_part.cases() if pair[0].job.model.model_type == "gpt_oss"]
+    rows = routing_part.compare(asked)
+    assert [len(row.alarms) for row in rows] == [0, 0, 1, 1]
+    for row in rows:
+        assert routing_part.is_named(row)
+        assert abs(row.peak_error) <= PEAK
+
+
+def test_parted_experts_say_what_they_say_in_simulation():
+    case = next(case for case in ranks_part.cases() if case.strategy.ep == 2)
+    for row in ranks_part.compare([case]):
+        assert abs(row.peak_error) <= PEAK
+        assert ranks_part.other_messages(row) == []
+        assert {of.kind for of in row.measured_collectives} >= {"all-to-all", "reduce-scatter"}
 
 
 def test_a_checkpoint_goes_on_in_another_layout():

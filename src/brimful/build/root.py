@@ -9,23 +9,29 @@ from typing import Any
 import torch
 from torch import nn
 
+from brimful.build.router_losses import RouterLosses
 from brimful.build.tasks.base import TaskParts
 
 
 class Root(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """Runs a task's share of the loss; holds the model, so that its parameters are the model's."""
 
-    def __init__(self, model: nn.Module, parts: TaskParts) -> None:
+    def __init__(
+        self, model: nn.Module, parts: TaskParts, routers: RouterLosses | None = None
+    ) -> None:
         """Keep what is called.
 
         Args:
             model: The whole model.
             parts: Of its task.
+            routers: What is added for its routers.
         """
         super().__init__()
         self.model = model
         self._share = parts.share
+        self._routers = routers
 
     def forward(self, program: Any, batch: Any, num_targets: int) -> torch.Tensor:
         """Return a micro-batch's share of the step's loss; see ``TaskParts.share``."""
-        return self._share(program, batch, num_targets)
+        loss = self._share(program, batch, num_targets)
+        return loss if self._routers is None else self._routers.added_to(loss, batch)

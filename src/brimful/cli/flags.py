@@ -21,6 +21,7 @@ from brimful.job import (
     PREFERENCE,
     SCALED,
     Adapter,
+    Allowed,
     Base,
     Job,
     LossScale,
@@ -262,6 +263,20 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     _add_whole(add, "--seed", f"of weights and data order; default {defaults.SEED}", least=0)
     add_preference(parser)
     add_adapter(parser)
+    add_routers(parser)
+
+
+def add_routers(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of what is learnt beside the loss by a mixture of experts."""
+    add = parser.add_argument_group("routers (models with experts)").add_argument
+    _add_number(add, "--router-aux-loss", "coefficient of the load-balancing loss; default 0")
+    _add_number(add, "--router-z-loss", "coefficient of the loss on router logits; default 0")
+    add(
+        "--allow",
+        metavar="NAMES",
+        help=f"what may change what is learnt: {', '.join(get_args(Allowed))} (of micro-batches, "
+        f"by --router-aux-loss)",
+    )
 
 
 def add_preference(parser: argparse.ArgumentParser) -> None:
@@ -460,12 +475,13 @@ _ADAPTER = (
     "input_requires_grad",
 )  # fmt: skip
 _PREFERENCE = ("dpo_beta", "label_smoothing")
+_ROUTERS = ("router_aux_loss", "router_z_loss", "allow")
 _LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
     "task", "method", "precision", "keep_fp32", "optimizer", "schedule", "packing", "weights",
     "vocab_size", "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate",
     "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER,
-    *_LOSS_SCALE, *_PREFERENCE,
+    *_LOSS_SCALE, *_PREFERENCE, *_ROUTERS,
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
@@ -538,6 +554,9 @@ def job_from(args: argparse.Namespace) -> Job:
             seed=_or(args.seed, defaults.SEED),
             preference=_preference_from(args, task),
             keep_fp32=_names(args.keep_fp32),
+            router_aux_loss=_or(args.router_aux_loss, 0.0),
+            router_z_loss=_or(args.router_z_loss, 0.0),
+            allow=_allowed(args.allow),
         )
     )
 
@@ -601,6 +620,11 @@ def _refuse_without(
 
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _allowed(text: str | None) -> tuple[Allowed, ...]:
+    read = choice("allow", get_args(Allowed))
+    return tuple(cast("Allowed", read(name)) for name in _names(text))
 
 
 def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int) -> int:

@@ -142,7 +142,7 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> tuple[int | None, "
         InputError: Nobody parts experts, or the run has seen none.
     """
     from brimful.routing import BALANCED, worst
-    from brimful.simulate.observed import heaviest_rank, observed
+    from brimful.train.observed_routing import heaviest_rank, observed
 
     job, strategy = asked.job, asked.strategy
     if args.routing is None or args.routing == "balanced":

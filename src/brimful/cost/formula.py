@@ -104,6 +104,8 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
         f"precision={job.precision}": job.precision in TRACED_AS,
         f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
+        f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,
+        f"router_z_loss={job.router_z_loss}": not job.router_z_loss,
         **_architecture(job),
     }
     missing = [setting for setting, is_covered in covered.items() if not is_covered]

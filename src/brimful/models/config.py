@@ -8,38 +8,30 @@ from brimful.errors import ModelConfigError, UnsupportedError, unknown_name
 from brimful.job import Task
 from brimful.models import (
     bert,
-    deepseek_v2,
-    deepseek_v3,
     gemma2,
     generic,
     gpt2,
-    gpt_oss,
     llama,
     mistral,
-    mixtral,
     olmo2,
     phi3,
     qwen2,
     qwen3,
-    qwen3_moe,
-    switch_transformers,
     t5,
 )
 from brimful.models.dimensions import check_dimensions, check_routing
-from brimful.models.experts import NO_EXPERTS, Experts, num_active_parameters
+from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
 from brimful.models.layout import Layout, count_parameters
+from brimful.models.mixtures import MIXTURES, known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 
 _DENSE = (bert, gemma2, gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, t5)
-_MIXTURES = (deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, switch_transformers)
-ARCHITECTURES = {module.MODEL_TYPE: module for module in (*_DENSE, *_MIXTURES)}
+ARCHITECTURES = {**{module.MODEL_TYPE: module for module in _DENSE}, **MIXTURES}
 """Architectures with a reader and a layout of their own; ``generic`` reads others."""
-MIXTURES = {module.MODEL_TYPE: module for module in _MIXTURES}
-"""Those of them that have experts."""
 SEQ2SEQ_TYPES = frozenset({"t5", "switch_transformers"})
 _REASON_LENGTH = 160
 
@@ -210,10 +202,7 @@ def experts_of(spec: ModelSpec) -> Experts:
         UnsupportedError: Its architecture has no layout, so that nobody knows whether it has any.
     """
     _check_layout(spec)
-    if spec.model_type not in MIXTURES:
-        return NO_EXPERTS
-    experts: Experts = MIXTURES[spec.model_type].experts(spec)
-    return experts
+    return known_experts(spec)
 
 
 def _check_layout(spec: ModelSpec) -> None:

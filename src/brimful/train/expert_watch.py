@@ -19,7 +19,8 @@ from brimful.build.parallel.routing import is_recomputed
 from brimful.build.program import Program
 from brimful.build.switch import HEARD, FixedCapacityMLP
 from brimful.expert_load import Trouble, alarm_of, loads_of
-from brimful.models.config import MIXTURES, experts_of
+from brimful.models.config import experts_of
+from brimful.models.mixtures import MIXTURES
 from brimful.run_files import ExpertRow
 from brimful.train.world import is_spread, of_all
 

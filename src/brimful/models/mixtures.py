@@ -1,0 +1,24 @@
+"""The architectures with experts that this project knows, by ``model_type``."""
+
+from brimful.models import (
+    deepseek_v2,
+    deepseek_v3,
+    gpt_oss,
+    mixtral,
+    qwen3_moe,
+    switch_transformers,
+)
+from brimful.models.experts import NO_EXPERTS, Experts
+from brimful.models.spec import ModelSpec
+
+_MODULES = (deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, switch_transformers)
+MIXTURES = {module.MODEL_TYPE: module for module in _MODULES}
+"""Each says of a model how many experts it has, and where."""
+
+
+def known_experts(spec: ModelSpec) -> Experts:
+    """Read the experts of a model; ``NO_EXPERTS`` where its architecture is none of these."""
+    if spec.model_type not in MIXTURES:
+        return NO_EXPERTS
+    experts: Experts = MIXTURES[spec.model_type].experts(spec)
+    return experts
