@@ -4,8 +4,12 @@ import logging
 import os
 import warnings
 
-_TALKATIVE = ("bitsandbytes.backends.cpu.ops", "torch.utils._pytree", "torchao")
-"""Loggers that say at every import which kernels or enums of theirs this machine has no use for."""
+_TALKATIVE = (
+    "bitsandbytes.backends.cpu.ops", "torch.utils._pytree", "torchao",
+    "torch.distributed.tensor._redistribute",
+)  # fmt: skip
+"""Loggers that say at every import which kernels or enums of theirs this machine has no use for, or
+that experts which two axes shard are gathered axis by axis."""
 
 
 def quiet_libraries() -> None:

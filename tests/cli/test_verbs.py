@@ -18,11 +18,14 @@ INPUTS = {
         *("weights", "adapter", "loss_scale", "beta1", "beta2", "epsilon", "packing", "schedule"),
         "preference",
         "keep_fp32",
+        "router_aux_loss",
+        "router_z_loss",
+        "allow",
     },
     "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
     "strategy": {
         *("micro_batch", "activation_checkpointing", "loss_chunks", "attention", "accumulate"),
-        *("zero", "dp_replicate", "dp_shard", "tp", "pp", "reference", "engine", "offload"),
+        *("zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "reference", "engine", "offload"),
         *("pp_schedule", "stages_per_device", "stage_blocks"),
     },
 }

@@ -387,8 +387,8 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     cut = f"devices that share every matrix (tensor parallel); {rest}"
     _add_whole(add, "--tp", cut, many=searched)
     _add_whole(add, "--pp", "devices in a row, each with some of the blocks (pipeline); default 1")
+    _add_whole(add, "--ep", "devices that part the experts of each block; default 1")
     if not searched:
-        _add_whole(add, "--ep", "devices that part the experts of each block; default 1")
         add_pipeline(parser)
     add(
         "--accumulate",

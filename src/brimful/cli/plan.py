@@ -100,6 +100,7 @@ def search(args: argparse.Namespace) -> "Solution":
 
     _refuse_engine(args)
     _refuse_pipeline(args)
+    _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), flags.attention_from(args, job)
     if not needs_simulation(args):
@@ -144,6 +145,14 @@ def _refuse_pipeline(args: argparse.Namespace) -> None:
         raise UnsupportedError(
             f"--pp {max(given)} is not searched by this version, which has no formula for a "
             f"pipeline; brimful simulate shows what its devices take, and brimful train runs it"
+        )
+
+
+def _refuse_experts(args: argparse.Namespace) -> None:
+    if args.ep not in {None, 1}:
+        raise UnsupportedError(
+            f"--ep {args.ep} is not searched by this version, which has no formula for experts "
+            f"that devices part; brimful simulate shows what they take, and brimful train runs it"
         )
 
 

@@ -209,7 +209,7 @@ def _planned(args: argparse.Namespace) -> _Planned:
             return _known(plan)
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
-    if args.pp not in {None, 1}:
+    if args.pp not in {None, 1} or args.ep not in {None, 1}:
         from brimful.train.world import place_here
 
         plan = _as_asked(args)
@@ -224,11 +224,13 @@ def _planned(args: argparse.Namespace) -> _Planned:
 
 
 def _as_asked(args: argparse.Namespace) -> "Plan":
-    """Plan what the flags say: another engine and a pipeline are not searched."""
+    """Plan what the flags say: another engine, a pipeline, parted experts are not searched."""
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.search.space import Pins
 
-    what = f"--pp {args.pp}" if args.engine in {None, defaults.ENGINE} else f"engine={args.engine}"
+    what = f"--ep {args.ep}" if args.pp in {None, 1} else f"--pp {args.pp}"
+    if args.engine not in {None, defaults.ENGINE}:
+        what = f"engine={args.engine}"
     for name in Pins._fields:
         values = getattr(args, name)
         if isinstance(values, list):

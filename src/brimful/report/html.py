@@ -6,6 +6,7 @@ from string import Template
 
 from brimful.files import write_text
 from brimful.report import markup, memory_sections, run_sections
+from brimful.report.experts_section import experts_section
 from brimful.report.ledger_section import ledger_section
 from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder, read_run_folder
@@ -83,6 +84,7 @@ def _sections(folder: RunFolder) -> list[tuple[str, str, Html]]:
         ("plans", "Strategies considered", run_sections.search_section(folder)),
         ("ledger", "Savings, switch by switch", ledger_section(folder.plan)),
         ("loss", "Loss", run_sections.loss_section(folder)),
+        ("experts", "Load of the experts", experts_section(folder)),
         ("step-time", "Step time", run_sections.step_time_section(folder)),
         ("inputs", "Inputs in full", run_sections.inputs_section(folder)),
         ("provenance", "What the numbers rest on", run_sections.provenance_section(folder)),

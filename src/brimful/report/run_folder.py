@@ -24,6 +24,7 @@ from brimful.run_files import (
     VERDICT_FILE,
     DataSummary,
     EvalRow,
+    ExpertRow,
     Row,
     TrainRow,
 )
@@ -46,6 +47,7 @@ class RunFolder:
         search: The strategies considered.
         train_rows: One per optimizer step, by step; of a step run twice, the last.
         eval_rows: One per evaluation, likewise.
+        expert_rows: One per window of steps, of a mixture of experts.
         data: What was trained on.
         commands: The command lines that made this folder, as they were typed.
     """
@@ -58,6 +60,7 @@ class RunFolder:
     search: SearchRecord | None
     train_rows: tuple[TrainRow, ...]
     eval_rows: tuple[EvalRow, ...]
+    expert_rows: tuple[ExpertRow, ...]
     data: DataSummary | None
     commands: tuple[str, ...]
 
@@ -68,7 +71,7 @@ class _Versioned(Protocol):
 
 
 _Value = TypeVar("_Value", bound=_Versioned)
-_Row = TypeVar("_Row", TrainRow, EvalRow)
+_Row = TypeVar("_Row", TrainRow, EvalRow, ExpertRow)
 
 
 def read_run_folder(run_dir: Path) -> RunFolder:
@@ -103,6 +106,7 @@ def read_run_folder(run_dir: Path) -> RunFolder:
         search=_read_part(run_dir / SEARCH_FILE, SearchRecord, SEARCH_SCHEMA, "plan"),
         train_rows=_last_of_each_step([row for row in rows if isinstance(row, TrainRow)]),
         eval_rows=_last_of_each_step([row for row in rows if isinstance(row, EvalRow)]),
+        expert_rows=_last_of_each_step([row for row in rows if isinstance(row, ExpertRow)]),
         data=_read_part(run_dir / DATA_FILE, DataSummary, DATA_SCHEMA, "train"),
         commands=_read_commands(run_dir / COMMANDS_FILE),
     )
