@@ -1,6 +1,7 @@
 """The picture of a run's experts: every one has its cell, and the worst is named."""
 
-from xml.etree import ElementTree
+import dataclasses
+from xml.etree import ElementTree as ET
 
 import msgspec
 
@@ -25,7 +26,7 @@ def test_windows_are_added_up():
 
 def test_every_expert_has_a_cell_and_more_load_is_darker():
     svg = load_svg(whole_run(ROWS))
-    ElementTree.fromstring(svg)  # noqa: S314 - our own
+    ET.fromstring(svg)  # noqa: S314 - our own
     cells = [part for part in svg.split("<rect ") if 'height="15"' in part]
     assert len(cells) == 8
     shades = [int(cell.split('fill="#')[1][:2], 16) for cell in cells]
@@ -39,7 +40,7 @@ def test_a_run_without_experts_has_no_section(full_run):
 
 def test_the_section_says_what_is_wrong_at_the_end(full_run):
     folder = read_run_folder(full_run)
-    section = experts_section(msgspec.structs.replace(folder, expert_rows=ROWS))
+    section = experts_section(dataclasses.replace(folder, expert_rows=ROWS))
     assert "the busiest expert was 0 of block 3: 70% of the tokens" in section
     assert "2.5% of the tokens found no place" not in section
     assert "Collapsed router in block 3: only about 1.3 of 4 experts" in section
