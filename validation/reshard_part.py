@@ -36,6 +36,11 @@ _WAYS: dict[str, dict[str, Any]] = {
     "pp4": {"pp": 4},
     "pp2zbv": {"pp": 2, "pp_schedule": "zbv", "stages_per_device": 2},
     "pp2zero3": {"pp": 2, "dp_shard": 2, "zero": 3, "accumulate": "hold"},
+    "ep2": {"ep": 2, "dp_shard": 2, "zero": 3},
+    "ep2x4": {"ep": 2, "dp_shard": 4, "zero": 2},
+    "ep4": {"ep": 4, "dp_shard": 4, "zero": 3},
+    "ep2tp2": {"ep": 2, "tp": 2},
+    "ep2pp2": {"ep": 2, "dp_shard": 2, "zero": 3, "pp": 2, "accumulate": "hold"},
 }
 _PAIRS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("llama", "ddp4", "tp2", {}),
@@ -59,6 +64,13 @@ _PAIRS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("tied row", "ddp2", "pp2", {"method": "lora", "adapter": ADAPTER}),
     ("gpt2", "zero1x4", "zero3x2", {}),
     ("gpt2", "zero3x2", "zero1x4", {}),
+    ("mixtral", "ep4", "one", {}),
+    ("mixtral", "zero3x4", "ep2", {}),
+    ("mixtral", "ep2tp2", "ep4", {}),
+    ("mixtral", "ep2x4", "ep2pp2", {}),
+    ("qwen3_moe", "ep2pp2", "zero3x2", {}),
+    ("deepseek_v3", "one", "ep2x4", {}),
+    ("deepseek_v3", "ep4", "ep2", {}),
 )
 
 
