@@ -17,21 +17,21 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_common import (
-    FSDPMeshInfo,
-    HSDPMeshInfo,
-    ShardPlacementResult,
-)
+from torch.distributed.fsdp._fully_shard import _fsdp_common as fsdp
 from torch.distributed.tensor import Shard
 
 from brimful.build.blocks import decoder_blocks
 from brimful.build.experts import expert_modules
-from brimful.build.parallel.mesh import REPLICATE, SAME_EXPERTS
+from brimful.build.parallel.mesh import EXPERTS, REPLICATE, SAME_EXPERTS
 from brimful.build.parallel.own import own_memory
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.build.precision.kept import kept_modules
+from brimful.errors import UnsupportedError
 from brimful.job import Job, Precision
 from brimful.strategy import Strategy
+
+_PLACED = "ShardPlacementResult"
+"""What FSDP2 takes for a parameter that is sharded over other devices than its unit, since 2.13."""
 
 
 class Meshes(NamedTuple):
@@ -92,34 +92,40 @@ def _units(model: nn.Module) -> list[tuple[nn.Module, bool]]:
     return [(paths[path], id(paths[path]) in wide) for path in inner_first]
 
 
-def _apart(
-    experts: Iterable[nn.Module], mesh: DeviceMesh
-) -> Callable[[nn.Parameter], ShardPlacementResult | None]:
+def _apart(experts: Iterable[nn.Module], mesh: DeviceMesh) -> Callable[[nn.Parameter], Any]:
     """Say over which devices parameters of experts are sharded; all others as their unit is.
 
     They are cut by expert where each device gets as many, else by the rows of every expert where
     those come out even.
+
+    Raises:
+        UnsupportedError: This PyTorch knows one mesh for all parameters of a unit.
     """
+    if not hasattr(fsdp, _PLACED):
+        raise UnsupportedError(
+            f"ep={mesh[EXPERTS].size()} needs FSDP2's meshes for single parameters, which torch "
+            f"{torch.__version__} does not have; use torch>=2.13, or ep=1"
+        )
     parted = {parameter for module in experts for parameter in module.parameters()}
     found = _sharing(mesh)
 
-    def place(parameter: nn.Parameter) -> ShardPlacementResult | None:
+    def place(parameter: nn.Parameter) -> Any:
         if parameter not in parted:
             return None
         num_experts, *rows = own_memory(parameter).shape
         is_even = num_experts % found.shard_mesh_size == 0
         by_rows = not is_even and rows and rows[0] % found.shard_mesh_size == 0
-        return ShardPlacementResult(Shard(1 if by_rows else 0), found)
+        return fsdp.ShardPlacementResult(Shard(1 if by_rows else 0), found)
 
     return place
 
 
-def _sharing(mesh: DeviceMesh) -> FSDPMeshInfo:
+def _sharing(mesh: DeviceMesh) -> Any:
     """Return FSDP2's view of the devices that have the same experts."""
     if mesh[REPLICATE].size() == 1:
-        return FSDPMeshInfo(mesh[SAME_EXPERTS], shard_mesh_dim=0)
+        return fsdp.FSDPMeshInfo(mesh[SAME_EXPERTS], shard_mesh_dim=0)
     both = mesh[REPLICATE, SAME_EXPERTS]
-    return HSDPMeshInfo(both, shard_mesh_dim=1, replicate_mesh_dim=0)
+    return fsdp.HSDPMeshInfo(both, shard_mesh_dim=1, replicate_mesh_dim=0)
 
 
 def _add_up(unit: FSDPModule) -> None:
