@@ -6,8 +6,8 @@ what a like call did. Everything between the calls (messages, waits, losses) is 
 Pure arithmetic on the columns of a recording; knows nothing of schedules.
 """
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -21,11 +21,13 @@ from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.recording import NEVER, OpCost, Recording, Spot
 
 NONE = -1
-_OWN, _PARTNER, _BEFORE, _GAP = range(4)
-"""Where what a call frees was made: by it, by the forward of its micro-batch, by the stage's call
-before it, or between that forward and the next call."""
-Place = tuple[int, int]
-"""One of the four, and the how manieth of what stays behind there."""
+_OWN, _PARTNER, _SHARED, _GAP = range(4)
+"""Where what a call frees was made: by it, by the forward of its micro-batch, by another call of
+the stage (parameters that stay gathered), or between that forward and the next call."""
+Key = tuple[int, int]
+"""Of what kind a row is, and the how manieth of its kind."""
+Place = tuple[int, Key]
+"""One of the four, and which row there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class Call:
         micro_batch: From 0.
         start: What was on the tape before it.
         stop: What was on the tape after it.
-        ran: Whether it ran; else its stretch holds only what it hands on.
+        ran: Whether it ran; else its stretch holds nothing but what it hands on.
         handed: Rows of what it hands on.
     """
 
@@ -60,11 +62,13 @@ class Around(NamedTuple):
         partner: The forward of the micro-batch that a backward is of.
         before: The stage's call before it in the step.
         ran_before: The stage's last call before it that ran.
+        in_place: Whether these two are of one kind, so that it found what it would find.
     """
 
     partner: int
     before: int
     ran_before: int
+    in_place: bool
 
 
 def arounds(calls: Sequence[Call]) -> list[Around]:
@@ -76,7 +80,9 @@ def arounds(calls: Sequence[Call]) -> list[Around]:
     for number, call in enumerate(calls):
         who, of = (call.step, call.stage), (call.step, call.stage, call.micro_batch)
         partner = forwards.get(of, NONE) if call.kind == "backward" else NONE
-        found.append(Around(partner, last.get(who, NONE), ran.get(who, NONE)))
+        before, ran_before = last.get(who, NONE), ran.get(who, NONE)
+        in_place = before == NONE or calls[before].kind == calls[ran_before].kind
+        found.append(Around(partner, before, ran_before, in_place))
         last[who] = number
         if call.kind == "forward":
             forwards[of] = number
@@ -128,15 +134,19 @@ class _Filler:
     def __init__(self, recording: Recording, calls: Sequence[Call]) -> None:
         self._tape, self._calls = recording, calls
         self._around = arounds(calls)
+        self._backwards = _backwards(self._around)
         self._births = recording.events >= 0
         self._rows = np.where(self._births, recording.events, ~recording.events)
         self._kind = row_kinds(recording, plain_kinds(recording))
         self._num_rows = len(recording.num_bytes)
         self._copies: list[NDArray[np.int64]] = []
         self._stands_for: dict[int, int] = {}
-        self._left: dict[int, NDArray[np.int64]] = {}
+        self._left: dict[int, dict[Key, int]] = {}
+        self._now: dict[tuple[int, Key], int] = {}
         self._stays = cache(self._found_stays)
+        self._gap = cache(self._found_gap)
         self._made_at = cache(self._found_places)
+        self._shared = self._found_shared()
         self._models = _models(calls, self._around, self._told)
 
     # -- what a call that ran did --
@@ -148,31 +158,70 @@ class _Filler:
     def _made(self, inside: slice) -> NDArray[np.int64]:
         return self._rows[inside][self._births[inside]]
 
-    def _found_stays(self, number: int) -> NDArray[np.int64]:
-        """Return the rows that a call makes and leaves behind, in order."""
+    def _found_stays(self, number: int) -> dict[Key, int]:
+        """Return the rows that a call makes and leaves behind."""
         inside = self._inside(number)
         made = self._made(inside)
         died = self._tape.died[made]
-        return made[(died == NEVER) | (died >= inside.stop)]
+        return self._named(made[(died == NEVER) | (died >= inside.stop)])
 
-    def _gap(self, number: int) -> NDArray[np.int64]:
+    def _found_gap(self, number: int) -> dict[Key, int]:
         """Return the rows that are made between a call and the next one."""
         is_last = number + 1 == len(self._calls)
         stop = len(self._rows) if is_last else self._calls[number + 1].start.event
-        return self._made(slice(self._calls[number].stop.event, stop))
+        return self._named(self._made(slice(self._calls[number].stop.event, stop)))
+
+    def _named(self, rows: NDArray[np.int64]) -> dict[Key, int]:
+        found: dict[Key, int] = {}
+        seen: Counter[int] = Counter()
+        for row, kind in zip(rows.tolist(), self._kind[rows].tolist(), strict=True):
+            found[kind, seen[kind]] = row
+            seen[kind] += 1
+        return found
+
+    def _found_shared(self) -> dict[int, tuple[int, Key]]:
+        """Name the rows that calls of a stage find as others, of other micro-batches, left them.
+
+        They are of kinds of which one at least was freed by such a call, or between calls although
+        it had not been handed on.
+        """
+        makers = {
+            row: (number, key)
+            for number, call in enumerate(self._calls)
+            if call.ran
+            for key, row in self._stays(number).items()
+        }
+        kinds = {
+            (self._calls[makers[row][0]].stage, makers[row][1][0])
+            for by, row in self._freed_later(makers)
+            if by not in self._backwards_of(makers[row][0])
+        }
+        named = {row: (self._calls[n].stage, key) for row, (n, key) in makers.items()}
+        return {row: name for row, name in named.items() if (name[0], name[1][0]) in kinds}
+
+    def _freed_later(self, makers: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
+        """Yield rows that are freed outside of the call that made them, and by which call."""
+        caller = np.full(len(self._rows), NONE)
+        for number in range(len(self._calls)):
+            caller[self._inside(number)] = number
+        handed = {row for call in self._calls for row in call.handed}
+        for row in makers:
+            died = int(self._tape.died[row])
+            by = NONE if died == NEVER else int(caller[died])
+            if died != NEVER and (by != NONE or row not in handed):
+                yield by, row
+
+    def _backwards_of(self, number: int) -> set[int]:
+        return self._backwards.get(number, set())
 
     def _found_places(self, number: int) -> dict[int, Place]:
         """Say of each row that a call may free where it was made."""
         around = self._around[number]
-        sources = [(_OWN, self._made(self._inside(number)))]
+        sources = [(_OWN, self._named(self._made(self._inside(number))))]
         if around.partner != NONE:
             sources = [(_PARTNER, self._stays(around.partner)), *sources]
             sources = [(_GAP, self._gap(around.partner)), *sources]
-        if around.ran_before not in {NONE, around.partner}:
-            sources = [(_BEFORE, self._stays(around.ran_before)), *sources]
-        return {
-            row: (kind, n) for kind, rows in sources for n, row in enumerate(rows.tolist())
-        }
+        return {row: (kind, key) for kind, rows in sources for key, row in rows.items()}
 
     def _told(self, number: int) -> list[Any]:
         """Return what a call did in words that are equal for a call that did the same."""
@@ -181,7 +230,7 @@ class _Filler:
         kinds = self._kind[self._rows[inside]].tolist()
         births = self._births[inside].tolist()
         events = [
-            (kind, True) if birth else (kind, places.get(row, row))
+            (kind, True) if birth else (kind, self._shared.get(row) or places.get(row, row))
             for row, kind, birth in zip(rows, kinds, births, strict=True)
         ]
         handed = [places.get(row, row) for row in call.handed]
@@ -231,31 +280,53 @@ class _Filler:
         found: list[_Stretch] = []
         done = Spot(0, 0, 0, NONE)
         for number, call in enumerate(self._calls):
-            found.append(self._as_it_is(done, call.start))
-            found.append(self._kept(number) if call.ran else self._copied(number))
+            found.append(self._found_now(self._as_it_is(done, call.start)))
+            found.append(self._copied(number) if number in self._models else self._kept(number))
             done = call.stop
         tape = self._tape
         end = Spot(len(self._rows), len(tape.costs), len(tape.marks), len(tape.phases) - 1)
-        return [*found, self._as_it_is(done, end)]
+        return [*found, self._found_now(self._as_it_is(done, end))]
 
     def _as_it_is(self, start: Spot, stop: Spot) -> _Stretch:
         inside, phases = slice(start.event, stop.event), range(start.phase + 1, stop.phase + 1)
         return _Stretch(self._rows[inside], self._births[inside], start, stop, phases)
 
     def _kept(self, number: int) -> _Stretch:
-        """Return a call that ran; what it finds of the call before it may be of a copy now."""
-        call, around = self._calls[number], self._around[number]
-        stretch = self._as_it_is(call.start, call.stop)
-        self._left[number] = self._stays(number)
-        if around.ran_before in {NONE, around.before, around.partner}:
-            return stretch
-        found = self._stays(around.ran_before)
-        if not np.isin(stretch.rows[~stretch.births], found).any():
-            return stretch
-        now = self._same_left(around.before, around.ran_before)
-        now_of = dict(zip(found.tolist(), now.tolist(), strict=True))
-        rows = [now_of.get(row, row) for row in stretch.rows.tolist()]
+        """Return a call that ran as it would; what it finds may be of copies now."""
+        call = self._calls[number]
+        stretch = self._found_now(self._as_it_is(call.start, call.stop))
+        self._leave(number, self._stays(number))
+        return stretch
+
+    def _found_now(self, stretch: _Stretch) -> _Stretch:
+        """Let what is freed of the things that calls share be what is there now."""
+        shared = self._shared.keys()
+        rows = [
+            self._take(row) if not birth and row in shared else row
+            for row, birth in zip(stretch.rows.tolist(), stretch.births.tolist(), strict=True)
+        ]
         return stretch._replace(rows=np.array(rows, dtype=np.int64))
+
+    def _take(self, row: int) -> int:
+        """Return what is now in the place of a row that calls share, for good."""
+        name = self._shared[row]
+        if name not in self._now:
+            raise NotPeriodicError("a call does not find what its like finds")
+        return self._now.pop(name)
+
+    def _leave(self, number: int, rows: dict[Key, int]) -> None:
+        """Take note of what a call leaves behind.
+
+        Args:
+            number: Of the call.
+            rows: By the keys of what its model, or itself, left behind.
+        """
+        self._left[number] = rows
+        for key, row in self._stays(self._models.get(number, number)).items():
+            if name := self._shared.get(row):
+                if name in self._now:
+                    raise NotPeriodicError("a call leaves again what has not been taken")
+                self._now[name] = rows[key]
 
     def _copied(self, number: int) -> _Stretch:
         """Return a copy of the call that an empty stretch stands for."""
@@ -263,14 +334,14 @@ class _Filler:
         call, like = self._calls[number], self._calls[model]
         stretch = self._as_it_is(like.start, like.stop)
         new_of = self._copied_rows(stretch.rows[stretch.births])
-        self._hand(like, call, new_of)
-        stays = self._stays(model).tolist()
-        self._left[number] = np.array([new_of[row] for row in stays], dtype=np.int64)
-        places, sides = self._made_at(model), cache(lambda kind: self._side(kind, number, model))
+        for old, stand_in in self._stand_ins(number, model):
+            self._stands_for[stand_in] = old
+            new_of[old] = stand_in
         rows = [
-            new_of[row] if row in new_of else self._found_row(places, sides, row)
+            new_of[row] if row in new_of else self._found_row(number, model, row)
             for row in stretch.rows.tolist()
         ]
+        self._leave(number, {key: new_of[row] for key, row in self._stays(model).items()})
         phases = range(call.start.phase + 1, call.stop.phase + 1)
         copied = np.array(rows, dtype=np.int64)
         return stretch._replace(rows=copied, phases=phases, is_copy=True)
@@ -281,42 +352,31 @@ class _Filler:
         self._copies.append(old)
         return {row: first + n for n, row in enumerate(old.tolist())}
 
-    def _hand(self, like: Call, call: Call, new_of: dict[int, int]) -> None:
-        """Let what an empty stretch hands on be what its copy hands on."""
-        made = set(self._rows[call.start.event : call.stop.event].tolist())
-        is_own = made.issuperset(call.handed) and new_of.keys() >= set(like.handed)
+    def _stand_ins(self, number: int, model: int) -> list[tuple[int, int]]:
+        """Pair rows of a model with those that a call has made in their place and others know.
+
+        They are what it hands on; of a call that ran, all that it leaves behind.
+        """
+        call, like = self._calls[number], self._calls[model]
+        if call.ran:
+            ours, theirs = self._stays(number), self._stays(model)
+            return [(theirs[key], row) for key, row in ours.items() if key in theirs]
+        made, theirs_made = set(self._stays(number).values()), set(self._stays(model).values())
+        is_own = made.issuperset(call.handed) and theirs_made.issuperset(like.handed)
         if len(like.handed) != len(call.handed) or not is_own:
             raise NotPeriodicError("a call hands on what it did not make")
-        for old, stand_in in zip(like.handed, call.handed, strict=True):
-            self._stands_for[stand_in] = old
-            new_of[old] = stand_in
+        return list(zip(like.handed, call.handed, strict=True))
 
-    def _found_row(self, places: dict[int, Place], sides: Any, row: int) -> int:
-        if row not in places:
+    def _found_row(self, number: int, model: int, row: int) -> int:
+        """Return which row a call frees where its model frees one that it did not make."""
+        if row in self._shared:
+            return self._take(row)
+        kind, key = self._made_at(model).get(row, (NONE, (NONE, NONE)))
+        partner = self._around[number].partner
+        found = {_PARTNER: self._left.get(partner, {}), _GAP: self._gap(partner)}.get(kind, {})
+        if key not in found:
             raise NotPeriodicError("a call frees what is not of its micro-batch")
-        kind, which = places[row]
-        return int(sides(kind)[which])
-
-    def _side(self, kind: int, number: int, model: int) -> NDArray[np.int64]:
-        """Return the rows that a call finds where its model finds those of one of the places."""
-        around, like = self._around[number], self._around[model]
-        if kind == _PARTNER:
-            return self._same_left(around.partner, like.partner)
-        if kind == _BEFORE:
-            return self._same_left(around.before, like.ran_before)
-        ours, theirs = self._gap(around.partner), self._gap(like.partner)
-        if not np.array_equal(self._kind[ours], self._kind[theirs]):
-            raise NotPeriodicError("what happens between calls is not alike")
-        return ours
-
-    def _same_left(self, number: int, like: int) -> NDArray[np.int64]:
-        """Return what a call leaves behind, if it is of the same kinds as what another leaves."""
-        if number not in self._left:
-            raise NotPeriodicError("a call has none before it where its like has one")
-        ran = number if self._calls[number].ran else self._models[number]
-        if not np.array_equal(self._kind[self._stays(ran)], self._kind[self._stays(like)]):
-            raise NotPeriodicError("calls do not leave the same behind")
-        return self._left[number]
+        return found[key]
 
     def _phase_of_rows(self, stretches: list[_Stretch]) -> NDArray[np.int32]:
         parts = []
@@ -344,32 +404,52 @@ class _Filler:
 _PER_ROW = ("num_bytes", "stream", "owner", "op", "node", "line", "item", "shape_dtype")
 
 
-def _models(
-    calls: Sequence[Call], around: Sequence[Around], told: Any
-) -> dict[int, int]:
-    """Choose for each call that did not run one that did, and make sure that all such are alike.
+def _models(calls: Sequence[Call], around: Sequence[Around], told: Any) -> dict[int, int]:
+    """Choose for each call that is not what it would be one that is.
 
     Alike are calls of one stage and kind whose stage did the same kind of thing before; a step in
     which none of them ran has another step's.
+
+    Raises:
+        NotPeriodicError: Calls that should be alike are not, or there is none.
     """
     most = max((call.micro_batch for call in calls), default=0)
-    ran: dict[Hashable, list[int]] = defaultdict(list)
     groups = [_group(calls, around[n].before, call) for n, call in enumerate(calls)]
-    for number, call in enumerate(calls):
-        if call.ran and 0 < call.micro_batch < most:
-            ran[groups[number]].append(number)
-    wanted = {groups[n] for n, call in enumerate(calls) if not call.ran}
-    for group in wanted:
-        if not ran[group]:
-            raise NotPeriodicError(f"no call like {group} ran")
-        words = [told(number) for number in ran[group]]
-        if any(one != other for one, other in pairwise(words)):
-            raise NotPeriodicError(f"calls like {group} differ")
-    return {
-        n: min(ran[groups[n]], key=lambda m, at=n: (calls[m].step != calls[at].step, m))  # type: ignore[misc]
-        for n, call in enumerate(calls)
-        if not call.ran
-    }
+    fine = [n for n, call in enumerate(calls) if call.ran and around[n].in_place]
+    inner: dict[Hashable, list[int]] = defaultdict(list)
+    for number in fine:
+        if 0 < calls[number].micro_batch < most:
+            inner[groups[number]].append(number)
+    wanted = sorted(set(range(len(calls))) - set(fine))
+    for number in wanted:
+        _check_inner(calls[number], most)
+    for group in {groups[number] for number in wanted}:
+        _check_alike(group, [told(number) for number in inner[group]])
+    return {n: _nearest(calls, inner[groups[n]], calls[n].step) for n in wanted}
+
+
+def _check_inner(call: Call, most: int) -> None:
+    """Make sure that a call is neither the first nor the last of its kind."""
+    if call.micro_batch == 0 or (call.kind == "backward" and call.micro_batch == most):
+        raise NotPeriodicError(f"the {call.kind} of micro-batch {call.micro_batch} is like no other")
+
+
+def _check_alike(group: Hashable, words: list[Any]) -> None:
+    if not words or any(one != other for one, other in pairwise(words)):
+        raise NotPeriodicError(f"{len(words)} calls like {group} ran, or they differ")
+
+
+def _nearest(calls: Sequence[Call], numbers: list[int], step: int) -> int:
+    """Return a call of the same step, if there is one."""
+    return min(numbers, key=lambda number: (calls[number].step != step, number))
+
+
+def _backwards(around: Sequence[Around]) -> dict[int, set[int]]:
+    """Return for each forward the backwards of its micro-batch."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for number, one in enumerate(around):
+        found[one.partner].add(number)
+    return found
 
 
 def _group(calls: Sequence[Call], before: int, call: Call) -> Hashable:

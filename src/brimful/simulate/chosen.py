@@ -8,6 +8,8 @@ behind; the others hand on a tensor and leave an empty stretch (``pretend.calls`
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from brimful.cost.pipeline_orders import Operation, Row, order_of
 from brimful.job import Job
@@ -33,7 +35,8 @@ def chosen_of(job: Job, strategy: Strategy, rank: int) -> Chosen | None:
     place = rank // (data_parallel(strategy) * strategy.tp)
     row = Row(strategy.pp, num, strategy.stages_per_device)
     by_stage = _by_stage(order_of(strategy.pp_schedule, row, place))
-    chosen = Chosen(_complete(by_stage, num), _few(by_stage, num))
+    complete = _complete(by_stage, num)
+    chosen = Chosen(complete, _few(by_stage, num, complete))
     return chosen if len(chosen.first_step) < num else None
 
 
@@ -45,40 +48,65 @@ def _by_stage(order: Sequence[Operation]) -> list[list[Operation]]:
 
 
 def _complete(by_stage: list[list[Operation]], num: int) -> frozenset[int]:
-    """Choose so that each kind of call that is left out is there once at least."""
-    firsts: dict[Hashable, int] = {}
+    """Choose so that of each kind of call one is there that shows what those left out do."""
+    chosen = {0, num - 1}
+    while lacking := _lacking(by_stage, chosen, num):
+        chosen.add(lacking)
+    return frozenset(chosen)
+
+
+def _lacking(by_stage: list[list[Operation]], chosen: set[int], num: int) -> int:
+    """Return a micro-batch that has to be run beside those chosen; 0 if there is none."""
     for operations in by_stage:
-        for before, operation in zip(operations, operations[1:], strict=False):
-            kind = (operation.chunk, operation.kind, before.kind)
-            if 0 < operation.micro_batch < num - 1:
-                firsts.setdefault(kind, operation.micro_batch)
-    return _consistent(by_stage, {0, num - 1, *firsts.values()})
+        befores = list(_befores(operations, chosen))
+        if not befores[-1].shows:  # the last backward, which reduces gradients
+            return operations[-2].micro_batch
+        shown = {_kind(b, op) for b, ran, op in befores if ran and _is_inner(op, num)}
+        for before, _, operation in befores:
+            if _is_inner(operation, num) and _kind(before, operation) not in shown:
+                missing = {operation.micro_batch, before.micro_batch} - chosen
+                return operation.micro_batch if operation.micro_batch in missing else max(missing)
+    return 0
 
 
-def _few(by_stage: list[list[Operation]], num: int) -> frozenset[int]:
-    return _consistent(by_stage, {0, min(1, num - 1), num - 1})
+class _Behind(NamedTuple):
+    """An operation behind another one of its stage.
+
+    Attributes:
+        before: The other one.
+        shows: Whether it runs, and behind one of the other one's kind.
+        operation: Itself.
+    """
+
+    before: Operation
+    shows: bool
+    operation: Operation
 
 
-def _consistent(by_stage: list[list[Operation]], wanted: set[int]) -> frozenset[int]:
-    """Add micro-batches until each call that runs comes behind one of the kind that it should."""
-    while True:
-        lacking = next(
-            (found for ops in by_stage for found in _lacking(ops, wanted)), None
-        )
-        if lacking is None:
-            return frozenset(wanted)
-        wanted.add(lacking)
+def _befores(operations: list[Operation], chosen: set[int]) -> Iterator[_Behind]:
+    ran = operations[0]
+    for before, operation in pairwise(operations):
+        runs = operation.micro_batch in chosen
+        yield _Behind(before, runs and ran.kind == before.kind, operation)
+        ran = operation if runs else ran
 
 
-def _lacking(operations: list[Operation], wanted: set[int]) -> Iterator[int]:
-    """Yield micro-batches of which a call is missing before one that runs."""
-    ran = 0
-    for place in range(1, len(operations)):
-        if operations[place].micro_batch not in wanted:
-            continue
-        kind = operations[place - 1].kind
-        if operations[ran].kind != kind:
-            yield next(
-                op.micro_batch for op in operations[ran + 1 : place] if op.kind == kind
-            )
-        ran = place
+def _is_inner(operation: Operation, num: int) -> bool:
+    return 0 < operation.micro_batch < num - 1
+
+
+def _kind(before: Operation, operation: Operation) -> Hashable:
+    return operation.kind, before.kind
+
+
+def _few(
+    by_stage: list[list[Operation]], num: int, complete: frozenset[int]
+) -> frozenset[int]:
+    """Choose as few as show again one forward and one backward of each stage."""
+    for one in sorted(complete - {0, num - 1}):
+        few = {0, one, num - 1}
+        behind = [list(_befores(operations, few)) for operations in by_stage]
+        shown = [{b.operation.kind for b in of if b.shows and _is_inner(b.operation, num)} for of in behind]
+        if all(len(kinds) > 1 for kinds in shown) and all(of[-1].shows for of in behind):
+            return frozenset(few)
+    return complete
