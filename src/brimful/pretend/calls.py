@@ -1,9 +1,9 @@
 """Calls of a pipeline's stages on a tape: those that ran, and those that stand for one that ran.
 
-A stage does the same for every micro-batch but the first and the last. So only some run; the others
-hand on a tensor of the right shape and leave an empty stretch on the tape, which ``fill`` fills with
-what a like call did. Everything between the calls (messages, waits, losses) is the program's own.
-Pure arithmetic on the columns of a recording; knows nothing of schedules.
+A stage does the same for every micro-batch but the first and the last. So only some run; the
+others hand on a tensor of the right shape and leave an empty stretch on the tape, which ``fill``
+fills with what a like call did. Everything between the calls (messages, waits, losses) is the
+program's own. Pure arithmetic on the columns of a recording; knows nothing of schedules.
 """
 
 from collections import Counter, defaultdict
@@ -194,7 +194,7 @@ class _Filler:
         kinds = {
             (self._calls[makers[row][0]].stage, makers[row][1][0])
             for by, row in self._freed_later(makers)
-            if by not in self._backwards_of(makers[row][0])
+            if by not in self._backwards[makers[row][0]]
         }
         named = {row: (self._calls[n].stage, key) for row, (n, key) in makers.items()}
         return {row: name for row, name in named.items() if (name[0], name[1][0]) in kinds}
@@ -210,9 +210,6 @@ class _Filler:
             by = NONE if died == NEVER else int(caller[died])
             if died != NEVER and (by != NONE or row not in handed):
                 yield by, row
-
-    def _backwards_of(self, number: int) -> set[int]:
-        return self._backwards.get(number, set())
 
     def _found_places(self, number: int) -> dict[int, Place]:
         """Say of each row that a call may free where it was made."""
@@ -431,7 +428,9 @@ def _models(calls: Sequence[Call], around: Sequence[Around], told: Any) -> dict[
 def _check_inner(call: Call, most: int) -> None:
     """Make sure that a call is neither the first nor the last of its kind."""
     if call.micro_batch == 0 or (call.kind == "backward" and call.micro_batch == most):
-        raise NotPeriodicError(f"the {call.kind} of micro-batch {call.micro_batch} is like no other")
+        raise NotPeriodicError(
+            f"the {call.kind} of micro-batch {call.micro_batch} is like no other"
+        )
 
 
 def _check_alike(group: Hashable, words: list[Any]) -> None:
@@ -444,9 +443,9 @@ def _nearest(calls: Sequence[Call], numbers: list[int], step: int) -> int:
     return min(numbers, key=lambda number: (calls[number].step != step, number))
 
 
-def _backwards(around: Sequence[Around]) -> dict[int, set[int]]:
+def _backwards(around: Sequence[Around]) -> defaultdict[int, set[int]]:
     """Return for each forward the backwards of its micro-batch."""
-    found: dict[int, set[int]] = defaultdict(set)
+    found: defaultdict[int, set[int]] = defaultdict(set)
     for number, one in enumerate(around):
         found[one.partner].add(number)
     return found

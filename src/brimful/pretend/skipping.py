@@ -1,4 +1,4 @@
-"""Running some micro-batches of a pipeline's stages, and letting the others hand on what they would.
+"""Running some micro-batches of a pipeline's stages; the others hand on what they would.
 
 A micro-batch that is skipped leaves an empty stretch on the tape for each call of a stage, which
 ``calls.fill`` fills. Stands between the schedules of ``torch.distributed.pipelining`` and its

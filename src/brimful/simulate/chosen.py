@@ -8,7 +8,7 @@ behind; the others hand on a tensor and leave an empty stretch (``pretend.calls`
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from brimful.cost.pipeline_orders import Operation, Row, order_of
@@ -19,6 +19,8 @@ from brimful.strategy import Strategy, data_parallel, num_micro_batches
 
 SKIPPED: frozenset[Schedule] = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules whose backwards are whole."""
+_MOST_TRIED = 3
+"""Micro-batches beside the first and the last of which all combinations are tried."""
 
 
 def chosen_of(job: Job, strategy: Strategy, rank: int) -> Chosen | None:
@@ -49,10 +51,26 @@ def _by_stage(order: Sequence[Operation]) -> list[list[Operation]]:
 
 def _complete(by_stage: list[list[Operation]], num: int) -> frozenset[int]:
     """Choose so that of each kind of call one is there that shows what those left out do."""
-    chosen = {0, num - 1}
+    ends = {0, num - 1}
+    likely = sorted(_first_and_last(by_stage, num))
+    for more in range(_MOST_TRIED + 1):
+        for inner in combinations(likely, more):
+            if not _lacking(by_stage, ends.union(inner), num):
+                return frozenset(ends.union(inner))
+    chosen = ends
     while lacking := _lacking(by_stage, chosen, num):
         chosen.add(lacking)
     return frozenset(chosen)
+
+
+def _first_and_last(by_stage: list[list[Operation]], num: int) -> set[int]:
+    """Return the first and last two inner micro-batches of each kind of call."""
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for operations in by_stage:
+        for before, operation in pairwise(operations):
+            if _is_inner(operation, num):
+                found[operation.chunk, _kind(before, operation)].append(operation.micro_batch)
+    return {one for numbers in found.values() for one in (*numbers[:2], *numbers[-2:])}
 
 
 def _lacking(by_stage: list[list[Operation]], chosen: set[int], num: int) -> int:
@@ -99,14 +117,15 @@ def _kind(before: Operation, operation: Operation) -> Hashable:
     return operation.kind, before.kind
 
 
-def _few(
-    by_stage: list[list[Operation]], num: int, complete: frozenset[int]
-) -> frozenset[int]:
+def _few(by_stage: list[list[Operation]], num: int, complete: frozenset[int]) -> frozenset[int]:
     """Choose as few as show again one forward and one backward of each stage."""
     for one in sorted(complete - {0, num - 1}):
         few = {0, one, num - 1}
         behind = [list(_befores(operations, few)) for operations in by_stage]
-        shown = [{b.operation.kind for b in of if b.shows and _is_inner(b.operation, num)} for of in behind]
+        shown = [
+            {b.operation.kind for b in of if b.shows and _is_inner(b.operation, num)}
+            for of in behind
+        ]
         if all(len(kinds) > 1 for kinds in shown) and all(of[-1].shows for of in behind):
             return frozenset(few)
     return complete
