@@ -14,6 +14,7 @@ from deepspeed_rows import DeepSpeedRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
+from rehearsal_rows import RehearsalRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -47,6 +48,7 @@ Part = Literal[
     "precision",
     "recipes",
     "bubbles",
+    "rehearsals",
 ]
 
 
@@ -336,6 +338,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "precision": PrecisionRow,
     "recipes": ComparedRow,
     "bubbles": BubbleRow,
+    "rehearsals": RehearsalRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

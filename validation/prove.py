@@ -39,6 +39,7 @@ _MODULES: dict[Part, str] = {
     "precision": "precision_part",
     "recipes": "recipes_part",
     "bubbles": "bubbles_part",
+    "rehearsals": "rehearsals_part",
 }
 BARS_MISSED = 1
 
