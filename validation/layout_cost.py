@@ -7,6 +7,7 @@ what is around the blocks is the rest. Stages are replayed operation by operatio
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from rehearsal_rows import LayoutCost
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
@@ -85,7 +86,7 @@ def cost_of(job: Job, cluster: Cluster, strategy: Strategy) -> LayoutCost:
     slowest = max(devices, key=_busy)
     gathers = num if strategy.pp == 1 or strategy.zero == 3 else 1  # noqa: PLR2004 - ZeRO-3
     traffic = max(gathers * one.gather + one.reduce for one in devices)
-    beside = float(overlapped_seconds(ran.total_s, traffic))
+    beside = float(overlapped_seconds(np.asarray(ran.total_s), np.asarray(traffic)))
     update = max(one.update for one in devices)
     step = beside + update
     speed = speed_of(job, cluster, strategy, step)
