@@ -24,6 +24,8 @@ PAGE = HERE / "rehearsals.md"
 WIDTH = 100
 LEAST_SHARE = 0.02
 """Of the longer step: terms that differ by less are not spoken of."""
+NUM_ITEMS = 3
+"""Classes of bytes that are named of a peak."""
 _HEAD = """# Rehearsals at full size
 
 What it would be to train the largest models on hundreds or thousands of GPUs can be tried without
@@ -56,9 +58,8 @@ _LIMITS = """## What the model of time leaves out
   torchtitan's asynchronous tensor parallelism hides part of them.
 - What data parallelism sends runs beside the micro-batches of a pipeline as it does beside those of
   one stage. In a pipeline with ZeRO-2 parameters are gathered once a step and held.
-- The search of this version has no pipelines in its space, so that our plans have one stage.
-  Whether its many small messages scale to thousands of GPUs is for the network to say: a stage
-  of ZeRO-3 over hundreds of devices gathers every block over all of them in each micro-batch.
+- A plan of ZeRO-3 over hundreds of devices gathers every block over all of them. Links are taken
+  to reach the same share of their rate at every size, which is kind to such plans.
 """
 
 
@@ -125,13 +126,12 @@ def _section(row: RehearsalRow) -> Iterator[str]:
     yield _folded(
         f"**Our plan**, the fastest that fits of {row.searched:,} strategies: {_words(row.ours)}."
     )
-    yield ""
     yield _places(row)
     yield ""
     yield _costs(row)
     yield ""
     yield _folded(_difference(row))
-    yield ""
+    yield _folded(_memory(row))
 
 
 def _figures(row: RehearsalRow) -> str:
@@ -153,11 +153,15 @@ def _words(one: Rehearsed) -> str:
     job, strategy = one.case.job, one.case.strategy
     degrees = f"tp {strategy.tp} x pp {strategy.pp} x dp {data_parallel(strategy)}"
     return (
-        f"{degrees}, ZeRO-{strategy.zero}, {num_micro_batches(job, strategy)} micro-batches of "
+        f"{degrees}, ZeRO-{strategy.zero}, {_counted(num_micro_batches(job, strategy), 'micro-batch')} of "
         f"{strategy.micro_batch} x {job.seq_len:,} tokens, checkpointing "
-        f"{strategy.activation_checkpointing}{_row_words(strategy)}; {one.num_classes} "
-        f"class{'es' if one.num_classes > 1 else ''} of devices"
+        f"{strategy.activation_checkpointing}{_row_words(strategy)}; "
+        f"{_counted(one.num_classes, 'class')} of devices"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'es' if number > 1 else ''}"
 
 
 def _row_words(strategy: Strategy) -> str:
@@ -210,11 +214,11 @@ def _difference(row: RehearsalRow) -> str:
         if abs(gaps[term]) > LEAST_SHARE * longer
     ]
     apart = theirs.step_s - ours.step_s
-    how = "longer" if apart > 0 else "shorter"
+    how = "more" if apart > 0 else "less"
     terms = "; ".join(sentences) or "no one term makes it"
     return (
         f"**The difference**: the published layout takes {abs(apart):.2f} s {how}. Published less "
-        f"ours: {terms}. {_rest(row)} {_memory(row)}"
+        f"ours: {terms}. {_rest(row)}"
     )
 
 
@@ -232,9 +236,19 @@ def _rest(row: RehearsalRow) -> str:
 
 
 def _memory(row: RehearsalRow) -> str:
-    theirs, ours = _peak(row.theirs), _peak(row.ours)
-    held = "" if row.theirs.fits else "; it does not fit, so that its seconds are of no use here"
-    return f"Memory: the published layout peaks at {_gib(theirs)}, ours at {_gib(ours)}{held}."
+    held = "" if row.theirs.fits else " It does not fit: its seconds are those of larger GPUs."
+    return (
+        f"**Memory**: the published layout peaks at {_gib(_peak(row.theirs))}, most of it "
+        f"{_largest(row.theirs)}; ours at {_gib(_peak(row.ours))}, most of it "
+        f"{_largest(row.ours)}.{held}"
+    )
+
+
+def _largest(one: Rehearsed) -> str:
+    """Name the largest classes of bytes on the fullest device."""
+    fullest = max(one.places, key=lambda place: place.simulated_peak_allocated_bytes)
+    items = sorted(fullest.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
+    return ", ".join(f"{item.name} {_gib(item.num_bytes)}" for item in items)
 
 
 def _peak(one: Rehearsed) -> int:

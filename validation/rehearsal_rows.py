@@ -3,6 +3,8 @@
 import msgspec
 from cases import Case
 
+from brimful.plan import MemoryItem
+
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was written about a layout.
@@ -31,6 +33,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         device: Its place in the row, from 0.
         num_blocks: That it has.
         simulated_peak_allocated_bytes: Second rung.
+        items: What is alive at that peak, by class.
         outcome: Of the caching allocator's replay at capacity.
         simulate_s: How long it took.
     """
@@ -38,6 +41,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     device: int
     num_blocks: int
     simulated_peak_allocated_bytes: int
+    items: tuple[MemoryItem, ...]
     outcome: str
     simulate_s: float
 

@@ -60,7 +60,7 @@ LEAST_ROWS = {
     "precision": 92,
     "recipes": 14,
     "bubbles": 14,
-    "rehearsals": 5,
+    "rehearsals": 7,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
