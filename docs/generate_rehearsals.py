@@ -152,11 +152,12 @@ def _figures(row: RehearsalRow) -> str:
 def _words(one: Rehearsed) -> str:
     job, strategy = one.case.job, one.case.strategy
     degrees = f"tp {strategy.tp} x pp {strategy.pp} x dp {data_parallel(strategy)}"
+    batches = _counted(num_micro_batches(job, strategy), "micro-batch")
+    classes = _counted(one.num_classes, "class")
     return (
-        f"{degrees}, ZeRO-{strategy.zero}, {_counted(num_micro_batches(job, strategy), 'micro-batch')} of "
-        f"{strategy.micro_batch} x {job.seq_len:,} tokens, checkpointing "
-        f"{strategy.activation_checkpointing}{_row_words(strategy)}; "
-        f"{_counted(one.num_classes, 'class')} of devices"
+        f"{degrees}, ZeRO-{strategy.zero}, {batches} of {strategy.micro_batch} x "
+        f"{job.seq_len:,} tokens, checkpointing {strategy.activation_checkpointing}"
+        f"{_row_words(strategy)}; {classes} of devices"
     )
 
 

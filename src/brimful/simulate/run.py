@@ -204,7 +204,8 @@ def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterat
     if size == 1 and not chosen:
         yield
         return
-    world = World(size=size, rank=chosen)
+    degrees = (strategy.pp, strategy.dp_replicate, strategy.dp_shard, strategy.tp)
+    world = World(size=size, rank=chosen, layout=(strategy.zero, *degrees))
     with pretend_world(world, tape.paused), named_buffers(tape):
         yield
 
