@@ -99,7 +99,7 @@ def page() -> str:
 
 
 def _overview(rows: tuple[RehearsalRow, ...]) -> str:
-    head = ["layout", "published: peak", "fits", "step", "MFU", "ours: peak", "step", "MFU"]
+    head = ["layout", "theirs: peak", "fits", "step", "MFU", "ours: peak", "step", "MFU"]
     lines = [
         [
             row.name,
