@@ -30,6 +30,13 @@ ON_64 = ["llama-3.1-8b", "--gpus", "8x8xh100-80gb", "--seq-len", "8192", "--glob
 ON_1024 = [
     "llama-3.1-405b", "--gpus", "128x8xh100-80gb", "--seq-len", "8192", "--global-batch", "1024",
 ]  # fmt: skip
+ROW = [
+    "--global-batch", "128", "--micro-batch", "1", "--zero", "3", "--accumulate", "hold",
+    "--dp-shard", "8", "--tp", "8", "--pp", "16",
+]  # fmt: skip
+"""FSDP x TP x PP with 16 micro-batches on 16 stages; ``ON_1024``'s batch is given anew."""
+PLACES = {"first": 0, "middle": 8, "last": 15}
+"""Classes of devices that do different work, and a place in the row of each."""
 TIMEOUT_S = 120
 
 _IMPORT = """
@@ -48,6 +55,19 @@ from brimful.simulate.run import simulate
 job = asked(parser_of("simulate").parse_args({JOB!r}))
 start_s = time.perf_counter()
 simulate(*job)
+print(time.perf_counter() - start_s)
+"""
+_RANK_CLASS = f"""
+import time
+from brimful.cli.flags import asked
+from brimful.cli.main import parser_of
+from brimful.quiet import quiet_libraries
+quiet_libraries()
+from brimful.simulate.run import simulate
+from brimful.strategy import stage_rank
+job = asked(parser_of("simulate").parse_args({[*ON_1024, *ROW]!r}))
+start_s = time.perf_counter()
+simulate(*job, rank=stage_rank(job[2], PLACE))
 print(time.perf_counter() - start_s)
 """
 _SEARCH = """
@@ -114,10 +134,12 @@ def main() -> int:
     """Measure, print, and store where asked."""
     parser = argparse.ArgumentParser(description="measure the budgets of the command line")
     parser.add_argument("--json", type=Path, default=None, help="write the figures as one row")
+    parser.add_argument("--only", default="", help="figures with this in their names")
     parser.add_argument("--runs", type=int, default=0, help="runs per figure (default: its own)")
     args = parser.parse_args()
     load_average = os.getloadavg()[0]  # of before: this file loads the machine too
-    figures = tuple(figure_of(benchmark, args.runs) for benchmark in benchmarks())
+    chosen = (benchmark for benchmark in benchmarks() if args.only in benchmark.name)
+    figures = tuple(figure_of(benchmark, args.runs) for benchmark in chosen)
     speed = speed_of(figures, "speed of the command line", load_average)
     print("\n".join(lines(speed)))
     if args.json is not None:
@@ -135,8 +157,14 @@ def benchmarks() -> tuple[Benchmark, ...]:
         Benchmark("plan 405B on 1024, command", "s", 5.0, 5, lambda: _command_s("plan", ON_1024)),
         Benchmark("a million strategies, one core", "s", 1.0, 3, lambda: printed(_SEARCH)),
         Benchmark("simulate 8B, in-process", "s", 1.5, 3, lambda: printed(_SIMULATE)),
+        *(_rank_class(name, place) for name, place in PLACES.items()),
         Benchmark("modules in estimate, no torch", "", None, 1, lambda: printed(_MODULES)),
     )
+
+
+def _rank_class(name: str, place: int) -> Benchmark:
+    code = _RANK_CLASS.replace("PLACE", str(place))
+    return Benchmark(f"405B dp8 tp8 pp16, {name} stage", "s", 5.0, 3, lambda: printed(code))
 
 
 def figure_of(benchmark: Benchmark, num_runs: int) -> Figure:

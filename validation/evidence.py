@@ -14,6 +14,7 @@ from deepspeed_rows import DeepSpeedRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
+from rehearsal_rows import RehearsalRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -48,6 +49,7 @@ Part = Literal[
     "recipes",
     "bubbles",
     "routing",
+    "rehearsals",
 ]
 
 
@@ -338,6 +340,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "recipes": ComparedRow,
     "bubbles": BubbleRow,
     "routing": RoutingRow,
+    "rehearsals": RehearsalRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

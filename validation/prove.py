@@ -40,6 +40,7 @@ _MODULES: dict[Part, str] = {
     "recipes": "recipes_part",
     "bubbles": "bubbles_part",
     "routing": "routing_part",
+    "rehearsals": "rehearsals_part",
 }
 BARS_MISSED = 1
 

@@ -77,6 +77,19 @@ def test_devices_beside_each_other_in_a_row_send_what_the_next_one_receives():
     assert sent == 2 * MICRO_BATCHES * (2 * DEVICES - 1) * one
 
 
+def test_another_layout_of_as_many_devices_can_come_before():
+    """Results that DTensor remembers of it would be placed on groups that are gone."""
+    job = make_job(model=make_model(num_hidden_layers=4), global_batch=8)
+    spread = make_strategy(micro_batch=1, zero=3, dp_shard=4, tp=2)
+    ways = {"zero": 2, "dp_shard": 2, "tp": 2, "accumulate": "hold"}
+    row = check_strategy(job, make_strategy(micro_batch=1, pp=2, **ways))
+    alone = simulate(job, make_cluster(), row, rank=0)
+    simulate(job, make_cluster(), spread, rank=0)
+    after = simulate(job, make_cluster(), row, rank=0)
+    assert after.simulated_peak_allocated_bytes == alone.simulated_peak_allocated_bytes
+    assert after.collectives == alone.collectives
+
+
 def test_no_formula_covers_a_row_and_the_reason_says_what_does():
     strategy, cluster = row_of("1f1b"), make_cluster()
     assert estimate_or_none(JOB, cluster, strategy) is None

@@ -61,6 +61,7 @@ LEAST_ROWS = {
     "recipes": 14,
     "bubbles": 14,
     "routing": 50,
+    "rehearsals": 7,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 

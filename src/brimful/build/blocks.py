@@ -1,9 +1,30 @@
 """The blocks of a model: what is checkpointed, sharded and dealt out to stages as one."""
 
+from collections.abc import Iterator
+
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     """List the decoder blocks in the order in which they run."""
-    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    return list(dict.fromkeys(_blocks(model, {})))
+
+
+def _blocks(module: nn.Module, holds_more: dict[type, bool]) -> Iterator[nn.Module]:
+    """Yield blocks below and including a module; those of one class hold others or none does.
+
+    Args:
+        module: Where to look.
+        holds_more: Of each class of block that was seen: whether blocks lie in one of it.
+    """
+    kind = type(module)
+    is_block = isinstance(module, GradientCheckpointingLayer)
+    if is_block:
+        yield module
+        if not holds_more.get(kind, True):
+            return
+    inner = [block for child in module.children() for block in _blocks(child, holds_more)]
+    if is_block:
+        holds_more[kind] = bool(inner)
+    yield from inner

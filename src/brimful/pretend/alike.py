@@ -126,7 +126,7 @@ def _facts(recording: Recording, units: Units, kinds: Kinds) -> NDArray[np.int64
     """Return, per event, numbers that are equal in two units if the events are alike."""
     births = recording.events >= 0
     kind = np.full(len(births), NOWHERE)
-    kind[births] = _row_kinds(recording, kinds)[recording.events[births]]
+    kind[births] = row_kinds(recording, kinds)[recording.events[births]]
     chain, offset = _places(units, len(births))
     # A row is told by what it is: the first unit's chain may be broken where others' are not.
     number = np.where(births, _ordinals(units.of_event, kind), offset)
@@ -145,7 +145,15 @@ def _facts(recording: Recording, units: Units, kinds: Kinds) -> NDArray[np.int64
     return np.concatenate([kind[None], np.where(target == NOWHERE, NOWHERE, aim)])
 
 
-def _row_kinds(recording: Recording, kinds: Kinds) -> NDArray[np.int64]:
+def plain_kinds(recording: Recording) -> Kinds:
+    """Take owners as they are, and all phases for one."""
+    return Kinds(
+        owner=np.arange(len(recording.owners)),
+        phase=np.zeros(len(recording.phases), dtype=np.int64),
+    )
+
+
+def row_kinds(recording: Recording, kinds: Kinds) -> NDArray[np.int64]:
     """Give each row a number; rows that are alike have the same."""
     columns = (
         recording.num_bytes,

@@ -40,10 +40,12 @@ class World:
     Attributes:
         size: Number of processes.
         rank: Which one this is.
+        layout: What the groups of its processes hang on; empty where the program says.
     """
 
     size: int
     rank: int
+    layout: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a rank that the world does not have."""
@@ -73,7 +75,7 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
             f"a process group of {dist.get_world_size()} exists already; leave it first "
             "(torch.distributed.destroy_process_group)"
         )
-    _forget_other_ranks(world.rank)
+    _forget_other_worlds(world)
     with (
         _environment(world),
         _meshes_outside_the_fake_mode(),
@@ -95,19 +97,20 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
                 dist.destroy_process_group()
 
 
-_remembered: set[int] = set()
-"""The rank whose meshes DTensor's caches hold, if any does."""
+_remembered: set[World] = set()
+"""The world whose meshes DTensor's caches hold, if any does."""
 
 
-def _forget_other_ranks(rank: int) -> None:
-    """Empty DTensor's caches where they hold meshes of another rank.
+def _forget_other_worlds(world: World) -> None:
+    """Empty DTensor's caches where they hold meshes of another rank or another layout.
 
-    Such meshes count as equal to this rank's, so that results would be placed on them.
+    Such meshes count as equal to this world's, so that results would be placed on them: they say
+    another rank, and name groups that are gone.
     """
-    if _remembered - {rank}:
+    if _remembered - {world}:
         debug._clear_sharding_prop_cache()  # noqa: SLF001 - it has no other name
     _remembered.clear()
-    _remembered.add(rank)
+    _remembered.add(world)
 
 
 def _already_there(*_args: Any, **_kwargs: Any) -> None:

@@ -34,6 +34,22 @@ class OpCost(NamedTuple):
     moved_bytes: tuple[int, ...]
 
 
+class Spot(NamedTuple):
+    """How much of everything is on a tape at a moment.
+
+    Attributes:
+        event: Allocations and frees.
+        cost: Operations whose work is recorded.
+        mark: Marked places.
+        phase: Number of the phase that it is in.
+    """
+
+    event: int
+    cost: int
+    mark: int
+    phase: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """Columns of one device's tape; row ``i`` of a per-allocation column is allocation ``i``.
@@ -194,6 +210,11 @@ class RecordingBuilder:
     def mark(self) -> None:
         """Remember this place in the sequence of events."""
         self._marks.append(len(self._events))
+
+    def spot(self) -> Spot:
+        """Return how much was recorded so far."""
+        last = len(self._phases) - 1
+        return Spot(len(self._events), len(self._costs), len(self._marks), last)
 
     def wait(self) -> None:
         """Remember that the host waited for the device here."""

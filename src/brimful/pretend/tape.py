@@ -27,6 +27,7 @@ from brimful.pretend.recording import (
     Place,
     Recording,
     RecordingBuilder,
+    Spot,
     line_text,
 )
 from brimful.rungs import WORKSPACES
@@ -102,6 +103,14 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Remember this place: a boundary that is no module's and no phase's."""
         for builder in self._builders.values():
             builder.mark()
+
+    def spot(self) -> Spot:
+        """Return how much was recorded so far of the first device."""
+        return self._first.spot()
+
+    def rows_of(self, tensors: Iterable[Any]) -> tuple[int, ...]:
+        """Return the allocations on the first device that tensors lie in."""
+        return tuple(row for builder, row in self._rows(tensors) if builder is self._first)
 
     def tag(self, tensors: Iterable[Any], item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good."""

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,14 +25,18 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
+from brimful.pretend.blocks import NotPeriodicError
+from brimful.pretend.calls import fill
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
+from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.tape import Tape
 from brimful.routing import BALANCED, Replay, Routing
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
 from brimful.simulate.capacity import reserve
+from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
@@ -104,16 +109,15 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
     start = time.perf_counter()
 
     def record(job: Job, strategy: Strategy) -> Recording:
-        kernels, capability = device.kernels, device.capability
-        return trace(
+        return _record(
             job,
             strategy,
-            imitate=kernels,
-            capability=capability,
+            imitate=device.kernels,
+            capability=device.capability,
             rank=rank,
             count_messages=world_size(strategy) > 1,
             routing=routing,
-        ).recording
+        )
 
     is_alike = not routing.received  # else every block is of its own
     recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
@@ -143,6 +147,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     then: Sequence[Continuation] = (),
     rank: int | None = None,
     routing: Routing = BALANCED,
+    chosen: Chosen | None = None,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
@@ -157,6 +162,10 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         then: What the program does behind them, in order (``simulate.phases``).
         rank: As for ``simulate``.
         routing: Likewise.
+        chosen: Which micro-batches of a pipeline are run; the others are filled in. None: all.
+
+    Raises:
+        NotPeriodicError: Micro-batches that should be alike are not; trace all.
     """
     place = Place(imitate, capability)
     check_precision(job, place)
@@ -183,10 +192,22 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         _name(tape, program)
         with guard.errors_come_through():
             blank = _without_values(sample)
-            _take_steps(tape, program, blank, num_steps)
+            skipper = _skipper(tape, program, chosen)
+            _take_steps(tape, program, blank, num_steps, skipper)
             for go_on in then:
                 go_on(tape, program, blank)
-    return Traced(recording=tape.finish(), simulate_s=time.perf_counter() - start)
+    recording = tape.finish()
+    recording = recording if skipper is None else fill(recording, skipper.calls)
+    return Traced(recording=recording, simulate_s=time.perf_counter() - start)
+
+
+def _record(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Recording:
+    """Trace steps; of a pipeline with few micro-batches where these show what the others do."""
+    chosen = chosen_of(job, strategy, fullest_rank(job, strategy) if rank is None else rank)
+    if chosen is not None and not how["routing"].received:  # which says that they differ
+        with suppress(NotPeriodicError):
+            return trace(job, strategy, rank=rank, chosen=chosen, **how).recording
+    return trace(job, strategy, rank=rank, **how).recording
 
 
 @contextmanager
@@ -196,7 +217,8 @@ def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterat
     if size == 1 and not chosen:
         yield
         return
-    world = World(size=size, rank=chosen)
+    degrees = (strategy.pp, strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.ep)
+    world = World(size=size, rank=chosen, layout=(strategy.zero, *degrees))
     with pretend_world(world, tape.paused), named_buffers(tape):
         yield
 
@@ -233,7 +255,9 @@ def _without_values(sample: Batch) -> Batch:
     return Batch(*blank)
 
 
-def _take_steps(tape: Tape, program: Program, sample: Batch, num_steps: int) -> None:
+def _take_steps(
+    tape: Tape, program: Program, sample: Batch, num_steps: int, skipper: Skipper | None
+) -> None:
     job, strategy = program.job, program.strategy
     num_batches = num_micro_batches(job, strategy)
     most = MAX_HELD if strategy.accumulate == "hold" else MAX_MICRO_BATCHES
@@ -241,8 +265,16 @@ def _take_steps(tape: Tape, program: Program, sample: Batch, num_steps: int) -> 
     batches = [sample] * min(num_batches, most)
     num_targets = num_batches * sample.labels.numel()
     for step in range(1, num_steps + 1):
+        if skipper is not None:
+            skipper.begin_step(step)
         with phases.listening(_listener(tape, step)):
             train_step(program, batches, num_targets=num_targets, learning_rate=job.learning_rate)
+
+
+def _skipper(tape: Tape, program: Program, chosen: Chosen | None) -> Skipper | None:
+    if chosen is None or program.pipeline is None:
+        return None
+    return Skipper(tape, program.pipeline._stages, chosen)  # noqa: SLF001 - nobody else asks
 
 
 def _listener(tape: Tape, step: int) -> phases.Listener:

@@ -2,8 +2,9 @@
 
 Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
 twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, where the
-architecture is none of those known here, in a pipeline, and where masters are updated or gradients
-reduced (DDP, ZeRO-1) in buckets, which are cut by bytes and not by blocks, the whole is traced.
+architecture is none of those known here, in a pipeline (whose micro-batches are unrolled instead:
+``chosen.py``), and where masters are updated or gradients reduced (DDP, ZeRO-1) in buckets, which
+are cut by bytes and not by blocks, the whole is traced.
 """
 
 from collections.abc import Callable
