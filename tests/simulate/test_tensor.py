@@ -69,7 +69,7 @@ def test_every_matrix_is_cut_and_every_vector_that_sees_all_features_is_whole(ki
         assert len({id(p) for p in program.model.parameters()}) == len(shapes)
 
 
-@pytest.mark.parametrize("kind", ["phi3", "mixtral", "gpt2"])
+@pytest.mark.parametrize("kind", ["phi3", "gpt2"])
 def test_decoders_that_are_refused_really_have_layers_that_cannot_be_cut(kind):
     job = make_job(kind) if kind == "gpt2" else make_decoder_job(kind)
     strategy = make_strategy(tp=TP)
