@@ -1,0 +1,418 @@
+"""Peak memory of the devices of a pipeline, each with its own stages.
+
+A device holds parameters, optimizer state and room for messages; between two works what its
+micro-batches in flight keep, gathered parameters and whole gradients (``situations.py``); within a
+work what that one allocates (``stage_runs.py``). The peak is the highest of these sums.
+
+Known error: what torch keeps between two works beside that, a few numbers per micro-batch.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from brimful.cost.embedding import embedding_workspace
+from brimful.cost.family import Family, body_of, family_dimensions, family_of, family_tokens
+from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
+from brimful.cost.pipeline_orders import Row
+from brimful.cost.profiles import Group
+from brimful.cost.programs import HALF, program_of
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.shards import computed_bytes, part_pieces
+from brimful.cost.situations import Situation, situations
+from brimful.cost.spread import Piece, Way, has_pieces, with_pieces
+from brimful.cost.stage_runs import (
+    Act,
+    Ends,
+    Part,
+    StageRuns,
+    message_element,
+    message_factors,
+    stage_runs,
+)
+from brimful.cost.states import States, held_numbers, updated_shapes
+from brimful.cost.trained import frozen_element, stage_shapes, trained_parts, trained_recipe
+from brimful.cost.trained import Part as Shapes
+from brimful.cost.trajectory import follow, kind_bytes
+from brimful.cost.update import Update, update_of
+from brimful.hardware.cluster import Device
+from brimful.job import Job
+from brimful.models.config import layout_of
+from brimful.models.layout import all_parameters
+from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
+from brimful.rungs import (
+    GATHERED,
+    GRADIENTS,
+    ITEM_NAMES,
+    REDUCED,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+    WORKSPACES,
+)
+from brimful.strategy import Strategy, num_checkpointed, num_micro_batches, split_of
+
+Array = NDArray[np.float64]
+_ROWS = len(ITEM_NAMES)
+_TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
+    ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
+)
+_TOKEN_BYTES = 16
+"""Of a token: input and label, int64."""
+
+
+class Stage(NamedTuple):
+    """One piece of the model.
+
+    Attributes:
+        ends: Which of the model's it has.
+        num_blocks: How many.
+        num_checkpointed: Of them.
+    """
+
+    ends: Ends
+    num_blocks: int
+    num_checkpointed: int
+
+
+class Site(NamedTuple):
+    """What is trained, how, and on what.
+
+    Attributes:
+        job: What is trained; its head is a weight of its own.
+        strategy: How.
+        device: On what.
+        family: Of the strategy.
+        key: Of the profile.
+    """
+
+    job: Job
+    strategy: Strategy
+    device: Device
+    family: Family
+    key: str
+
+
+class Piecewise(NamedTuple):
+    """What one stage adds to a device's level, in bytes by item: [items] each.
+
+    Attributes:
+        kept: By a micro-batch in flight.
+        gathered: By its blocks where they are whole.
+        begun: By what is in no block, gathered.
+        made: By its gradients.
+        pieces: [pieces, 1], bytes of what sharding adds.
+    """
+
+    kept: Array
+    gathered: Array
+    begun: Array
+    made: Array
+    pieces: Array
+
+
+def site_of(job: Job, strategy: Strategy, device: Device) -> Site:
+    """Collect what predictions of a pipeline's devices share."""
+    family = family_of(job, strategy)
+    untied = untied_job(job)
+    program = program_of(
+        untied, strategy.attention, device.kernels, family.recompute,
+        gathers=family.gathers, tp=family.tp,
+    )  # fmt: skip
+    return Site(untied, strategy, device, family, program.key)
+
+
+def untied_job(job: Job) -> Job:
+    """Return the job whose ends are two weights, as they are in a pipeline."""
+    return replace(job, model=replace(job.model, tied_embeddings=False))
+
+
+def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
+    """List the stages of one device of the row.
+
+    Args:
+        site: What is trained, and how.
+        place: Of the device, counted from 0.
+    """
+    split, num_layers = split_of(site.strategy), site.job.model.num_layers
+    again = num_checkpointed(site.strategy, num_layers=num_layers)
+    found = []
+    for index in stages_of_device(split, place):
+        blocks = blocks_of_stages(site.job.model, split)[index]
+        ends = Ends(index == 0, index == split.num_stages - 1)
+        num = min(max(again - blocks.start, 0), len(blocks))
+        found.append(Stage(ends, len(blocks), num))
+    return tuple(found)
+
+
+def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
+    """Return a device for every kind of device of the row: of those alike the first is fullest."""
+    found: dict[tuple[Stage, ...], int] = {}
+    for place in range(site.strategy.pp):
+        found.setdefault(stages_on(site, place), place)
+    return found
+
+
+# -- one work --
+
+
+def _part(site: Site, stage: Stage) -> Part:
+    family = site.family
+    way = None
+    if family.is_spread and family.gathers:
+        widens = site.job.precision in HALF
+        way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
+    chunks = _num_chunks(site) if stage.ends.is_last else 1
+    return Part(site.key, body_of(stage.num_checkpointed, stage.num_blocks), chunks, stage.ends, way)
+
+
+def _num_chunks(site: Site) -> int:
+    tokens = family_tokens(site.job, site.family)
+    return -(-tokens // family_dimensions(site.job, site.family).C)
+
+
+def _counts(site: Site, stage: Stage) -> dict[Group, Array]:
+    again = np.array([float(stage.num_checkpointed)])
+    return {
+        "checkpointed": again,
+        "plain": stage.num_blocks - again,
+        "chunk": np.array([float(_num_chunks(site) if stage.ends.is_last else 1)]),
+    }
+
+
+def _sizes(site: Site, found: StageRuns, pieces: Array) -> Array:
+    """Return bytes of every kind by item: [items, kinds, 1]."""
+    profile = found.profile
+    sizes = kind_bytes(profile, family_dimensions(site.job, site.family))[:, None]
+    if has_pieces(profile):
+        sizes = with_pieces(sizes, pieces)
+    item = np.array([kind.item for kind in profile.kinds])
+    mine = item == np.arange(_ROWS)[:, None]
+    return np.where(mine[:, :, None], sizes, 0.0)
+
+
+def message_bytes(site: Site) -> float:
+    """Return the bytes of what one stage hands the next of one micro-batch."""
+    dims = family_dimensions(site.job, site.family)
+    return float(prod(getattr(dims, f) for f in message_factors(site.key)) * _element(site))
+
+
+def _element(site: Site) -> int:
+    return message_element(site.key)
+
+
+def _piecewise(site: Site, stage: Stage) -> Piecewise:
+    pieces, numbers = _pieces(site, stage), _row_of
+    shapes = _shapes(site, stage)
+    size = _gradient_bytes(site) * sum(map(prod, shapes.every))
+    return Piecewise(
+        kept=_kept(site, stage, pieces),
+        gathered=numbers(_GATHERED, stage.num_blocks * pieces[Piece.BLOCK, 0]),
+        begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
+        made=numbers(_GRADIENT, size),
+        pieces=pieces,
+    )
+
+
+def _row_of(item: int, num_bytes: float) -> Array:
+    rows = np.zeros(_ROWS)
+    rows[item] = num_bytes
+    return rows
+
+
+def _gradient_bytes(site: Site) -> int:
+    """Return the bytes of a whole gradient: held in the type that it is reduced in."""
+    recipe = trained_recipe(site.job)
+    if site.family.gathers and site.job.precision not in HALF:
+        return computed_bytes(site.job.precision)
+    return recipe.gradient
+
+
+def _shapes(site: Site, stage: Stage) -> Shapes:
+    ends, tp = stage.ends, site.family.tp
+    return stage_shapes(
+        site.job, stage.num_blocks, is_first=ends.is_first, is_last=ends.is_last, tp=tp
+    )
+
+
+def _pieces(site: Site, stage: Stage) -> Array:
+    """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
+    block, _ = trained_parts(site.job, site.family.tp)
+    rest = _shapes(site, stage).trained
+    return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
+
+
+def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
+    """Return what a micro-batch keeps from its forward on: [items].
+
+    Room that is dropped within the forward is none of it; a stage's result is, which in fp32 the
+    next block would have kept too.
+    """
+    found = stage_runs(_part(site, stage), Act("forward", True, False))
+    sizes = _sizes(site, found, np.zeros_like(pieces))
+    kept: Array = follow(found.profile, found.runs, sizes, _counts(site, stage)).end[:, 0]
+    kept = kept.copy()
+    kept[_TRANSIENT] = 0.0
+    if not stage.ends.is_last and _element(site) < FP32_BYTES:
+        kept[_SAVED] += message_bytes(site)
+    return kept
+
+
+class Level(NamedTuple):
+    """A level above what a device holds throughout: [items] bytes, and where it is."""
+
+    items: Array
+    where: str
+
+
+def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
+    """Find the highest level of a device's step."""
+    adds = [_piecewise(site, stage) for stage in stages]
+    levels = _levels(site, place, stages, adds)
+    return max(levels, key=lambda level: float(level.items.sum()))
+
+
+def _levels(
+    site: Site, place: int, stages: tuple[Stage, ...], adds: list[Piecewise]
+) -> Iterator[Level]:
+    strategy = site.strategy
+    row = Row(strategy.pp, num_micro_batches(site.job, strategy), strategy.stages_per_device)
+    zero = strategy.zero if site.family.gathers else 0
+    within: dict[tuple[int, Act], Level] = {}
+    for now in situations(strategy.pp_schedule, row, place, zero):
+        if (now.chunk, now.act) not in within:
+            stage, pieces = stages[now.chunk], adds[now.chunk].pieces
+            within[now.chunk, now.act] = _inside(site, stage, now.act, pieces)
+        start, inside = _start(site, now, adds), within[now.chunk, now.act]
+        yield Level(start + inside.items, inside.where)
+        if now.act.phase == "backward" and stages[now.chunk].ends.is_first:
+            yield from _rows_added(site, now, start, adds[now.chunk])
+    yield _reducing(site, adds)
+
+
+def _start(site: Site, now: Situation, adds: list[Piecewise]) -> Array:
+    level = _row_of(_TRANSIENT, now.num_sent * message_bytes(site))
+    for chunk, add in enumerate(adds):
+        level = level + now.in_flight[chunk] * add.kept
+        level = level + now.gathered[chunk] * add.gathered + now.begun[chunk] * add.begun
+        level = level + now.made[chunk] * add.made
+    return level
+
+
+def _inside(site: Site, stage: Stage, act: Act, pieces: Array) -> Level:
+    """Return the highest level within a work, above the one at its start."""
+    found = stage_runs(_part(site, stage), act)
+    peak = follow(found.profile, found.runs, _sizes(site, found, pieces), _counts(site, stage))
+    where = describe_run(found.runs, int(peak.run[0]))
+    return Level(peak.level[:, 0], f"{where}, of {_name(stage)}")
+
+
+def _name(stage: Stage) -> str:
+    return {
+        Ends(True, False): "the first stage",
+        Ends(False, True): "the last stage",
+    }.get(stage.ends, "a stage between")
+
+
+def _rows_added(site: Site, now: Situation, start: Array, add: Piecewise) -> Iterator[Level]:
+    """Yield the instant at which a CUDA kernel adds up the gradient of the embedding's rows.
+
+    See ``embedding.py``: everything else of that backward is over.
+    """
+    job, tokens = site.job, family_tokens(site.job, site.family)
+    hidden, vocab = job.model.hidden_size, -(-job.model.vocab_size // site.family.tp)
+    taken = embedding_workspace(num_tokens=tokens, vocab_size=vocab, hidden_size=hidden)
+    if site.device.kernels != "cuda" or not taken:
+        return
+    element = computed_bytes(job.precision) if site.family.gathers else _gradient_bytes(site)
+    again = not now.act.is_first or (site.family.gathers and job.precision in HALF)
+    level = start - add.kept + add.made * now.act.is_first
+    level = level + add.gathered * (not now.gathered[now.chunk])
+    level = level + _row_of(_TRANSIENT, (tokens + again * vocab) * hidden * element)
+    yield Level(level + _row_of(_WORKSPACE, taken), "backward of the embedding, of the first stage")
+
+
+def _reducing(site: Site, adds: list[Piecewise]) -> Level:
+    """Return the level as whole gradients are reduced, once all backwards are over."""
+    level: Array = sum(add.gathered + add.begun + add.made for add in adds) + np.zeros(_ROWS)
+    more = 0.0
+    for add in adds:
+        sizes = add.pieces[:, 0]
+        block = sizes[Piece.BLOCK_BUFFER] - sizes[Piece.BLOCK]
+        more = max(more, block, sizes[Piece.REST_BUFFER] - sizes[Piece.REST])
+    if not site.family.gathers:
+        return Level(level, "gradients are reduced")
+    return Level(level + _row_of(_REDUCED, more), "gradients are reduced")
+
+
+# -- one device --
+
+
+def device_memory(site: Site, place: int) -> StepMemory:
+    """Return what a device of a pipeline holds, and its peak.
+
+    Args:
+        site: What is trained, how, and on what.
+        place: Of the device in the row.
+    """
+    stages = stages_on(site, place)
+    shapes = [shape for stage in stages for shape in _shapes(site, stage).every]
+    updates = _update(site, shapes)
+    highest = _highest(site, place, stages)
+    again = sum(stage.num_checkpointed for stage in stages)
+    blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
+    largest = max(p.num_elements for p in all_parameters(layout_of(site.job.model)))
+    return StepMemory(
+        states=_states(site, shapes, updates),
+        updates=updates,
+        blas=int(blas[0]) + _room(site, stages),
+        items=np.rint(highest.items + _row_of(_TRANSIENT, _batch(site))).astype(np.int64),
+        run=f"{highest.where}, on device {place} of {site.strategy.pp}",
+        drawn=largest * frozen_element(site.job),
+    )
+
+
+def _update(site: Site, shapes: list[tuple[int, ...]]) -> Update:
+    own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
+    return update_of(site.job, site.device.kernels, own)
+
+
+def _states(site: Site, shapes: list[tuple[int, ...]], updates: Update) -> States:
+    family, recipe = site.family, trained_recipe(site.job)
+    shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
+    held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
+    return States(
+        frozen=0,
+        constants=0,
+        trained=held * recipe.parameter,
+        buckets=held * recipe.gradient * (family.is_spread and whole),
+        gradients=held * recipe.gradient,
+        optimizer_state=updates.kept,
+    )
+
+
+def _batch(site: Site) -> int:
+    """Return the bytes of a step's tokens and labels, which every device has."""
+    num = num_micro_batches(site.job, site.strategy)
+    return num * family_tokens(site.job, site.family) * _TOKEN_BYTES
+
+
+def _room(site: Site, stages: tuple[Stage, ...]) -> int:
+    """Return the bytes of room for messages: one of each micro-batch, each way in."""
+    num = num_micro_batches(site.job, site.strategy)
+    ways = sum((not s.ends.is_first) + (not s.ends.is_last) for s in stages)
+    return round(ways * num * message_bytes(site))
+
+
+def fullest(site: Site) -> StepMemory:
+    """Return the memory of the device whose peak is highest."""
+    each = [device_memory(site, place) for place in classes_of(site).values()]
+    return max(each, key=peak_of)
+
+
+def peak_of(memory: StepMemory) -> int:
+    """Return the highest peak of a device's phases."""
+    return max(phase.num_bytes for phase in phase_peaks(memory))
