@@ -49,13 +49,16 @@ def situations(schedule: Schedule, row: Row, device: int, zero: Zero) -> tuple[S
         device: Which one.
         zero: Which states are sharded.
     """
+    short = _shortened(schedule, row)
     found: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
-    for one in _walk(schedule, _shortened(schedule, row), device, zero):
-        key = (one.chunk, one.act, one.gathered, one.begun, one.made, one.num_sent)
-        found.setdefault(key, []).append(one.in_flight)
+    for one in _walk(schedule, short, device, zero):
+        key = (one.chunk, one.act, one.gathered, one.begun, one.made)
+        later = (row.num_micro_batches - short.num_micro_batches) * all(one.made)
+        sent = one.num_sent + later * _sends(schedule, row, device)
+        found.setdefault(key, []).append((*one.in_flight, sent))
     return tuple(
-        Situation(chunk, act, most, gathered, begun, made, sent)  # type: ignore[arg-type]
-        for (chunk, act, gathered, begun, made, sent), held in found.items()
+        Situation(chunk, act, most[:-1], gathered, begun, made, most[-1])  # type: ignore[arg-type]
+        for (chunk, act, gathered, begun, made), held in found.items()
         for most in _largest(held)
     )
 
@@ -83,7 +86,6 @@ def _walk(schedule: Schedule, row: Row, device: int, zero: Zero) -> Iterable[Sit
     in_flight, gathered = [0] * num, [False] * num
     begun, made = [False] * num, [False] * num
     num_sent = 0
-    sends_back = device > 0 or num > 1
     for operation in order_of(schedule, row, device):
         chunk, is_forward = operation.chunk, operation.kind == "forward"
         first = is_sharded and not begun[chunk] if is_forward else not made[chunk]
@@ -97,14 +99,26 @@ def _walk(schedule: Schedule, row: Row, device: int, zero: Zero) -> Iterable[Sit
         gathered[chunk] = is_sharded and (not is_forward or zero == 2)  # noqa: PLR2004 - ZeRO-2
         begun[chunk] = is_sharded
         made[chunk] = made[chunk] or not is_forward
-        if not is_forward and sends_back:
-            num_sent = _sent(schedule, num_sent)
+        if not is_forward:
+            num_sent = _sent(schedule, row, (device, chunk), num_sent)
 
 
-def _sent(schedule: Schedule, before: int) -> int:
-    """Count the gradients that were sent and live: until the next one is, or until all are.
+def _sent(schedule: Schedule, row: Row, place: tuple[int, int], before: int) -> int:
+    """Count what was sent and lives behind a backward of a device's stage.
 
-    1F1B keeps the list of what it sends until it makes the next one; GPipe waits for all at the
-    end; what interleaved stages send is dropped before the next work.
+    1F1B keeps the gradient that it sends until it sends the next one; GPipe waits for all at the
+    end; interleaved stages wait at the end for all that they ever sent, results too.
     """
-    return {"gpipe": before + 1, "1f1b": 1}.get(schedule, 0)
+    device, chunk = place
+    goes_back = device > 0 or chunk > 0
+    went_on = device < row.devices - 1 or chunk < row.chunks - 1
+    if schedule == "1f1b":
+        return int(goes_back)
+    return before + goes_back + (went_on and schedule in LOOPED)
+
+
+def _sends(schedule: Schedule, row: Row, device: int) -> int:
+    """Count what of a micro-batch lives on behind its backwards."""
+    if schedule not in LOOPED:
+        return 0
+    return sum(_sent(schedule, row, (device, chunk), 0) for chunk in range(row.chunks))

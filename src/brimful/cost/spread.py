@@ -176,13 +176,12 @@ def _forward_in_row(
 def _backward_in_row(
     run: Run, at: "_Neighbours", way: Way, *, is_gathered: bool
 ) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
-    before: tuple[Signed, ...] = ()
+    before: tuple[Signed, ...] = _GATHER if at.begins and not is_gathered else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
         if not is_gathered:
-            begins = _GATHER if at.first_block else ()
             ahead = () if at.last_block else _GATHER
-            before = (*begins, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
+            before = (*before, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
         behind = _hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
     elif at.ends:
         behind = _hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
