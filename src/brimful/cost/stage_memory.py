@@ -133,18 +133,20 @@ def untied_job(job: Job) -> Job:
 def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
     """List the stages of one device of the row.
 
+    Of K checkpointed blocks each device has the first K of its own (``build/checkpointing.py``).
+
     Args:
         site: What is trained, and how.
         place: Of the device, counted from 0.
     """
     split, num_layers = split_of(site.strategy), site.job.model.num_layers
-    again = num_checkpointed(site.strategy, num_layers=num_layers)
-    found = []
+    left = num_checkpointed(site.strategy, num_layers=num_layers)
+    every, found = blocks_of_stages(site.job.model, split), []
     for index in stages_of_device(split, place):
-        blocks = blocks_of_stages(site.job.model, split)[index]
-        ends = Ends(index == 0, index == split.num_stages - 1)
-        num = min(max(again - blocks.start, 0), len(blocks))
-        found.append(Stage(ends, len(blocks), num))
+        num = len(every[index])
+        again = min(left, num)
+        found.append(Stage(Ends(index == 0, index == split.num_stages - 1), num, again))
+        left -= again
     return tuple(found)
 
 
