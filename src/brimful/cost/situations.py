@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from brimful.cost.pipeline_orders import Row, order_of
-from brimful.cost.stage_runs import Act
+from brimful.cost.stage_runs import REDUCES, Act, Phase
 from brimful.pipeline_split import LOOPED, Schedule
 from brimful.strategy import Zero
 
@@ -26,7 +26,8 @@ class Situation(NamedTuple):
         in_flight: Micro-batches whose activations are kept; a backward's own is among them.
         gathered: Whether the stage's blocks are whole.
         begun: Whether what is in no block has been gathered.
-        made: Whether the stage has gradients.
+        made: Whether the stage has whole gradients.
+        reduced: Whether it has shards of them instead.
         num_sent: Messages that live although they were sent.
     """
 
@@ -36,6 +37,7 @@ class Situation(NamedTuple):
     gathered: tuple[bool, ...]
     begun: tuple[bool, ...]
     made: tuple[bool, ...]
+    reduced: tuple[bool, ...]
     num_sent: int
 
 
@@ -52,13 +54,14 @@ def situations(schedule: Schedule, row: Row, device: int, zero: Zero) -> tuple[S
     short = _shortened(schedule, row)
     found: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for one in _walk(schedule, short, device, zero):
-        key = (one.chunk, one.act, one.gathered, one.begun, one.made)
-        later = (row.num_micro_batches - short.num_micro_batches) * all(one.made)
+        key = (one.chunk, one.act, one.gathered, one.begun, one.made, one.reduced)
+        is_late = all(x or y for x, y in zip(one.made, one.reduced, strict=True))
+        later = (row.num_micro_batches - short.num_micro_batches) * is_late
         sent = one.num_sent + later * _sends(schedule, row, device)
         found.setdefault(key, []).append((*one.in_flight, sent))
     return tuple(
-        Situation(chunk, act, most[:-1], gathered, begun, made, most[-1])  # type: ignore[arg-type]
-        for (chunk, act, gathered, begun, made), held in found.items()
+        Situation(key[0], key[1], most[:-1], *key[2:], most[-1])  # type: ignore[arg-type]
+        for key, held in found.items()
         for most in _largest(held)
     )
 
@@ -84,23 +87,30 @@ def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _walk(schedule: Schedule, row: Row, device: int, zero: Zero) -> Iterable[Situation]:
     num, is_sharded = row.chunks, zero in {2, 3}
     in_flight, gathered = [0] * num, [False] * num
-    begun, made = [False] * num, [False] * num
-    num_sent = 0
+    begun, made, reduced = ([False] * num for _ in range(3))
+    num_sent, left = 0, [row.num_micro_batches] * num
+
+    def now(chunk: int, act: Act) -> Situation:
+        flags = (gathered, begun, made, reduced)
+        return Situation(chunk, act, tuple(in_flight), *map(tuple, flags), num_sent)
+
     for operation in order_of(schedule, row, device):
         chunk, is_forward = operation.chunk, operation.kind == "forward"
         first = is_sharded and not begun[chunk] if is_forward else not made[chunk]
-        act = Act(
-            "forward" if is_forward else "backward", not is_sharded or gathered[chunk], first
-        )
-        yield Situation(
-            chunk, act, tuple(in_flight), tuple(gathered), tuple(begun), tuple(made), num_sent
-        )
+        phase: Phase = "forward" if is_forward else "backward"
+        yield now(chunk, Act(phase, not is_sharded or gathered[chunk], first))
         in_flight[chunk] += 1 if is_forward else -1
         gathered[chunk] = is_sharded and (not is_forward or zero == 2)  # noqa: PLR2004 - ZeRO-2
         begun[chunk] = is_sharded
         made[chunk] = made[chunk] or not is_forward
-        if not is_forward:
-            num_sent = _sent(schedule, row, (device, chunk), num_sent)
+        if is_forward:
+            continue
+        num_sent = _sent(schedule, row, (device, chunk), num_sent)
+        left[chunk] -= 1
+        if is_sharded and not left[chunk]:
+            yield now(chunk, REDUCES)
+            gathered[chunk] = begun[chunk] = made[chunk] = False
+            reduced[chunk] = True
 
 
 def _sent(schedule: Schedule, row: Row, place: tuple[int, int], before: int) -> int:

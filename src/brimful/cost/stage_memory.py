@@ -26,6 +26,7 @@ from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, situations
 from brimful.cost.spread import Piece, Way, has_pieces, with_pieces
 from brimful.cost.stage_runs import (
+    REDUCES,
     Act,
     Ends,
     Part,
@@ -103,7 +104,8 @@ class Piecewise(NamedTuple):
         kept: By a micro-batch in flight.
         gathered: By its blocks where they are whole.
         begun: By what is in no block, gathered.
-        made: By its gradients.
+        made: By its whole gradients.
+        reduced: By shards of them.
         pieces: [pieces, 1], bytes of what sharding adds.
     """
 
@@ -111,6 +113,7 @@ class Piecewise(NamedTuple):
     gathered: Array
     begun: Array
     made: Array
+    reduced: Array
     pieces: Array
 
 
@@ -210,11 +213,13 @@ def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = _pieces(site, stage), _row_of
     shapes = _shapes(site, stage)
     size = _gradient_bytes(site) * sum(map(prod, shapes.every))
+    shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
     return Piecewise(
         kept=_kept(site, stage, pieces),
         gathered=numbers(_GATHERED, stage.num_blocks * pieces[Piece.BLOCK, 0]),
         begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
         made=numbers(_GRADIENT, size),
+        reduced=numbers(_GRADIENT, shards),
         pieces=pieces,
     )
 
@@ -285,14 +290,16 @@ def _levels(
     zero = strategy.zero if site.family.gathers else 0
     within: dict[tuple[int, Act], Level] = {}
     for now in situations(strategy.pp_schedule, row, place, zero):
+        stage, add, start = stages[now.chunk], adds[now.chunk], _start(site, now, adds)
+        if now.act == REDUCES:
+            yield _reducing(site, stage, start, add)
+            continue
         if (now.chunk, now.act) not in within:
-            stage, pieces = stages[now.chunk], adds[now.chunk].pieces
-            within[now.chunk, now.act] = _inside(site, stage, now.act, pieces)
-        start, inside = _start(site, now, adds), within[now.chunk, now.act]
+            within[now.chunk, now.act] = _inside(site, stage, now.act, add.pieces)
+        inside = within[now.chunk, now.act]
         yield Level(start + inside.items, inside.where)
-        if now.act.phase == "backward" and stages[now.chunk].ends.is_first:
-            yield from _rows_added(site, now, start, adds[now.chunk])
-    yield _reducing(site, adds)
+        if now.act.phase == "backward" and stage.ends.is_first:
+            yield from _rows_added(site, now, start, add)
 
 
 def _start(site: Site, now: Situation, adds: list[Piecewise]) -> Array:
@@ -300,7 +307,7 @@ def _start(site: Site, now: Situation, adds: list[Piecewise]) -> Array:
     for chunk, add in enumerate(adds):
         level = level + now.in_flight[chunk] * add.kept
         level = level + now.gathered[chunk] * add.gathered + now.begun[chunk] * add.begun
-        level = level + now.made[chunk] * add.made
+        level = level + now.made[chunk] * add.made + now.reduced[chunk] * add.reduced
     return level
 
 
@@ -337,17 +344,25 @@ def _rows_added(site: Site, now: Situation, start: Array, add: Piecewise) -> Ite
     yield Level(level + _row_of(_WORKSPACE, taken), "backward of the embedding, of the first stage")
 
 
-def _reducing(site: Site, adds: list[Piecewise]) -> Level:
-    """Return the level as whole gradients are reduced, once all backwards are over."""
-    level: Array = sum(add.gathered + add.begun + add.made for add in adds) + np.zeros(_ROWS)
-    more = 0.0
-    for add in adds:
-        sizes = add.pieces[:, 0]
-        block = sizes[Piece.BLOCK_BUFFER] - sizes[Piece.BLOCK]
-        more = max(more, block, sizes[Piece.REST_BUFFER] - sizes[Piece.REST])
-    if not site.family.gathers:
-        return Level(level, "gradients are reduced")
-    return Level(level + _row_of(_REDUCED, more), "gradients are reduced")
+def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
+    """Return the level as whole gradients become shards, what is in no block first.
+
+    A unit's parameters go, the buffer comes, the shard comes, then the gradients go. The result of
+    the last forward is still bound.
+    """
+    sizes = add.pieces[:, 0]
+    block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
+    gone = _gradient_bytes(site) * sum(map(prod, _shapes(site, stage).trained))
+    more = max(rest, (rest - gone) + block)
+    bound = 0.0 if stage.ends.is_last else message_bytes(site)
+    level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
+    return Level(level, f"gradients are reduced, of {_name(stage)}")
+
+
+def _reduced(sizes: Array, first: Piece) -> float:
+    """Return what a unit adds as it is reduced; ``first`` of its pieces is the cast."""
+    _, whole, buffer, shard = sizes[first : first + 4]
+    return float(buffer + shard - whole)
 
 
 # -- one device --

@@ -40,7 +40,7 @@ from brimful.cost.spread import (
 )
 from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
-Phase = Literal["forward", "backward"]
+Phase = Literal["forward", "backward", "reduce"]
 
 
 class Ends(NamedTuple):
@@ -54,7 +54,7 @@ class Act(NamedTuple):
     """One micro-batch through one stage, as far as events hang on when it is done.
 
     Attributes:
-        phase: Which way.
+        phase: Which way; or whole gradients become shards, once a step.
         is_gathered: Whether the blocks' parameters are there when it begins.
         is_first: Whether it is the stage's first of its phase in a step.
     """
@@ -62,6 +62,9 @@ class Act(NamedTuple):
     phase: Phase
     is_gathered: bool
     is_first: bool
+
+
+REDUCES = Act("reduce", is_gathered=True, is_first=False)
 
 
 class Part(NamedTuple):
