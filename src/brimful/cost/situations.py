@@ -42,7 +42,9 @@ class Situation(NamedTuple):
 
 
 @cache
-def situations(schedule: Schedule, row: Row, device: int, zero: Zero) -> tuple[Situation, ...]:
+def situations(
+    schedule: Schedule, row: Row, device: int, zero: Zero, *, keeps_waited: bool
+) -> tuple[Situation, ...]:
     """List the situations of a device's step that no other one contains.
 
     Args:
@@ -50,10 +52,12 @@ def situations(schedule: Schedule, row: Row, device: int, zero: Zero) -> tuple[S
         row: The shape of the pipeline.
         device: Which one.
         zero: Which states are sharded.
+        keeps_waited: Whether what was sent lives as long as its work (gloo), and not only until
+            that was waited for (NCCL).
     """
     short = _shortened(schedule, row)
     found: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
-    for one in _walk(schedule, short, device, zero):
+    for one in _walk(schedule, short, device, zero, keeps_waited):
         key = (one.chunk, one.act, one.gathered, one.begun, one.made, one.reduced)
         is_late = all(x or y for x, y in zip(one.made, one.reduced, strict=True))
         later = (row.num_micro_batches - short.num_micro_batches) * is_late
@@ -84,7 +88,9 @@ def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     ]  # fmt: skip
 
 
-def _walk(schedule: Schedule, row: Row, device: int, zero: Zero) -> Iterable[Situation]:
+def _walk(
+    schedule: Schedule, row: Row, device: int, zero: Zero, keeps_waited: bool
+) -> Iterable[Situation]:
     num, is_sharded = row.chunks, zero in {2, 3}
     in_flight, gathered = [0] * num, [False] * num
     begun, made, reduced = ([False] * num for _ in range(3))
@@ -106,6 +112,8 @@ def _walk(schedule: Schedule, row: Row, device: int, zero: Zero) -> Iterable[Sit
         if is_forward:
             continue
         num_sent = _sent(schedule, row, (device, chunk), num_sent)
+        if keeps_waited and device < row.devices - 1 and schedule not in LOOPED:
+            num_sent += 1  # the result of a forward, beside the gradient
         left[chunk] -= 1
         if is_sharded and not left[chunk]:
             yield now(chunk, REDUCES)

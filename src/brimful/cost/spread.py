@@ -184,7 +184,7 @@ def _backward_in_row(
             before = (*before, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
         behind = _hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
     elif at.ends:
-        behind = _hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
+        behind = _hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
     return before, behind
 
 

@@ -171,7 +171,8 @@ def _part(site: Site, stage: Stage) -> Part:
         widens = site.job.precision in HALF
         way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
     chunks = _num_chunks(site) if stage.ends.is_last else 1
-    return Part(site.key, body_of(stage.num_checkpointed, stage.num_blocks), chunks, stage.ends, way)
+    body = body_of(stage.num_checkpointed, stage.num_blocks)
+    return Part(site.key, body, chunks, stage.ends, way, stage.num_blocks == 1)
 
 
 def _num_chunks(site: Site) -> int:
@@ -289,7 +290,8 @@ def _levels(
     row = Row(strategy.pp, num_micro_batches(site.job, strategy), strategy.stages_per_device)
     zero = strategy.zero if site.family.gathers else 0
     within: dict[tuple[int, Act], Level] = {}
-    for now in situations(strategy.pp_schedule, row, place, zero):
+    keeps = site.device.kernels == "cpu"
+    for now in situations(strategy.pp_schedule, row, place, zero, keeps_waited=keeps):
         stage, add, start = stages[now.chunk], adds[now.chunk], _start(site, now, adds)
         if now.act == REDUCES:
             yield _reducing(site, stage, start, add)

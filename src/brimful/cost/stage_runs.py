@@ -30,6 +30,7 @@ from brimful.cost.profiles import (
 from brimful.cost.spread import (
     Additions,
     Way,
+    is_block,
     negated_terms,
     piece_kinds,
     pipelined_additions,
@@ -76,6 +77,7 @@ class Part(NamedTuple):
         num_chunks: Pieces of the loss; 1 where it has none.
         ends: Of the model.
         way: How devices share the work; None where parameters and gradients stay whole.
+        is_single: Whether the stage has one block, which nothing is gathered ahead of.
     """
 
     key: str
@@ -83,6 +85,7 @@ class Part(NamedTuple):
     num_chunks: int
     ends: Ends
     way: Way | None
+    is_single: bool
 
 
 class StageRuns(NamedTuple):
@@ -148,7 +151,10 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     fresh = act.is_first or (part.way is not None and part.way.widens)
     runs = with_chunks(variant.first if fresh else variant.later, num_chunks=part.num_chunks)
     of_phase = [run for run in runs if run.phase == act.phase]
-    blocks = [i for i, run in enumerate(of_phase) if run.group in {"plain", "checkpointed"}]
+    if part.way is not None and part.is_single:
+        stays = "first" if act.phase == "forward" else "last"
+        of_phase = [run for run in of_phase if not is_block(run) or run.role == stays]
+    blocks = [i for i, run in enumerate(of_phase) if is_block(run)]
     choose = _forward if act.phase == "forward" else _backward
     return list(choose(profile, of_phase, (blocks[0], blocks[-1]), part.ends))
 
