@@ -12,7 +12,6 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from brimful.cost.embedding import embedding_workspace
@@ -36,7 +35,13 @@ from brimful.cost.stage_runs import (
     stage_runs,
 )
 from brimful.cost.states import States, held_numbers, updated_shapes
-from brimful.cost.trained import frozen_element, stage_shapes, trained_parts, trained_recipe
+from brimful.cost.trained import (
+    frozen_element,
+    stage_shapes,
+    trained_parts,
+    trained_recipe,
+    untied_job,
+)
 from brimful.cost.trained import Part as Shapes
 from brimful.cost.trajectory import follow, kind_bytes
 from brimful.cost.update import Update, update_of
@@ -128,11 +133,6 @@ def site_of(job: Job, strategy: Strategy, device: Device) -> Site:
     return Site(untied, strategy, device, family, program.key)
 
 
-def untied_job(job: Job) -> Job:
-    """Return the job whose ends are two weights, as they are in a pipeline."""
-    return replace(job, model=replace(job.model, tied_embeddings=False))
-
-
 def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
     """List the stages of one device of the row.
 
@@ -212,7 +212,7 @@ def _element(site: Site) -> int:
 
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = _pieces(site, stage), _row_of
-    shapes = _shapes(site, stage)
+    shapes = shapes_of(site, stage)
     size = _gradient_bytes(site) * sum(map(prod, shapes.every))
     shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
     return Piecewise(
@@ -239,7 +239,8 @@ def _gradient_bytes(site: Site) -> int:
     return recipe.gradient
 
 
-def _shapes(site: Site, stage: Stage) -> Shapes:
+def shapes_of(site: Site, stage: Stage) -> Shapes:
+    """Return the shapes of a stage's parameters: all, and those in no block."""
     ends, tp = stage.ends, site.family.tp
     return stage_shapes(
         site.job, stage.num_blocks, is_first=ends.is_first, is_last=ends.is_last, tp=tp
@@ -249,7 +250,7 @@ def _shapes(site: Site, stage: Stage) -> Shapes:
 def _pieces(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
     block, _ = trained_parts(site.job, site.family.tp)
-    rest = _shapes(site, stage).trained
+    rest = shapes_of(site, stage).trained
     return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
 
 
@@ -354,7 +355,7 @@ def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
     """
     sizes = add.pieces[:, 0]
     block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
-    gone = _gradient_bytes(site) * sum(map(prod, _shapes(site, stage).trained))
+    gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
     more = max(rest, (rest - gone) + block)
     bound = 0.0 if stage.ends.is_last else message_bytes(site)
     level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
@@ -378,32 +379,31 @@ def device_memory(site: Site, place: int) -> StepMemory:
         place: Of the device in the row.
     """
     stages = stages_on(site, place)
-    shapes = [shape for stage in stages for shape in _shapes(site, stage).every]
-    updates = _update(site, shapes)
+    held, updates = device_states(site, stages)
     highest = _highest(site, place, stages)
     again = sum(stage.num_checkpointed for stage in stages)
     blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
     largest = max(p.num_elements for p in all_parameters(layout_of(site.job.model)))
     return StepMemory(
-        states=_states(site, shapes, updates),
+        states=held,
         updates=updates,
-        blas=int(blas[0]) + _room(site, stages),
+        blas=int(blas[0]),
         items=np.rint(highest.items + _row_of(_TRANSIENT, _batch(site))).astype(np.int64),
         run=f"{highest.where}, on device {place} of {site.strategy.pp}",
         drawn=largest * frozen_element(site.job),
+        room=_room(site, stages),
     )
 
 
-def _update(site: Site, shapes: list[tuple[int, ...]]) -> Update:
+def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
+    """Return what a device holds of its stages across phases, and what their update takes."""
+    shapes = [shape for stage in stages for shape in shapes_of(site, stage).every]
     own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
-    return update_of(site.job, site.device.kernels, own)
-
-
-def _states(site: Site, shapes: list[tuple[int, ...]], updates: Update) -> States:
+    updates = update_of(site.job, site.device.kernels, own)
     family, recipe = site.family, trained_recipe(site.job)
     shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
     held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
-    return States(
+    states = States(
         frozen=0,
         constants=0,
         trained=held * recipe.parameter,
@@ -411,6 +411,7 @@ def _states(site: Site, shapes: list[tuple[int, ...]], updates: Update) -> State
         gradients=held * recipe.gradient,
         optimizer_state=updates.kept,
     )
+    return states, updates
 
 
 def _batch(site: Site) -> int:

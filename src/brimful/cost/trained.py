@@ -7,6 +7,8 @@ With adapters every linear layer of a block has two more matrices, A of [rank, i
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from brimful.cost.pieces import piece_shape
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
@@ -122,6 +124,11 @@ def stage_shapes(job: Job, num_blocks: int, *, is_first: bool, is_last: bool, tp
     blocks = [piece_shape(p, tp) for p in layout.blocks[0].parameters] * num_blocks
     start, end = ([piece_shape(p, tp) for p in some] for some in (before, behind))
     return Part([*start, *blocks, *end], [*start, *end])
+
+
+def untied_job(job: Job) -> Job:
+    """Return the job whose ends are two weights, as they are in a pipeline."""
+    return replace(job, model=replace(job.model, tied_embeddings=False))
 
 
 class QuantizedBase(NamedTuple):
