@@ -7,9 +7,10 @@ work what that one allocates (``stage_runs.py``). The peak is the highest of the
 Known error: what torch keeps between two works beside that, a few numbers per micro-batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,7 @@ class Site(NamedTuple):
         device: On what.
         family: Of the strategy.
         key: Of the profile.
+        known: What has been found out of stages, by what it hangs on.
     """
 
     job: Job
@@ -100,6 +102,18 @@ class Site(NamedTuple):
     device: Device
     family: Family
     key: str
+    known: dict[tuple[object, ...], Any]
+
+    def once(self, name: str, make: Callable[[], Any], *key: Hashable) -> Any:
+        """Return what is known under a name, or make it: for one job on one kind of device."""
+        family = self.family
+        every = (
+            name, self.key, family.micro_batch, family.loss_chunks, family.zero, family.tp,
+            family.num_data_parallel, self.strategy.dp_shard, *key,
+        )  # fmt: skip
+        if every not in self.known:
+            self.known[every] = make()
+        return self.known[every]
 
 
 class Piecewise(NamedTuple):
@@ -122,15 +136,27 @@ class Piecewise(NamedTuple):
     pieces: Array
 
 
-def site_of(job: Job, strategy: Strategy, device: Device) -> Site:
-    """Collect what predictions of a pipeline's devices share."""
+def site_of(
+    job: Job,
+    strategy: Strategy,
+    device: Device,
+    known: dict[tuple[object, ...], Any] | None = None,
+) -> Site:
+    """Collect what predictions of a pipeline's devices share.
+
+    Args:
+        job: What is trained.
+        strategy: How.
+        device: On what.
+        known: Of other strategies of the same job on the same device.
+    """
     family = family_of(job, strategy)
     untied = untied_job(job)
     program = program_of(
         untied, strategy.attention, device.kernels, family.recompute,
         gathers=family.gathers, tp=family.tp,
     )  # fmt: skip
-    return Site(untied, strategy, device, family, program.key)
+    return Site(untied, strategy, device, family, program.key, {} if known is None else known)
 
 
 def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
@@ -172,7 +198,8 @@ def _part(site: Site, stage: Stage) -> Part:
         way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
     chunks = _num_chunks(site) if stage.ends.is_last else 1
     body = body_of(stage.num_checkpointed, stage.num_blocks)
-    return Part(site.key, body, chunks, stage.ends, way, stage.num_blocks == 1)
+    key = site.key if stage.num_checkpointed else site.key.removesuffix(".selective")
+    return Part(key, body, chunks, stage.ends, way, stage.num_blocks == 1)
 
 
 def _num_chunks(site: Site) -> int:
@@ -279,7 +306,7 @@ class Level(NamedTuple):
 
 def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
     """Find the highest level of a device's step."""
-    adds = [_piecewise(site, stage) for stage in stages]
+    adds = [site.once("adds", partial(_piecewise, site, stage), stage) for stage in stages]
     levels = _levels(site, place, stages, adds)
     return max(levels, key=lambda level: float(level.items.sum()))
 
@@ -298,7 +325,8 @@ def _levels(
             yield _reducing(site, stage, start, add)
             continue
         if (now.chunk, now.act) not in within:
-            within[now.chunk, now.act] = _inside(site, stage, now.act, add.pieces)
+            make = partial(_inside, site, stage, now.act, add.pieces)
+            within[now.chunk, now.act] = site.once("inside", make, stage, now.act)
         inside = within[now.chunk, now.act]
         yield Level(start + inside.items, inside.where)
         if now.act.phase == "backward" and stage.ends.is_first:
@@ -395,8 +423,17 @@ def device_memory(site: Site, place: int) -> StepMemory:
     )
 
 
+def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
+    """Return what a device holds in every later step, whatever micro-batches keep."""
+    return float(held.loaded + held.optimizer_state + _room(site, stages) + _batch(site))
+
+
 def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     """Return what a device holds of its stages across phases, and what their update takes."""
+    return site.once("states", partial(_states, site, stages), *((s.ends, s.num_blocks) for s in stages))
+
+
+def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     shapes = [shape for stage in stages for shape in shapes_of(site, stage).every]
     own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
     updates = update_of(site.job, site.device.kernels, own)

@@ -9,7 +9,6 @@ run beside the work.
 Known error of the row against ``pipeline_replay``: tested, see ``tests/cost/test_stage_time.py``.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -21,7 +20,14 @@ from brimful.cost.efficiency import ProductSize, efficiency_of, size_of
 from brimful.cost.exchange import exchange_seconds, sent_of
 from brimful.cost.family import family_chunks, family_dimensions
 from brimful.cost.pipeline import Formula, Pipeline, StageSeconds, message_seconds
-from brimful.cost.profiles import Body, Dimensions, Profile, Run, load_profile, variant_key
+from brimful.cost.profiles import (
+    Dimensions,
+    Profile,
+    Run,
+    load_profile,
+    variant_key,
+    with_chunks,
+)
 from brimful.cost.spread import is_block
 from brimful.cost.stage_memory import (
     Site,
@@ -35,7 +41,7 @@ from brimful.cost.stage_memory import (
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import gather_seconds, reduce_seconds
 from brimful.cost.trained import Part, trained_parts
-from brimful.cost.trajectory import Array, evaluate_terms
+from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
 from brimful.pipeline_split import Schedule
 from brimful.strategy import num_checkpointed, num_micro_batches
@@ -78,17 +84,15 @@ def rates_of(site: Site, cluster: Cluster) -> Rates | None:
     profile, dims = load_profile(site.key), family_dimensions(job, family)
     chunks = family_chunks(job, family)
     found = {}
-    for body, num in (("plain", chunks), ("checkpointed", 1)):
-        for name, amounts in _amounts(profile, dims, body, num).items():
-            work = StepWork(*amounts.T)
-            seconds = step_seconds(work, job, cluster.device, _size(site))
-            if seconds is None:
-                return None
-            found[body, name] = np.stack(seconds[:_SECONDS], axis=1)
+    for name, amounts in _amounts(profile, dims, chunks).items():
+        seconds = step_seconds(StepWork(*amounts.T), job, cluster.device, _size(site))
+        if seconds is None:
+            return None
+        found[name] = np.stack(seconds[:_SECONDS], axis=1)
     waited, again, ends = _waited(site, cluster)
     return Rates(
-        found["plain", "before"], found["plain", "block"], found["checkpointed", "block"],
-        found["plain", "behind"], waited, again, ends,
+        found["before"], found["plain"], found["checkpointed"], found["behind"],
+        waited, again, ends,
     )  # fmt: skip
 
 
@@ -96,28 +100,23 @@ def _size(site: Site) -> ProductSize:
     return size_of(site.job, site.strategy.micro_batch, tp=site.family.tp)
 
 
-def _amounts(
-    profile: Profile, dims: Dimensions, body: Body, num_chunks: int
-) -> dict[str, Array]:
-    """Return the work of one block, and of what lies on either side: [2 phases, amounts]."""
-    runs = profile.variants[variant_key(body, num_chunks=num_chunks)].later
-    found = {name: np.zeros((2, _AMOUNTS)) for name in ("before", "block", "behind")}
+def _amounts(profile: Profile, dims: Dimensions, num_chunks: int) -> dict[str, Array]:
+    """Return the work of one block of each kind, and of what lies around: [2 phases, amounts]."""
+    runs = profile.variants[variant_key("mixed", num_chunks=num_chunks)].later
+    names = ("before", "plain", "checkpointed", "behind")
+    found = {name: np.zeros((2, _AMOUNTS)) for name in names}
     for row, phase in enumerate(("forward", "backward")):
-        mine = [run for run in runs if run.phase == phase]
-        places = [i for i, run in enumerate(mine) if is_block(run)]
+        mine = with_chunks(tuple(r for r in runs if r.phase == phase), num_chunks=num_chunks)
+        first = next(place for place, run in enumerate(mine) if is_block(run))
         sides = ("before", "behind") if phase == "forward" else ("behind", "before")
         for place, run in enumerate(mine):
             amounts = _amounts_of(profile, run, dims)
             if not is_block(run):
-                times = num_chunks - _others(mine) if run.role == "middle" else 1
-                found[sides[place > places[0]]][row] += times * amounts
+                times = num_chunks - num_special("chunk", mine) if run.role == "middle" else 1
+                found[sides[place > first]][row] += times * amounts
             elif run.role == "middle":
-                found["block"][row] += amounts
+                found[run.group][row] += amounts
     return found
-
-
-def _others(runs: Sequence[Run]) -> int:
-    return sum(run.group == "chunk" and run.role != "middle" for run in runs)
 
 
 def _amounts_of(profile: Profile, run: Run, dims: Dimensions) -> Array:
