@@ -6,7 +6,11 @@ situations stand for a step of any length. Knows orders (``pipeline_orders.py``)
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brimful.cost.pipeline_orders import Row, order_of
 from brimful.cost.stage_runs import REDUCES, Act, Phase
@@ -68,6 +72,18 @@ def situations(
         for key, held in found.items()
         for most in _largest(held)
     )
+
+
+@cache
+def multiples(every: tuple[Situation, ...]) -> NDArray[np.float64]:
+    """Count what is there in each situation: messages, then five things of every stage.
+
+    Returns:
+        [situations, 1 + 5 x stages]: micro-batches in flight, then flags in the order of the value.
+    """
+    return np.array([
+        [now.num_sent, *chain.from_iterable(zip(*now[2:7], strict=True))] for now in every
+    ], dtype=np.float64)  # fmt: skip
 
 
 def _shortened(schedule: Schedule, row: Row) -> Row:

@@ -23,7 +23,7 @@ from brimful.cost.profiles import Group
 from brimful.cost.programs import HALF, program_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes, part_pieces
-from brimful.cost.situations import Situation, situations
+from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import Piece, Way, has_pieces, with_pieces
 from brimful.cost.stage_runs import (
     REDUCES,
@@ -44,13 +44,13 @@ from brimful.cost.trained import (
     untied_job,
 )
 from brimful.cost.trained import Part as Shapes
-from brimful.cost.trajectory import follow, kind_bytes
+from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
-from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
+from brimful.pipeline_split import ONE_STAGE, Split, blocks_of_stages, stages_of_device
 from brimful.rungs import (
     GATHERED,
     GRADIENTS,
@@ -135,6 +135,11 @@ class Piecewise(NamedTuple):
     reduced: Array
     pieces: Array
 
+    @property
+    def held(self) -> Array:
+        """What there may be several of, in the order of ``multiples``: [5, items]."""
+        return np.stack([self.kept, self.gathered, self.begun, self.made, self.reduced])
+
 
 def site_of(
     job: Job,
@@ -168,22 +173,34 @@ def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
         site: What is trained, and how.
         place: Of the device, counted from 0.
     """
+    return stages_of_row(site)[place]
+
+
+def stages_of_row(site: Site) -> tuple[tuple[Stage, ...], ...]:
+    """List the stages of every device of the row."""
     split, num_layers = split_of(site.strategy), site.job.model.num_layers
-    left = num_checkpointed(site.strategy, num_layers=num_layers)
-    every, found = blocks_of_stages(site.job.model, split), []
-    for index in stages_of_device(split, place):
-        num = len(every[index])
-        again = min(left, num)
-        found.append(Stage(Ends(index == 0, index == split.num_stages - 1), num, again))
-        left -= again
-    return tuple(found)
+    again = num_checkpointed(site.strategy, num_layers=num_layers)
+    return site.once("row", partial(_stages_of_row, site, split, again), split, again)
+
+
+def _stages_of_row(site: Site, split: Split, again: int) -> tuple[tuple[Stage, ...], ...]:
+    numbers = [len(blocks) for blocks in blocks_of_stages(site.job.model, split)]
+    devices = []
+    for place in range(split.pp):
+        left, found = again, []
+        for index in stages_of_device(split, place):
+            ends = Ends(index == 0, index == split.num_stages - 1)
+            found.append(Stage(ends, numbers[index], min(left, numbers[index])))
+            left -= found[-1].num_checkpointed
+        devices.append(tuple(found))
+    return tuple(devices)
 
 
 def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
     """Return a device for every kind of device of the row: of those alike the first is fullest."""
     found: dict[tuple[Stage, ...], int] = {}
-    for place in range(site.strategy.pp):
-        found.setdefault(stages_on(site, place), place)
+    for place, stages in enumerate(stages_of_row(site)):
+        found.setdefault(stages, place)
     return found
 
 
@@ -219,12 +236,18 @@ def _counts(site: Site, stage: Stage) -> dict[Group, Array]:
 def _sizes(site: Site, found: StageRuns, pieces: Array) -> Array:
     """Return bytes of every kind by item: [items, kinds, 1]."""
     profile = found.profile
-    sizes = kind_bytes(profile, family_dimensions(site.job, site.family))[:, None]
+    sizes, mine = site.once("kinds", partial(_kinds, site, found), id(profile.kinds))
     if has_pieces(profile):
         sizes = with_pieces(sizes, pieces)
-    item = np.array([kind.item for kind in profile.kinds])
+    return np.where(mine, sizes, 0.0)
+
+
+def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the bytes of every kind, and which item each is of: [items, kinds, 1]."""
+    dims = family_dimensions(site.job, site.family)
+    item = np.array([kind.item for kind in found.profile.kinds])
     mine = item == np.arange(_ROWS)[:, None]
-    return np.where(mine[:, :, None], sizes, 0.0)
+    return kinds_bytes(found.profile, dims, 1), mine[:, :, None]
 
 
 def message_bytes(site: Site) -> float:
@@ -305,41 +328,37 @@ class Level(NamedTuple):
 
 
 def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
-    """Find the highest level of a device's step."""
+    """Find the highest level of a device's step: of every situation, and within its work."""
     adds = [site.once("adds", partial(_piecewise, site, stage), stage) for stage in stages]
-    levels = _levels(site, place, stages, adds)
+    strategy = site.strategy
+    row = Row(strategy.pp, num_micro_batches(site.job, strategy), strategy.stages_per_device)
+    zero = strategy.zero if site.family.gathers else 0
+    keeps = site.device.kernels == "cpu"
+    every = situations(strategy.pp_schedule, row, place, zero, keeps_waited=keeps)
+    starts = multiples(every) @ np.concatenate([_row_of(_TRANSIENT, message_bytes(site))[None],
+                                                *(add.held for add in adds)])  # fmt: skip
+    levels = [
+        level
+        for now, start in zip(every, starts, strict=True)
+        for level in _levels(site, now, start, (stages[now.chunk], adds[now.chunk]))
+    ]
     return max(levels, key=lambda level: float(level.items.sum()))
 
 
 def _levels(
-    site: Site, place: int, stages: tuple[Stage, ...], adds: list[Piecewise]
+    site: Site, now: Situation, start: Array, where: tuple[Stage, Piecewise]
 ) -> Iterator[Level]:
-    strategy = site.strategy
-    row = Row(strategy.pp, num_micro_batches(site.job, strategy), strategy.stages_per_device)
-    zero = strategy.zero if site.family.gathers else 0
-    within: dict[tuple[int, Act], Level] = {}
-    keeps = site.device.kernels == "cpu"
-    for now in situations(strategy.pp_schedule, row, place, zero, keeps_waited=keeps):
-        stage, add, start = stages[now.chunk], adds[now.chunk], _start(site, now, adds)
-        if now.act == REDUCES:
-            yield _reducing(site, stage, start, add)
-            continue
-        if (now.chunk, now.act) not in within:
-            make = partial(_inside, site, stage, now.act, add.pieces)
-            within[now.chunk, now.act] = site.once("inside", make, stage, now.act)
-        inside = within[now.chunk, now.act]
-        yield Level(start + inside.items, inside.where)
-        if now.act.phase == "backward" and stage.ends.is_first:
-            yield from _rows_added(site, now, start, add)
-
-
-def _start(site: Site, now: Situation, adds: list[Piecewise]) -> Array:
-    level = _row_of(_TRANSIENT, now.num_sent * message_bytes(site))
-    for chunk, add in enumerate(adds):
-        level = level + now.in_flight[chunk] * add.kept
-        level = level + now.gathered[chunk] * add.gathered + now.begun[chunk] * add.begun
-        level = level + now.made[chunk] * add.made + now.reduced[chunk] * add.reduced
-    return level
+    """Yield what may be the peak of a situation."""
+    stage, add = where
+    if now.act == REDUCES:
+        yield _reducing(site, stage, start, add)
+        return
+    inside = site.once(
+        "inside", partial(_inside, site, stage, now.act, add.pieces), stage, now.act
+    )
+    yield Level(start + inside.items, inside.where)
+    if now.act.phase == "backward" and stage.ends.is_first:
+        yield from _rows_added(site, now, start, add)
 
 
 def _inside(site: Site, stage: Stage, act: Act, pieces: Array) -> Level:
@@ -385,7 +404,8 @@ def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
     block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
     gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
     more = max(rest, (rest - gone) + block)
-    bound = 0.0 if stage.ends.is_last else message_bytes(site)
+    is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
+    bound = is_bound * message_bytes(site)
     level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
     return Level(level, f"gradients are reduced, of {_name(stage)}")
 
@@ -411,7 +431,7 @@ def device_memory(site: Site, place: int) -> StepMemory:
     highest = _highest(site, place, stages)
     again = sum(stage.num_checkpointed for stage in stages)
     blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
-    largest = max(p.num_elements for p in all_parameters(layout_of(site.job.model)))
+    largest = site.once("largest", partial(_largest, site))
     return StepMemory(
         states=held,
         updates=updates,
@@ -421,6 +441,10 @@ def device_memory(site: Site, place: int) -> StepMemory:
         drawn=largest * frozen_element(site.job),
         room=_room(site, stages),
     )
+
+
+def _largest(site: Site) -> int:
+    return max(p.num_elements for p in all_parameters(layout_of(site.job.model)))
 
 
 def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:

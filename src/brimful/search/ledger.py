@@ -246,13 +246,16 @@ def _move(end: Point, switch: str, owner: Owner, fields: tuple[str, ...]) -> Mov
 def _many_devices(end: Strategy) -> Iterator[Move]:
     """Cut the model first, where it is; then shard one state after another."""
     whole = {"tp": end.tp, "pp": end.pp, "dp_replicate": end.dp_replicate * end.dp_shard}
+    if end.pp > 1:
+        row = {"pp_schedule": end.pp_schedule, "stages_per_device": end.stages_per_device}
+        whole |= {**row, "stage_blocks": end.stage_blocks, "accumulate": end.accumulate}
     yield Move("model parallel", "planner", {}, whole)
     cut = {**whole, "dp_replicate": end.dp_replicate, "dp_shard": end.dp_shard}
     if not end.zero and end.dp_shard > 1:
         yield Move("data parallel", "planner", {}, cut)
     for stage in range(1, end.zero + 1):
         yield Move(f"zero={stage}", "planner", {}, {**cut, "zero": stage})
-    if end.accumulate != "reduce-each":
+    if end.accumulate != "reduce-each" and end.pp == 1:
         yield Move("accumulation", "planner", {}, {"accumulate": end.accumulate})
 
 

@@ -44,7 +44,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.pipeline_split import ONE_STAGE, Schedule
-from brimful.search.space import CHUNKS, RECOMPUTES, Pins, micro_batches, tensor_degrees
+from brimful.search.space import RECOMPUTES, Pins, micro_batches, tensor_degrees
 from brimful.search.table import TIE, Objective
 from brimful.strategy import (
     Attention,
@@ -53,11 +53,16 @@ from brimful.strategy import (
     Zero,
     check_strategy,
     num_checkpointed,
+    num_micro_batches,
     spell_checkpointing,
 )
 
-STAGES = (2, 4, 8)
+STAGES = (2, 4)
 """Stages on each device that are tried where a schedule takes several."""
+PIECES = (1, 4, 16)
+"""Pieces of the loss that are tried: in a pipeline one stage of many has the logits."""
+QUARTERS = 4
+"""Shares of the fullest device's blocks that are tried as checkpointed, beside all of them."""
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
 _ZEROS: tuple[Zero, ...] = (0, 2, 3)
 
@@ -103,6 +108,8 @@ class Rows:
             objective: What to make least.
         """
         found: list[Found] = []
+        if bar.place == -math.inf:
+            return found  # what fits has no known time, which nothing could be better than
         if objective != "memory":
             found = list(self._fastest(bar.place))
         if objective == "memory" or (math.isinf(bar.place) and not self._any_fits(found)):
@@ -186,10 +193,10 @@ class Rows:
         if self.pins.loss_chunks is not None:
             return (self.pins.loss_chunks,)
         tokens = plain.micro_batch * self.job.rows_per_sample * self.job.seq_len
-        return [n for n in CHUNKS if tokens % n == 0]
+        return [n for n in PIECES if tokens % n == 0]
 
     def _counts(self, plain: Strategy, recompute: Recompute) -> NDArray[np.int64]:
-        """Return how many of each device's blocks may be checkpointed: fewer than any has, or all.
+        """Return how many of each device's blocks may be checkpointed: quarters, or all.
 
         None is ``full`` by convention.
         """
@@ -204,8 +211,9 @@ class Rows:
         if recompute == "selective" and not self._has_selective(plain):
             return np.array([], dtype=np.int64)
         most = max(sum(s.num_blocks for s in stages) for stages in classes_of(self._site(plain)))
-        first = 0 if recompute == "full" else 1
-        return np.array([*range(first, most), layers])
+        shares = {-(-most * n // QUARTERS) for n in range(1, QUARTERS)} - {most}
+        none = {0} if recompute == "full" else set()
+        return np.array(sorted(none | shares | {layers}))
 
     def _has_selective(self, plain: Strategy) -> bool:
         one = replace(plain, activation_checkpointing="selective")
@@ -254,7 +262,7 @@ class Rows:
             num_groups, left = divmod(self.cluster.num_devices, pp * tp)
             if left or self.job.global_batch % num_groups:
                 continue
-            shared = list(self._shared(num_groups))
+            shared = list(self._shared(num_groups, tp))
             sizes = micro_batches(self.job, self.pins, num_groups)
             for (schedule, stages), ways, size in product(self._orders(pp), shared, sizes):
                 zero, shards = ways
@@ -265,8 +273,17 @@ class Rows:
                     pp_schedule=schedule, stages_per_device=stages,
                     accumulate=self.pins.accumulate or "hold",
                 )  # fmt: skip
-                if self._runs(strategy):
+                if self._is_wanted(strategy) and self._runs(strategy):
                     yield strategy
+
+    def _is_wanted(self, strategy: Strategy) -> bool:
+        """Whether an order is tried: GPipe where 1F1B has too few micro-batches, or if asked for.
+
+        1F1B keeps no more, and takes longer for nothing but messages.
+        """
+        if strategy.pp_schedule != "gpipe" or self.pins.pp_schedule:
+            return True
+        return num_micro_batches(self.job, strategy) < strategy.pp
 
     def _runs(self, strategy: Strategy) -> bool:
         try:
@@ -285,6 +302,7 @@ class Rows:
         return tensor_degrees(self.job, self.pins._replace(pp=None), self.cluster)
 
     def _orders(self, pp: int) -> Iterator[tuple[Schedule, int]]:
+        """Yield orders of work with stages of each device."""
         pins = self.pins
         for schedule in (pins.pp_schedule,) if pins.pp_schedule else SCHEDULES:
             several = (1,) if schedule in ONE_STAGE else STAGES
@@ -292,15 +310,16 @@ class Rows:
                 if schedule in PREDICTED_SCHEDULES and pp * stages <= self.job.model.num_layers:
                     yield schedule, stages
 
-    def _shared(self, num_groups: int) -> Iterator[tuple[Zero, int]]:
-        """Yield stages of ZeRO with numbers of shards."""
+    def _shared(self, num_groups: int, tp: int) -> Iterator[tuple[Zero, int]]:
+        """Yield stages of ZeRO with numbers of shards: a node's devices, or all that there are."""
         pins = self.pins
-        for zero, shards in product(_ZEROS, range(1, num_groups + 1)):
+        near = pins.dp_shard or self.cluster.devices_per_node // tp
+        for zero, shards in product(_ZEROS, sorted({1, near, num_groups})):
             is_whole = zero == 0
-            if num_groups % shards or is_whole != (shards == 1) or pins.zero not in {None, zero}:
+            if shards < 1 or num_groups % shards or is_whole != (shards == 1):
                 continue
-            replicas = num_groups // shards
-            if pins.dp_shard in {None, shards} and pins.dp_replicate in {None, replicas}:
+            is_mine = pins.zero in {None, zero} and pins.dp_shard in {None, shards}
+            if is_mine and pins.dp_replicate in {None, num_groups // shards}:
                 yield zero, shards
 
 
