@@ -29,7 +29,7 @@ from brimful.strategy import Strategy, num_micro_batches
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
-"""Orders of work that keep a backward whole; what torch holds between its halves was not derived."""
+"""Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
@@ -129,8 +129,8 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
         return (
-            f"pp={strategy.pp} with {' and '.join(missing)} has no formula to predict from; brimful "
-            f"simulate traces it, device by device of the row"
+            f"pp={strategy.pp} with {' and '.join(missing)} has no formula to predict from; "
+            f"brimful simulate traces it, device by device of the row"
         )
     return ""
 

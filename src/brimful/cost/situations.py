@@ -60,16 +60,16 @@ def situations(
             that was waited for (NCCL).
     """
     short = _shortened(schedule, row)
-    found: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
-    for one in _walk(schedule, short, device, zero, keeps_waited):
-        key = (one.chunk, one.act, one.gathered, one.begun, one.made, one.reduced)
+    found: dict[Situation, list[tuple[int, ...]]] = {}
+    for one in _walk(schedule, short, device, zero, keeps_waited=keeps_waited):
         is_late = all(x or y for x, y in zip(one.made, one.reduced, strict=True))
         later = (row.num_micro_batches - short.num_micro_batches) * is_late
         sent = one.num_sent + later * _sends(schedule, row, device)
-        found.setdefault(key, []).append((*one.in_flight, sent))
+        kind = one._replace(in_flight=(), num_sent=0)
+        found.setdefault(kind, []).append((*one.in_flight, sent))
     return tuple(
-        Situation(key[0], key[1], most[:-1], *key[2:], most[-1])  # type: ignore[arg-type]
-        for key, held in found.items()
+        kind._replace(in_flight=most[:-1], num_sent=most[-1])
+        for kind, held in found.items()
         for most in _largest(held)
     )
 
@@ -105,7 +105,7 @@ def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _walk(
-    schedule: Schedule, row: Row, device: int, zero: Zero, keeps_waited: bool
+    schedule: Schedule, row: Row, device: int, zero: Zero, *, keeps_waited: bool
 ) -> Iterable[Situation]:
     num, is_sharded = row.chunks, zero in {2, 3}
     in_flight, gathered = [0] * num, [False] * num
@@ -113,8 +113,8 @@ def _walk(
     num_sent, left = 0, [row.num_micro_batches] * num
 
     def now(chunk: int, act: Act) -> Situation:
-        flags = (gathered, begun, made, reduced)
-        return Situation(chunk, act, tuple(in_flight), *map(tuple, flags), num_sent)
+        flags = (tuple(gathered), tuple(begun), tuple(made), tuple(reduced))
+        return Situation(chunk, act, tuple(in_flight), *flags, num_sent)
 
     for operation in order_of(schedule, row, device):
         chunk, is_forward = operation.chunk, operation.kind == "forward"

@@ -10,7 +10,7 @@ Known error: what torch keeps between two works beside that, a few numbers per m
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from brimful.cost.stage_runs import (
     stage_runs,
 )
 from brimful.cost.states import States, held_numbers, updated_shapes
+from brimful.cost.trained import Part as Shapes
 from brimful.cost.trained import (
     frozen_element,
     stage_shapes,
@@ -43,7 +44,6 @@ from brimful.cost.trained import (
     trained_recipe,
     untied_job,
 )
-from brimful.cost.trained import Part as Shapes
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
@@ -63,6 +63,7 @@ from brimful.rungs import (
 from brimful.strategy import Strategy, num_checkpointed, num_micro_batches, split_of
 
 Array = NDArray[np.float64]
+Known = TypeVar("Known")
 _ROWS = len(ITEM_NAMES)
 _TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
     ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
@@ -104,7 +105,7 @@ class Site(NamedTuple):
     key: str
     known: dict[tuple[object, ...], Any]
 
-    def once(self, name: str, make: Callable[[], Any], *key: Hashable) -> Any:
+    def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
         """Return what is known under a name, or make it: for one job on one kind of device."""
         family = self.family
         every = (
@@ -113,7 +114,8 @@ class Site(NamedTuple):
         )  # fmt: skip
         if every not in self.known:
             self.known[every] = make()
-        return self.known[every]
+        found: Known = self.known[every]
+        return found
 
 
 class Piecewise(NamedTuple):
@@ -353,9 +355,7 @@ def _levels(
     if now.act == REDUCES:
         yield _reducing(site, stage, start, add)
         return
-    inside = site.once(
-        "inside", partial(_inside, site, stage, now.act, add.pieces), stage, now.act
-    )
+    inside = site.once("inside", partial(_inside, site, stage, now.act, add.pieces), stage, now.act)
     yield Level(start + inside.items, inside.where)
     if now.act.phase == "backward" and stage.ends.is_first:
         yield from _rows_added(site, now, start, add)
@@ -454,7 +454,9 @@ def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
 
 def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     """Return what a device holds of its stages across phases, and what their update takes."""
-    return site.once("states", partial(_states, site, stages), *((s.ends, s.num_blocks) for s in stages))
+    return site.once(
+        "states", partial(_states, site, stages), *((s.ends, s.num_blocks) for s in stages)
+    )
 
 
 def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:

@@ -127,7 +127,7 @@ def stage_runs(part: Part, act: Act) -> StageRuns:
 
 def message_factors(key: str) -> str:
     """Return the dimensions that a message is the product of; beside tp each has its tokens."""
-    return "nH" if "-tp" in key.split(".")[0] else "BSH"
+    return "nH" if "-tp" in key.split(".", maxsplit=1)[0] else "BSH"
 
 
 def message_element(key: str) -> int:
@@ -230,9 +230,7 @@ def _added(part: Part, act: Act, runs: tuple[Run, ...]) -> list[Additions]:
     """List what sharding adds to each run."""
     if part.way is None:
         return [Additions((), ())] * len(runs)
-    added = pipelined_additions(
-        runs, part.way, is_gathered=act.is_gathered, is_first=act.is_first
-    )
+    added = pipelined_additions(runs, part.way, is_gathered=act.is_gathered, is_first=act.is_first)
     if "cpu" not in part.key.split("."):
         return added
     return [Additions(with_copies(more.before), with_copies(more.behind)) for more in added]

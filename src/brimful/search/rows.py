@@ -1,10 +1,10 @@
 """Pipelines in a search: those that could be the best are looked at, and no others.
 
 A pipeline's step takes at least a device's share of all work for every micro-batch, and a share of
-one more for every other device while the row fills (``_bound``): chunks, checkpoints and collectives
-add to that, and stages are never evener. Pipelines are taken in the order of this bound, and left
-when it is beyond the best step that fits, so that none that is left out could have won. What a
-device holds whatever its micro-batches is a bound on memory in the same way.
+one more for every other device while the row fills (``_bound``): chunks, checkpoints and
+collectives add to that, and stages are never evener. Pipelines are taken in the order of this
+bound, and left when it is beyond the best step that fits, so that none that is left out could have
+won. What a device holds whatever its micro-batches is a bound on memory in the same way.
 
 Where nothing fits, or least memory is asked for, only pipelines without and with all checkpoints
 are looked at, in the order of the second bound.
@@ -124,7 +124,7 @@ class Rows:
     def _fastest(self, place: float) -> Iterator[Found]:
         """Yield pipelines fastest first, until one that fits is better than all that are left."""
         number = count()
-        waiting = [
+        waiting: list[tuple[float, int, Strategy, float | None]] = [
             (place_of(self._bound(one)), next(number), one, None) for one in self._plain()
         ]
         heapify(waiting)
@@ -171,7 +171,7 @@ class Rows:
         return self._rates[key]
 
     def _members(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
-        """Yield strategies that are laid out alike, where what they hold may fit, and their time."""
+        """Yield strategies that are laid out alike, where they may fit, and their seconds."""
         if self._least_bytes(plain) > self._limit:
             return
         site = self._site(plain)
@@ -257,7 +257,7 @@ class Rows:
     # -- what there is --
 
     def _plain(self) -> Iterator[Strategy]:
-        """Yield every layout with every micro-batch, nothing checkpointed, the loss in one piece."""
+        """Yield every layout with every micro-batch; nothing checkpointed, the loss whole."""
         for pp, tp in product(self._degrees(), self._tensor()):
             num_groups, left = divmod(self.cluster.num_devices, pp * tp)
             if left or self.job.global_batch % num_groups:

@@ -1,6 +1,6 @@
 """The table of a search: one row per strategy, in columns, and its order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -98,12 +98,14 @@ def empty_table() -> Table:
     flags = {"selective", "holds", "fits"}
     real = {"peak_bytes", "step_s"}
     kinds = [np.bool_ if n in flags else np.float64 if n in real else np.int64 for n in _NAMES]
-    return Table(*(np.array([], dtype=kind) for kind in kinds))
+    columns: list[NDArray[Any]] = [np.array([], dtype=kind) for kind in kinds]
+    return Table(*columns)
 
 
 def joined(tables: Sequence[Table]) -> Table:
     """Return the rows of several tables."""
-    return Table(*(np.concatenate(column) for column in zip(*tables, strict=True)))
+    columns: Iterable[NDArray[Any]] = map(np.concatenate, zip(*tables, strict=True))
+    return Table(*columns)
 
 
 def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:

@@ -28,8 +28,6 @@ from brimful.strategy import (
     Strategy,
     check_strategy,
     data_parallel,
-    is_selective,
-    num_checkpointed,
     spell_checkpointing,
 )
 
