@@ -128,9 +128,10 @@ def _walk(
         if is_forward:
             continue
         num_sent = _sent(schedule, row, (device, chunk), num_sent)
-        if keeps_waited and device < row.devices - 1 and schedule not in LOOPED:
-            num_sent += 1  # the result of a forward, beside the gradient
         left[chunk] -= 1
+        done = row.num_micro_batches - left[chunk]
+        if keeps_waited and device < row.devices - 1 and schedule not in LOOPED:
+            num_sent += _kept_by_work(schedule, row, device, done)
         if is_sharded and not left[chunk]:
             yield now(chunk, REDUCES)
             gathered[chunk] = begun[chunk] = made[chunk] = False
@@ -149,6 +150,15 @@ def _sent(schedule: Schedule, row: Row, place: tuple[int, int], before: int) -> 
     if schedule == "1f1b":
         return int(goes_back)
     return before + goes_back + (went_on and schedule in LOOPED)
+
+
+def _kept_by_work(schedule: Schedule, row: Row, device: int, done: int) -> bool:
+    """Whether a finished send keeps the result of a micro-batch that went backward meanwhile.
+
+    GPipe has the works of all forwards until the end, 1F1B that of the last but one of warming up.
+    """
+    warm = min(row.num_micro_batches, row.devices - device)
+    return schedule == "gpipe" or done >= warm - 1
 
 
 def _sends(schedule: Schedule, row: Row, device: int) -> int:

@@ -312,7 +312,8 @@ def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
     Room that is dropped within the forward is none of it; a stage's result is, which in fp32 the
     next block would have kept too.
     """
-    found = stage_runs(_part(site, stage), Act("forward", True, False))
+    part = _part(site, stage)._replace(is_single=False)  # of one block first, last, less one middle
+    found = stage_runs(part, Act("forward", is_gathered=True, is_first=False))
     sizes = _sizes(site, found, np.zeros_like(pieces))
     kept: Array = follow(found.profile, found.runs, sizes, _counts(site, stage)).end[:, 0]
     kept = kept.copy()
