@@ -107,14 +107,12 @@ class Rows:
             bar: The best that fits so far; infinite where nothing does.
             objective: What to make least.
         """
-        found: list[Found] = []
         if bar.place == -math.inf:
-            return found  # what fits has no known time, which nothing could be better than
-        if objective != "memory":
-            found = list(self._fastest(bar.place))
+            return []  # what fits has no known time, which nothing could be better than
+        found = [] if objective == "memory" else list(self._fastest(bar.place))
         if objective == "memory" or (math.isinf(bar.place) and not self._any_fits(found)):
             found += self._smallest(bar.peak_bytes)
-        return found
+        return list({each.strategy: each for each in found}.values())
 
     def _any_fits(self, found: Sequence[Found]) -> bool:
         return any(each.peak_bytes <= self._limit for each in found)
