@@ -74,11 +74,8 @@ def on_devices(job, cluster, num_devices):
 
 def every(job, cluster):
     """Estimate every strategy by itself: (strategy, peak, seconds)."""
-    rows = []
-    for strategy in strategies(job, cluster.num_devices):
-        if runs(job, strategy) and (row := tried(job, cluster, strategy)):
-            rows.append(row)
-    return rows
+    ways = strategies(job, cluster.num_devices)
+    return [row for one in ways if runs(job, one) and (row := tried(job, cluster, one))]
 
 
 def tried(job, cluster, strategy):
@@ -198,7 +195,7 @@ def test_the_optimum_is_that_of_trying_everything(number):
 
 @pytest.mark.parametrize("number", range(NUM_ROWS if ALL_CASES else NUM_ROWS_SAMPLED))
 def test_the_best_pipeline_is_that_of_trying_every_one(number):
-    """Bounds leave out none that could be the best: all are on devices of one node, or far apart."""
+    """Bounds leave out none that could be the best."""
     rng = random.Random(number)  # noqa: S311 - cases, not secrets
     pp, wide = rng.choice((2, 4)), rng.choice((1, 2))
     model = make_model(num_hidden_layers=rng.randint(4, 8), vocab_size=rng.choice((97, 512)))
