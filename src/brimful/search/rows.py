@@ -6,8 +6,9 @@ collectives add to that, and stages are never evener. Pipelines are taken in the
 bound, and left when it is beyond the best step that fits, so that none that is left out could have
 won. What a device holds whatever its micro-batches is a bound on memory in the same way.
 
-Where nothing fits, or least memory is asked for, only pipelines without and with all checkpoints
-are looked at, in the order of the second bound.
+Where nothing fits, or least memory is asked for, only pipelines whose blocks are all recomputed are
+looked at, in the order of the second bound, and none whose stages are interleaved unless that was
+asked for: what those have sent lives until the end of a step.
 """
 
 import math
@@ -168,9 +169,11 @@ class Rows:
             self._rates[key] = rates_of(self._site(strategy), self.cluster)
         return self._rates[key]
 
-    def _members(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
+    def _members(
+        self, plain: Strategy, *, whatever_fits: bool = False
+    ) -> Iterator[tuple[Strategy, float]]:
         """Yield strategies that are laid out alike, where they may fit, and their seconds."""
-        if self._least_bytes(plain) > self._limit:
+        if not whatever_fits and self._least_bytes(plain) > self._limit:
             return
         site = self._site(plain)
         way, after = way_of(site, self.cluster), behind(site, self.cluster)
@@ -225,21 +228,22 @@ class Rows:
     # -- smallest first --
 
     def _smallest(self, peak: float) -> Iterator[Found]:
-        """Yield pipelines without and with all checkpoints until what is left holds more."""
-        for plain in sorted(self._plain(), key=self._least_bytes):
+        """Yield pipelines that keep least until all that are left hold more."""
+        only = None if self.pins.pp_schedule or self.pins.stages_per_device else ONE_STAGE
+        every = [one for one in self._plain() if only is None or one.pp_schedule in only]
+        for plain in sorted(every, key=self._least_bytes):
             if self._least_bytes(plain) >= peak:
                 return
-            for strategy, step_s in self._members_at_ends(plain):
+            for strategy, step_s in self._recomputed(plain):
                 found = self._look(strategy, step_s)
                 peak = min(peak, found.peak_bytes)
                 yield found
 
-    def _members_at_ends(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
-        limit, self._limit = self._limit, 2**63
-        members = list(self._members(plain))
-        self._limit = limit
-        ends = {"none", "full", "selective", self.pins.activation_checkpointing}
-        yield from (each for each in members if each[0].activation_checkpointing in ends)
+    def _recomputed(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
+        is_pinned = self.pins.activation_checkpointing is not None
+        for strategy, step_s in self._members(plain, whatever_fits=True):
+            if is_pinned or strategy.activation_checkpointing == "full":
+                yield strategy, step_s
 
     def _least_bytes(self, plain: Strategy) -> float:
         """Return what the fullest device holds throughout, whatever its micro-batches keep."""
