@@ -7,6 +7,7 @@ work what that one allocates (``stage_runs.py``). The peak is the highest of the
 Known error: what torch keeps between two works beside that, a few numbers per micro-batch.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from math import prod
@@ -340,10 +341,19 @@ def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
     every = situations(strategy.pp_schedule, row, place, zero, keeps_waited=keeps)
     starts = multiples(every) @ np.concatenate([_row_of(_TRANSIENT, message_bytes(site))[None],
                                                 *(add.held for add in adds)])  # fmt: skip
+    totals = starts.sum(1)
+    fullest_of: dict[tuple[int, Act], int] = {}  # of one work the highest start decides
+    for index in np.argsort(totals):
+        fullest_of[every[index].chunk, every[index].act] = int(index)
     levels = [
         level
-        for now, start in zip(every, starts, strict=True)
-        for level in _levels(site, now, start, (stages[now.chunk], adds[now.chunk]))
+        for index in fullest_of.values()
+        for level in _levels(
+            site,
+            every[index],
+            starts[index],
+            (stages[every[index].chunk], adds[every[index].chunk]),
+        )
     ]
     return max(levels, key=lambda level: float(level.items.sum()))
 
@@ -491,10 +501,17 @@ def _room(site: Site, stages: tuple[Stage, ...]) -> int:
     return round(ways * num * message_bytes(site))
 
 
-def fullest(site: Site) -> StepMemory:
-    """Return the memory of the device whose peak is highest."""
-    each = [device_memory(site, place) for place in classes_of(site).values()]
-    return max(each, key=peak_of)
+def fullest(site: Site, *, limit_bytes: float = math.inf) -> StepMemory:
+    """Return the memory of the device whose peak is highest, or of one beyond a limit."""
+    found: StepMemory | None = None
+    for place in classes_of(site).values():
+        memory = device_memory(site, place)
+        if found is None or peak_of(memory) > peak_of(found):
+            found = memory
+        if peak_of(found) > limit_bytes:
+            break
+    assert found is not None, "a row has devices"
+    return found
 
 
 def peak_of(memory: StepMemory) -> int:

@@ -97,6 +97,7 @@ class Rows:
         """
         self.job, self.cluster, self.attention, self.pins = job, cluster, attention, pins
         self._limit = allocatable_bytes(cluster.device)
+        self._beyond: float = self._limit
         self._rates: dict[tuple[object, ...], Rates | None] = {}
         self._least: dict[tuple[object, ...], float] = {}
         self._known: dict[tuple[object, ...], object] = {}
@@ -110,13 +111,11 @@ class Rows:
         """
         if bar.place == -math.inf:
             return []  # what fits has no known time, which nothing could be better than
-        found = [] if objective == "memory" else list(self._fastest(bar.place))
-        if objective == "memory" or (math.isinf(bar.place) and not self._any_fits(found)):
-            found += self._smallest(bar.peak_bytes)
-        return list({each.strategy: each for each in found}.values())
-
-    def _any_fits(self, found: Sequence[Found]) -> bool:
-        return any(each.peak_bytes <= self._limit for each in found)
+        looked = [] if objective == "memory" else list(self._fastest(bar.place))
+        found = [each for each in looked if each.peak_bytes <= self._limit]
+        if objective == "memory" or (math.isinf(bar.place) and not found):
+            found = list(self._smallest(bar.peak_bytes, looked))
+        return found
 
     # -- fastest first --
 
@@ -140,8 +139,9 @@ class Rows:
                     heappush(waiting, (there, next(number), other, seconds))
 
     def _look(self, strategy: Strategy, step_s: float) -> Found:
-        site = self._site(strategy)
-        return Found(strategy, float(peak_of(fullest(site))), step_s)
+        """Predict a peak; of what does not fit it is that of the first device beyond the limit."""
+        found = fullest(self._site(strategy), limit_bytes=self._beyond)
+        return Found(strategy, float(peak_of(found)), step_s)
 
     def _site(self, strategy: Strategy) -> Site:
         return site_of(self.job, strategy, self.cluster.device, self._known)
@@ -227,17 +227,24 @@ class Rows:
 
     # -- smallest first --
 
-    def _smallest(self, peak: float) -> Iterator[Found]:
+    def _smallest(self, peak: float, looked: Sequence[Found]) -> Iterator[Found]:
         """Yield pipelines that keep least until all that are left hold more."""
+        self._beyond = math.inf
         only = None if self.pins.pp_schedule or self.pins.stages_per_device else ONE_STAGE
         every = [one for one in self._plain() if only is None or one.pp_schedule in only]
         for plain in sorted(every, key=self._least_bytes):
             if self._least_bytes(plain) >= peak:
-                return
+                break
             for strategy, step_s in self._recomputed(plain):
                 found = self._look(strategy, step_s)
                 peak = min(peak, found.peak_bytes)
                 yield found
+        for each in sorted(looked, key=lambda one: one.peak_bytes):
+            if each.peak_bytes >= peak:
+                return  # which is that of one device, so that the row's is no less
+            found = self._look(each.strategy, each.step_s)
+            peak = min(peak, found.peak_bytes)
+            yield found
 
     def _recomputed(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
         is_pinned = self.pins.activation_checkpointing is not None
