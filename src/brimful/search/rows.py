@@ -115,6 +115,7 @@ class Rows:
         found = [each for each in looked if each.peak_bytes <= self._limit]
         if objective == "memory" or (math.isinf(bar.place) and not found):
             found = list(self._smallest(bar.peak_bytes, looked))
+            found = list({each.strategy: each for each in found}.values())
         return found
 
     # -- fastest first --
