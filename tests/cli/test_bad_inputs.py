@@ -47,7 +47,10 @@ FLAGS = [
     ),
     (("estimate", *H100S, "--tp", "8"), ("tp=8", "num_kv_heads=4", "use 1, 2, 4")),
     (("estimate", *H100S, "--tp", "4", "--attention", "eager"), ("tp=4", "use --attention sdpa")),
-    (("plan", *H100S, "--pp", "2"), ("--pp 2", "not searched by this version", "brimful train")),
+    (
+        ("plan", *H100S, "--pp", "1", "--pp-schedule", "gpipe"),
+        ("pp_schedule=gpipe", "pp=1 has none"),
+    ),
     (
         ("simulate", "tinyllama-1.1b", "--gpus", "32xh100-80gb", "--pp", "32"),
         ("32 stages", "more than the 22 blocks"),

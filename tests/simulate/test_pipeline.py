@@ -90,9 +90,9 @@ def test_another_layout_of_as_many_devices_can_come_before():
     assert after.collectives == alone.collectives
 
 
-def test_no_formula_covers_a_row_and_the_reason_says_what_does():
-    strategy, cluster = row_of("1f1b"), make_cluster()
+def test_no_formula_covers_split_backwards_and_the_reason_says_what_does():
+    strategy, cluster = row_of("zero-bubble"), make_cluster()
     assert estimate_or_none(JOB, cluster, strategy) is None
     assert "brimful simulate traces it" in missing_formula(JOB, strategy, cluster.device)
-    alone = msgspec.structs.replace(strategy, pp=1)
-    assert missing_formula(JOB, alone, cluster.device) == ""
+    whole = msgspec.structs.replace(strategy, pp_schedule="interleaved")
+    assert missing_formula(JOB, whole, cluster.device) == ""

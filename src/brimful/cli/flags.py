@@ -317,18 +317,26 @@ def add_adapter(parser: argparse.ArgumentParser) -> None:
     _add_whole(scaling, "--growth-interval", f"steps; default {scale.growth_interval}")
 
 
-def add_pipeline(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how a pipeline is laid out, and in which order it works."""
+def add_pipeline(parser: argparse.ArgumentParser, *, searched: bool = False) -> None:
+    """Add the flags that say how a pipeline is laid out, and in which order it works.
+
+    Args:
+        parser: Of the verb.
+        searched: Whether what is not given is searched for, or has a default.
+    """
     add = parser.add_argument_group("pipeline (--pp 2 or more)").add_argument
+    found = "searched for without it"
+    rest = found if searched else f"default {defaults.PP_SCHEDULE}"
     add(
         "--pp-schedule",
         metavar="NAME",
         type=choice("pp-schedule", get_args(PipelineSchedule)),
-        help=f"order of work: {', '.join(get_args(PipelineSchedule))}; "
-        f"default {defaults.PP_SCHEDULE}",
+        help=f"order of work: {', '.join(get_args(PipelineSchedule))}; {rest}",
     )
-    usual = "default 1, or what --pp-schedule needs"
+    usual = found if searched else "default 1, or what --pp-schedule needs"
     _add_whole(add, "--stages-per-device", f"pieces of the model on each; {usual}")
+    if searched:
+        return
     add(
         "--stage-blocks",
         metavar="N,N,...",
@@ -386,7 +394,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     rest = "searched for without it" if searched else "default 1"
     cut = f"devices that share every matrix (tensor parallel); {rest}"
     _add_whole(add, "--tp", cut, many=searched)
-    _add_whole(add, "--pp", "devices in a row, each with some of the blocks (pipeline); default 1")
+    _add_whole(add, "--pp", f"devices in a row, each with some of the blocks (pipeline); {rest}")
     _add_whole(add, "--ep", "devices that part the experts of each block; default 1")
     if not searched:
         add_pipeline(parser)

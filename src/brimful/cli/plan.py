@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_model(parser)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=True)
+    flags.add_pipeline(parser, searched=True)
     add_objective(parser)
     parser.add_argument(
         "-o",
@@ -99,7 +100,6 @@ def search(args: argparse.Namespace) -> "Solution":
     from brimful.search.solve import solve
 
     _refuse_engine(args)
-    _refuse_pipeline(args)
     _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), flags.attention_from(args, job)
@@ -137,15 +137,6 @@ def _refuse_engine(args: argparse.Namespace) -> None:
                 f"--{name} {given} is not searched by this version, which can neither predict nor "
                 f"simulate it; brimful train with it runs the strategy that the flags say"
             )
-
-
-def _refuse_pipeline(args: argparse.Namespace) -> None:
-    given = args.pp if isinstance(args.pp, list) else [args.pp or 1]
-    if max(given) > 1:
-        raise UnsupportedError(
-            f"--pp {max(given)} is not searched by this version, which has no formula for a "
-            f"pipeline; brimful simulate shows what its devices take, and brimful train runs it"
-        )
 
 
 def _refuse_experts(args: argparse.Namespace) -> None:

@@ -1,23 +1,33 @@
 """The first rung, assembled: memory and time of a job on a cluster under a strategy."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from brimful.cost.assumptions import assumptions_for, describe
 from brimful.cost.efficiency import size_of
-from brimful.cost.eval_phase import other_phases
+from brimful.cost.eval_phase import other_phases, resting_phases
 from brimful.cost.exchange import exchange_seconds, sent_of
 from brimful.cost.family import family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
-from brimful.cost.memory import items_at_peak, phase_peaks, profile_for, step_memory
+from brimful.cost.memory import (
+    StepMemory,
+    items_at_peak,
+    phase_peaks,
+    profile_for,
+    step_memory,
+)
 from brimful.cost.preference import copied_as_moved
-from brimful.cost.speed import speed_of
+from brimful.cost.speed import speed_of, step_flops
+from brimful.cost.stage_memory import fullest, site_of
+from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_seconds, with_traffic
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.plan import Band, Estimate, Plan, StepTime
-from brimful.strategy import Strategy, gathers
+from brimful.plan import Band, Estimate, PhasePeak, Plan, StepTime
+from brimful.strategy import Strategy, gathers, world_size
 
 
 def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
@@ -36,21 +46,8 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     """
     device = cluster.device
     check_formula(job, strategy, device)
-    family = family_of(job, strategy)
-    profile = profile_for(job, strategy.attention, device, family)
-    memory = step_memory(job, strategy, profile, device)
-    phases = (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
+    memory, phases, flops, seconds = (_row if strategy.pp > 1 else _one)(job, cluster, strategy)
     peak = max(phase.num_bytes for phase in phases)
-    moved = update_bytes(memory.states) + copied_as_moved(job, family, device)
-    work = family_work(job, profile, family, moved_by_update=moved)
-    size = size_of(job, strategy.micro_batch, tp=strategy.tp)
-    alone = step_seconds(work, job, device, size)
-    waited = family_micro_batches(job, family) * exchange_seconds(
-        job, family, cluster, sent_of(job, family)
-    )
-    seconds = _step_time(
-        alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
-    )
     speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
     assumed = assumptions_for(device)
     return Estimate(
@@ -62,14 +59,63 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         predicted_step_s=seconds.total_s if seconds else None,
         predicted_step_band_s=_around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
-        step_flops=float(work.matrix_flops[0] + work.attention_flops[0]),
+        step_flops=flops,
         usable_bytes=allocatable_bytes(device),
         fits=peak <= allocatable_bytes(device),
         assumptions=describe(device, gathers=gathers(strategy), num_groups=num_groups(strategy)),
         tokens_per_s=speed.tokens_per_s,
         mfu=speed.mfu,
         hfu=speed.hfu,
-        host=host_memory(job, cluster, strategy, phases),
+        host=host_memory(job, cluster, strategy, phases) if strategy.pp == 1 else None,
+    )
+
+
+class _Found(NamedTuple):
+    """What a strategy takes of its fullest device: memory, phases, FLOPs of a step, seconds."""
+
+    memory: StepMemory
+    phases: tuple[PhasePeak, ...]
+    flops: float
+    seconds: StepTime | None
+
+
+def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
+    """Predict devices that are all alike."""
+    device, family = cluster.device, family_of(job, strategy)
+    profile = profile_for(job, strategy.attention, device, family)
+    memory = step_memory(job, strategy, profile, device)
+    phases = (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
+    moved = update_bytes(memory.states) + copied_as_moved(job, family, device)
+    work = family_work(job, profile, family, moved_by_update=moved)
+    size = size_of(job, strategy.micro_batch, tp=strategy.tp)
+    alone = step_seconds(work, job, device, size)
+    waited = family_micro_batches(job, family) * exchange_seconds(
+        job, family, cluster, sent_of(job, family)
+    )
+    seconds = _step_time(
+        alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
+    )
+    return _Found(memory, phases, float(work.matrix_flops[0] + work.attention_flops[0]), seconds)
+
+
+def _row(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
+    """Predict the devices of a pipeline: the fullest one's memory, the slowest one's seconds."""
+    site = site_of(job, strategy, cluster.device)
+    memory = fullest(site)
+    phases = (*phase_peaks(memory), *resting_phases(memory))
+    flops = step_flops(site.job, cluster, strategy) / world_size(strategy)
+    return _Found(memory, phases, flops, _time_of_row(step_of_row(site, cluster)))
+
+
+def _time_of_row(row: Row | None) -> StepTime | None:
+    if row is None or np.isnan(row.total_s):
+        return None
+    matrix_s, memory_s, launch_s = map(float, row.busy)
+    return StepTime(
+        matrix_s=matrix_s,
+        memory_s=memory_s,
+        launch_s=launch_s,
+        exposed_s=row.total_s - matrix_s - memory_s - launch_s,
     )
 
 
@@ -107,7 +153,8 @@ def limit_bytes(plan: Plan) -> int:
 
 def num_groups(strategy: Strategy) -> int:
     """Count the process groups that a device belongs to: one per axis of more than one device."""
-    return (strategy.dp_replicate > 1) + (strategy.dp_shard > 1) + (strategy.tp > 1)
+    degrees = (strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.pp)
+    return sum(degree > 1 for degree in degrees)
 
 
 def _reserved(peak: int, device: Device, strategy: Strategy) -> Band | None:

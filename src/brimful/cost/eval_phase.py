@@ -38,16 +38,22 @@ def other_phases(
         device: On what.
         memory: Of its step (``memory.step_memory``).
     """
-    held = memory.states
-    resumed = held.loaded + held.optimizer_state
-    resident = resumed + memory.blas
-    save = PhasePeak(phase=SAVE, num_bytes=resident, where="what is resident: no copy is made")
-    resume = PhasePeak(phase=RESUME, num_bytes=resumed, where="optimizer state, read into place")
+    save, resume = resting_phases(memory)
     judged = _judged(job, strategy, device)
     if judged is None:
         return save, resume
     above, where = judged
-    return PhasePeak(phase=EVAL, num_bytes=resident + above, where=where), save, resume
+    return PhasePeak(phase=EVAL, num_bytes=save.num_bytes + above, where=where), save, resume
+
+
+def resting_phases(memory: StepMemory) -> tuple[PhasePeak, PhasePeak]:
+    """Return the peaks of saving and resuming."""
+    resumed = memory.states.loaded + memory.states.optimizer_state
+    resident = resumed + memory.blas + memory.room
+    return (
+        PhasePeak(phase=SAVE, num_bytes=resident, where="what is resident: no copy is made"),
+        PhasePeak(phase=RESUME, num_bytes=resumed, where="optimizer state, read into place"),
+    )
 
 
 def _judged(job: Job, strategy: Strategy, device: Device) -> tuple[int, str] | None:

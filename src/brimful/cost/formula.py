@@ -18,14 +18,18 @@ from brimful.cost.programs import (
     tuning_of,
     untraced_attention,
 )
+from brimful.cost.trained import untied_job
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import Job, Optimizer, Packing, Task
 from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Strategy
+from brimful.pipeline_split import Schedule
+from brimful.strategy import Strategy, num_micro_batches
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
+PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
+"""Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
@@ -77,7 +81,8 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
 
     Args:
         job: What is trained.
-        strategy: How; only its attention, its kind of checkpointing, ``zero`` and degrees matter.
+        strategy: How; only its attention, its kind of checkpointing, ``zero``, ``tp`` and how its
+            pipeline works matter.
         device: On what; only whose kernels it has matters.
     """
     if strategy.engine != "torch":
@@ -86,10 +91,9 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"brimful train measures it, and engine=torch is predicted"
         )
     if strategy.pp > 1:
-        return (
-            f"pp={strategy.pp} has no formula to predict from in this version; brimful simulate "
-            f"traces it, device by device of the row"
-        )
+        if reason := _missing_row(job, strategy):
+            return reason
+        job = untied_job(job)
     if strategy.ep > 1:
         return (
             f"ep={strategy.ep} has no formula to predict from in this version; brimful simulate "
@@ -119,6 +123,23 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     )
     unasked = missing_reference(job, strategy.attention, strategy.reference, device.kernels)
     return unlike or _unshipped(job, strategy, device) or unasked
+
+
+def _missing_row(job: Job, strategy: Strategy) -> str:
+    """Say why no formula covers a pipeline; empty where those of its blocks do."""
+    num = num_micro_batches(job, strategy)
+    covered = {
+        f"pp_schedule={strategy.pp_schedule}": strategy.pp_schedule in PREDICTED_SCHEDULES,
+        f"zero={strategy.zero}": strategy.zero != 1,
+        f"method={job.method}": job.method == "full",
+        f"{num} micro-batch": num > 1,
+    }
+    if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
+        return (
+            f"pp={strategy.pp} with {' and '.join(missing)} has no formula to predict from; "
+            f"brimful simulate traces it, device by device of the row"
+        )
+    return ""
 
 
 def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:

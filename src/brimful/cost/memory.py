@@ -66,6 +66,7 @@ class StepMemory(NamedTuple):
         items: [items], bytes above parameters and state at the peak of forward and backward.
         run: Where that peak lies, in words.
         drawn: Of the largest parameter, where shards are drawn whole while loading.
+        room: Of what stays from the first step on to receive messages in.
     """
 
     states: States
@@ -74,6 +75,7 @@ class StepMemory(NamedTuple):
     items: NDArray[np.int64]
     run: str
     drawn: int
+    room: int = 0
 
 
 def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
@@ -206,8 +208,8 @@ def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     Optimizer state is made by the first update, beside parameters and gradients; from then on it
     is there in every forward and backward.
     """
-    held, inside = memory.states, int(memory.items.sum()) + memory.blas
-    beside = held.loaded + held.gradients + memory.blas
+    held, kept = memory.states, memory.blas + memory.room
+    inside, beside = int(memory.items.sum()) + kept, held.loaded + held.gradients + kept
     first = max(
         (held.loaded + inside, memory.run), (beside + memory.updates.first_peak, "optimizer")
     )
@@ -249,6 +251,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
     at_peak[ITEM_NAMES.index(BUFFERS)] += held.constants
     at_peak[ITEM_NAMES.index(OPTIMIZER_STATE)] += held.optimizer_state
     at_peak[ITEM_NAMES.index(WORKSPACES)] += memory.blas
+    at_peak[ITEM_NAMES.index(TRANSIENTS)] += memory.room
     at_peak[ITEM_NAMES.index(REFERENCE)] += held.reference
     return tuple(
         MemoryItem(

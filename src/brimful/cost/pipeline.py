@@ -66,7 +66,7 @@ def pipeline_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) ->
     """
     micro = np.asarray(shape.num_micro_batches) * (times.forward_s + times.backward_s)
     return np.asarray(
-        micro + bubble_seconds(schedule, shape, times) + _message_seconds(schedule, shape, times)
+        micro + bubble_seconds(schedule, shape, times) + message_seconds(schedule, shape, times)
     )
 
 
@@ -91,7 +91,7 @@ def bubble_share(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Arr
     return bubble_seconds(schedule, shape, silent) / total
 
 
-def _message_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Array:
+def message_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) -> Array:
     """Return what messages add that kernels do not hide.
 
     GPipe and interleaved stages have work at hand while a message travels: each of the v p - 1 hops

@@ -67,9 +67,14 @@ def piece_bytes(job: Job, family: Family) -> Array:
         job: What is trained.
         family: The strategies.
     """
+    return part_pieces(job, family, trained_parts(job, family.tp))
+
+
+def part_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
+    """Return the same of these parts: a block, and what is gathered in no block."""
     num_shards = family_shards(family)
     sizes = np.zeros((NUM_PIECES, len(num_shards)))
-    block, rest = trained_parts(job, family.tp)
+    block, rest = parts
     for first, part in ((Piece.BLOCK_CAST, block), (Piece.REST_CAST, rest)):
         sizes[first : first + 6] = _part_bytes(job, part, num_shards)
     sizes[ROWS] = row_bytes(job, family)[:, None]

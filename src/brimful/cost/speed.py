@@ -59,7 +59,10 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
 
     However the work is shared out, it is that of one device doing all of it.
     """
-    alone = msgspec.structs.replace(strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1)
+    alone = msgspec.structs.replace(
+        strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1, pp_schedule="1f1b",
+        stages_per_device=1, stage_blocks=(),
+    )  # fmt: skip
     family = family_of(job, alone)
     profile = profile_for(job, strategy.attention, cluster.device, family)
     work = family_work(job, profile, family, moved_by_update=0.0)

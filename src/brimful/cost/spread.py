@@ -131,6 +131,63 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     return found
 
 
+def pipelined_additions(
+    runs: tuple[Run, ...], way: Way, *, is_gathered: bool, is_first: bool
+) -> list[Additions]:
+    """List what FSDP2 adds to each run of a pipeline's stage, of one phase.
+
+    What backward has gathered stays until the step's last micro-batch, and so do whole gradients;
+    ZeRO-3's forward lets go of a block behind it, whoever gathered it. What is in no block is
+    gathered once a step.
+
+    Args:
+        runs: All of one phase.
+        way: How devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
+        is_gathered: Whether the blocks are there when the phase begins.
+        is_first: Whether it is the first of its phase in the step.
+    """
+    way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
+    found = []
+    for index, run in enumerate(runs):
+        at = _neighbours(runs, index)
+        if run.phase == "forward":
+            before, behind = _forward_in_row(run, at, way, is_gathered=is_gathered)
+            rest = _GATHER_REST if at.begins and is_first else ()
+            found.append(Additions((*rest, *before), behind))
+        else:
+            found.append(Additions(*_backward_in_row(run, at, way, is_gathered=is_gathered)))
+    return found
+
+
+def _forward_in_row(
+    run: Run, at: "_Neighbours", way: Way, *, is_gathered: bool
+) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+    if not is_block(run):
+        return (), ()
+    frees: tuple[Signed, ...] = ((_GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
+    if is_gathered:
+        return (), frees
+    rest: tuple[Signed, ...] = ((_GO, Piece.REST),) if way.is_first else ()
+    previous = rest if at.first_block else ((_GO, Piece.BLOCK),)
+    before = (*_GATHER, (_COME, Piece.BLOCK), *previous)
+    return before, (*frees, (_GO, Piece.BLOCK)) if at.last_block else frees
+
+
+def _backward_in_row(
+    run: Run, at: "_Neighbours", way: Way, *, is_gathered: bool
+) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+    before: tuple[Signed, ...] = _GATHER if at.begins and not is_gathered else ()
+    behind: tuple[Signed, ...] = ()
+    if is_block(run):
+        if not is_gathered:
+            ahead = () if at.last_block else _GATHER
+            before = (*before, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
+        behind = _hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+    elif at.ends:
+        behind = _hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
+    return before, behind
+
+
 class _Neighbours(NamedTuple):
     """Where a run stands in its phase."""
 
@@ -253,7 +310,7 @@ def _spread(key: str, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[R
             for run, more in zip(runs, _additions(key, runs, way), strict=True)
         ]
     renamed = tuple(Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs))
-    return _replaced(profile, kinds, tuple(works)), renamed
+    return replaced(profile, kinds, tuple(works)), renamed
 
 
 def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -261,7 +318,7 @@ def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
     added = sharded_additions(runs, way)
     if "cpu" not in key.split("."):
         return added
-    return [Additions(_with_copies(more.before), _with_copies(more.behind)) for more in added]
+    return [Additions(with_copies(more.before), with_copies(more.behind)) for more in added]
 
 
 _COPIED = {
@@ -274,7 +331,7 @@ _COPIED_BUFFER = {
 }
 
 
-def _with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
+def with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
     """Let what gloo takes for itself come and go: see ``pretend/cpu_collectives.py``.
 
     While all shards come into their buffer, a second one; while a buffer of gradients is reduced
@@ -297,8 +354,8 @@ def _gathered_kinds(key: str) -> tuple[EventKind, ...]:
 
 
 def _with_negated(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
-    negated = [EventKind(_negated(kind.terms), kind.item, kind.origin) for kind in own]
-    return (*own, *negated, *_piece_kinds())
+    negated = [EventKind(negated_terms(kind.terms), kind.item, kind.origin) for kind in own]
+    return (*own, *negated, *piece_kinds())
 
 
 def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
@@ -321,7 +378,8 @@ def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
     )
 
 
-def _replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]) -> Profile:
+def replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]) -> Profile:
+    """Return a profile with other kinds and works, and without variants."""
     return Profile(
         schema=profile.schema,
         key=profile.key,
@@ -333,23 +391,30 @@ def _replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work,
     )
 
 
-def _negated(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+def negated_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return a formula with all signs turned."""
     return tuple(Term(term.factors, -term.coefficient) for term in terms)
 
 
-def _piece_kinds() -> Iterator[EventKind]:
+def piece_kinds() -> Iterator[EventKind]:
+    """Yield the kinds of all pieces coming, then going; their sizes are no formulas."""
     for _sign in (_COME, _GO):
         for piece in Piece:
             yield EventKind((), ITEM_NAMES.index(_ITEMS.get(piece, GRADIENTS)), "")
 
 
+def signed_pieces(base: int, signed: tuple[Signed, ...]) -> tuple[int, ...]:
+    """Return the events of pieces, whose kinds begin at ``base``."""
+    return tuple(base + piece + NUM_PIECES * (sign < 0) for sign, piece in signed)
+
+
 def _worked(work: Work, base: int, more: Additions) -> Work:
-    before = tuple(base + piece + NUM_PIECES * (sign < 0) for sign, piece in more.before)
-    behind = tuple(base + piece + NUM_PIECES * (sign < 0) for sign, piece in more.behind)
-    return _with_events(work, (*before, *work.events, *behind))
+    before, behind = (signed_pieces(base, signed) for signed in (more.before, more.behind))
+    return with_events(work, (*before, *work.events, *behind))
 
 
-def _with_events(work: Work, events: tuple[int, ...]) -> Work:
+def with_events(work: Work, events: tuple[int, ...]) -> Work:
+    """Return a work with other events."""
     return Work(events, work.matrix_flops, work.attention_flops, work.moved_bytes, work.num_ops)
 
 
@@ -372,7 +437,7 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
             if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
                 at_once = is_block(run) or not (is_chunked or way.tied)
                 (events if at_once else waiting).append(num + event)
-        yield _with_events(work, (*events, *(waiting if index == last else ())))
+        yield with_events(work, (*events, *(waiting if index == last else ())))
 
 
 def _grows(kind: EventKind) -> bool:

@@ -114,7 +114,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     """
     recipe, shards = trained_recipe(job), family_shards(family)
     whole = holds_everything(family)
-    held = _held(trained_shapes(job, family.tp), shards, whole=whole)
+    held = held_numbers(trained_shapes(job, family.tp), shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
     return States(
@@ -136,11 +136,11 @@ def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:
     num_bytes, base = frozen_bytes(job).parameters, quantized_base(job)
     if base is None:
         every = parameter_shapes(job.model)
-        share: Bytes = _held(every, shards, whole=whole) / parameter_count(job.model).total
+        share: Bytes = held_numbers(every, shards, whole=whole) / parameter_count(job.model).total
         return share * num_bytes
     plain, packed = (sum(map(prod, shapes)) for shapes in base)
-    share = _held(base.plain, shards, whole=whole) / plain
-    return share * (num_bytes - packed) + _held(base.packed, shards, whole=whole)
+    share = held_numbers(base.plain, shards, whole=whole) / plain
+    return share * (num_bytes - packed) + held_numbers(base.packed, shards, whole=whole)
 
 
 def drawn_bytes(job: Job, family: Family) -> Bytes:
@@ -163,7 +163,7 @@ def holds_everything(family: Family) -> bool:
     return family.zero in {0, 1}
 
 
-def _held(shapes: Sequence[Shape], shards: Bytes, *, whole: bool) -> Bytes:
+def held_numbers(shapes: Sequence[Shape], shards: Bytes, *, whole: bool) -> Bytes:
     """Count the numbers that one device holds of parameters: [strategies]."""
     if whole:
         return np.full_like(shards, sum(map(prod, shapes)))

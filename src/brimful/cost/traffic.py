@@ -56,10 +56,10 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
     for part, times, twice in ((block, job.model.num_layers, again), (rest, 1, False)):
         if family.gathers:
-            gathers = gathers + times * (1 + twice) * _gather_seconds(
+            gathers = gathers + times * (1 + twice) * gather_seconds(
                 job, part, family, shards, cluster
             )
-        reduces = reduces + times * _reduce_seconds(job, part, family, shards, cluster)
+        reduces = reduces + times * reduce_seconds(job, part, family, shards, cluster)
     sent = _sent_seconds(job, family, cluster)
     if family.accumulate == "reduce-each":
         return Traffic(gathers + reduces, sent * np.ones_like(shards))
@@ -78,14 +78,15 @@ def with_traffic(seconds: StepSeconds, traffic: Array, waited: Array) -> StepSec
     return seconds._replace(exposed_s=overlapped_seconds(alone + waited, traffic) - alone)
 
 
-def _gather_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
+def gather_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
+    """Return the seconds of gathering the parameters of a part once: [strategies]."""
     num_bytes = padded(part.every, shards) * computed_bytes(job.precision)
     num_bytes += padded(part.packed, shards)
     return collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
 
 
-def _reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
-    """Reduce to shards, then among replicas; or all at once where gradients stay whole."""
+def reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
+    """Return those of its gradients: to shards, then among replicas; or all at once, whole."""
     element = RECIPES[job.precision].gradient
     if not family.gathers:
         whole = padded(part.trained, np.ones_like(shards)) * element

@@ -214,12 +214,17 @@ def _batch_words(job: Job) -> str:
 
 
 def spread_words(strategy: Strategy) -> str:
-    """Name the stage of ZeRO and its shards: ``3 x 8``, ``2 x 4 hold tp 2``, ``0`` for DDP."""
+    """Name the stage of ZeRO and its shards: ``3 x 8``, ``2 x 4 hold tp 2``, ``0`` for DDP.
+
+    Of a pipeline its order of work too, but for 1F1B, and its stages: ``0 pp 4 interleaved 2``.
+    """
     shards = f" x {strategy.dp_shard}" if strategy.zero else ""
     hold = " hold" if strategy.accumulate == "hold" else ""
     cut = f" tp {strategy.tp}" if strategy.tp > 1 else ""
     parted = f" ep {strategy.ep}" if strategy.ep > 1 else ""
-    row = f" pp {strategy.pp}" if strategy.pp > 1 else ""
+    order = "" if strategy.pp_schedule == "1f1b" else f" {strategy.pp_schedule}"
+    several = f" {strategy.stages_per_device}" if strategy.stages_per_device > 1 else ""
+    row = f" pp {strategy.pp}{order}{several}" if strategy.pp > 1 else ""
     return f"{strategy.zero}{shards}{hold}{cut}{parted}{row}"
 
 

@@ -70,6 +70,8 @@ def _values(job: Job, strategy: Strategy) -> Iterator[tuple[str, Any]]:
     yield from (("micro_batch", n) for n in _neighbours(job, strategy))
     if strategy.dp_shard > 1:
         yield from (("zero", stage) for stage in range(4))
+    if strategy.pp > 1:
+        yield from (("pp_schedule", order) for order in ("1f1b", "gpipe"))
     if job.global_batch > strategy.micro_batch * strategy.dp_replicate * strategy.dp_shard:
         yield from (("accumulate", name) for name in ("reduce-each", "hold") if strategy.zero)
 

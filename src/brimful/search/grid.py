@@ -31,7 +31,7 @@ from brimful.cost.update import Update
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.search.table import Table
+from brimful.search.table import ORDERS, Table
 from brimful.strategy import Attention
 
 Array = NDArray[np.float64]
@@ -120,6 +120,9 @@ def evaluate(search: Search, grid: Grid) -> Table:
         tp=np.full(peak.size, one.tp),
         num_data_parallel=np.full(peak.size, one.num_data_parallel),
         holds=np.full(peak.size, one.accumulate == "hold"),
+        pp=np.ones(peak.size, dtype=np.int64),
+        schedule=np.full(peak.size, ORDERS.index("1f1b")),
+        stages=np.ones(peak.size, dtype=np.int64),
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
         fits=peak.reshape(-1) <= allocatable_bytes(search.cluster.device),

@@ -243,16 +243,22 @@ def _move(end: Point, switch: str, owner: Owner, fields: tuple[str, ...]) -> Mov
     return Move(switch, owner, changes if owner == "job" else {}, {} if owner == "job" else changes)
 
 
+_OF_ROWS = ("pp_schedule", "stages_per_device", "stage_blocks", "accumulate")
+"""What a pipeline does not run without, or only so."""
+
+
 def _many_devices(end: Strategy) -> Iterator[Move]:
     """Cut the model first, where it is; then shard one state after another."""
     whole = {"tp": end.tp, "pp": end.pp, "dp_replicate": end.dp_replicate * end.dp_shard}
+    if end.pp > 1:
+        whole |= {field: getattr(end, field) for field in _OF_ROWS}
     yield Move("model parallel", "planner", {}, whole)
     cut = {**whole, "dp_replicate": end.dp_replicate, "dp_shard": end.dp_shard}
     if not end.zero and end.dp_shard > 1:
         yield Move("data parallel", "planner", {}, cut)
     for stage in range(1, end.zero + 1):
         yield Move(f"zero={stage}", "planner", {}, {**cut, "zero": stage})
-    if end.accumulate != "reduce-each":
+    if end.accumulate != "reduce-each" and end.pp == 1:
         yield Move("accumulation", "planner", {}, {"accumulate": end.accumulate})
 
 
@@ -377,7 +383,7 @@ def _fields(value: msgspec.Struct) -> dict[str, Any]:
 def _spell(field: str, value: Any) -> str:
     if field == "adapter":
         return f"r={value.rank} base={value.base}" if value is not None else ""
-    named = field in {"zero", "dp_replicate", "dp_shard", "tp", "pp"}
+    named = field in {"zero", "dp_replicate", "dp_shard", "tp", "pp", "stages_per_device"}
     return f"{field}={value}" if named else str(value)
 
 

@@ -1,5 +1,9 @@
-"""Finding the fastest strategy that fits: every strategy is evaluated, none is guessed away."""
+"""Finding the fastest strategy that fits: none is guessed away.
 
+Every strategy without a pipeline is evaluated, and every pipeline that could be better (``rows``).
+"""
+
+import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -8,14 +12,24 @@ import numpy as np
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.formula import check_formula
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
 from brimful.search.record import Considered, SearchRecord
-from brimful.search.space import Pins, grids, pinned_strategy
-from brimful.search.table import Objective, Table, rank, strategy_at
+from brimful.search.rows import Bar, Found, Rows, place_of
+from brimful.search.space import Pins, asks_for_row, grids, pinned_strategy, possible
+from brimful.search.table import (
+    Objective,
+    Table,
+    columns_of,
+    empty_table,
+    joined,
+    rank,
+    strategy_at,
+)
 from brimful.strategy import Attention, Strategy
 
 
@@ -61,10 +75,18 @@ def solve(  # noqa: PLR0913 - what is searched, and how
     """
     num_devices = cluster.num_devices
     check_formula(job, pinned_strategy(pins, attention, num_devices), cluster.device)
+    every = (pins, *also)
+    alone = [each for each in every if not asks_for_row(each)]
     space = chain.from_iterable(
-        grids(job, each, attention=attention, cluster=cluster) for each in (pins, *also)
+        grids(job, each, attention=attention, cluster=cluster) for each in alone
     )
-    table = tabulate(job, cluster, attention, space)
+    table = tabulate(job, cluster, attention, space) if alone else empty_table()
+    for each in every:
+        rows = Rows(job, cluster, attention, each)
+        found = rows.search(_bar(table, objective), objective=objective)
+        table = joined([table, _table_of(found, job, cluster)])
+    if not len(table.peak_bytes):
+        raise _nothing_runs(job, every, attention, num_devices)
     order = rank(table, objective=objective)
     reference = pins.reference or "none"
     best = strategy_at(job, table, int(order[0]), attention, reference)
@@ -87,8 +109,44 @@ def solve(  # noqa: PLR0913 - what is searched, and how
     )
 
 
+def _bar(table: Table, objective: Objective) -> Bar:
+    """Return what a pipeline has to be as good as; where times are unknown any may be."""
+    if not len(table.peak_bytes) or not table.fits.any():
+        return Bar(math.inf, min(table.peak_bytes, default=math.inf))
+    best = int(rank(table, objective=objective)[0])
+    if np.isnan(table.step_s[best]):
+        return Bar(-math.inf, table.peak_bytes[best])
+    return Bar(place_of(table.step_s[best]), table.peak_bytes[best])
+
+
+def _table_of(found: Sequence[Found], job: Job, cluster: Cluster) -> Table:
+    if not found:
+        return empty_table()
+    peaks = np.array([each.peak_bytes for each in found])
+    return Table(
+        **columns_of([each.strategy for each in found], num_layers=job.model.num_layers),
+        peak_bytes=peaks,
+        step_s=np.array([each.step_s for each in found]),
+        fits=peaks <= allocatable_bytes(cluster.device),
+    )
+
+
+def _nothing_runs(
+    job: Job, every: Sequence[Pins], attention: Attention, num_devices: int
+) -> InputError | UnsupportedError:
+    """Say why no strategy has what the user fixed."""
+    try:
+        possible(job, every, num_devices)
+    except (InputError, UnsupportedError) as error:
+        return error
+    return UnsupportedError(
+        f"no pipeline of {num_devices} devices has what was fixed and a formula; brimful simulate "
+        f"traces one, with attention={attention} and the rest given in full"
+    )
+
+
 def tabulate(job: Job, cluster: Cluster, attention: Attention, space: Iterable[Grid]) -> Table:
     """Predict peak and step time of every strategy."""
     search = Search(job, cluster, attention, held={}, levels={})
     columns = [evaluate(search, grid) for grid in space]
-    return Table(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    return joined(columns)

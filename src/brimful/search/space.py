@@ -14,6 +14,7 @@ from brimful.cost.programs import program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
+from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
 from brimful.strategy import (
     Accumulate,
@@ -24,6 +25,7 @@ from brimful.strategy import (
     Zero,
     check_spread,
     check_strategy,
+    default_accumulate,
     num_checkpointed,
     placed,
     recompute_of,
@@ -48,6 +50,8 @@ class Pins(NamedTuple):
         accumulate: What happens to gradients between micro-batches.
         tp: Devices that share every matrix.
         pp: Stages of a pipeline.
+        pp_schedule: The order of work in a pipeline.
+        stages_per_device: Stages on each device of one.
         reference: Where a preference task's reference model is; not searched, None is ``none``.
     """
 
@@ -60,7 +64,14 @@ class Pins(NamedTuple):
     accumulate: Accumulate | None = None
     tp: int | None = None
     pp: int | None = None
+    pp_schedule: Schedule | None = None
+    stages_per_device: int | None = None
     reference: Reference | None = None
+
+
+def asks_for_row(pins: Pins) -> bool:
+    """Whether only pipelines have what the user fixed."""
+    return (pins.pp or 1) > 1 or bool(pins.pp_schedule or pins.stages_per_device)
 
 
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
@@ -297,12 +308,18 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         ),
         loss_chunks=1 if pins.loss_chunks is None else pins.loss_chunks,
         attention=attention,
-        accumulate=pins.accumulate or "reduce-each",
+        accumulate=pins.accumulate or default_accumulate("torch", 0, pins.pp or 1),
         tp=pins.tp or 1,
         pp=pins.pp or 1,
+        pp_schedule=pins.pp_schedule or "1f1b",
+        stages_per_device=pins.stages_per_device or _stages_of(pins.pp_schedule),
         reference=pins.reference or "none",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
+
+
+def _stages_of(schedule: Schedule | None) -> int:
+    return 1 if schedule is None or schedule in ONE_STAGE else 2
 
 
 class _Degrees(TypedDict):

@@ -1,17 +1,32 @@
 """The table of a search: one row per strategy, in columns, and its order."""
 
-from typing import Literal, NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.job import Job
-from brimful.strategy import Attention, Reference, Strategy, Zero, spell_checkpointing
+from brimful.pipeline_split import Schedule
+from brimful.strategy import (
+    Attention,
+    Reference,
+    Strategy,
+    Zero,
+    data_parallel,
+    is_selective,
+    num_checkpointed,
+    spell_checkpointing,
+)
 
 Objective = Literal["time", "cost", "memory"]
 """What to make least; on given devices the fastest is the cheapest."""
 TIE = 0.005
 """Predicted times closer than this share are the same; the smaller peak then wins."""
+
+
+ORDERS: tuple[Schedule, ...] = get_args(Schedule)
+"""Every order of work of a pipeline, by number; where there is none it is 1F1B."""
 
 
 class Table(NamedTuple):
@@ -27,6 +42,9 @@ class Table(NamedTuple):
         tp: [strategies], devices that share every matrix.
         num_data_parallel: [strategies], devices, or groups of them, that see different samples.
         holds: [strategies], whether whole gradients are held until the last micro-batch.
+        pp: [strategies], devices in a row.
+        schedule: [strategies], their order of work, by its place in ``ORDERS``.
+        stages: [strategies], stages on each device.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
         fits: [strategies].
@@ -41,9 +59,53 @@ class Table(NamedTuple):
     tp: NDArray[np.int64]
     num_data_parallel: NDArray[np.int64]
     holds: NDArray[np.bool_]
+    pp: NDArray[np.int64]
+    schedule: NDArray[np.int64]
+    stages: NDArray[np.int64]
     peak_bytes: NDArray[np.float64]
     step_s: NDArray[np.float64]
     fits: NDArray[np.bool_]
+
+
+_NAMES = Table._fields
+
+
+def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, NDArray[Any]]:
+    """Return the columns of a table that say which strategies there are.
+
+    Args:
+        strategies: One per row.
+        num_layers: Blocks of the model.
+    """
+    return {
+        "micro_batch": np.array([s.micro_batch for s in strategies]),
+        "loss_chunks": np.array([s.loss_chunks for s in strategies]),
+        "num_blocks": np.array([num_checkpointed(s, num_layers=num_layers) for s in strategies]),
+        "selective": np.array([is_selective(s) for s in strategies]),
+        "zero": np.array([s.zero for s in strategies]),
+        "num_shards": np.array([s.dp_shard for s in strategies]),
+        "tp": np.array([s.tp for s in strategies]),
+        "num_data_parallel": np.array([data_parallel(s) for s in strategies]),
+        "holds": np.array([s.accumulate == "hold" for s in strategies]),
+        "pp": np.array([s.pp for s in strategies]),
+        "schedule": np.array([ORDERS.index(s.pp_schedule) for s in strategies]),
+        "stages": np.array([s.stages_per_device for s in strategies]),
+    }
+
+
+def empty_table() -> Table:
+    """Return a table without rows."""
+    flags = {"selective", "holds", "fits"}
+    real = {"peak_bytes", "step_s"}
+    kinds = [np.bool_ if n in flags else np.float64 if n in real else np.int64 for n in _NAMES]
+    columns: list[NDArray[Any]] = [np.array([], dtype=kind) for kind in kinds]
+    return Table(*columns)
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Return the rows of several tables."""
+    columns: Iterable[NDArray[Any]] = map(np.concatenate, zip(*tables, strict=True))
+    return Table(*columns)
 
 
 def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:
@@ -74,8 +136,8 @@ def _by_work(table: Table) -> NDArray[np.float64]:
     """
     whole = np.where(table.selective, 0, table.num_blocks)
     keys = np.stack([
-        whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.tp, table.zero,
-        ~table.holds, table.num_shards,
+        whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.pp, table.tp,
+        table.zero, ~table.holds, table.num_shards, table.schedule, table.stages,
     ])  # fmt: skip
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
@@ -118,6 +180,9 @@ def strategy_at(
         dp_replicate=int(table.num_data_parallel[row] // table.num_shards[row]),
         dp_shard=int(table.num_shards[row]),
         tp=int(table.tp[row]),
+        pp=int(table.pp[row]),
+        pp_schedule=ORDERS[int(table.schedule[row])],
+        stages_per_device=int(table.stages[row]),
         accumulate="hold" if table.holds[row] else "reduce-each",
         reference=reference,
     )

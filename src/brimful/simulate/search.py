@@ -21,15 +21,13 @@ from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.explain import Shortfall, record
 from brimful.search.solve import Solution
 from brimful.search.space import Pins, micro_batches, pinned_strategy
-from brimful.search.table import Objective, Table, rank
+from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.simulate.attempt import Attempt, attempt
 from brimful.strategy import (
     Attention,
     Strategy,
     check_strategy,
     data_parallel,
-    is_selective,
-    num_checkpointed,
     spell_checkpointing,
 )
 
@@ -253,15 +251,7 @@ def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
     num_layers = job.model.num_layers
     strategies = [done.strategy for done in attempts]
     return Table(
-        micro_batch=np.array([s.micro_batch for s in strategies]),
-        loss_chunks=np.array([s.loss_chunks for s in strategies]),
-        num_blocks=np.array([num_checkpointed(s, num_layers=num_layers) for s in strategies]),
-        selective=np.array([is_selective(s) for s in strategies]),
-        zero=np.array([s.zero for s in strategies]),
-        num_shards=np.array([s.dp_shard for s in strategies]),
-        tp=np.array([s.tp for s in strategies]),
-        num_data_parallel=np.array([data_parallel(s) for s in strategies]),
-        holds=np.array([s.accumulate == "hold" for s in strategies]),
+        **columns_of(strategies, num_layers=num_layers),
         peak_bytes=np.array([float(done.peak_bytes) for done in attempts]),
         step_s=np.array([np.nan if a.step_s is None else a.step_s for a in attempts]),
         fits=np.array([not done.short_bytes for done in attempts]),

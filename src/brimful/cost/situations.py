@@ -1,0 +1,168 @@
+"""When in a step a device of a pipeline may be at its fullest: what it holds as each work begins.
+
+Of the works of one kind those that begin with more of everything are the fullest, so that a few
+situations stand for a step of any length. Knows orders (``pipeline_orders.py``) and no bytes.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.pipeline_orders import Row, order_of
+from brimful.cost.stage_runs import REDUCES, Act, Phase
+from brimful.pipeline_split import LOOPED, Schedule
+from brimful.strategy import Zero
+
+_ROUNDS = 3
+"""Rounds of micro-batches after which a schedule repeats itself: warming up, and two in turn."""
+
+
+class Situation(NamedTuple):
+    """What a device holds when a work begins; tuples have one value per stage of the device.
+
+    Attributes:
+        chunk: The stage that works, among the device's.
+        act: What it does.
+        in_flight: Micro-batches whose activations are kept; a backward's own is among them.
+        gathered: Whether the stage's blocks are whole.
+        begun: Whether what is in no block has been gathered.
+        made: Whether the stage has whole gradients.
+        reduced: Whether it has shards of them instead.
+        num_sent: Messages that live although they were sent.
+    """
+
+    chunk: int
+    act: Act
+    in_flight: tuple[int, ...]
+    gathered: tuple[bool, ...]
+    begun: tuple[bool, ...]
+    made: tuple[bool, ...]
+    reduced: tuple[bool, ...]
+    num_sent: int
+
+
+@cache
+def situations(
+    schedule: Schedule, row: Row, device: int, zero: Zero, *, keeps_waited: bool
+) -> tuple[Situation, ...]:
+    """List the situations of a device's step that no other one contains.
+
+    Args:
+        schedule: The order of work; without split backwards.
+        row: The shape of the pipeline.
+        device: Which one.
+        zero: Which states are sharded.
+        keeps_waited: Whether what was sent lives as long as its work (gloo), and not only until
+            that was waited for (NCCL).
+    """
+    short = _shortened(schedule, row)
+    found: dict[Situation, list[tuple[int, ...]]] = {}
+    for one in _walk(schedule, short, device, zero, keeps_waited=keeps_waited):
+        is_late = all(x or y for x, y in zip(one.made, one.reduced, strict=True))
+        later = (row.num_micro_batches - short.num_micro_batches) * is_late
+        sent = one.num_sent + later * _sends(schedule, row, device)
+        kind = one._replace(in_flight=(), num_sent=0)
+        found.setdefault(kind, []).append((*one.in_flight, sent))
+    return tuple(
+        kind._replace(in_flight=most[:-1], num_sent=most[-1])
+        for kind, held in found.items()
+        for most in _largest(held)
+    )
+
+
+@cache
+def multiples(every: tuple[Situation, ...]) -> NDArray[np.float64]:
+    """Count what is there in each situation: messages, then five things of every stage.
+
+    Returns:
+        [situations, 1 + 5 x stages]: micro-batches in flight, then flags in the order of the value.
+    """
+    return np.array([
+        [now.num_sent, *chain.from_iterable(zip(*now[2:7], strict=True))] for now in every
+    ], dtype=np.float64)  # fmt: skip
+
+
+def _shortened(schedule: Schedule, row: Row) -> Row:
+    """Return a shorter step in which a device is as full."""
+    micro, devices = row.num_micro_batches, row.devices
+    if schedule == "gpipe" or (schedule in LOOPED and micro % devices):
+        return row
+    return row._replace(num_micro_batches=min(micro, _ROUNDS * devices))
+
+
+def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return those that are not within another one."""
+    every = set(held)
+    return [
+        one for one in every
+        if not any(one != other and all(a <= b for a, b in zip(one, other, strict=True))
+                   for other in every)
+    ]  # fmt: skip
+
+
+def _walk(
+    schedule: Schedule, row: Row, device: int, zero: Zero, *, keeps_waited: bool
+) -> Iterable[Situation]:
+    num, is_sharded = row.chunks, zero in {2, 3}
+    in_flight, gathered = [0] * num, [False] * num
+    begun, made, reduced = ([False] * num for _ in range(3))
+    num_sent, left = 0, [row.num_micro_batches] * num
+
+    def now(chunk: int, act: Act) -> Situation:
+        flags = (tuple(gathered), tuple(begun), tuple(made), tuple(reduced))
+        return Situation(chunk, act, tuple(in_flight), *flags, num_sent)
+
+    for operation in order_of(schedule, row, device):
+        chunk, is_forward = operation.chunk, operation.kind == "forward"
+        first = is_sharded and not begun[chunk] if is_forward else not made[chunk]
+        phase: Phase = "forward" if is_forward else "backward"
+        yield now(chunk, Act(phase, not is_sharded or gathered[chunk], first))
+        in_flight[chunk] += 1 if is_forward else -1
+        gathered[chunk] = is_sharded and (not is_forward or zero == 2)  # noqa: PLR2004 - ZeRO-2
+        begun[chunk] = is_sharded
+        made[chunk] = made[chunk] or not is_forward
+        if is_forward:
+            continue
+        num_sent = _sent(schedule, row, (device, chunk), num_sent)
+        left[chunk] -= 1
+        done = row.num_micro_batches - left[chunk]
+        if keeps_waited and device < row.devices - 1 and schedule not in LOOPED:
+            num_sent += _kept_by_work(schedule, row, device, done)
+        if is_sharded and not left[chunk]:
+            yield now(chunk, REDUCES)
+            gathered[chunk] = begun[chunk] = made[chunk] = False
+            reduced[chunk] = True
+
+
+def _sent(schedule: Schedule, row: Row, place: tuple[int, int], before: int) -> int:
+    """Count what was sent and lives behind a backward of a device's stage.
+
+    1F1B keeps the gradient that it sends until it sends the next one; GPipe waits for all at the
+    end; interleaved stages wait at the end for all that they ever sent, results too.
+    """
+    device, chunk = place
+    goes_back = device > 0 or chunk > 0
+    went_on = device < row.devices - 1 or chunk < row.chunks - 1
+    if schedule == "1f1b":
+        return int(goes_back)
+    return before + goes_back + (went_on and schedule in LOOPED)
+
+
+def _kept_by_work(schedule: Schedule, row: Row, device: int, done: int) -> bool:
+    """Whether a finished send keeps the result of a micro-batch that went backward meanwhile.
+
+    GPipe has the works of all forwards until the end, 1F1B that of the last but one of warming up.
+    """
+    warm = min(row.num_micro_batches, row.devices - device)
+    return schedule == "gpipe" or done >= warm - 1
+
+
+def _sends(schedule: Schedule, row: Row, device: int) -> int:
+    """Count what of a micro-batch lives on behind its backwards."""
+    if schedule not in LOOPED:
+        return 0
+    return sum(_sent(schedule, row, (device, chunk), 0) for chunk in range(row.chunks))

@@ -1,0 +1,519 @@
+"""Peak memory of the devices of a pipeline, each with its own stages.
+
+A device holds parameters, optimizer state and room for messages; between two works what its
+micro-batches in flight keep, gathered parameters and whole gradients (``situations.py``); within a
+work what that one allocates (``stage_runs.py``). The peak is the highest of these sums.
+
+Known error: what torch keeps between two works beside that, a few numbers per micro-batch.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.embedding import embedding_workspace
+from brimful.cost.family import Family, body_of, family_dimensions, family_of, family_tokens
+from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
+from brimful.cost.pipeline_orders import Row
+from brimful.cost.profiles import Group
+from brimful.cost.programs import HALF, program_of
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.shards import computed_bytes, part_pieces
+from brimful.cost.situations import Situation, multiples, situations
+from brimful.cost.spread import Piece, Way, has_pieces, with_pieces
+from brimful.cost.stage_runs import (
+    REDUCES,
+    Act,
+    Ends,
+    Part,
+    StageRuns,
+    message_element,
+    message_factors,
+    stage_runs,
+)
+from brimful.cost.states import States, held_numbers, updated_shapes
+from brimful.cost.trained import Part as Shapes
+from brimful.cost.trained import (
+    frozen_element,
+    stage_shapes,
+    trained_parts,
+    trained_recipe,
+    untied_job,
+)
+from brimful.cost.trajectory import follow, kinds_bytes
+from brimful.cost.update import Update, update_of
+from brimful.hardware.cluster import Device
+from brimful.job import Job
+from brimful.models.config import layout_of
+from brimful.models.layout import all_parameters
+from brimful.pipeline_split import ONE_STAGE, Split, blocks_of_stages, stages_of_device
+from brimful.rungs import (
+    GATHERED,
+    GRADIENTS,
+    ITEM_NAMES,
+    REDUCED,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+    WORKSPACES,
+)
+from brimful.strategy import Strategy, num_checkpointed, num_micro_batches, split_of
+
+Array = NDArray[np.float64]
+Known = TypeVar("Known")
+_ROWS = len(ITEM_NAMES)
+_TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
+    ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
+)
+_TOKEN_BYTES = 16
+"""Of a token: input and label, int64."""
+
+
+class Stage(NamedTuple):
+    """One piece of the model.
+
+    Attributes:
+        ends: Which of the model's it has.
+        num_blocks: How many.
+        num_checkpointed: Of them.
+    """
+
+    ends: Ends
+    num_blocks: int
+    num_checkpointed: int
+
+
+class Site(NamedTuple):
+    """What is trained, how, and on what.
+
+    Attributes:
+        job: What is trained; its head is a weight of its own.
+        strategy: How.
+        device: On what.
+        family: Of the strategy.
+        key: Of the profile.
+        known: What has been found out of stages, by what it hangs on.
+    """
+
+    job: Job
+    strategy: Strategy
+    device: Device
+    family: Family
+    key: str
+    known: dict[tuple[object, ...], Any]
+
+    def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
+        """Return what is known under a name, or make it: for one job on one kind of device."""
+        family = self.family
+        every = (
+            name, self.key, family.micro_batch, family.loss_chunks, family.zero, family.tp,
+            family.num_data_parallel, self.strategy.dp_shard, *key,
+        )  # fmt: skip
+        if every not in self.known:
+            self.known[every] = make()
+        found: Known = self.known[every]
+        return found
+
+
+class Piecewise(NamedTuple):
+    """What one stage adds to a device's level, in bytes by item: [items] each.
+
+    Attributes:
+        kept: By a micro-batch in flight.
+        gathered: By its blocks where they are whole.
+        begun: By what is in no block, gathered.
+        made: By its whole gradients.
+        reduced: By shards of them.
+        pieces: [pieces, 1], bytes of what sharding adds.
+    """
+
+    kept: Array
+    gathered: Array
+    begun: Array
+    made: Array
+    reduced: Array
+    pieces: Array
+
+    @property
+    def held(self) -> Array:
+        """What there may be several of, in the order of ``multiples``: [5, items]."""
+        return np.stack([self.kept, self.gathered, self.begun, self.made, self.reduced])
+
+
+def site_of(
+    job: Job,
+    strategy: Strategy,
+    device: Device,
+    known: dict[tuple[object, ...], Any] | None = None,
+) -> Site:
+    """Collect what predictions of a pipeline's devices share.
+
+    Args:
+        job: What is trained.
+        strategy: How.
+        device: On what.
+        known: Of other strategies of the same job on the same device.
+    """
+    family = family_of(job, strategy)
+    untied = untied_job(job)
+    program = program_of(
+        untied, strategy.attention, device.kernels, family.recompute,
+        gathers=family.gathers, tp=family.tp,
+    )  # fmt: skip
+    return Site(untied, strategy, device, family, program.key, {} if known is None else known)
+
+
+def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
+    """List the stages of one device of the row.
+
+    Of K checkpointed blocks each device has the first K of its own (``build/checkpointing.py``).
+
+    Args:
+        site: What is trained, and how.
+        place: Of the device, counted from 0.
+    """
+    return stages_of_row(site)[place]
+
+
+def stages_of_row(site: Site) -> tuple[tuple[Stage, ...], ...]:
+    """List the stages of every device of the row."""
+    split, num_layers = split_of(site.strategy), site.job.model.num_layers
+    again = num_checkpointed(site.strategy, num_layers=num_layers)
+    return site.once("row", partial(_stages_of_row, site, split, again), split, again)
+
+
+def _stages_of_row(site: Site, split: Split, again: int) -> tuple[tuple[Stage, ...], ...]:
+    numbers = [len(blocks) for blocks in blocks_of_stages(site.job.model, split)]
+    devices = []
+    for place in range(split.pp):
+        left, found = again, []
+        for index in stages_of_device(split, place):
+            ends = Ends(index == 0, index == split.num_stages - 1)
+            found.append(Stage(ends, numbers[index], min(left, numbers[index])))
+            left -= found[-1].num_checkpointed
+        devices.append(tuple(found))
+    return tuple(devices)
+
+
+def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
+    """Return a device for every kind of device of the row: of those alike the first is fullest."""
+    found: dict[tuple[Stage, ...], int] = {}
+    for place, stages in enumerate(stages_of_row(site)):
+        found.setdefault(stages, place)
+    return found
+
+
+# -- one work --
+
+
+def _part(site: Site, stage: Stage) -> Part:
+    family = site.family
+    way = None
+    if family.is_spread and family.gathers:
+        widens = site.job.precision in HALF
+        way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
+    chunks = _num_chunks(site) if stage.ends.is_last else 1
+    body = body_of(stage.num_checkpointed, stage.num_blocks)
+    key = site.key if stage.num_checkpointed else site.key.removesuffix(".selective")
+    return Part(key, body, chunks, stage.ends, way, stage.num_blocks == 1)
+
+
+def _num_chunks(site: Site) -> int:
+    tokens = family_tokens(site.job, site.family)
+    return -(-tokens // family_dimensions(site.job, site.family).C)
+
+
+def _counts(site: Site, stage: Stage) -> dict[Group, Array]:
+    again = np.array([float(stage.num_checkpointed)])
+    return {
+        "checkpointed": again,
+        "plain": stage.num_blocks - again,
+        "chunk": np.array([float(_num_chunks(site) if stage.ends.is_last else 1)]),
+    }
+
+
+def _sizes(site: Site, found: StageRuns, pieces: Array) -> Array:
+    """Return bytes of every kind by item: [items, kinds, 1]."""
+    profile = found.profile
+    sizes, mine = site.once("kinds", partial(_kinds, site, found), id(profile.kinds))
+    if has_pieces(profile):
+        sizes = with_pieces(sizes, pieces)
+    return np.where(mine, sizes, 0.0)
+
+
+def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the bytes of every kind, and which item each is of: [items, kinds, 1]."""
+    dims = family_dimensions(site.job, site.family)
+    item = np.array([kind.item for kind in found.profile.kinds])
+    mine = item == np.arange(_ROWS)[:, None]
+    return kinds_bytes(found.profile, dims, 1), mine[:, :, None]
+
+
+def message_bytes(site: Site) -> float:
+    """Return the bytes of what one stage hands the next of one micro-batch."""
+    dims = family_dimensions(site.job, site.family)
+    return float(prod(getattr(dims, f) for f in message_factors(site.key)) * _element(site))
+
+
+def _element(site: Site) -> int:
+    return message_element(site.key)
+
+
+def _piecewise(site: Site, stage: Stage) -> Piecewise:
+    pieces, numbers = _pieces(site, stage), _row_of
+    shapes = shapes_of(site, stage)
+    size = _gradient_bytes(site) * sum(map(prod, shapes.every))
+    shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
+    return Piecewise(
+        kept=_kept(site, stage, pieces),
+        gathered=numbers(_GATHERED, stage.num_blocks * pieces[Piece.BLOCK, 0]),
+        begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
+        made=numbers(_GRADIENT, size),
+        reduced=numbers(_GRADIENT, shards),
+        pieces=pieces,
+    )
+
+
+def _row_of(item: int, num_bytes: float) -> Array:
+    rows = np.zeros(_ROWS)
+    rows[item] = num_bytes
+    return rows
+
+
+def _gradient_bytes(site: Site) -> int:
+    """Return the bytes of a whole gradient: held in the type that it is reduced in."""
+    recipe = trained_recipe(site.job)
+    if site.family.gathers and site.job.precision not in HALF:
+        return computed_bytes(site.job.precision)
+    return recipe.gradient
+
+
+def shapes_of(site: Site, stage: Stage) -> Shapes:
+    """Return the shapes of a stage's parameters: all, and those in no block."""
+    ends, tp = stage.ends, site.family.tp
+    return stage_shapes(
+        site.job, stage.num_blocks, is_first=ends.is_first, is_last=ends.is_last, tp=tp
+    )
+
+
+def _pieces(site: Site, stage: Stage) -> Array:
+    """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
+    block, _ = trained_parts(site.job, site.family.tp)
+    rest = shapes_of(site, stage).trained
+    return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
+
+
+def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
+    """Return what a micro-batch keeps from its forward on: [items].
+
+    Room that is dropped within the forward is none of it; a stage's result is, which in fp32 the
+    next block would have kept too.
+    """
+    part = _part(site, stage)._replace(is_single=False)  # of one block first, last, less one middle
+    found = stage_runs(part, Act("forward", is_gathered=True, is_first=False))
+    sizes = _sizes(site, found, np.zeros_like(pieces))
+    kept: Array = follow(found.profile, found.runs, sizes, _counts(site, stage)).end[:, 0]
+    kept = kept.copy()
+    kept[_TRANSIENT] = 0.0
+    if not stage.ends.is_last and _element(site) < FP32_BYTES:
+        kept[_SAVED] += message_bytes(site)
+    return kept
+
+
+class Level(NamedTuple):
+    """A level above what a device holds throughout: [items] bytes, and where it is."""
+
+    items: Array
+    where: str
+
+
+def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
+    """Find the highest level of a device's step: of every situation, and within its work."""
+    adds = [site.once("adds", partial(_piecewise, site, stage), stage) for stage in stages]
+    strategy = site.strategy
+    row = Row(strategy.pp, num_micro_batches(site.job, strategy), strategy.stages_per_device)
+    zero = strategy.zero if site.family.gathers else 0
+    keeps = site.device.kernels == "cpu"
+    every = situations(strategy.pp_schedule, row, place, zero, keeps_waited=keeps)
+    starts = multiples(every) @ np.concatenate([_row_of(_TRANSIENT, message_bytes(site))[None],
+                                                *(add.held for add in adds)])  # fmt: skip
+    totals = starts.sum(1)
+    fullest_of: dict[tuple[int, Act], int] = {}  # of one work the highest start decides
+    for index in np.argsort(totals):
+        fullest_of[every[index].chunk, every[index].act] = int(index)
+    levels = [
+        level
+        for index in fullest_of.values()
+        for level in _levels(
+            site,
+            every[index],
+            starts[index],
+            (stages[every[index].chunk], adds[every[index].chunk]),
+        )
+    ]
+    return max(levels, key=lambda level: float(level.items.sum()))
+
+
+def _levels(
+    site: Site, now: Situation, start: Array, where: tuple[Stage, Piecewise]
+) -> Iterator[Level]:
+    """Yield what may be the peak of a situation."""
+    stage, add = where
+    if now.act == REDUCES:
+        yield _reducing(site, stage, start, add)
+        return
+    inside = site.once("inside", partial(_inside, site, stage, now.act, add.pieces), stage, now.act)
+    yield Level(start + inside.items, inside.where)
+    if now.act.phase == "backward" and stage.ends.is_first:
+        yield from _rows_added(site, now, start, add)
+
+
+def _inside(site: Site, stage: Stage, act: Act, pieces: Array) -> Level:
+    """Return the highest level within a work, above the one at its start."""
+    found = stage_runs(_part(site, stage), act)
+    peak = follow(found.profile, found.runs, _sizes(site, found, pieces), _counts(site, stage))
+    where = describe_run(found.runs, int(peak.run[0]))
+    return Level(peak.level[:, 0], f"{where}, of {_name(stage)}")
+
+
+def _name(stage: Stage) -> str:
+    return {
+        Ends(True, False): "the first stage",
+        Ends(False, True): "the last stage",
+    }.get(stage.ends, "a stage between")
+
+
+def _rows_added(site: Site, now: Situation, start: Array, add: Piecewise) -> Iterator[Level]:
+    """Yield the instant at which a CUDA kernel adds up the gradient of the embedding's rows.
+
+    See ``embedding.py``: everything else of that backward is over.
+    """
+    job, tokens = site.job, family_tokens(site.job, site.family)
+    hidden, vocab = job.model.hidden_size, -(-job.model.vocab_size // site.family.tp)
+    taken = embedding_workspace(num_tokens=tokens, vocab_size=vocab, hidden_size=hidden)
+    if site.device.kernels != "cuda" or not taken:
+        return
+    element = computed_bytes(job.precision) if site.family.gathers else _gradient_bytes(site)
+    again = not now.act.is_first or (site.family.gathers and job.precision in HALF)
+    level = start - add.kept + add.made * now.act.is_first
+    level = level + add.gathered * (not now.gathered[now.chunk])
+    level = level + _row_of(_TRANSIENT, (tokens + again * vocab) * hidden * element)
+    yield Level(level + _row_of(_WORKSPACE, taken), "backward of the embedding, of the first stage")
+
+
+def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
+    """Return the level as whole gradients become shards, what is in no block first.
+
+    A unit's parameters go, the buffer comes, the shard comes, then the gradients go. The result of
+    the last forward is still bound.
+    """
+    sizes = add.pieces[:, 0]
+    block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
+    gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
+    more = max(rest, (rest - gone) + block)
+    is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
+    bound = is_bound * message_bytes(site)
+    level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
+    return Level(level, f"gradients are reduced, of {_name(stage)}")
+
+
+def _reduced(sizes: Array, first: Piece) -> float:
+    """Return what a unit adds as it is reduced; ``first`` of its pieces is the cast."""
+    _, whole, buffer, shard = sizes[first : first + 4]
+    return float(buffer + shard - whole)
+
+
+# -- one device --
+
+
+def device_memory(site: Site, place: int) -> StepMemory:
+    """Return what a device of a pipeline holds, and its peak.
+
+    Args:
+        site: What is trained, how, and on what.
+        place: Of the device in the row.
+    """
+    stages = stages_on(site, place)
+    held, updates = device_states(site, stages)
+    highest = _highest(site, place, stages)
+    again = sum(stage.num_checkpointed for stage in stages)
+    blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
+    largest = site.once("largest", partial(_largest, site))
+    return StepMemory(
+        states=held,
+        updates=updates,
+        blas=int(blas[0]),
+        items=np.rint(highest.items + _row_of(_TRANSIENT, _batch(site))).astype(np.int64),
+        run=f"{highest.where}, on device {place} of {site.strategy.pp}",
+        drawn=largest * frozen_element(site.job),
+        room=_room(site, stages),
+    )
+
+
+def _largest(site: Site) -> int:
+    return max(p.num_elements for p in all_parameters(layout_of(site.job.model)))
+
+
+def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
+    """Return what a device holds in every later step, whatever micro-batches keep."""
+    return float(held.loaded + held.optimizer_state + _room(site, stages) + _batch(site))
+
+
+def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
+    """Return what a device holds of its stages across phases, and what their update takes."""
+    return site.once(
+        "states", partial(_states, site, stages), *((s.ends, s.num_blocks) for s in stages)
+    )
+
+
+def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
+    shapes = [shape for stage in stages for shape in shapes_of(site, stage).every]
+    own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
+    updates = update_of(site.job, site.device.kernels, own)
+    family, recipe = site.family, trained_recipe(site.job)
+    shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
+    held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
+    states = States(
+        frozen=0,
+        constants=0,
+        trained=held * recipe.parameter,
+        buckets=held * recipe.gradient * (family.is_spread and whole),
+        gradients=held * recipe.gradient,
+        optimizer_state=updates.kept,
+    )
+    return states, updates
+
+
+def _batch(site: Site) -> int:
+    """Return the bytes of a step's tokens and labels, which every device has."""
+    num = num_micro_batches(site.job, site.strategy)
+    return num * family_tokens(site.job, site.family) * _TOKEN_BYTES
+
+
+def _room(site: Site, stages: tuple[Stage, ...]) -> int:
+    """Return the bytes of room for messages: one of each micro-batch, each way in."""
+    num = num_micro_batches(site.job, site.strategy)
+    ways = sum((not s.ends.is_first) + (not s.ends.is_last) for s in stages)
+    return round(ways * num * message_bytes(site))
+
+
+def fullest(site: Site, *, limit_bytes: float = math.inf) -> StepMemory:
+    """Return the memory of the device whose peak is highest, or of one beyond a limit."""
+    found: StepMemory | None = None
+    for place in classes_of(site).values():
+        memory = device_memory(site, place)
+        if found is None or peak_of(memory) > peak_of(found):
+            found = memory
+        if peak_of(found) > limit_bytes:
+            break
+    assert found is not None, "a row has devices"
+    return found
+
+
+def peak_of(memory: StepMemory) -> int:
+    """Return the highest peak of a device's phases."""
+    return max(phase.num_bytes for phase in phase_peaks(memory))
