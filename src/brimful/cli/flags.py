@@ -394,7 +394,8 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     rest = "searched for without it" if searched else "default 1"
     cut = f"devices that share every matrix (tensor parallel); {rest}"
     _add_whole(add, "--tp", cut, many=searched)
-    _add_whole(add, "--pp", f"devices in a row, each with some of the blocks (pipeline); {rest}")
+    row = "devices in a row, each with some of the blocks (pipeline); default 1"
+    _add_whole(add, "--pp", row, many=searched)
     _add_whole(add, "--ep", "devices that part the experts of each block; default 1")
     if not searched:
         add_pipeline(parser)

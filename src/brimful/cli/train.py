@@ -209,7 +209,7 @@ def _planned(args: argparse.Namespace) -> _Planned:
             return _known(plan)
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
-    if args.pp not in {None, 1} or args.ep not in {None, 1}:
+    if args.pp not in (None, 1) or args.ep not in {None, 1}:
         from brimful.train.world import place_here
 
         plan = _as_asked(args)
@@ -228,7 +228,7 @@ def _as_asked(args: argparse.Namespace) -> "Plan":
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.search.space import Pins
 
-    what = f"--ep {args.ep}" if args.pp in {None, 1} else f"--pp {args.pp}"
+    what = f"--ep {args.ep}" if args.pp in (None, 1) else f"--pp {args.pp}"
     if args.engine not in {None, defaults.ENGINE}:
         what = f"engine={args.engine}"
     for name in Pins._fields:

@@ -1,6 +1,7 @@
 """Finding the fastest strategy that fits: none is guessed away.
 
-Every strategy without a pipeline is evaluated, and every pipeline that could be better (``rows``).
+Every strategy without a pipeline is evaluated; where the user asks for pipelines, every one of them
+that could be better (``rows``).
 """
 
 import math
@@ -81,7 +82,7 @@ def solve(  # noqa: PLR0913 - what is searched, and how
         grids(job, each, attention=attention, cluster=cluster) for each in alone
     )
     table = tabulate(job, cluster, attention, space) if alone else empty_table()
-    for each in every:
+    for each in filter(asks_for_row, every):
         rows = Rows(job, cluster, attention, each)
         found = rows.search(_bar(table, objective), objective=objective)
         table = joined([table, _table_of(found, job, cluster)])
