@@ -15,7 +15,13 @@ VALIDATION = HERE.parent / "validation"
 sys.path.insert(0, str(VALIDATION))
 
 from evidence import read_evidence  # noqa: E402
-from rehearsal_rows import LayoutCost, RehearsalRow, Rehearsed  # noqa: E402
+from rehearsal_rows import (  # noqa: E402
+    LayoutCost,
+    MixturePlace,
+    MixtureRow,
+    RehearsalRow,
+    Rehearsed,
+)
 
 from brimful.strategy import Strategy, data_parallel, num_micro_batches  # noqa: E402
 from brimful.units import GIB  # noqa: E402
@@ -93,9 +99,83 @@ def page() -> str:
     parts = [_HEAD, "## All layouts\n", _overview(rows), ""]
     for row in rows:
         parts += list(_section(row))
+    parts += list(mixtures_section())
     parts += [_LIMITS]
     parts += [_folded(f"Made on {made.date} with {', '.join(made.versions)}."), ""]
     return "\n".join(parts)
+
+
+def mixtures_section() -> Iterator[str]:
+    """Yield what ``validation/mixtures.json`` holds."""
+    yield "## Mixtures of experts\n"
+    yield _folded(
+        "Experts that devices part have no formula yet, so that these layouts are simulated and "
+        "not costed. *Worst* is the device whose experts every token of its group prefers. "
+        "`python validation/prove.py --part mixtures` makes `validation/mixtures.json` anew."
+    )
+    for row in cast("tuple[MixtureRow, ...]", read_evidence("mixtures", VALIDATION).rows):
+        yield f"### {row.name}\n"
+        yield _folded(f"**Published**: {row.says}. Source: {row.source}.")
+        yield _folded(f"**Run here**: {_mixture_words(row)}; {row.chosen}.")
+        yield _mixture_places(row)
+        yield ""
+        yield _folded(_mixture_difference(row))
+
+
+def _mixture_words(row: MixtureRow) -> str:
+    job, strategy = row.case.job, row.case.strategy
+    return (
+        f"pp {strategy.pp} x dp {data_parallel(strategy)}, ep {strategy.ep}, ZeRO-{strategy.zero}, "
+        f"{_counted(num_micro_batches(job, strategy), 'micro-batch')} of {strategy.micro_batch} x "
+        f"{job.seq_len:,} tokens, checkpointing {strategy.activation_checkpointing}"
+    )
+
+
+def _mixture_places(row: MixtureRow) -> str:
+    lines = [
+        [
+            f"{place.device} of {row.case.strategy.pp}",
+            _gib(place.simulated_peak_allocated_bytes), place.outcome,
+            _gib(place.all_to_all_bytes),
+            _gib(other.simulated_peak_allocated_bytes), other.outcome,
+            f"{place.simulate_s:.1f} s",
+        ]
+        for place, other in zip(row.balanced, row.worst, strict=True)
+    ]  # fmt: skip
+    head = ["device", "balanced", "", "all-to-all", "worst", "", "simulated in"]
+    return _table(head, lines)
+
+
+def _mixture_difference(row: MixtureRow) -> str:
+    fullest = max(row.balanced, key=lambda place: place.simulated_peak_allocated_bytes)
+    said = (
+        f"**Memory**: balanced, the fullest device peaks at "
+        f"{_gib(fullest.simulated_peak_allocated_bytes)}, most of it {_most(fullest)}; at worst a "
+        f"device gets {row.worst_share:g} times the rows that it sends."
+    )
+    if row.ours is None:
+        return f"{said} **Our plan**: none, because no formula covers {row.case.job.model.name}."
+    ours = row.ours
+    step = "unknown" if ours.predicted_step_s is None else f"{ours.predicted_step_s:.1f} s"
+    return (
+        f"{said} **Our plan**, which parts no experts: {_strategy_words(ours.strategy)}, predicted "
+        f"{_gib(ours.predicted_peak_allocated_bytes)} and {step} a step, simulated "
+        f"{_gib(ours.simulated_peak_allocated_bytes)}. It gathers the experts of every block on "
+        f"each device, which the layout above does not; what its all-to-alls cost is not predicted."
+    )
+
+
+def _strategy_words(strategy: Strategy) -> str:
+    return (
+        f"tp {strategy.tp} x pp {strategy.pp} x dp {data_parallel(strategy)}, "
+        f"ZeRO-{strategy.zero} over {strategy.dp_shard}, micro-batches of {strategy.micro_batch}, "
+        f"checkpointing {strategy.activation_checkpointing}"
+    )
+
+
+def _most(place: MixturePlace) -> str:
+    items = sorted(place.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
+    return ", ".join(f"{item.name} {_gib(item.num_bytes)}" for item in items)
 
 
 def _overview(rows: tuple[RehearsalRow, ...]) -> str:

@@ -14,7 +14,7 @@ from deepspeed_rows import DeepSpeedRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
-from rehearsal_rows import RehearsalRow
+from rehearsal_rows import MixtureRow, RehearsalRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -50,6 +50,7 @@ Part = Literal[
     "bubbles",
     "routing",
     "rehearsals",
+    "mixtures",
 ]
 
 
@@ -341,6 +342,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "bubbles": BubbleRow,
     "routing": RoutingRow,
     "rehearsals": RehearsalRow,
+    "mixtures": MixtureRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -41,6 +41,7 @@ _MODULES: dict[Part, str] = {
     "bubbles": "bubbles_part",
     "routing": "routing_part",
     "rehearsals": "rehearsals_part",
+    "mixtures": "mixtures_part",
 }
 BARS_MISSED = 1
 

@@ -4,6 +4,7 @@ import msgspec
 from cases import Case
 
 from brimful.plan import MemoryItem
+from brimful.strategy import Strategy
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,3 +115,68 @@ class RehearsalRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ours: Rehearsed
     searched: int
     predicted_peak_allocated_bytes: int
+
+
+class MixturePlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device of a mixture's row, simulated.
+
+    Attributes:
+        device: Its place in the row, from 0.
+        simulated_peak_allocated_bytes: Second rung.
+        items: What is alive at that peak, by class.
+        outcome: Of the caching allocator's replay at capacity.
+        all_to_all_bytes: That it sends to the devices with other experts in a step.
+        simulate_s: How long it took.
+    """
+
+    device: int
+    simulated_peak_allocated_bytes: int
+    items: tuple[MemoryItem, ...]
+    outcome: str
+    all_to_all_bytes: int
+    simulate_s: float
+
+
+class SearchedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan that the search returns.
+
+    Attributes:
+        strategy: How it runs.
+        predicted_peak_allocated_bytes: First rung.
+        predicted_step_s: First rung; None: unknown.
+        simulated_peak_allocated_bytes: Second rung.
+    """
+
+    strategy: Strategy
+    predicted_peak_allocated_bytes: int
+    predicted_step_s: float | None
+    simulated_peak_allocated_bytes: int
+
+
+class MixtureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A layout of a mixture of experts at full size.
+
+    Attributes:
+        name: Short.
+        gpus: As ``--gpus`` takes them.
+        case: The layout.
+        source: Where it was written.
+        says: The layout, as it was written.
+        chosen: What is not said there, or run differently here.
+        worst_share: Rows that a device gets at worst, for each that it sends.
+        balanced: The first device of the row, a middle one and the last; of one stage the only one.
+        worst: The same with every token preferring the device's experts.
+        ours: What the search returns for the same job and GPUs, which parts no experts; None: no
+            formula covers the model.
+    """
+
+    name: str
+    gpus: str
+    case: Case
+    source: str
+    says: str
+    chosen: str
+    worst_share: float
+    balanced: tuple[MixturePlace, ...]
+    worst: tuple[MixturePlace, ...]
+    ours: SearchedPlan | None

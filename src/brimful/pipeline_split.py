@@ -21,7 +21,8 @@ LOOPED: frozenset[Schedule] = frozenset({"interleaved", "zero-bubble"})
 V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
 """Schedules whose second stages go back the way the first ones came."""
 STAGED_DECODERS = frozenset({
-    "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "mixtral", "qwen3_moe",
+    "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "mixtral", "qwen3_moe", "deepseek_v2",
+    "deepseek_v3",
 })  # fmt: skip
 """Architectures whose forward pass is an embedding, a stack of blocks, a norm and a head."""
 STAGED_TASKS = ("causal-lm", "chat")

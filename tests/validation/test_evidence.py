@@ -62,6 +62,7 @@ LEAST_ROWS = {
     "bubbles": 14,
     "routing": 50,
     "rehearsals": 7,
+    "mixtures": 3,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
