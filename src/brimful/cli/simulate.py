@@ -139,7 +139,7 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> tuple[int | None, "
     """Return which device is simulated, and how tokens come to its experts.
 
     Raises:
-        InputError: Nobody parts experts, or the run has seen none.
+        InputError: Nobody parts experts, the run has seen none, or there is no such device.
     """
     from brimful.routing import BALANCED, worst
     from brimful.train.observed_routing import heaviest_rank, observed
@@ -156,6 +156,8 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> tuple[int | None, "
         return args.rank, worst(job, strategy.ep)
     seen = observed(Path(args.routing), strategy)
     rank = heaviest_rank(seen) if args.rank is None else args.rank
+    if rank not in seen:
+        raise InputError(f"rank {rank} is not in a world of {len(seen)}; use 0 to {len(seen) - 1}")
     return rank, seen[rank]
 
 

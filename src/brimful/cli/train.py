@@ -215,9 +215,10 @@ def _planned(args: argparse.Namespace) -> _Planned:
         plan = _as_asked(args)
         if place_here() is not None:
             return _known(plan)  # each process would simulate, and the others wait
-        first, *others = _elsewhere(_simulated_row, plan)
-        peaks = [found.simulated_peak_allocated_bytes for found in (first, *others)]
-        return _Planned(plan, (max(peaks), "simulated"), simulation=first)
+        row = _elsewhere(_simulated_row, plan)
+        fullest = max(row, key=lambda found: found.simulated_peak_allocated_bytes)
+        peak_bytes = fullest.simulated_peak_allocated_bytes
+        return _Planned(plan, (peak_bytes, "simulated"), simulation=fullest)
     found, simulation = _searched(args)
     best = found.record.rows[0]
     return _Planned(found.plan, (best.peak_bytes, found.record.rung), found.record, simulation)
@@ -278,7 +279,7 @@ def _elsewhere(run: "Callable[[A], R]", given: "A") -> "R":
 
 
 def _simulated_row(plan: "Plan") -> "list[Simulation]":
-    """Simulate a device of every place in the row; the first is the one whose peak is measured."""
+    """Simulate a device of every place in the row."""
     from brimful.simulate.run import simulate
     from brimful.strategy import stage_rank
 

@@ -176,9 +176,13 @@ class ExpertWatch:
 
 
 def watch_experts(program: Program) -> ExpertWatch | None:
-    """Watch a program's routers; None where it has none that this project knows."""
-    is_mixture = program.job.model.model_type in MIXTURES
-    return ExpertWatch(program) if is_mixture and any(_sparse_modules(program.model)) else None
+    """Watch a program's routers; None where the model has none that this project knows.
+
+    A device of a pipeline without any watches too: the counts of all processes are added up.
+    """
+    model = program.job.model
+    is_mixture = model.model_type in MIXTURES and bool(experts_of(model).sparse_blocks)
+    return ExpertWatch(program) if is_mixture else None
 
 
 def _sparse_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
