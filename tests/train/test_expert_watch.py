@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from brimful.build.assemble import build_program
+from brimful import pretend
+from brimful.build.assemble import build_program, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
+from brimful.models.config import read_config
 from brimful.strategy import check_strategy
-from brimful.train.expert_watch import WINDOW, Received, watch_experts
+from brimful.train.expert_watch import WINDOW, Received, _sparse, watch_experts
 from other_decoders import CONFIGS, make_decoder_job
 from other_models import make_other_job, make_other_model
 from samples import make_job, make_strategy
@@ -112,3 +114,18 @@ def test_in_a_pipeline_all_passes_of_the_heaviest_step_are_kept():
     received = Received(1, keeps_step=True)
     assert hear(received, [(9,)], [(1,), (2,)], [(4,), (3,)], [(1,), (1,)]) == ((4, 3),)
     assert hear(received, [(1,), (1,)]) == ((1, 1),)  # each window begins at nothing
+
+
+@pytest.mark.parametrize(("rank", "places"), [(0, []), (1, [0, 1])])
+def test_a_device_of_a_row_without_experts_watches_along(rank, places):
+    """All processes add up their counts: one that did not take part would be waited for."""
+    config = {**CONFIGS["deepseek_v3"], "num_hidden_layers": 4, "first_k_dense_replace": 2}
+    model = read_config("half-dense", {"model_type": "deepseek_v3", **config})
+    job = make_job(model=model, precision="fp32", global_batch=4, seq_len=SEQ_LEN)
+    strategy = make_strategy(micro_batch=1, pp=2, stage_blocks=(2, 2))
+    check_strategy(job, strategy)
+    skeleton = build_skeleton(job, strategy)
+    with pretend.gpu(world_size=2, rank=rank, imitate="cpu"):
+        program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
+        assert watch_experts(program) is not None
+        assert [place for place, _ in _sparse(program, (2, 3))] == places
