@@ -64,10 +64,10 @@ def test_shards_round_their_weights_to_bf16_first():
 
 
 def test_each_process_takes_what_its_rank_takes_in_simulation():
-    plain, changes = ranks_part._PLAIN, {"precision": "fp8"}
+    plain, changes = ranks_part.PLAIN, {"precision": "fp8"}
     layouts = (REPLICATED[0], SHARDED[1])
     rows = ranks_part.compare(
-        [ranks_part._case("llama", {**plain, **layout}, changes) for layout in layouts]
+        [ranks_part.case_of("llama", {**plain, **layout}, changes) for layout in layouts]
     )
     assert len(rows) == 2 * len(layouts)
     for row in rows:

@@ -74,8 +74,8 @@ def test_everything_kept_is_what_one_device_makes_of_it():
 
 
 def test_each_process_takes_what_its_rank_takes_in_simulation():
-    plain = ranks_part._PLAIN
-    cases = [ranks_part._case("llama", {**plain, **ways}, changes) for ways, changes in SOME]
+    plain = ranks_part.PLAIN
+    cases = [ranks_part.case_of("llama", {**plain, **ways}, changes) for ways, changes in SOME]
     rows = ranks_part.compare(cases)
     assert len(rows) == 2 * len(SOME)
     for row in rows:
