@@ -82,7 +82,7 @@ def worst_load(row: ExpertRow) -> BlockLoad | None:
 
 
 def alarm_of(load: BlockLoad, row: ExpertRow) -> str:
-    """Say in one sentence what is wrong with a block, and what helps.
+    """Say in one sentence what is wrong with a block.
 
     Args:
         load: Of a block with ``trouble``.
@@ -90,16 +90,15 @@ def alarm_of(load: BlockLoad, row: ExpertRow) -> str:
     """
     over = f"over the last {row.num_steps} steps" if row.num_steps > 1 else "in the last step"
     where = f"block {load.block}"
-    helps = "a lower learning rate, or --router-aux-loss, spreads them"
     if load.trouble == "collapsed":
         return (
             f"collapsed router in {where}: only about {load.num_at_work:.1f} of "
             f"{len(row.load[0])} experts are at work {over} (expert {load.busiest} got "
-            f"{load.share:.0%} of the tokens, balanced {load.fair_share:.0%}); {helps}"
+            f"{load.share:.0%} of the tokens, balanced {load.fair_share:.0%})"
         )
     return (
         f"hot expert {load.busiest} in {where}: {load.share:.0%} of the tokens chose it {over}, "
-        f"balanced {load.fair_share:.0%}; {helps}"
+        f"balanced {load.fair_share:.0%}"
     )
 
 

@@ -5,12 +5,12 @@ import torch
 
 from brimful import pretend
 from brimful.build.assemble import build_program, build_skeleton, finish_program
-from brimful.build.batch import Batch
+from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
 from brimful.models.config import read_config
 from brimful.strategy import check_strategy
-from brimful.train.expert_watch import WINDOW, Received, _sparse, watch_experts
+from brimful.train.expert_watch import MANY, WINDOW, Received, _advice, _sparse, watch_experts
 from other_decoders import CONFIGS, make_decoder_job
 from other_models import make_other_job, make_other_model
 from samples import make_job, make_strategy
@@ -73,6 +73,11 @@ def test_a_window_ends_after_its_steps_or_with_the_run():
     assert [watch.after_step(is_last=False) for _ in range(WINDOW)] == [False] * 9 + [True]
     watch.row(WINDOW)
     assert watch.after_step(is_last=True)
+    for step in range(WINDOW + 1, MANY):
+        if watch.after_step(is_last=False):
+            watch.row(step)
+    watch.row(MANY)
+    assert [watch.after_step(is_last=False) for _ in range(10 * WINDOW)].index(True) == 99
 
 
 def test_dense_models_are_not_watched():
@@ -94,6 +99,27 @@ def test_tokens_without_a_place_are_counted():
     assert len(row.dropped) == len(row.load)
     # One expert serves one token of a sequence, and all tokens of the sample are alike.
     assert all(0 < dropped < sum(load) for dropped, load in zip(row.dropped, row.load, strict=True))
+
+
+def test_padding_of_a_source_is_neither_load_nor_dropped():
+    job = make_other_job("switch", model=make_other_model("switch", expert_capacity=1))
+    ways = make_strategy(micro_batch=job.global_batch, attention="eager")
+    program = build_program(job, check_strategy(job, ways), torch.device("cpu"))
+    watch = watch_experts(program)
+    sample = task_of(job).sample(job, ways)
+    segments = torch.zeros_like(sample.inputs, dtype=torch.int32)
+    segments[:, :3] = 1
+    labels = sample.labels.clone()
+    labels[:, 5:] = IGNORE_INDEX
+    micro_step(program, Batch(sample.inputs, labels, segments), num_targets=1)
+    encoder, decoder = map(sum, watch.row(1).load)
+    assert (encoder, decoder) == (3 * job.global_batch, 5 * job.global_batch)
+
+
+def test_a_loss_of_routers_is_advised_only_where_it_is_taken():
+    mixture, switch = program_of(), make_other_job("switch")
+    assert "--router-aux-loss" in _advice(mixture.job, mixture.strategy)
+    assert "--router-aux-loss" not in _advice(switch, make_strategy(micro_batch=4))
 
 
 def hear(received, *steps):

@@ -13,6 +13,7 @@ import msgspec
 
 from brimful.cli import defaults
 from brimful.errors import InputError, unknown_name
+from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.hardware.gpus import count_devices, load_cluster
 from brimful.hardware.links import network_names
@@ -707,13 +708,19 @@ def _pipeline_from(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _usual_micro_batch(job: Job) -> int:
+    """Return the micro-batch of a strategy that names none: all where parts would change a loss."""
+    is_free = exactness(job, "micro_batch", defaults.MICRO_BATCH).how != "changes"
+    return defaults.MICRO_BATCH if is_free else job.global_batch
+
+
 def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
     checkpointing = _or(args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING)
     degrees = _degrees_from(args, max(1, num_devices // (_or(args.tp, 1) * _or(args.pp, 1))))
     engine, pp = _or(args.engine, defaults.ENGINE), _or(args.pp, 1)
     strategy = Strategy(
-        micro_batch=_or(args.micro_batch, defaults.MICRO_BATCH),
+        micro_batch=_or(args.micro_batch, _usual_micro_batch(job)),
         activation_checkpointing=checkpointing,
         loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
         attention=attention_from(args, job),

@@ -76,6 +76,8 @@ def _phases(text: str) -> tuple[str, ...]:
 def run(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     if inference.is_asked(args):
+        if args.routing is not None:
+            raise InputError("--routing does not go with --task inference; leave it out")
         return inference.run_simulate(args)
     asked = flags.asked(args)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
@@ -120,13 +122,21 @@ def run(args: argparse.Namespace) -> int:
 def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
     from brimful.simulate.run import simulate
 
+    if args.phases and args.routing not in {None, "balanced"}:
+        raise UnsupportedError(
+            f"--phases with --routing {args.routing} is not simulated by this version, whose other "
+            f"phases are balanced; leave one of them out"
+        )
     if args.phases and asked.strategy.pp > 1:
         raise UnsupportedError(
             f"--phases with pp={asked.strategy.pp} is not simulated by this version; leave it out, "
             f"or use pp=1"
         )
-    rank, routing = _routed(args, asked)
-    simulation = simulate(*asked, allocator=args.allocator, rank=rank, routing=routing)
+    each = (
+        simulate(*asked, allocator=args.allocator, rank=rank, routing=routing)
+        for rank, routing in _routed(args, asked)
+    )
+    simulation = max(each, key=lambda found: found.simulated_peak_allocated_bytes)
     if not args.phases:
         return simulation
     from brimful.simulate.lifetime import simulate_phases, with_phases
@@ -135,30 +145,31 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
     return with_phases(simulation, simulate_phases(*asked, KEEPING, args.phases))
 
 
-def _routed(args: argparse.Namespace, asked: flags.Asked) -> tuple[int | None, "Routing"]:
-    """Return which device is simulated, and how tokens come to its experts.
+def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[tuple[int | None, Routing]]":
+    """List which devices are simulated, and how tokens come to their experts.
 
     Raises:
         InputError: Nobody parts experts, the run has seen none, or there is no such device.
     """
     from brimful.routing import BALANCED, worst
-    from brimful.train.observed_routing import heaviest_rank, observed
+    from brimful.train.observed_routing import heaviest_ranks, observed
 
     job, strategy = asked.job, asked.strategy
     if args.routing is None or args.routing == "balanced":
-        return args.rank, BALANCED
+        return [(args.rank, BALANCED)]
     if strategy.ep == 1:
         raise InputError(
             f"--routing {args.routing} says how many rows a device's experts get and ep=1 parts "
             f"none among devices; leave it out, or give --ep"
         )
     if args.routing == "worst":
-        return args.rank, worst(job, strategy.ep)
-    seen = observed(Path(args.routing), strategy)
-    rank = heaviest_rank(seen) if args.rank is None else args.rank
-    if rank not in seen:
-        raise InputError(f"rank {rank} is not in a world of {len(seen)}; use 0 to {len(seen) - 1}")
-    return rank, seen[rank]
+        return [(args.rank, worst(job, strategy.ep))]
+    seen = observed(Path(args.routing), job, strategy)
+    ranks = heaviest_ranks(seen, strategy) if args.rank is None else [args.rank]
+    if ranks[0] not in seen:
+        last = len(seen) - 1
+        raise InputError(f"rank {ranks[0]} is not in a world of {len(seen)}; use 0 to {last}")
+    return [(rank, seen[rank]) for rank in ranks]
 
 
 def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from brimful.cost.estimate import allocatable_bytes
 from brimful.errors import InputError, UnsupportedError
+from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job, Task
 from brimful.plan import PLAN_SCHEMA, Plan
@@ -122,9 +123,10 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
         InputError: A pinned value cannot run this job.
         UnsupportedError: This version cannot run it.
     """
-    plainest = check_strategy(job, pinned_strategy(pins, attention, cluster.num_devices))
+    pinned = pinned_strategy(pins, attention, cluster.num_devices)
+    sizes = _exact_sizes(job, pins, data_parallel(pinned))
+    plainest = check_strategy(job, _with(pinned, micro_batch=sizes[0]))
     attempts = _Attempts(job, cluster, on_tried=on_tried)
-    sizes = micro_batches(job, pins, data_parallel(plainest))
     attempts(_with(plainest, micro_batch=sizes[0]))  # the plainest says if any can run
     with contextlib.suppress(_EnoughError):
         if objective != "memory":
@@ -132,6 +134,13 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
         else:
             _explore_smallest(job, pins, _with(plainest, micro_batch=sizes[0]), attempts)
     return _solution(job, cluster, list(attempts.done.values()), objective)
+
+
+def _exact_sizes(job: Job, pins: Pins, num_parts: int) -> list[int]:
+    """List the micro-batches that change nothing of what is learnt; all where none is such."""
+    sizes = micro_batches(job, pins, num_parts)
+    exact = [n for n in sizes if exactness(job, "micro_batch", n).how != "changes"]
+    return exact or sizes
 
 
 def _explore_smallest(job: Job, pins: Pins, smallest: Strategy, attempts: _Attempts) -> None:

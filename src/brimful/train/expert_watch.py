@@ -8,24 +8,30 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from brimful.build.batch import Batch
+from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.experts import expert_modules
 from brimful.build.parallel.experts import RECEIVED
 from brimful.build.parallel.routing import is_recomputed
 from brimful.build.program import Program
 from brimful.build.switch import HEARD, FixedCapacityMLP
+from brimful.errors import BrimfulError
 from brimful.expert_load import Trouble, alarm_of, loads_of
+from brimful.job import Job, check_job
 from brimful.models.config import experts_of
 from brimful.models.mixtures import MIXTURES
 from brimful.run_files import ExpertRow
+from brimful.strategy import Strategy, check_strategy
 from brimful.train.world import is_spread, of_all
 
 WINDOW = 10
-"""Steps that are counted together."""
+"""Steps that are counted together; ten times as many after the first ``MANY`` steps: the rows of a
+large mixture are long."""
+MANY = 1000
 
 
 Rows = tuple[tuple[int, ...], ...]
@@ -85,63 +91,85 @@ class ExpertWatch:
         """
         experts, strategy = experts_of(program.job.model), program.strategy
         self._experts, self._strategy = experts, strategy
+        self._advice = _advice(program.job, strategy)
         num_blocks = len(experts.sparse_blocks)
         zeros = partial(torch.zeros, dtype=torch.int64, device=program.device)
         self._load = zeros((num_blocks, experts.num_experts))
         self._dropped = zeros(num_blocks)
         self._received = Received(num_blocks, keeps_step=strategy.pp > 1)
         self._is_token: torch.Tensor | None = None
-        self._num_steps = 0
+        self._is_answer: torch.Tensor | None = None
+        self._num_steps = self._total = 0
         self._has_capacity = False
         self._troubled: frozenset[tuple[int, Trouble]] = frozenset()
         roots = [program.root] if program.pipeline is None else list(program.root.children())
         for root in roots:
             root.register_forward_pre_hook(self._see, with_kwargs=True)
+        stacks = _stacks(program.model)
         for place, module in _sparse(program, experts.sparse_blocks):
-            self._attach(place, module)
+            self._attach(place, module, is_decoder=module in stacks)
 
-    def _attach(self, place: int, module: Any) -> None:
+    def _attach(self, place: int, module: Any, *, is_decoder: bool) -> None:
         if isinstance(module, FixedCapacityMLP):
             self._has_capacity = True
-            setattr(module, HEARD, lambda chosen, fits: self._served(place, chosen, fits))
+
+            def serve(chosen: torch.Tensor, fits: torch.Tensor) -> None:
+                self._served(place, chosen, fits, self._is_answer if is_decoder else self._is_token)
+
+            setattr(module, HEARD, serve)
             return
-        module.register_forward_pre_hook(lambda _module, args: self._chosen(place, args[1]))
+        module.register_forward_pre_hook(
+            lambda _module, args: self._chosen(place, args[1], self._is_token)
+        )
         setattr(module, RECEIVED, lambda _block, num_rows: self._received.hear(place, num_rows))
 
     def _see(self, _root: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """Note which of a micro-batch's tokens are no padding."""
         batch = next((arg for arg in args if isinstance(arg, Batch)), None)
         segments = kwargs.get("segments") if batch is None else batch.segments
-        if segments is None or self._has_capacity:  # an encoder's are not its decoder's
+        if batch is not None and self._has_capacity:
+            self._is_answer = (batch.labels != IGNORE_INDEX).flatten().to(torch.int64)
+        if segments is None:
             self._is_token = None
             return
         tokens, tp = (segments != 0).flatten(), self._strategy.tp
         own = dist.get_rank() % tp if tp > 1 else 0
         self._is_token = tokens.chunk(tp)[own].to(torch.int64)
 
-    def _chosen(self, place: int, experts: torch.Tensor) -> None:
+    def _chosen(self, place: int, experts: torch.Tensor, is_token: torch.Tensor | None) -> None:
         """Count choices [..., k] of every token, those of padding as nothing."""
         if not torch.is_grad_enabled() or is_recomputed():
             return
-        flat, counts = experts.flatten(), self._one_of(experts.device)
-        if self._is_token is not None:
-            counts = self._is_token.repeat_interleave(experts.shape[-1])
-        self._load[place].scatter_add_(0, flat, counts.expand(flat.shape))
+        flat = experts.flatten()
+        if is_token is None:
+            counts = torch.ones(1, dtype=torch.int64, device=flat.device).expand(flat.shape)
+        else:
+            counts = is_token.repeat_interleave(experts.shape[-1])
+        self._load[place].scatter_add_(0, flat, counts)
 
-    @staticmethod
-    def _one_of(device: torch.device) -> torch.Tensor:
-        return torch.ones(1, dtype=torch.int64, device=device)
-
-    def _served(self, place: int, experts: torch.Tensor, fits: torch.Tensor) -> None:
-        self._chosen(place, experts)
+    def _served(
+        self,
+        place: int,
+        experts: torch.Tensor,
+        fits: torch.Tensor,
+        is_token: torch.Tensor | None,
+    ) -> None:
+        self._chosen(place, experts, is_token)
         if torch.is_grad_enabled() and not is_recomputed():
-            self._dropped[place] += (~fits).sum()
+            lost = (~fits).flatten()
+            self._dropped[place] += (lost if is_token is None else lost * is_token).sum()
 
     def after_step(self, *, is_last: bool) -> bool:
-        """Count a step; return whether it ends a window. The same in every process."""
+        """Count a step; return whether it ends a window. The same in every process.
+
+        Args:
+            is_last: Whether the run ends here, or is saved: what goes on counts anew.
+        """
         self._received.end_step()
         self._num_steps += 1
-        return is_last or self._num_steps == WINDOW
+        self._total += 1
+        window = WINDOW if self._total <= MANY else 10 * WINDOW
+        return is_last or self._num_steps >= window
 
     def row(self, step: int) -> ExpertRow:
         """Add up a window over all processes, and begin the next one; all call this.
@@ -172,7 +200,17 @@ class ExpertWatch:
         found = {(load.block, load.trouble): load for load in loads_of(row) if load.trouble}
         new = [alarm_of(load, row) for key, load in found.items() if key not in self._troubled]
         self._troubled = frozenset(found)
-        return new
+        return [f"{said}; {self._advice}" for said in new]
+
+
+def _advice(job: Job, strategy: Strategy) -> str:
+    """Say what spreads tokens: a loss of the routers only where this version takes one."""
+    balanced = msgspec.structs.replace(job, router_aux_loss=0.01, allow=("batch-statistics",))
+    try:
+        check_strategy(check_job(balanced), strategy)
+    except BrimfulError:
+        return "a lower learning rate may spread them"
+    return "a lower learning rate, or --router-aux-loss, spreads them"
 
 
 def watch_experts(program: Program) -> ExpertWatch | None:
@@ -183,6 +221,12 @@ def watch_experts(program: Program) -> ExpertWatch | None:
     model = program.job.model
     is_mixture = model.model_type in MIXTURES and bool(experts_of(model).sparse_blocks)
     return ExpertWatch(program) if is_mixture else None
+
+
+def _stacks(model: nn.Module) -> set[nn.Module]:
+    """Return the modules of a decoder that has an encoder before it."""
+    named = model.named_modules()
+    return {module for path, module in named if path.split(".")[0] == "decoder"}
 
 
 def _sparse_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -51,6 +51,7 @@ from brimful.train.metrics import (
     open_metrics,
     read_metrics,
     sync_metrics,
+    without_experts,
     write_data_summary,
 )
 from brimful.train.observers import Observer, Observers, describe_stop
@@ -222,9 +223,10 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
             kept=Kept(num_newest=settings.num_kept, best=settings.keep_best),
         ) as saver,
     ):
-        rows = told_by_first(read_metrics(settings.out / METRICS_FILE) if is_first() else ())
+        known = read_metrics(settings.out / METRICS_FILE) if is_first() else ()
+        rows = told_by_first(without_experts(known))
         if is_first():
-            open_loggers(settings.track, LoggedRun(settings.out, plan, step, rows), observer)
+            open_loggers(settings.track, LoggedRun(settings.out, plan, step, known), observer)
         observer.on_stage("running the first step")
         run = _Run(
             plan=plan,
@@ -337,11 +339,12 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> tuple[int, bo
             if step == last_metered:
                 meter.stop(run.program)
             is_last, is_stopped = step == num_steps, any_says(is_interrupted())
-            if run.experts is not None and run.experts.after_step(is_last=is_last or is_stopped):
+            is_saved = is_last or is_stopped or step % settings.checkpoint_every_steps == 0
+            if run.experts is not None and run.experts.after_step(is_last=is_saved):
                 _note_experts(run, run.experts, step)
             if is_last or step % settings.eval_every_steps == 0:
                 _judge(run, step)
-            if is_last or is_stopped or step % settings.checkpoint_every_steps == 0:
+            if is_saved:
                 _save(run, step, position)
             _note(run, run.saver.finished())
             if not is_last and is_stopped:
@@ -476,7 +479,8 @@ def _note(run: _Run, saved: list[Saved]) -> None:
 
 
 def _finish(run: _Run, last_step: int, *, is_asked: bool) -> TrainResult:
-    rows = told_by_first(read_metrics(run.settings.out / METRICS_FILE) if is_first() else ())
+    known = read_metrics(run.settings.out / METRICS_FILE) if is_first() else ()
+    rows = told_by_first(without_experts(known))
     steady = [r for r in rows if isinstance(r, TrainRow) and r.step > NUM_METERED_STEPS]
     median_step_s = median_or_none(row.step_s for row in steady)
     last, best = run.tally.last_eval, run.tally.best_eval

@@ -9,7 +9,7 @@ import msgspec
 from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.mismatch import explain_mismatch
-from brimful.run_files import DATA_SCHEMA, DataSummary, Row, TrainRow
+from brimful.run_files import DATA_SCHEMA, DataSummary, ExpertRow, Row, TrainRow
 from brimful.train.data.prepare import Summary
 
 
@@ -62,6 +62,11 @@ def sync_metrics(file: BinaryIO | None) -> None:
         os.fsync(file.fileno())
     except OSError as error:
         raise disk_error(Path(file.name), error) from error
+
+
+def without_experts(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Leave out the loads of experts: of a large mixture they are most of the file's bytes."""
+    return tuple(row for row in rows if not isinstance(row, ExpertRow))
 
 
 def read_metrics(path: Path) -> tuple[Row, ...]:
