@@ -8,7 +8,7 @@ import pytest
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import read_config
 from brimful.routing import BALANCED, Replay, Routing, worst
-from brimful.strategy import check_strategy, world_size
+from brimful.strategy import check_examined, check_strategy, world_size
 from other_decoders import CONFIGS
 from samples import make_job, make_strategy
 
@@ -70,6 +70,13 @@ def test_experts_take_no_devices_of_their_own():
 def test_dense_models_have_nothing_to_part():
     with pytest.raises(InputError, match="ep=2 parts experts and tiny-llama has none"):
         check_strategy(make_job(global_batch=8), make_strategy(ep=2, zero=3, dp_shard=2))
+
+
+@pytest.mark.parametrize("field", ["ep", "pp"])
+def test_the_precision_doctor_refuses_what_is_on_other_devices(field):
+    check_examined(make_strategy())
+    with pytest.raises(UnsupportedError, match=f"{field}=2 is not examined.*use {field}=1"):
+        check_examined(make_strategy(**{field: 2}))
 
 
 def test_the_worst_routing_sends_every_choice_that_a_device_can_serve():

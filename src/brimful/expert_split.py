@@ -7,12 +7,8 @@ from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, Job
-from brimful.models.mixtures import MIXTURES, known_experts
+from brimful.models.mixtures import GROUPED, MIXTURES, known_experts
 
-PARTED_DECODERS = frozenset({
-    "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss",
-})  # fmt: skip
-"""Architectures whose experts run as one grouped product, of any of them at a time."""
 PARTED_TASKS = ("causal-lm", "chat")
 
 
@@ -70,10 +66,10 @@ def _check_kind(job: Job, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
     if kind not in MIXTURES:
         raise InputError(f"ep={ep} parts experts and {name} has none; use ep=1")
-    if kind not in PARTED_DECODERS or job.task not in PARTED_TASKS:
+    if kind not in GROUPED or job.task not in PARTED_TASKS:
         raise UnsupportedError(
             f"ep={ep} is not run for {name} (model_type={kind}, task={job.task}): this version "
-            f"parts the experts of {', '.join(sorted(PARTED_DECODERS))} as "
+            f"parts the experts of {', '.join(sorted(GROUPED))} as "
             f"{' and '.join(PARTED_TASKS)}; use ep=1"
         )
     if job.precision == FP8:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
 
 Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
@@ -90,8 +91,6 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 Allowed = Literal["batch-statistics"]
 """What only a job's owner may allow."""
-BALANCED_DECODERS = frozenset({"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"})
-"""Architectures whose routers' logits are known where they are computed."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -313,8 +312,8 @@ def _check_routers(job: Job) -> None:
         value = getattr(job, field)
         if not 0 <= value <= MAX_COUNT:
             raise InputError(f"{field}={value} is out of range; give 0 to {MAX_COUNT}")
-        kinds, kind = ", ".join(sorted(BALANCED_DECODERS)), job.model.model_type
-        if value and (kind not in BALANCED_DECODERS or job.task not in {"causal-lm", "chat"}):
+        kinds, kind = ", ".join(sorted(GROUPED)), job.model.model_type
+        if value and (kind not in GROUPED or job.task not in {"causal-lm", "chat"}):
             raise UnsupportedError(
                 f"{field}={value} is not run for {job.model.name} (model_type={kind}, "
                 f"task={job.task}): this version balances {kinds} as causal-lm and chat; leave it "

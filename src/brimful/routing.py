@@ -3,14 +3,10 @@
 Knows no torch. ``build.parallel.routing`` asks it wherever no value is real.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from brimful.job import Job
 from brimful.models.mixtures import known_experts
-
-RoutingName = Literal["balanced", "worst"]
-"""``balanced``: every device gets as many rows as it sends; ``worst``: the simulated one gets all
-that tokens of its group can be sent to it, because every token prefers its experts."""
 
 
 class Routing(NamedTuple):

@@ -489,6 +489,20 @@ def check_simulated(strategy: Strategy) -> None:
         )
 
 
+def check_examined(strategy: Strategy) -> None:
+    """Refuse what the precision doctor does not look into.
+
+    Raises:
+        UnsupportedError: Blocks or experts are on other devices.
+    """
+    for field in ("pp", "ep"):
+        if getattr(strategy, field) > 1:
+            raise UnsupportedError(
+                f"{field}={getattr(strategy, field)} is not examined by this version; use "
+                f"{field}=1: it learns the same"
+            )
+
+
 def keeps_checkpoints(strategy: Strategy) -> bool:
     """Whether a run can be saved and gone on with: DeepSpeed's own checkpoints are pickled."""
     return strategy.engine == "torch"

@@ -8,7 +8,7 @@ from brimful.cli import compare, data_flags, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
-from brimful.strategy import world_size
+from brimful.strategy import check_examined, world_size
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -95,10 +95,7 @@ def _settings(args: argparse.Namespace) -> ExamineSettings:
 
 
 def _check_group(asked: "Asked", place: "Place | None") -> None:
-    if asked.strategy.pp > 1:
-        raise UnsupportedError(
-            f"pp={asked.strategy.pp} is not examined by this version; use pp=1: it learns the same"
-        )
+    check_examined(asked.strategy)
     num = world_size(asked.strategy)
     here = 1 if place is None else place.size
     if num != here:

@@ -11,6 +11,9 @@ from brimful.models import (
 from brimful.models.experts import NO_EXPERTS, Experts
 from brimful.models.spec import ModelSpec
 
+GROUPED = frozenset({"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"})
+"""Those whose experts run as one grouped product, behind a router that says its logits and choices:
+of any of them at a time, and balanced on request."""
 _MODULES = (deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, switch_transformers)
 MIXTURES = {module.MODEL_TYPE: module for module in _MODULES}
 """Each says of a model how many experts it has, and where."""

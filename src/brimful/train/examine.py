@@ -25,7 +25,7 @@ from brimful.doctor.seen import Seen, Trial
 from brimful.doctor.watcher import Watcher
 from brimful.errors import RunError, UnsupportedError
 from brimful.plan import Plan
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, check_examined
 from brimful.train.data.batches import START
 from brimful.train.data.prepare import prepare
 from brimful.train.guard import keeping_weights
@@ -77,10 +77,7 @@ def examine_plan(
 
 
 def _check(strategy: Strategy) -> None:
-    if strategy.pp > 1:
-        raise UnsupportedError(
-            f"pp={strategy.pp} is not examined by this version; use pp=1: it learns the same"
-        )
+    check_examined(strategy)
     if strategy.engine != "torch":
         raise UnsupportedError(
             f"engine={strategy.engine} scales and updates out of sight, so that precision cannot "
