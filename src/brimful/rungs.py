@@ -156,6 +156,10 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         timeline: Live bytes over time.
         contents: Of the phases that were asked for besides the steps: judging, saving, resuming.
         collectives: Of one optimizer step, by kind; empty on one device.
+        host: What is offloaded, at its highest, by purpose; empty where nothing is.
+        simulated_peak_host_bytes: Their sum.
+        simulated_host_block_bytes: The same in the blocks of powers of two that PyTorch pins on a
+            GPU's host and keeps for later ones of that size; None on a CPU, which pins nothing.
     """
 
     schema: str
@@ -171,6 +175,9 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timeline: Timeline
     contents: tuple[PhaseContent, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    host: tuple[MemoryItem, ...] = ()
+    simulated_peak_host_bytes: int = 0
+    simulated_host_block_bytes: int | None = None
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,6 +194,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         measured_process_bytes: Largest resident memory of the process (CPU) or NVML's figure.
         measured_step_s: Median seconds per optimizer step, outside the metered first two.
         timeline: Live bytes over the metered steps; None where the instrument has no events.
+        host: What was offloaded, at its highest, by purpose; empty where that cannot be told.
+        measured_peak_host_bytes: On a CPU their sum, on a GPU what was pinned; None where nothing
+            is offloaded.
     """
 
     schema: str
@@ -199,3 +209,5 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     measured_process_bytes: int
     measured_step_s: float | None
     timeline: Timeline | None
+    host: tuple[MemoryItem, ...] = ()
+    measured_peak_host_bytes: int | None = None

@@ -11,6 +11,8 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.offload import NONE as NO_OFFLOAD
+from brimful.offload import NOTHING_AWAY, away_of
 from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.tensor_split import check_tensor
 
@@ -20,9 +22,8 @@ Zero = Literal[0, 1, 2, 3]
 parameters gathered once a step; parameters too, gathered block by block, twice."""
 Engine = Literal["torch", "deepspeed"]
 """Who shards and reduces: PyTorch's own FSDP2 and DDP, or DeepSpeed."""
-Offload = Literal["none", "optimizer", "parameters"]
-"""What is in host memory between its uses: nothing; gradients, optimizer state and the update; the
-sharded parameters too."""
+DEEPSPEED_OFFLOADS = ("none", "optimizer", "parameters")
+"""What DeepSpeed keeps on the host, of all blocks or of none."""
 Accumulate = Literal["reduce-each", "hold"]
 """Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
 Recompute = Literal["full", "selective"]
@@ -86,7 +87,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         accumulate: What happens to gradients between micro-batches (``Accumulate``).
         reference: Where the model is that ``dpo`` compares with (``Reference``).
         engine: Who shards and reduces (``Engine``).
-        offload: What is in host memory between its uses (``Offload``).
+        offload: What is in host memory between its uses, as people type it (``offload``).
     """
 
     micro_batch: int
@@ -105,7 +106,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accumulate: Accumulate = "reduce-each"
     reference: Reference = "none"
     engine: Engine = "torch"
-    offload: Offload = "none"
+    offload: str = NO_OFFLOAD
 
 
 def gathers(strategy: Strategy) -> bool:
@@ -308,7 +309,6 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
             data_parallel(strategy) > 1 and not gathers(strategy)
         ),
         f"engine={strategy.engine}": strategy.engine != "torch",
-        f"offload={strategy.offload}": strategy.offload != "none",
         f"optimizer={job.optimizer} and precision={job.precision}": not _updates_shards(job),
         f"keep_fp32={','.join(job.keep_fp32)}": bool(job.keep_fp32),
         f"precision={FP8}": job.precision == FP8,
@@ -317,7 +317,7 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero=3, engine=torch, offload=none and optimizer=adamw, "
+                f"matrices there; use zero=3, engine=torch and optimizer=adamw, "
                 f"another precision than fp8, and no keep_fp32"
             )
 
@@ -420,17 +420,36 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     Raises:
         UnsupportedError: Says what to change.
     """
+    _check_offload(job, strategy)
     if strategy.engine == "torch":
-        if strategy.offload != "none":
-            raise UnsupportedError(
-                f"offload={strategy.offload} is not run by engine=torch in this version; use "
-                f"engine=deepspeed, or offload=none"
-            )
         return
     refused = next(_refused_by_deepspeed(job, strategy), None)
     if refused is not None:
         what, fix = refused
         raise UnsupportedError(f"{what} is not run by engine=deepspeed; {fix}, or engine=torch")
+
+
+def _check_offload(job: Job, strategy: Strategy) -> None:
+    """Refuse to keep on the host what our own engine does not."""
+    away = away_of(strategy.offload, num_layers=job.model.num_layers)
+    if strategy.engine != "torch":
+        return
+    beside: dict[str, bool] = {f"pp={strategy.pp}": strategy.pp > 1 and away != NOTHING_AWAY}
+    if away.optimizer:
+        devices = world_size(strategy)
+        beside[f"{devices} devices"] = devices > 1
+    if away.parameters:
+        base = job.adapter.base if job.adapter is not None else "same"
+        beside[f"base={base}"] = base in QUANTIZED
+        beside[f"precision={FP8}"] = job.precision == FP8
+    if away.parameters or away.activations:
+        beside[f"task={job.task}"] = job.task == "module"
+    for what, takes_none in beside.items():
+        if takes_none:
+            raise UnsupportedError(
+                f"offload={strategy.offload} with {what} is not run by engine=torch in this "
+                f"version; use offload=none, or one device and a model of plain weights"
+            )
 
 
 def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
@@ -449,6 +468,8 @@ def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, s
             yield f"{name}={getattr(strategy, name)}", f"use {name}=1 and more dp_shard"
     if zero == 0:
         yield "zero=0", "use zero 1 to 3"
+    if strategy.offload not in DEEPSPEED_OFFLOADS:
+        yield f"offload={strategy.offload}", f"use {' or '.join(DEEPSPEED_OFFLOADS)}"
     if strategy.offload == "parameters" and zero != 3:  # noqa: PLR2004 - ZeRO-3
         yield f"offload=parameters with zero={zero}, which holds them whole,", "use zero=3"
     fits = default_accumulate(strategy.engine, zero)

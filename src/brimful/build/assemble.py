@@ -11,7 +11,9 @@ from brimful.build.exactness import check_built
 from brimful.build.fp8_layers import use_fp8
 from brimful.build.keep_fp32 import check_kept
 from brimful.build.model import materialize
-from brimful.build.optimizers import build_optimizer
+from brimful.build.offload import HostOptimizer, Offloaded, mark_away, offload_blocks, offloaded
+from brimful.build.optimizers import build_optimizer, rule_for
+from brimful.build.optimizers.base import parameter_groups
 from brimful.build.parallel import build_mesh, parallelize, parted, settle
 from brimful.build.parallel.pipeline import Pipeline, Site, build_pipeline
 from brimful.build.precision import build_scaler
@@ -92,17 +94,19 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     called: tuple[nn.Module, ...] = (root,)
     if strategy.engine == "torch":
         called = parallelize(root, job, strategy, mesh)
+    mark_away(skeleton, offloaded(strategy, num_layers=job.model.num_layers))
     model = materialize(skeleton, device=device, job=job)
     if job.task == "module":
         use_fp8(model, job, emulate=emulates)
     checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
+    away = offload_blocks(model, strategy, device)
     if reference is not None:
         use_fp8(reference, job, emulate=emulates)
         is_away = strategy.reference == "offloaded"
         home = host if is_away else device
         fill_reference(reference, model, job, device=device, host=home)
         reference = offload(reference, device) if is_away else reference
-    spread = _spread(root, called, Site(job, strategy, device, mesh))
+    spread = _spread(root, called, Site(job, strategy, device, mesh), away)
     return Program(
         job=job,
         strategy=strategy,
@@ -115,6 +119,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         mesh=mesh,
         reference=reference,
         pipeline=spread.pipeline,
+        offloaded=away,
     )
 
 
@@ -126,19 +131,33 @@ class _Spread(NamedTuple):
     pipeline: Pipeline | None = None
 
 
-def _spread(root: Root, called: tuple[nn.Module, ...], site: Site) -> _Spread:
+def _spread(root: Root, called: tuple[nn.Module, ...], site: Site, away: Offloaded) -> _Spread:
     job, strategy, mesh = site.job, site.strategy, site.mesh
     if strategy.engine == "deepspeed":
         engine = build_engine(root, job, strategy, site.device)
         return _Spread(engine, base_optimizer(engine))
     settled = [settle(whole, job, strategy, mesh) for whole in called]
-    optimizer = build_optimizer(job, root.model, parted=parted(strategy, mesh))
+    optimizer = _optimizer(root.model, site, away)
     if strategy.pp == 1:
         return _Spread(settled[0], optimizer)
     parts = cast("Sequence[StagePart]", called)
     return _Spread(
         nn.ModuleList(settled), optimizer, build_pipeline(root.model, parts, settled, site)
     )
+
+
+def _optimizer(model: nn.Module, site: Site, away: Offloaded) -> torch.optim.Optimizer:
+    """Build the optimizer, on the host where its state is to be there."""
+    job, strategy = site.job, site.strategy
+    if not offloaded(strategy, num_layers=job.model.num_layers).optimizer:
+        return build_optimizer(job, model, parted=parted(strategy, site.mesh))
+    kept = () if away.parameters is None else away.parameters.parameters
+    optimizer = HostOptimizer(
+        parameter_groups(job, model), make=rule_for(job), device=site.device, away=kept
+    )
+    if away.parameters is not None:
+        away.parameters.deliver = optimizer.gradients.take
+    return optimizer
 
 
 def _capability(device: torch.device) -> float:

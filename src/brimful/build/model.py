@@ -17,6 +17,7 @@ from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
 from brimful.build.logits import LogitStep, mark_head
+from brimful.build.offload.blocks import empty_at_home
 from brimful.build.parallel.draw import DrawnWhole
 from brimful.build.parallel.own import own_memory, region_of
 from brimful.build.parallel.stages import absent_modules, forget_absent, tie_absent
@@ -256,6 +257,9 @@ def _is_made_by_fill(module: nn.Module, name: str) -> bool:
 
 
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    at_home = empty_at_home(tensor, device)
+    if at_home is not None:
+        return at_home
     empty = torch.empty_like(tensor, device=device)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(empty, requires_grad=tensor.requires_grad)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from brimful.build.deepspeed import held
+from brimful.build.offload import HostOptimizer, Offloaded
 from brimful.build.parallel.pipeline import Pipeline
 from brimful.build.precision.loss_scaling import LossScaler
 from brimful.job import Job
@@ -21,7 +22,7 @@ class Program:
     ``root`` is what a micro-batch is called through: it holds the model and nothing else. ``mesh``
     is None on one device. ``reference`` is the second model of a preference task, where it has one.
     Where the model is cut into stages ``pipeline`` runs a step's micro-batches through this
-    device's, and ``root`` is a list of them.
+    device's, and ``root`` is a list of them. ``offloaded`` is what of its blocks is on the host.
     """
 
     job: Job
@@ -35,6 +36,7 @@ class Program:
     mesh: DeviceMesh | None = None
     reference: nn.Module | None = None
     pipeline: Pipeline | None = None
+    offloaded: Offloaded = Offloaded(None, None)  # noqa: RUF009 - frozen, of nothing
 
 
 def parameters(program: Program) -> list[torch.Tensor]:
@@ -59,6 +61,8 @@ def gradients(program: Program) -> list[torch.Tensor]:
     """List the gradients that exist now."""
     if program.strategy.engine == "deepspeed":
         return held.gradients(program.root, program.model)
+    if isinstance(program.optimizer, HostOptimizer):
+        return [home.grad for home in program.optimizer.updated if home.grad is not None]
     return [p.grad for p in program.model.parameters() if p.grad is not None]
 
 

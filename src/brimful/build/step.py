@@ -9,6 +9,7 @@ import torch
 from brimful.build.batch import Batch, blank, count_targets
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
+from brimful.build.offload import HostOptimizer, rule_of, updated_by
 from brimful.build.parallel import averaged_over, reshard, sync_gradients, without_sync
 from brimful.build.parallel.place import data_group, even_part, own_part, row_group, summed
 from brimful.build.phases import phase
@@ -67,6 +68,9 @@ def _backward(program: Program, loss: torch.Tensor) -> None:
     scaled = loss if program.scaler is None else program.scaler.scaled(loss)
     times = averaged_over(program.root)
     (scaled if times == 1 else scaled * times).backward()
+    program.offloaded.end_pass()
+    if isinstance(program.optimizer, HostOptimizer):
+        program.optimizer.collect()
 
 
 def _forward_context(program: Program) -> AbstractContextManager[None]:
@@ -103,15 +107,16 @@ def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, boo
 
 def _unscale_and_clip(program: Program) -> torch.Tensor:
     """Undo the loss scale and clip; masters do both themselves, in fp32."""
-    parameters = [p for p in program.model.parameters() if p.requires_grad]
+    parameters = updated_by(program.optimizer, program.model)
+    rule = rule_of(program.optimizer)
     scale = None if program.scaler is None else program.scaler.scale
     row = None if program.pipeline is None else program.pipeline.row
-    if isinstance(program.optimizer, MasterWeights):
+    if isinstance(rule, MasterWeights):
         norm = gradient_norm(parameters, row=row)
         if scale is not None:
             norm = norm / scale
         factor = clip_factor(norm, program.job.clip)
-        program.optimizer.gradient_factor = factor if scale is None else factor / scale
+        rule.gradient_factor = factor if scale is None else factor / scale
         return norm
     if scale is not None:
         unscale(gradients(program), scale)
@@ -168,6 +173,8 @@ def _announce(program: Program, *, is_last: bool) -> None:
         deepspeed.mark_last(program, is_last=is_last)
     else:
         sync_gradients(program.root, program.strategy, is_last=is_last)
+    if isinstance(program.optimizer, HostOptimizer):
+        program.optimizer.holds = program.strategy.accumulate == "hold" and not is_last
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy

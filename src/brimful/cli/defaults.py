@@ -3,7 +3,7 @@
 from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
-from brimful.strategy import Accumulate, Engine, Offload
+from brimful.strategy import Accumulate, Engine
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
@@ -17,7 +17,7 @@ LOSS_CHUNKS = 1
 ACCUMULATE: Accumulate = "reduce-each"
 PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
-OFFLOAD: Offload = "none"
+OFFLOAD = "none"
 MICRO_BATCH = 1
 NUM_STEPS = 100
 LEARNING_RATE = 3e-4

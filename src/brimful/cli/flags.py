@@ -47,7 +47,6 @@ from brimful.strategy import (
     Accumulate,
     Attention,
     Engine,
-    Offload,
     Reference,
     Strategy,
     Zero,
@@ -418,10 +417,9 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     _add_choice(add, "--engine", get_args(Engine), f"{defaults.ENGINE}; deepspeed is not searched")
     add(
         "--offload",
-        metavar="NAME",
-        type=choice("offload", get_args(Offload)),
-        help=f"kept on the host by --engine deepspeed: {', '.join(get_args(Offload))} (which takes "
-        f"the optimizer along); default {defaults.OFFLOAD}",
+        metavar="WHAT",
+        help="kept on the host: optimizer, parameters:K (which takes the optimizer along), "
+        f"activations:K, of the first K blocks, or several with commas; default {defaults.OFFLOAD}",
     )
 
 

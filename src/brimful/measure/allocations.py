@@ -22,6 +22,8 @@ from brimful.timeline import thin
 
 MARKER = "brimful:"
 """Prefix of the profiler ranges that mark phases."""
+HOST_MARKER = "brimful on the host:"
+"""Prefix of those inside of which what is allocated is kept on the host, and what for."""
 METHOD = "profiler allocation events, CPU kernels"
 STILL_ALIVE = np.iinfo(np.int64).max
 _WHY = {
@@ -33,6 +35,9 @@ _WHY = {
     SAVED_ACTIVATIONS: "allocated in forward, alive when it ends",
     TRANSIENTS: "everything else",
 }
+
+
+_WHY_HOST = "allocated where the program keeps something on the host"
 
 
 class Events(NamedTuple):
@@ -65,22 +70,60 @@ class Lifetimes(NamedTuple):
     born: NDArray[np.int64]
     died: NDArray[np.int64]
 
+    def at(self, rows: NDArray[np.bool_]) -> "Lifetimes":
+        """Return some of the allocations."""
+        return Lifetimes(*(column[rows] for column in self))
 
-def collect(roots: Iterable[Any]) -> tuple[Events, list[Range]]:
+
+class Collected(NamedTuple):
+    """What a profile holds: allocation events, phases, and where host memory was taken."""
+
+    events: Events
+    phases: list[Range]
+    on_host: list[Range]
+
+
+def collect(roots: Iterable[Any]) -> Collected:
     """Walk the profiler's event tree and sort out allocations and markers."""
-    rows, ranges, stack = [], [], list(roots)
+    rows, stack = [], list(roots)
+    ranges: list[Range] = []
+    on_host: list[Range] = []
     while stack:
         event = stack.pop()
         if event.tag == _EventType.Allocation:
             fields = event.extra_fields
             rows.append((event.start_time_ns, fields.ptr, fields.alloc_size))
-        elif event.name.startswith(MARKER):
-            name = event.name.removeprefix(MARKER)
-            ranges.append(Range(name, event.start_time_ns, event.end_time_ns))
+        elif event.name.startswith((MARKER, HOST_MARKER)):
+            marker, found = (
+                (MARKER, ranges) if event.name.startswith(MARKER) else (HOST_MARKER, on_host)
+            )
+            name = event.name.removeprefix(marker)
+            found.append(Range(name, event.start_time_ns, event.end_time_ns))
         stack.extend(event.children)
     rows.sort(key=lambda row: row[0])
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return Events(*table.T), sorted(ranges, key=lambda r: r.start_ns)
+    return Collected(
+        Events(*table.T),
+        sorted(ranges, key=lambda r: r.start_ns),
+        sorted(on_host, key=lambda r: r.start_ns),
+    )
+
+
+def purposes(lives: Lifetimes, events: Events, on_host: Sequence[Range]) -> NDArray[np.int64]:
+    """Say of every allocation in which range it was made: its number, or -1 for none.
+
+    Args:
+        lives: The allocations.
+        events: All events.
+        on_host: Ranges in order of time, of which none overlap.
+    """
+    if not on_host:
+        return np.full(len(lives.born), -1, dtype=np.int64)
+    born_ns = events.time_ns[lives.born]
+    starts = np.array([r.start_ns for r in on_host], dtype=np.int64)
+    ends = np.array([r.end_ns for r in on_host], dtype=np.int64)
+    last = np.searchsorted(starts, born_ns, side="right") - 1
+    return np.where((last >= 0) & (born_ns <= ends[last]), last, -1)
 
 
 def lifetimes(events: Events) -> Lifetimes:
@@ -149,8 +192,10 @@ def read_allocations(
         lasting: Addresses of what is alive at the end, by class.
         gradients: Addresses of the gradients at the end of each backward, in order.
     """
-    events, ranges = collect(roots)
-    lives = lifetimes(events)
+    events, ranges, on_host = collect(roots)
+    every = lifetimes(events)
+    made_in = purposes(every, events, on_host)
+    lives, away = every.at(made_in < 0), every.at(made_in >= 0)
     live = live_bytes(lives, len(events.time_ns))
     starts = np.searchsorted(events.time_ns, [r.start_ns for r in ranges]).tolist()
     stops = np.searchsorted(events.time_ns, [r.end_ns for r in ranges]).tolist()
@@ -165,7 +210,28 @@ def read_allocations(
         timeline=thin(
             live, phase_starts=[0, *starts], phases=["load", *(name for name, _, _ in spans)]
         ),
+        **_host_fields(away, [on_host[i].name for i in made_in[made_in >= 0]], len(live)),
     )
+
+
+def _host_fields(away: Lifetimes, purposes: Sequence[str], num_events: int) -> dict[str, Any]:
+    """Return what was kept on the host at its highest, by purpose; nothing where none was."""
+    if not purposes:
+        return {}
+    live = live_bytes(away, num_events)
+    peak = int(live.argmax())
+    alive = (away.born <= peak) & (away.died > peak)
+    totals = dict.fromkeys(purposes, 0)
+    for name, num_bytes, is_there in zip(purposes, away.num_bytes, alive, strict=True):
+        totals[name] += int(num_bytes) * bool(is_there)
+    return {
+        "host": tuple(
+            MemoryItem(name=name, phase="step 2+", num_bytes=total, where="host", why=_WHY_HOST)
+            for name, total in totals.items()
+            if total
+        ),
+        "measured_peak_host_bytes": int(live[peak]),
+    }
 
 
 def _items(lives: Lifetimes, item: NDArray[np.int64], peak: int) -> tuple[MemoryItem, ...]:

@@ -13,10 +13,11 @@ import torch
 
 from brimful.build import phases
 from brimful.build.loss import CHUNK
+from brimful.build.offload import host
 from brimful.build.parallel.own import own_memory
 from brimful.build.program import Program, gradients, parameters, state_tensors
 from brimful.build.reference import state_of
-from brimful.measure.allocations import MARKER, read_allocations
+from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations
 from brimful.measure.reading import Reading
 from brimful.measure.seen_frees import frees_seen
 from brimful.plan import MemoryItem, PhasePeak
@@ -75,6 +76,7 @@ class CpuMeter:
         self._stack.enter_context(frees_seen())
         self._stack.enter_context(self._profiler)
         self._stack.enter_context(phases.listening(self._listen))
+        self._stack.enter_context(host.listening(self._hear_of_host))
 
     def stop(self, program: Program) -> None:
         """Stop the profiler and read its events."""
@@ -95,12 +97,21 @@ class CpuMeter:
             self._ranges.pop().__exit__(None, None, None)
         self._stack.close()
 
+    def _hear_of_host(self, purpose: str, begins: bool) -> None:  # noqa: FBT001
+        if begins:
+            self._enter(HOST_MARKER + purpose)
+        else:
+            self._ranges.pop().__exit__(None, None, None)
+
+    def _enter(self, name: str) -> None:
+        self._ranges.append(torch.profiler.record_function(name))
+        self._ranges[-1].__enter__()
+
     def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: FBT001
         if name == CHUNK:
             return
         if begins:
-            self._ranges.append(torch.profiler.record_function(MARKER + self._counter.name(name)))
-            self._ranges[-1].__enter__()
+            self._enter(MARKER + self._counter.name(name))
             return
         self._ranges.pop().__exit__(None, None, None)
         if name == "backward":

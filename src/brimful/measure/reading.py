@@ -17,6 +17,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         measured_peak_allocated_bytes: The largest live total.
         measured_peak_reserved_bytes: Of the caching allocator; None on a CPU.
         timeline: Live bytes over the metered steps; None where the instrument has no events.
+        host: What is offloaded, at its highest, by purpose; empty where it cannot be told.
+        measured_peak_host_bytes: Bytes that were offloaded at most; None where nothing is.
     """
 
     method: str
@@ -25,6 +27,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     measured_peak_allocated_bytes: int
     measured_peak_reserved_bytes: int | None
     timeline: Timeline | None
+    host: tuple[MemoryItem, ...] = ()
+    measured_peak_host_bytes: int | None = None
 
 
 def measurement(reading: Reading, *, process_bytes: int, step_s: float | None) -> Measurement:
@@ -46,4 +50,6 @@ def measurement(reading: Reading, *, process_bytes: int, step_s: float | None) -
         measured_process_bytes=process_bytes,
         measured_step_s=step_s,
         timeline=reading.timeline,
+        host=reading.host,
+        measured_peak_host_bytes=reading.measured_peak_host_bytes,
     )

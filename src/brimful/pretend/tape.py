@@ -82,6 +82,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._num_pauses = 0
         self._assume_all = assume_all_selected
         self.assumptions: set[str] = set()
+        self._purpose = ""
 
     # -- what the user of a tape calls --
 
@@ -116,6 +117,10 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good."""
         for builder, row in self._rows(tensors):
             builder.set_item(row, item)
+
+    def keep_on_host(self, purpose: str) -> None:
+        """Count what is allocated on the host from here on as kept there; empty: as passing."""
+        self._purpose = purpose
 
     def finish(self, device_name: str = "") -> Recording:
         """Return what was recorded so far of a device, in columnar form.
@@ -281,6 +286,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         row = builder.allocate(
             storage.nbytes(), tensor.shape, tensor.dtype, self._place(op, where, args, index)
         )
+        if self._purpose and where.type == HOST:
+            builder.set_item(row, self._purpose)
         self._follow(storage, row, builder)
 
     def _follow(self, storage: Any, row: int, builder: RecordingBuilder) -> None:

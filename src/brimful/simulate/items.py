@@ -1,19 +1,26 @@
 """From a recording to the value of the second rung."""
 
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.plan import MemoryItem
 from brimful.pretend.reading import items_at, owners_at, phase_peaks
-from brimful.pretend.recording import Recording
-from brimful.rungs import SIMULATION_SCHEMA, Collective, Reserved, Simulation
+from brimful.pretend.recording import UNTAGGED, Recording
+from brimful.rungs import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
 from brimful.timeline import thin
 from brimful.versions import versions
 
 
-def read_simulation(
+def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of it
     recording: Recording,
     *,
     kernels: str,
     reserved: Reserved | None,
     simulate_s: float,
     collectives: tuple[Collective, ...] = (),
+    host: Recording | None = None,
 ) -> Simulation:
     """Turn a finished recording into the value of the second rung.
 
@@ -23,7 +30,9 @@ def read_simulation(
         reserved: What the caching allocator makes of it; None on a CPU.
         simulate_s: How long it took to make, in seconds.
         collectives: Of one optimizer step.
+        host: What happened on the host, where something is offloaded.
     """
+    away = _nothing_away() if host is None else read_host(host)
     live = recording.live_bytes()
     peak_event = int(live.argmax())
     return Simulation(
@@ -39,4 +48,58 @@ def read_simulation(
         simulate_s=simulate_s,
         timeline=thin(live, phase_starts=recording.phase_starts.tolist(), phases=recording.phases),
         collectives=collectives,
+        host=away.items,
+        simulated_peak_host_bytes=away.peak_bytes,
+        simulated_host_block_bytes=away.block_bytes if kernels == "cuda" and host else None,
     )
+
+
+class HostPeak(NamedTuple):
+    """What is kept on the host at its highest.
+
+    Attributes:
+        items: By purpose.
+        peak_bytes: Their sum.
+        block_bytes: In blocks of powers of two, which are kept for later ones of their size.
+    """
+
+    items: tuple[MemoryItem, ...]
+    peak_bytes: int
+    block_bytes: int
+
+
+def _nothing_away() -> HostPeak:
+    return HostPeak((), 0, 0)
+
+
+def read_host(host: Recording) -> HostPeak:
+    """Read the recording of a host: only what the program says that it keeps there counts.
+
+    Source of the blocks: ``CachingHostAllocator.h``, ``PowerOf2Ceil``.
+    """
+    kept = host.without(host.item == host.items.index(UNTAGGED))
+    if not len(kept.events):
+        return _nothing_away()
+    live = kept.live_bytes()
+    peak = int(live.argmax())
+    rows = kept.alive_at(peak)
+    totals = np.bincount(kept.item[rows], weights=kept.num_bytes[rows], minlength=len(kept.items))
+    items = tuple(
+        MemoryItem(name=name, phase=STEP_2, num_bytes=int(total), where="host", why=_WHY_HOST)
+        for name, total in zip(kept.items, totals, strict=True)
+        if total
+    )
+    return HostPeak(items, int(live[peak]), _block_bytes(kept))
+
+
+_WHY_HOST = "taken where the program keeps something on the host"
+
+
+def _block_bytes(kept: Recording) -> int:
+    """Add up, for every size of block, the most that are in use at once."""
+    sizes = np.array([1 << (int(n) - 1).bit_length() if n else 0 for n in kept.num_bytes])
+    rounded = replace(kept, num_bytes=sizes)
+    total = 0
+    for size in np.unique(sizes):
+        total += int(rounded.without(sizes != size).live_bytes().max(initial=0))
+    return total

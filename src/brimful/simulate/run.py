@@ -13,6 +13,7 @@ from brimful.build import phases
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
+from brimful.build.offload import host as offload_host
 from brimful.build.parallel.routing import assumed
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
@@ -24,6 +25,7 @@ from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention, check_precision
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.calls import fill
@@ -60,9 +62,10 @@ MAX_HELD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A recording and how long it took to make, in seconds, imports apart."""
+    """Recordings of a device and its host, and the seconds it took to make them."""
 
     recording: Recording
+    host: Recording
     simulate_s: float
 
 
@@ -119,8 +122,21 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
             routing=routing,
         )
 
+    host: Recording | None = None
     is_alike = not routing.received  # else every block is of its own
-    recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
+    if strategy.offload != NO_OFFLOAD:
+        traced = trace(
+            job,
+            strategy,
+            imitate=device.kernels,
+            capability=device.capability,
+            rank=rank,
+            count_messages=world_size(strategy) > 1,
+            routing=routing,
+        )
+        recording, host = traced.recording, traced.host
+    else:
+        recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
     capacity_bytes = max(0, allocatable_bytes(device))
     return read_simulation(
         recording,
@@ -132,6 +148,7 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
         ),
+        host=host,
     )
 
 
@@ -188,9 +205,10 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     with imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
-        program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
+        with offload_host.listening(_keeping(tape)):
+            program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
         _name(tape, program)
-        with guard.errors_come_through():
+        with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
             blank = _without_values(sample)
             skipper = _skipper(tape, program, chosen)
             _take_steps(tape, program, blank, num_steps, skipper)
@@ -198,7 +216,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
                 go_on(tape, program, blank)
     recording = tape.finish()
     recording = recording if skipper is None else fill(recording, skipper.calls)
-    return Traced(recording=recording, simulate_s=time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Traced(recording=recording, host=tape.finish("cpu"), simulate_s=seconds)
 
 
 def _record(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Recording:
@@ -269,6 +288,15 @@ def _take_steps(
             skipper.begin_step(step)
         with phases.listening(_listener(tape, step)):
             train_step(program, batches, num_targets=num_targets, learning_rate=job.learning_rate)
+
+
+def _keeping(tape: Tape) -> offload_host.Listener:
+    """Tell the tape what host memory is taken for."""
+
+    def listen(purpose: str, begins: bool) -> None:  # noqa: FBT001
+        tape.keep_on_host(purpose if begins else "")
+
+    return listen
 
 
 def _skipper(tape: Tape, program: Program, chosen: Chosen | None) -> Skipper | None:

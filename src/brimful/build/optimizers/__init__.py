@@ -4,6 +4,9 @@ Every optimizer is a ``torch.optim.Optimizer`` whose state is tensors under plai
 from the first update on.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -11,7 +14,7 @@ from brimful.build.optimizers.adafactor import adafactor
 from brimful.build.optimizers.adamw import adamw
 from brimful.build.optimizers.adamw_8bit import adamw_8bit
 from brimful.build.optimizers.adamw_foreach import adamw_foreach
-from brimful.build.optimizers.base import Parted, Rule, parameter_groups
+from brimful.build.optimizers.base import Group, Parted, Rule, parameter_groups
 from brimful.build.optimizers.sgd import sgd
 from brimful.build.precision import TECHNIQUES
 from brimful.build.precision.masters import MasterWeights
@@ -39,9 +42,15 @@ def build_optimizer(
     Raises:
         UnsupportedError: The rule needs a library that is not installed.
     """
-    rule, groups = RULES[job.optimizer], parameter_groups(job, model)
+    groups = parameter_groups(job, model)
+    if parted is not None and not TECHNIQUES[job.precision].has_masters:
+        return parted(groups, RULES[job.optimizer], job)
+    return rule_for(job)(groups)
+
+
+def rule_for(job: Job) -> Callable[[list[Group]], torch.optim.Optimizer]:
+    """Return what makes the job's optimizer from groups of parameters, masters included."""
+    rule = RULES[job.optimizer]
     if TECHNIQUES[job.precision].has_masters:
-        return MasterWeights(groups, rule=lambda masters: rule(masters, job))
-    if parted is not None:
-        return parted(groups, rule, job)
-    return rule(groups, job)
+        return partial(MasterWeights, rule=lambda masters: rule(masters, job))
+    return lambda groups: rule(groups, job)

@@ -2,7 +2,8 @@
 
 A generator's numbers hang on how many are drawn at once, so each parameter is drawn whole by every
 process, one at a time, and each keeps its own piece. No numbers are sent. What other devices of a
-pipeline have is drawn and dropped.
+pipeline have is drawn and dropped; what is kept on the host is drawn on the device, whose generator
+makes other numbers.
 """
 
 from typing import Any
@@ -28,13 +29,19 @@ class DrawnWhole(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped t
         """Draw whole what is drawn in place; leave everything else alone."""
         del types
         target: Any = args[0] if args else None
-        if not _draws(func) or not (isinstance(target, DTensor) or _is_elsewhere(target)):
+        if not _draws(func) or not self._is_drawn_apart(target):
             return func(*args, **(kwargs or {}))
         whole = torch.empty(target.shape, dtype=target.dtype, device=self._device)
         func(whole, *args[1:], **(kwargs or {}))
         if not _is_elsewhere(target):
             keep_own(target, whole)
         return target
+
+    def _is_drawn_apart(self, target: Any) -> bool:
+        """Whether a tensor is sharded, or not on the device that draws."""
+        if isinstance(target, DTensor):
+            return True
+        return isinstance(target, torch.Tensor) and target.device.type != self._device.type
 
 
 def _is_elsewhere(target: Any) -> bool:

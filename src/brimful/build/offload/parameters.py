@@ -1,0 +1,158 @@
+"""Blocks whose parameters are kept on the host and are on the device while their block runs.
+
+The model's parameters are tensors of the host. Before a block runs they are copied to the device
+and the copies stand in their places; the next block's are on their way meanwhile, and in the
+backward pass those of the block before. What autograd saves of a copy is a reference by which it
+is copied again. Gradients go to the host a block at a time.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
+
+from brimful.build.offload.lane import Lane
+
+Deliver = Callable[[torch.Tensor, torch.Tensor], None]
+"""Takes a parameter of the host and its gradient on the device."""
+
+
+class Slot(NamedTuple):
+    """A place in a module where a parameter is looked up."""
+
+    module: Any
+    name: str
+    home: nn.Parameter
+
+
+class _Copies(NamedTuple):
+    """A block's parameters on the device, and what to wait for before they are read."""
+
+    tensors: list[torch.Tensor]
+    events: list[Any]
+
+
+class AwayBlocks:
+    """The blocks whose parameters are away, in the order in which they run."""
+
+    def __init__(self, blocks: Sequence[nn.Module], device: torch.device) -> None:
+        """Take the blocks.
+
+        Args:
+            blocks: With parameters on the host.
+            device: Where they compute.
+        """
+        self._slots = [_slots_of(block) for block in blocks]
+        self._device = device
+        self._lane = Lane(device)
+        self._here: dict[int, _Copies] = {}
+        self.deliver: Deliver = _nobody
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What is kept on the host."""
+        return [slot.home for slots in self._slots for slot in slots]
+
+    @contextlib.contextmanager
+    def present(self, block: int) -> Iterator[list[torch.Tensor]]:
+        """Have copies in the places of a block's parameters inside the block."""
+        slots = self._slots[block]
+        with _uncounted():
+            copies = self.copies(block)
+        connected = _Connect.apply(_Way(self, slots), copies, *(slot.home for slot in slots))
+        for slot, copy in zip(slots, connected, strict=True):
+            slot.module._parameters[slot.name] = copy  # noqa: SLF001
+        try:
+            yield copies
+        finally:
+            for slot in slots:
+                slot.module._parameters[slot.name] = slot.home  # noqa: SLF001
+            self._here.pop(block, None)
+
+    def copies(self, block: int) -> list[torch.Tensor]:
+        """Return a block's copies, ready to be read, and begin with those needed next."""
+        following = block - 1 if _in_backward() else block + 1
+        for other in [b for b in self._here if b not in {block, following}]:
+            del self._here[other]
+        self._bring(block)
+        copies = self._here[block]
+        for event in copies.events:
+            self._lane.wait(event)
+        copies.events.clear()
+        self._bring(following)
+        return copies.tensors
+
+    def forget(self) -> None:
+        """Drop what is still on the device: a forward and a backward pass are over."""
+        self._here.clear()
+
+    def _bring(self, block: int) -> None:
+        if block in self._here or not 0 <= block < len(self._slots):
+            return
+        homes = [slot.home.detach() for slot in self._slots[block]]
+        tensors = [torch.empty_like(home, device=self._device) for home in homes]
+        events = [self._lane.copy(t, home) for t, home in zip(tensors, homes, strict=True)]
+        self._here[block] = _Copies(tensors, events)
+
+
+def _slots_of(block: nn.Module) -> list[Slot]:
+    return [
+        Slot(module, name, parameter)
+        for module in block.modules()
+        for name, parameter in module._parameters.items()  # noqa: SLF001
+        if parameter is not None
+    ]
+
+
+class _Way(NamedTuple):
+    """Where gradients of a block's copies go."""
+
+    away: AwayBlocks
+    slots: list[Slot]
+
+
+class _Connect(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped to mypy
+    """The copies as functions of the homes: the gradient of a copy is its home's."""
+
+    @staticmethod
+    def forward(ctx: Any, way: _Way, copies: list[torch.Tensor], *homes: nn.Parameter) -> Any:
+        ctx.way = way
+        ctx.set_materialize_grads(False)
+        frozen = [c for c, home in zip(copies, homes, strict=True) if not home.requires_grad]
+        ctx.mark_non_differentiable(*frozen)
+        return tuple(copy.detach() for copy in copies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        way = ctx.way
+        for slot, gradient in zip(way.slots, gradients, strict=True):
+            if gradient is not None and slot.home.requires_grad:
+                way.away.deliver(slot.home, gradient)
+        return (None, None, *(None for _ in gradients))
+
+
+@contextlib.contextmanager
+def _uncounted() -> Iterator[None]:
+    """Leave the selective checkpoint that runs, if one does, inside the block.
+
+    It counts operations (torch 2.13), and what is copied here and what is on its way already
+    differs between a forward pass and the same one computed again.
+    """
+    mode = _get_current_dispatch_mode()
+    if isinstance(mode, _CachingTorchDispatchMode | _CachedTorchDispatchMode):
+        with _pop_mode_temporarily():
+            yield
+    else:
+        yield
+
+
+def _nobody(_home: torch.Tensor, _gradient: torch.Tensor) -> None:
+    raise AssertionError("nobody takes gradients of parameters that are away")
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - as torch.utils.checkpoint
