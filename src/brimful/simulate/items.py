@@ -1,6 +1,6 @@
 """From a recording to the value of the second rung."""
 
-from brimful.pretend.reading import items_at, owners_at, phase_peaks
+from brimful.pretend.reading import items_at, owners_at, peak_event_of, phase_peaks
 from brimful.pretend.recording import Recording
 from brimful.rungs import SIMULATION_SCHEMA, Collective, Reserved, Simulation
 from brimful.timeline import thin
@@ -25,7 +25,7 @@ def read_simulation(
         collectives: Of one optimizer step.
     """
     live = recording.live_bytes()
-    peak_event = int(live.argmax())
+    peak_event = peak_event_of(recording)
     return Simulation(
         schema=SIMULATION_SCHEMA,
         versions=versions(),
