@@ -15,14 +15,20 @@ SCALAR_BYTES = 4
 
 
 def sizes(precision, architecture, kernels, **changes):
-    """List the sizes of all allocations and frees (negative) before the first update."""
+    """List the sizes of all allocations and frees (negative) before the first update.
+
+    Not those of the optimizer's state, which is another one with masters.
+    """
     job = make_job(
         architecture, precision=precision, loss_scale=SCALE if precision in SCALED else None
     )
     strategy = make_strategy(activation_checkpointing="full:1", **changes)
     recording = trace(job, strategy, imitate=kernels, num_steps=1).recording
-    update = recording.phases.index("step 1 optimizer")
-    events = recording.events[: recording.phase_starts[update]]
+    state, first, update = (
+        recording.phase_starts[recording.phases.index(f"step 1 {name}")]
+        for name in ("state", "forward", "optimizer")
+    )
+    events = [*recording.events[:state], *recording.events[first:update]]
     signed = [
         int(recording.num_bytes[e]) if e >= 0 else -int(recording.num_bytes[~e]) for e in events
     ]

@@ -8,6 +8,7 @@ import torch
 
 from brimful.build.batch import Batch, blank, count_targets
 from brimful.build.deepspeed import step as deepspeed
+from brimful.build.first_state import make_state
 from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
 from brimful.build.offload import HostOptimizer, rule_of, updated_by
 from brimful.build.parallel import averaged_over, reshard, sync_gradients, without_sync
@@ -137,6 +138,7 @@ def train_step(
     Raises:
         RunError: No loss scale is small enough for the gradients.
     """
+    make_state(program)
     loss_scale = None if program.scaler is None else program.scaler.scale
     losses = _all_micro_steps(program, micro_batches, num_targets=num_targets)
     grad_norm, skipped = update(program, learning_rate=learning_rate)

@@ -165,7 +165,7 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
     run = describe_run(runs, int(peak.run[0]))
     updates = updates_of(job, family, device.kernels)
-    kept, first_peak, transient = map(_only, updates[:3])
+    kept, transient = map(_only, updates[:2])
     held = States(*map(_only, states_of(job, family, updates, device.kernels)))
     asked = asked_bytes(job, family, strategy.attention, device)
     beside = held.gradients * (family_micro_batches(job, family) > 1)
@@ -176,7 +176,7 @@ def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) 
         at_peak[ITEM_NAMES.index(TRANSIENTS)] = asked
     return StepMemory(
         states=held,
-        updates=Update(kept, first_peak, transient, updates.why),
+        updates=Update(kept, transient, updates.why),
         blas=int(blas_bytes(job, family, device)[0]),
         items=at_peak,
         run=run,
@@ -205,22 +205,18 @@ def describe_run(runs: tuple[Run, ...], index: int) -> str:
 def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:
     """Return the peak of every phase.
 
-    Optimizer state is made by the first update, beside parameters and gradients; from then on it
-    is there in every forward and backward.
+    Optimizer state is made before the first step, so that its steps are alike.
     """
     held, kept = memory.states, memory.blas + memory.room
     inside, beside = int(memory.items.sum()) + kept, held.loaded + held.gradients + kept
-    first = max(
-        (held.loaded + inside, memory.run), (beside + memory.updates.first_peak, "optimizer")
-    )
-    later = max(
+    step = max(
         (held.loaded + held.optimizer_state + inside, memory.run),
         (beside + held.optimizer_state + memory.updates.transient, "optimizer"),
     )
     return (
         PhasePeak(phase="load", num_bytes=held.loaded + memory.drawn, where="parameters"),
-        PhasePeak(phase=STEP_1, num_bytes=first[0], where=first[1]),
-        PhasePeak(phase=STEP_2, num_bytes=later[0], where=later[1]),
+        PhasePeak(phase=STEP_1, num_bytes=step[0], where=step[1]),
+        PhasePeak(phase=STEP_2, num_bytes=step[0], where=step[1]),
     )
 
 

@@ -90,8 +90,8 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
     whole = trained_shapes(job, family.tp)
     each = [update_of(job, kernels, updated_shapes(whole, family, int(n))) for n in shards]
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
-    kept, first_peak, transient = columns[place.reshape(-1)].T
-    return Update(kept, first_peak, transient, each[0].why)
+    kept, transient = columns[place.reshape(-1)].T
+    return Update(kept, transient, each[0].why)
 
 
 def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:

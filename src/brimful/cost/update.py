@@ -28,14 +28,12 @@ class Update(NamedTuple):
     """Bytes of an optimizer, above parameters and gradients: numbers, or [strategies] each.
 
     Attributes:
-        kept: Its state from the first update on, masters included.
-        first_peak: The most there is in the first update, which makes the state.
-        transient: The most there is in later ones beside the state.
+        kept: Its state, masters included; made before the first step.
+        transient: The most there is in an update beside the state.
         why: What the state is, in words.
     """
 
     kept: Any
-    first_peak: Any
     transient: Any
     why: str
 
@@ -140,7 +138,7 @@ _WHY: dict[Optimizer, str] = {
 
 
 def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> Update:
-    """Follow the first update and a later one of a job that has a formula.
+    """Follow an update of a job that has a formula.
 
     Args:
         job: What is trained.
@@ -150,16 +148,14 @@ def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> 
     recipe, rule = trained_recipe(job), _RULES[job.optimizer]
     held = Held(recipe.updated, kernels, job.beta1, job.weight_decay)
     shapes = trained_shapes(job) if shapes is None else shapes
-    kept = _num(shapes) * recipe.master  # all masters are made before the first bucket
-    first_peak, transient = kept, 0
+    kept, transient = _num(shapes) * recipe.master, 0
     for bucket in _buckets(shapes, is_cut=bool(recipe.master)):
         widened = _num(bucket) * recipe.master
         for part in rule(bucket, held):
             kept += part.kept
-            first_peak = max(first_peak, kept + widened + part.transient)
             transient = max(transient, widened + part.transient)
     why = _WHY[job.optimizer] + (", fp32 masters" if recipe.master else "")
-    return Update(kept, first_peak, transient, why)
+    return Update(kept, transient, why)
 
 
 def _num(shapes: Sequence[Shape]) -> int:

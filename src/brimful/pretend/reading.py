@@ -104,6 +104,15 @@ def phase_peaks(recording: Recording) -> tuple[PhasePeak, ...]:
     return tuple(peaks.values())
 
 
+def peak_event_of(recording: Recording) -> int:
+    """Return the event after which most is alive; where steps are alike, one of the second."""
+    live = recording.live_bytes()
+    starts = zip(recording.phases, recording.phase_starts.tolist(), strict=True)
+    second = next((start for name, start in starts if phase_of_step(name) == "step 2+"), 0)
+    is_as_high = live[second:].max(initial=0) == live.max()
+    return second + int(live[second:].argmax()) if is_as_high else int(live.argmax())
+
+
 def owners_at(recording: Recording, event: int) -> tuple[Owner, ...]:
     """List the largest allocations alive right after ``event``."""
     rows = recording.alive_at(event)

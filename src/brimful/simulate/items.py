@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.plan import MemoryItem
-from brimful.pretend.reading import items_at, owners_at, phase_peaks
+from brimful.pretend.reading import items_at, owners_at, peak_event_of, phase_peaks
 from brimful.pretend.recording import UNTAGGED, Recording
 from brimful.rungs import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
 from brimful.timeline import thin
@@ -34,7 +34,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
     """
     away = _nothing_away() if host is None else read_host(host)
     live = recording.live_bytes()
-    peak_event = int(live.argmax())
+    peak_event = peak_event_of(recording)
     return Simulation(
         schema=SIMULATION_SCHEMA,
         versions=versions(),

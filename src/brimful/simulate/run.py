@@ -52,7 +52,7 @@ from brimful.strategy import (
 )
 
 NUM_STEPS = 2
-"""Step 1 has no optimizer state before its update; every later step is like step 2."""
+"""In the first step kernels and buckets are made ready; every later one is like the second."""
 DEFAULT_CAPABILITY = 9.0
 MAX_MICRO_BATCHES = 2
 """The first micro-batch makes the gradients, every later one adds to them like the second."""

@@ -87,7 +87,7 @@ from brimful.train.world import (
 from brimful.units import format_bytes
 
 NUM_METERED_STEPS = 2
-"""The first step makes the optimizer state, the second shows what every later one looks like."""
+"""The first step makes things ready, the second shows what every later one looks like."""
 
 
 class Meter(Protocol):

@@ -84,6 +84,16 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         for parameter, home in self._resident:
             home.copy_(parameter)
 
+    def make_state(self, fill: Callable[[torch.optim.Optimizer], None]) -> None:
+        """Make on the host what the rule keeps, as the first update would.
+
+        Args:
+            fill: Makes the state of the optimizer of the homes.
+        """
+        with on_host(STATE):
+            fill(self.inner)
+        self._share_state()
+
     def _send(self, parameter: torch.Tensor) -> None:
         if self.holds:
             return

@@ -1,7 +1,7 @@
 """Update rules: one file each, one line in the registry.
 
 Every optimizer is a ``torch.optim.Optimizer`` whose state is tensors under plain keys and exists
-from the first update on.
+from the first step on (``build/first_state.py``).
 """
 
 from collections.abc import Callable

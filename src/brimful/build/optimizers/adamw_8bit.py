@@ -78,7 +78,7 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
     def _update(self, parameter: torch.Tensor, group: Group) -> None:
         state = self.state[parameter]
         if not state:
-            state.update(_initial(parameter))
+            state.update(initial_state(parameter))
         state["step"] += 1
         if "absmax" in state:
             self._update_in_blocks(parameter, state, group)
@@ -134,7 +134,7 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
         return self._tables[device]
 
 
-def _initial(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+def initial_state(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return moments of zero; the step count stays on the host, as torch's does."""
     is_small = parameter.numel() < MIN_ELEMENTS
     dtype = torch.float32 if is_small else torch.uint8

@@ -75,6 +75,19 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         finally:
             inner.param_groups = whole
 
+    def make_state(self, fill: Callable[[torch.optim.Optimizer], None]) -> None:
+        """Make the masters and what the rule keeps of them, as the first update would.
+
+        Args:
+            fill: Makes the state of the optimizer of the masters.
+        """
+        self._inner = None  # of an earlier try, should there have been one
+        inner = self._ready()
+        fill(inner)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._share_state(inner, parameter)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what ``state_dict`` returned, masters in fp32; see torch's."""
         super().load_state_dict(state_dict)
