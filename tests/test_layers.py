@@ -19,6 +19,7 @@ LAYERS = (
         "expert_split",
         "tensor_split",
         "pipeline_split",
+        "offload",
         "strategy",
         "routing",
         "kernel_support",

@@ -58,6 +58,8 @@ _FIELDS: tuple[Field, ...] = (
 
 SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
 """Schedules that compute the gradients of weights apart from those of inputs."""
+HOST_OPTIMIZERS: frozenset[Optimizer] = frozenset({"adamw", "adamw-foreach", "sgd", "adafactor"})
+"""Rules that run on the host; there a state of fewer bits saves nothing on the device."""
 UNSHARDED: frozenset[Base] = frozenset({"llm-int8"})
 """Quantised bases whose weights FSDP2 does not see."""
 
@@ -88,6 +90,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         reference: Where the model is that ``dpo`` compares with (``Reference``).
         engine: Who shards and reduces (``Engine``).
         offload: What is in host memory between its uses, as people type it (``offload``).
+        optimizer_in_backward: Whether each parameter is updated as soon as its gradient is whole.
     """
 
     micro_batch: int
@@ -107,6 +110,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reference: Reference = "none"
     engine: Engine = "torch"
     offload: str = NO_OFFLOAD
+    optimizer_in_backward: bool = False
 
 
 def gathers(strategy: Strategy) -> bool:
@@ -225,6 +229,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     _check_rows(job, tokens)
     _check_pipeline(job, strategy)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
+    _check_early(job, strategy)
     _check_exact(job, strategy)
     _check_size(job, strategy)
     return strategy
@@ -438,6 +443,7 @@ def _check_offload(job: Job, strategy: Strategy) -> None:
     if away.optimizer:
         devices = world_size(strategy)
         beside[f"{devices} devices"] = devices > 1
+        beside[f"optimizer={job.optimizer}"] = job.optimizer not in HOST_OPTIMIZERS
     if away.parameters:
         base = job.adapter.base if job.adapter is not None else "same"
         beside[f"base={base}"] = base in QUANTIZED
@@ -448,7 +454,25 @@ def _check_offload(job: Job, strategy: Strategy) -> None:
         if takes_none:
             raise UnsupportedError(
                 f"offload={strategy.offload} with {what} is not run by engine=torch in this "
-                f"version; use offload=none, or one device and a model of plain weights"
+                f"version; use offload=none, or one device, {' or '.join(sorted(HOST_OPTIMIZERS))} "
+                f"and a model of plain weights"
+            )
+
+
+def _check_early(job: Job, strategy: Strategy) -> None:
+    """Refuse an update inside the backward pass beside what keeps gradients for later."""
+    beside = {
+        f"{world_size(strategy)} devices": world_size(strategy) > 1,
+        f"engine={strategy.engine}": strategy.engine != "torch",
+        f"offload={strategy.offload}": away_of(
+            strategy.offload, num_layers=job.model.num_layers
+        ).optimizer,
+    }
+    for what, takes_none in beside.items():
+        if strategy.optimizer_in_backward and takes_none:
+            raise UnsupportedError(
+                f"optimizer_in_backward with {what} is not run by this version; use it on one "
+                f"device, with engine=torch and no offloaded optimizer"
             )
 
 
@@ -555,10 +579,14 @@ def _check_rows(job: Job, tokens: int) -> None:
 
 def _check_exact(job: Job, strategy: Strategy) -> None:
     values: dict[Field, object] = {field: getattr(strategy, field) for field in _FIELDS}
-    for field, value in {**values, "data_parallel": data_parallel(strategy)}.items():
+    values["data_parallel"] = data_parallel(strategy)
+    early = strategy.optimizer_in_backward
+    values["optimizer_in_backward"] = num_micro_batches(job, strategy) if early else 0
+    for field, value in values.items():
         found = exactness(job, field, value)
         if found.how == "changes":
-            raise InputError(f"{field}={value} would change what this job learns: {found.reason}")
+            said = getattr(strategy, field, value)
+            raise InputError(f"{field}={said} would change what this job learns: {found.reason}")
 
 
 def _check_size(job: Job, strategy: Strategy) -> None:

@@ -7,6 +7,7 @@ from torch import nn
 
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
+from brimful.build.early_update import EarlyUpdate
 from brimful.build.exactness import check_built
 from brimful.build.fp8_layers import use_fp8
 from brimful.build.keep_fp32 import check_kept
@@ -119,6 +120,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         mesh=mesh,
         reference=reference,
         pipeline=spread.pipeline,
+        early=EarlyUpdate(spread.optimizer) if strategy.optimizer_in_backward else None,
         offloaded=away,
     )
 

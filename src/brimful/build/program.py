@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from brimful.build.deepspeed import held
+from brimful.build.early_update import EarlyUpdate
 from brimful.build.offload import HostOptimizer, Offloaded
 from brimful.build.parallel.pipeline import Pipeline
 from brimful.build.precision.loss_scaling import LossScaler
@@ -22,7 +23,8 @@ class Program:
     ``root`` is what a micro-batch is called through: it holds the model and nothing else. ``mesh``
     is None on one device. ``reference`` is the second model of a preference task, where it has one.
     Where the model is cut into stages ``pipeline`` runs a step's micro-batches through this
-    device's, and ``root`` is a list of them. ``offloaded`` is what of its blocks is on the host.
+    device's, and ``root`` is a list of them. ``offloaded`` is what of its blocks is on the host,
+    ``early`` what updates inside the backward pass.
     """
 
     job: Job
@@ -36,6 +38,7 @@ class Program:
     mesh: DeviceMesh | None = None
     reference: nn.Module | None = None
     pipeline: Pipeline | None = None
+    early: EarlyUpdate | None = None
     offloaded: Offloaded = Offloaded(None, None)  # noqa: RUF009 - frozen, of nothing
 
 
@@ -62,7 +65,8 @@ def gradients(program: Program) -> list[torch.Tensor]:
     if program.strategy.engine == "deepspeed":
         return held.gradients(program.root, program.model)
     if isinstance(program.optimizer, HostOptimizer):
-        return [home.grad for home in program.optimizer.updated if home.grad is not None]
+        homes = program.optimizer.homes.values()
+        return [home.grad for home in homes if home.grad is not None]
     return [p.grad for p in program.model.parameters() if p.grad is not None]
 
 

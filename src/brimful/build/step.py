@@ -94,6 +94,8 @@ def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, boo
     with phase("optimizer", program):
         if deepspeed.runs(program):
             return deepspeed.update(program, learning_rate=learning_rate)
+        if program.early is not None:
+            return program.early.norm(), False
         for group in program.optimizer.param_groups:
             group["lr"] = learning_rate
         grad_norm = _unscale_and_clip(program)
@@ -139,6 +141,8 @@ def train_step(
         RunError: No loss scale is small enough for the gradients.
     """
     make_state(program)
+    if program.early is not None:
+        program.early.begin(learning_rate)
     loss_scale = None if program.scaler is None else program.scaler.scale
     losses = _all_micro_steps(program, micro_batches, num_targets=num_targets)
     grad_norm, skipped = update(program, learning_rate=learning_rate)

@@ -421,6 +421,12 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
         help="kept on the host: optimizer, parameters:K (which takes the optimizer along), "
         f"activations:K, of the first K blocks, or several with commas; default {defaults.OFFLOAD}",
     )
+    add(
+        "--optimizer-in-backward",
+        action="store_const",
+        const=True,
+        help="update each parameter as soon as its gradient is whole; needs --clip 0",
+    )
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
@@ -494,7 +500,7 @@ _JOB = (
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
     "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule", "stages_per_device",
-    "stage_blocks", "accumulate", "reference", "engine", "offload",
+    "stage_blocks", "accumulate", "reference", "engine", "offload", "optimizer_in_backward",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
@@ -730,6 +736,7 @@ def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strat
         reference=_or(args.reference, default_reference(job)),
         engine=engine,
         offload=_or(args.offload, defaults.OFFLOAD),
+        optimizer_in_backward=bool(args.optimizer_in_backward),
         **degrees,
     )
     return check_strategy(job, placed(strategy, num_devices))

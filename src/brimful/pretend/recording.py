@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 AUTOCAST_CACHE = "autocast cache"
 UNTAGGED = ""
+KEPT_ON_HOST = "on the host: "
+"""How the classes begin of what a program says that it keeps on the host."""
 NEVER = -1
 _NUM_COLUMNS = 9
 """Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""
@@ -284,6 +286,11 @@ class RecordingBuilder:
     def set_item(self, row: int, item: str) -> None:
         """Tag an allocation with its class."""
         self._item[row] = self._items(item)
+
+    def item_of(self, row: int) -> str:
+        """Return the class that an allocation is tagged with."""
+        item: str = self._items.order[self._item[row]]
+        return item
 
     def bytes_of(self, row: int) -> int:
         """Return the size of an allocation."""

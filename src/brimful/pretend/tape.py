@@ -24,6 +24,7 @@ from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, first_t
 from brimful.pretend.owners import Owners
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
+    KEPT_ON_HOST,
     Place,
     Recording,
     RecordingBuilder,
@@ -79,10 +80,12 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
         self._code_is_ours: dict[Any, bool] = {}
         self._kernels = KernelMemory()
+        self._host_kernels = CpuKernelMemory()
         self._num_pauses = 0
         self._assume_all = assume_all_selected
         self.assumptions: set[str] = set()
         self._purpose = ""
+        self._purposes: set[str] = set()
 
     # -- what the user of a tape calls --
 
@@ -114,13 +117,18 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         return tuple(row for builder, row in self._rows(tensors) if builder is self._first)
 
     def tag(self, tensors: Iterable[Any], item: str) -> None:
-        """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good."""
+        """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good.
+
+        What is kept on the host stays counted by what it is kept for.
+        """
         for builder, row in self._rows(tensors):
-            builder.set_item(row, item)
+            if builder.item_of(row) not in self._purposes:
+                builder.set_item(row, item)
 
     def keep_on_host(self, purpose: str) -> None:
         """Count what is allocated on the host from here on as kept there; empty: as passing."""
-        self._purpose = purpose
+        self._purpose = f"{KEPT_ON_HOST}{purpose}" if purpose else ""
+        self._purposes.add(self._purpose)
 
     def finish(self, device_name: str = "") -> Recording:
         """Return what was recorded so far of a device, in columnar form.
@@ -346,22 +354,24 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _kernel_memory(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record what the operation's kernel takes from the allocator beside its outputs."""
-        if self._num_pauses or not self._kernels.concerns(func):
+        kernel_memory = self._host_kernels if self._purpose else self._kernels
+        if self._num_pauses or not kernel_memory.concerns(func):
             return
         shown = first_tensor(out, args)
-        if not isinstance(shown, FakeTensor) or shown.fake_device.type in {HOST, "meta"}:
+        unseen = "meta" if self._purpose else HOST
+        if not isinstance(shown, FakeTensor) or shown.fake_device.type in {unseen, "meta"}:
             return
         where = shown.fake_device
         place = self._place(func, where, args)
         thread = (where, bool(place.node), place.stream)
         rows = []
         builder = self._builder(where)
-        for taken in self._kernels.of_call(func, args, kwargs, out, thread=thread):
+        for taken in kernel_memory.of_call(func, args, kwargs, out, thread=thread):
             # Bytes nobody can point at: named after what they are for.
             shape = torch.Size((taken.num_bytes,))
             named = place._replace(op=taken.name, owner="" if taken.stays else place.owner)
             row = builder.allocate(taken.num_bytes, shape, torch.uint8, named)
-            builder.set_item(row, WORKSPACES)
+            builder.set_item(row, self._purpose or WORKSPACES)
             if not taken.stays:
                 rows.append(row)
         for row in rows:

@@ -7,7 +7,7 @@ import numpy as np
 
 from brimful.plan import MemoryItem
 from brimful.pretend.reading import items_at, owners_at, peak_event_of, phase_peaks
-from brimful.pretend.recording import UNTAGGED, Recording
+from brimful.pretend.recording import KEPT_ON_HOST, Recording
 from brimful.rungs import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
 from brimful.timeline import thin
 from brimful.versions import versions
@@ -77,7 +77,8 @@ def read_host(host: Recording) -> HostPeak:
 
     Source of the blocks: ``CachingHostAllocator.h``, ``PowerOf2Ceil``.
     """
-    kept = host.without(host.item == host.items.index(UNTAGGED))
+    is_kept = np.array([name.startswith(KEPT_ON_HOST) for name in host.items], dtype=bool)
+    kept = host.without(~is_kept[host.item])
     if not len(kept.events):
         return _nothing_away()
     live = kept.live_bytes()
@@ -85,7 +86,13 @@ def read_host(host: Recording) -> HostPeak:
     rows = kept.alive_at(peak)
     totals = np.bincount(kept.item[rows], weights=kept.num_bytes[rows], minlength=len(kept.items))
     items = tuple(
-        MemoryItem(name=name, phase=STEP_2, num_bytes=int(total), where="host", why=_WHY_HOST)
+        MemoryItem(
+            name=name.removeprefix(KEPT_ON_HOST),
+            phase=STEP_2,
+            num_bytes=int(total),
+            where="host",
+            why=_WHY_HOST,
+        )
         for name, total in zip(kept.items, totals, strict=True)
         if total
     )

@@ -13,6 +13,7 @@ import torch
 
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import gradient_norm
+from brimful.build.offload import rule_of, updated_by
 from brimful.build.parallel.own import whole
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
@@ -26,6 +27,9 @@ def keeping_weights(program: Program) -> Iterator[None]:
     by the same factor, so that one of them tells of all. Without a clip every gradient is read.
     """
     if program.scaler is not None or deepspeed.runs(program):  # both see to it themselves
+        yield
+        return
+    if program.early is not None:  # which has applied a gradient before the next one exists
         yield
         return
 
@@ -49,11 +53,12 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 def _have_a_norm(program: Program) -> bool:
     is_clipped = program.job.clip > 0
-    if is_clipped and isinstance(program.optimizer, MasterWeights):
+    if is_clipped and isinstance(rule_of(program.optimizer), MasterWeights):
         return False  # the factor that masters are clipped by was no number
     # Where gradients are clipped a norm of NaN has come to every device of a pipeline.
     row = None if is_clipped or program.pipeline is None else program.pipeline.row
-    return math.isfinite(float(gradient_norm(program.model.parameters(), row=row)))
+    parameters = updated_by(program.optimizer, program.model)
+    return math.isfinite(float(gradient_norm(parameters, row=row)))
 
 
 def _were_clipped_by_a_number(program: Program) -> bool:
@@ -64,8 +69,9 @@ def _were_clipped_by_a_number(program: Program) -> bool:
     """
     if program.job.clip <= 0:
         return False
-    if isinstance(program.optimizer, MasterWeights):
-        return 0 < float(program.optimizer.gradient_factor) <= 1
+    rule = rule_of(program.optimizer)
+    if isinstance(rule, MasterWeights):
+        return 0 < float(rule.gradient_factor) <= 1
     found = [gradient for gradient in gradients(program) if gradient.numel()]
     if not found:
         return True

@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from brimful.build.assemble import build_skeleton
+from brimful.build.offload import HostOptimizer
 from brimful.build.parallel.own import own_memory, whole
 from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
@@ -45,6 +46,7 @@ class PlainState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         scaler: The loss scaler's state, skipped steps included; None where there is none.
         shared: Names of tensors that are the very memory of another, and that one's name.
         on_host: Names of optimizer tensors in host memory while their parameter was not.
+        is_offloaded: Whether that was the program's own choice, which another need not share.
         base_crc32: Checksum of the frozen tensors that are not saved; None where all are.
     """
 
@@ -55,6 +57,7 @@ class PlainState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     shared: dict[str, str]
     on_host: tuple[str, ...]
     base_crc32: int | None
+    is_offloaded: bool = False
 
 
 class ProgramState(NamedTuple):
@@ -89,6 +92,7 @@ def capture(program: Program, *, base_crc32: int | None) -> ProgramState:
         shared=shared,
         on_host=tuple(_on_host(program, tensors)),
         base_crc32=base_crc32,
+        is_offloaded=isinstance(program.optimizer, HostOptimizer),
     )
     return ProgramState(tensors, random_states(program.device), plain)
 
@@ -144,6 +148,8 @@ def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState)
             state[trained[parameter_name]].update(unpacked)
     for group, numbers in zip(program.optimizer.param_groups, plain.groups, strict=False):
         group.update({key: _unpack(value) for key, value in numbers.items()})
+    if isinstance(program.optimizer, HostOptimizer):
+        program.optimizer.refresh()
     _restore_scaler(program, plain)
     _restore_random(room, program.device)
 
@@ -367,7 +373,9 @@ def _on_host(program: Program, tensors: Mapping[str, torch.Tensor]) -> Iterator[
 
 
 def _belongs_on_host(program: Program, name: str, shape: TensorShape, plain: PlainState) -> bool:
-    if plain.device == program.device.type:
+    if isinstance(program.optimizer, HostOptimizer):
+        return True
+    if plain.device == program.device.type and not plain.is_offloaded:
         return name in plain.on_host
     # From another device: step counts live on the host unless the kernel reads them where it runs.
     kernel_reads = any(

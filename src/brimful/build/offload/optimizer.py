@@ -104,11 +104,6 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         """Wait until all gradients that were sent are on the host."""
         self.gradients.collect()
 
-    @property
-    def updated(self) -> list[torch.Tensor]:
-        """What is updated, with its gradients: on the host."""
-        return list(self.homes.values())
-
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
     def step(self, closure: None = None) -> None:
         """Update on the host what has a gradient, and bring it to the device.
@@ -147,9 +142,10 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
 
 def updated_by(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[torch.Tensor]:
     """List what an optimizer updates and reads gradients of: a model's parameters, or copies."""
+    trained = [p for p in model.parameters() if p.requires_grad]
     if isinstance(optimizer, HostOptimizer):
-        return optimizer.updated
-    return [p for p in model.parameters() if p.requires_grad]
+        return [optimizer.homes[parameter] for parameter in trained]
+    return trained
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -50,6 +50,7 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         self._bucket_bytes = bucket_bytes
         self._inner: torch.optim.Optimizer | None = None
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
+        self._settings: dict[torch.Tensor, Group] = {}
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
     def step(self, closure: None = None) -> None:
@@ -59,14 +60,14 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
             closure: Not used; torch's optimizers have it.
         """
         del closure
-        inner = self._ready()
+        inner = self.ready()
         whole = inner.param_groups
         try:
-            for group, masters in zip(self.param_groups, whole, strict=True):
+            for group in self.param_groups:
                 for bucket in self._buckets(group["params"]):
                     inner.param_groups = [
                         {
-                            **masters,
+                            **self._settings[bucket[0]],
                             "lr": group["lr"],
                             "params": [self._masters[p] for p in bucket],
                         }
@@ -82,7 +83,7 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
             fill: Makes the state of the optimizer of the masters.
         """
         self._inner = None  # of an earlier try, should there have been one
-        inner = self._ready()
+        inner = self.ready()
         fill(inner)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -94,20 +95,23 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         restore_types(self, state_dict)
         self._inner = None
 
-    def _ready(self) -> torch.optim.Optimizer:
+    def ready(self) -> torch.optim.Optimizer:
         """Return the optimizer of the masters; made anew after a checkpoint was loaded."""
+        mine = [p for group in self.param_groups for p in group["params"]]
         is_current = all(
-            self.state.get(p, {}).get(MASTER, p) is master for p, master in self._masters.items()
+            self.state.get(p, {}).get(MASTER, p) is self._masters.get(p, p) for p in mine
         )
         if self._inner is not None and is_current:
             return self._inner
-        self._masters = {p: self._master(p) for group in self.param_groups for p in group["params"]}
+        self._masters = {p: self._master(p) for p in mine}
         self._inner = self._rule(
             [
                 {**group, "params": [self._masters[p] for p in group["params"]]}
                 for group in self.param_groups
             ]
         )
+        for group, masters in zip(self.param_groups, self._inner.param_groups, strict=True):
+            self._settings |= dict.fromkeys(group["params"], masters)
         for parameter, master in self._masters.items():
             if self.state.get(parameter, {}).keys() - {MASTER}:
                 self._inner.state[master] = self.state[parameter]
