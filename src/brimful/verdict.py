@@ -17,6 +17,8 @@ from brimful.rungs import (
 )
 
 VERDICT_SCHEMA = "brimful.verdict/1"
+HOST_PREFIX = "on the host: "
+"""How rows begin that are of host memory."""
 ACTIVATIONS = "activations and transients"
 _ACTIVATION_ITEMS = frozenset({AUTOCAST_CACHE, SAVED_ACTIVATIONS, LOGITS, TRANSIENTS})
 
@@ -36,7 +38,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         schema: ``VERDICT_SCHEMA``.
-        rows: One row per item at the peak, per phase, then peak allocated and step time.
+        rows: One row per item at the peak, per item on the host where something is offloaded, per
+            phase, then peak allocated and step time.
         usable_bytes: The limit that the plan was made for.
         measured_by: The instrument of the third rung; empty where it was not climbed.
     """
@@ -63,6 +66,7 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
     estimate = plan.estimate
     rows = [
         *_item_rows(estimate, simulation, measurement),
+        *_host_rows(simulation, measurement),
         *_phase_rows(estimate, simulation, measurement),
         _row(
             "peak allocated",
@@ -102,6 +106,33 @@ def _item_rows(
             *(rung.items for rung in (estimate, simulation, measurement) if rung is not None)
         )
     ]
+
+
+def _host_rows(simulation: Simulation | None, measurement: Measurement | None) -> list[VerdictRow]:
+    """Compare what is offloaded, item by item, and its peak; nothing where nothing is."""
+    rungs = [rung.host for rung in (simulation, measurement) if rung is not None]
+    names = dict.fromkeys(item.name for items in rungs for item in items)
+    if not names:
+        return []
+    simulated = simulation.simulated_peak_host_bytes if simulation else None
+    measured = measurement.measured_peak_host_bytes if measurement else None
+    return [
+        *(
+            _row(
+                f"{HOST_PREFIX}{name}",
+                "bytes",
+                None,
+                _named(simulation.host, name) if simulation else None,
+                _named(measurement.host, name) if measurement and measurement.host else None,
+            )
+            for name in names
+        ),
+        _row(f"{HOST_PREFIX}peak", "bytes", None, simulated, measured),
+    ]
+
+
+def _named(items: tuple[MemoryItem, ...], name: str) -> int:
+    return sum(item.num_bytes for item in items if item.name == name)
 
 
 def _phase_rows(

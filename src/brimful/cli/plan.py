@@ -130,13 +130,11 @@ def search(args: argparse.Namespace) -> "Solution":
 
 
 def _refuse_engine(args: argparse.Namespace) -> None:
-    for name in ("engine", "offload"):
-        given = getattr(args, name)
-        if given not in {None, getattr(defaults, name.upper())}:
-            raise UnsupportedError(
-                f"--{name} {given} is not searched by this version, which can neither predict nor "
-                f"simulate it; brimful train with it runs the strategy that the flags say"
-            )
+    if args.engine not in {None, defaults.ENGINE}:
+        raise UnsupportedError(
+            f"--engine {args.engine} is not searched by this version, which can neither predict "
+            f"nor simulate it; brimful train with it runs the strategy that the flags say"
+        )
 
 
 def _refuse_experts(args: argparse.Namespace) -> None:

@@ -25,6 +25,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         cuda_process_low_bytes: Of one that trains on a GPU: CUDA's libraries are in it, at least.
         cuda_process_high_bytes: The same at most.
         host_kept: Share of a CPU's peak that the host's allocator keeps beyond it, at most.
+        host_memory_bytes_per_s: What an update on a GPU's host reads and writes in a second: two
+            sockets of DDR4 reach about half of this, of DDR5 twice.
     """
 
     time_band: float
@@ -40,6 +42,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     cuda_process_low_bytes: int
     cuda_process_high_bytes: int
     host_kept: float
+    host_memory_bytes_per_s: float
 
 
 DATASHEET = Assumptions(
@@ -56,6 +59,7 @@ DATASHEET = Assumptions(
     cuda_process_low_bytes=int(1.0e9),
     cuda_process_high_bytes=int(4.0e9),
     host_kept=0.2,
+    host_memory_bytes_per_s=1e11,
 )
 CALIBRATED = msgspec.structs.replace(DATASHEET, time_band=0.25)
 

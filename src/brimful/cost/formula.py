@@ -24,6 +24,7 @@ from brimful.hardware.cluster import Device
 from brimful.job import Job, Optimizer, Packing, Task
 from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, num_micro_batches
 
@@ -89,6 +90,12 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         return (
             f"engine={strategy.engine} has no formula to predict from, and is not simulated; "
             f"brimful train measures it, and engine=torch is predicted"
+        )
+    if strategy.offload != NO_OFFLOAD or strategy.optimizer_in_backward:
+        what = "optimizer_in_backward" if strategy.optimizer_in_backward else "offload"
+        return (
+            f"{what}={getattr(strategy, what)} has no formula to predict from in this version; "
+            f"brimful plan and brimful simulate trace it instead"
         )
     if strategy.pp > 1:
         if reason := _missing_row(job, strategy):

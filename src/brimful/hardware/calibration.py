@@ -31,6 +31,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         op_overhead_s: Seconds per tiny operation.
         spread: Half the interquartile range of a round's time over its median, the worst of all.
         others_load: Share of the CPU that other programs used meanwhile, 0 to 1.
+        copy_bytes_per_s: Bytes copied per second, from the host or to it; 0: not measured.
     """
 
     schema: str
@@ -43,6 +44,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     op_overhead_s: float
     spread: float
     others_load: float
+    copy_bytes_per_s: float = 0.0
 
 
 def calibration_path(machine: str) -> Path:
@@ -107,6 +109,7 @@ def calibrated(device: Device, calibration: Calibration) -> Device:
         matrix_flops_per_s=calibration.matrix_flops_per_s,
         memory_bytes_per_s=calibration.memory_bytes_per_s,
         op_overhead_s=calibration.op_overhead_s,
+        copy_bytes_per_s=calibration.copy_bytes_per_s,
         calibrated=True,
         source=f"measured on this machine on {calibration.date} with {torch_version}, "
         f"{calibration.num_threads} threads, spread {100 * calibration.spread:.0f} %"

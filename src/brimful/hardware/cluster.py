@@ -42,6 +42,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         op_overhead_s: Host time to launch one operation; measured where ``calibrated``.
         calibrated: Whether rates were measured on this machine.
         source: The datasheet, or when and how the rates were measured.
+        copy_bytes_per_s: Bytes that are copied from the host or to it in a second, one way; on a
+            CPU from one place in memory to another. Measured; 0: unknown.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     op_overhead_s: float
     calibrated: bool
     source: str
+    copy_bytes_per_s: float = 0.0
 
 
 class Cluster(

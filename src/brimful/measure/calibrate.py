@@ -154,6 +154,7 @@ def _summed_up(
         num_threads=conditions.num_threads,
         matrix_flops_per_s=MatrixRates(fp32=rates["fp32"], bf16=rates.get("bf16", 0.0)),
         memory_bytes_per_s=rates["memory"],
+        copy_bytes_per_s=rates["copy"],
         op_overhead_s=1 / rates["launch"],
         spread=max(map(_spread, per_round_s.values())),
         others_load=conditions.others_load,

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful.pretend.costs import work
 
 _NUM_TINY_OPS = 1000
+_COPIED = (2**22, 2**24)
+"""Numbers in fp32 that are copied at once: 16 and 64 MiB, more than caches of processors hold."""
 _EMULATED = 5
 """A type whose small products take this much longer than fp32's has no units of its own."""
 _FEW_TOKENS = 1 / 64
@@ -48,7 +50,7 @@ class Kernel(NamedTuple):
     """Work to be timed.
 
     Attributes:
-        rate: The rate it belongs to: ``fp32``, ``bf16``, ``memory`` or ``launch``.
+        rate: The rate it belongs to: ``fp32``, ``bf16``, ``memory``, ``copy`` or ``launch``.
         share: How often it counts in a step.
         amount: FLOPs, bytes moved or operations of one run.
         run: Does it once.
@@ -68,7 +70,7 @@ def kernels(device: torch.device, *, bf16: bool) -> list[Kernel]:
         bf16: Whether the device has bf16 matrix products.
     """
     dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
-    found = [_launch(device)]
+    found = [_launch(device), _copies(device)]
     share = {rate: token_share(device, dtype) for rate, dtype in dtypes.items()}
     for block in BLOCKS:
         for rate, dtype in dtypes.items():
@@ -223,6 +225,19 @@ def _loss(block: Block, device: torch.device) -> Callable[[], object]:
         return torch.autograd.grad(loss, logits_NV)
 
     return run
+
+
+def _copies(device: torch.device) -> Kernel:
+    """Copy to the host and back, between memory that was used before; to and from pinned memory."""
+    there = [torch.ones(num, device=device) for num in _COPIED]
+    home = [torch.ones(num, pin_memory=device.type == "cuda") for num in _COPIED]
+
+    def run() -> None:
+        for one, other in zip(there, home, strict=True):
+            other.copy_(one, non_blocking=True)
+            one.copy_(other, non_blocking=True)
+
+    return Kernel("copy", 1, 2 * sum(map(torch.Tensor.nbytes.__get__, there)), run)
 
 
 def _launch(device: torch.device) -> Kernel:

@@ -20,6 +20,7 @@ from brimful.build.reference import state_of
 from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations
 from brimful.measure.reading import Reading
 from brimful.measure.seen_frees import frees_seen
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, REFERENCE
 
@@ -183,6 +184,7 @@ class CudaMeter:
             measured_peak_allocated_bytes=max(p.allocated_bytes for p in self.peaks.values()),
             measured_peak_reserved_bytes=max(p.reserved_bytes for p in self.peaks.values()),
             timeline=None,
+            measured_peak_host_bytes=_pinned_bytes(program),
         )
 
     def abandon(self) -> None:
@@ -214,6 +216,16 @@ class CudaMeter:
             if phase not in highest or peaks.allocated_bytes > highest[phase].num_bytes:
                 highest[phase] = PhasePeak(phase=phase, num_bytes=peaks.allocated_bytes, where=part)
         return tuple(highest.values())
+
+
+def _pinned_bytes(program: Program) -> int | None:
+    """Return what PyTorch pinned at most, in its blocks; None where nothing is offloaded.
+
+    State that is never copied, as the optimizer's on the host, is not pinned and not in it.
+    """
+    if program.strategy.offload == NO_OFFLOAD:
+        return None
+    return int(torch.cuda.host_memory_stats()["allocated_bytes.peak"])
 
 
 def _reference(program: Program) -> list[torch.Tensor]:

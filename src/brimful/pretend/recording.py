@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+TO_HOST, TO_DEVICE = "copied to the host", "copied to the device"
+"""What copies between the two are called among costs; their bytes are counted once."""
 AUTOCAST_CACHE = "autocast cache"
 UNTAGGED = ""
 KEPT_ON_HOST = "on the host: "

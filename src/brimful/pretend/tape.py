@@ -25,6 +25,8 @@ from brimful.pretend.owners import Owners
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
     KEPT_ON_HOST,
+    TO_DEVICE,
+    TO_HOST,
     Place,
     Recording,
     RecordingBuilder,
@@ -42,6 +44,8 @@ _OWN = __file__.rpartition("tape.py")[0]
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
 _RECORD_STREAM = torch.ops.aten.record_stream.default
+_EMPTY_LIKE = torch.ops.aten.empty_like.default
+_COPY = torch.ops.aten.copy_.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
 """Its kernel for fake tensors makes a new one; the real one waits for the one that it is given."""
 _COLLECTIVES = "c10d"
@@ -85,7 +89,6 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._assume_all = assume_all_selected
         self.assumptions: set[str] = set()
         self._purpose = ""
-        self._purposes: set[str] = set()
 
     # -- what the user of a tape calls --
 
@@ -122,13 +125,12 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         What is kept on the host stays counted by what it is kept for.
         """
         for builder, row in self._rows(tensors):
-            if builder.item_of(row) not in self._purposes:
+            if not builder.item_of(row).startswith(KEPT_ON_HOST):
                 builder.set_item(row, item)
 
     def keep_on_host(self, purpose: str) -> None:
         """Count what is allocated on the host from here on as kept there; empty: as passing."""
         self._purpose = f"{KEPT_ON_HOST}{purpose}" if purpose else ""
-        self._purposes.add(self._purpose)
 
     def finish(self, device_name: str = "") -> Recording:
         """Return what was recorded so far of a device, in columnar form.
@@ -269,6 +271,12 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             self._first.cost(func, *work(func, args, kwargs, out))
 
     def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if func is _COPY and {args[0].device.type, args[1].device.type} == {NAME, HOST}:
+            way = TO_DEVICE if args[0].device.type == NAME else TO_HOST
+            self._first.cost(way, 0, 0, (args[0].nbytes,))
+            return
+        if func is _EMPTY_LIKE and args[0].device.type == HOST:
+            return  # room for a copy, which moves nothing yet
         outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         is_view = not func._schema.is_mutable and any(  # noqa: SLF001
             x.untyped_storage()._cdata in self._alive  # noqa: SLF001

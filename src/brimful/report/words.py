@@ -11,6 +11,7 @@ from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Band, Estimate, Plan
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
 from brimful.search.record import Considered
@@ -179,6 +180,7 @@ def plan_words(plan: Plan) -> str:
         _checkpointing_words(job, strategy),
         *_loss_words(job, strategy),
         *_reference_words(strategy),
+        *_away_words(strategy),
     ]
     if job.task != "module":
         how.append(f"{strategy.attention} attention")
@@ -268,6 +270,16 @@ _SHARDED = {
     2: "gradients and optimizer state",
     3: "parameters, gradients and optimizer state",
 }
+
+
+def _away_words(strategy: Strategy) -> list[str]:
+    """Say what is on the host between its uses, and when parameters are updated."""
+    words = []
+    if strategy.engine == "torch" and strategy.offload != NO_OFFLOAD:
+        words.append(f"{strategy.offload.replace(',', ' and ')} on the host")
+    if strategy.optimizer_in_backward:
+        words.append("updated inside the backward pass")
+    return words
 
 
 def _micro_batch_words(job: Job, strategy: Strategy) -> str:

@@ -14,6 +14,7 @@ from brimful.cost.programs import program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
 from brimful.strategy import (
@@ -53,6 +54,8 @@ class Pins(NamedTuple):
         pp_schedule: The order of work in a pipeline.
         stages_per_device: Stages on each device of one.
         reference: Where a preference task's reference model is; not searched, None is ``none``.
+        offload: What is kept on the host; not searched, None is ``none``.
+        optimizer_in_backward: Whether parameters are updated early; not searched.
     """
 
     micro_batch: int | None = None
@@ -67,6 +70,8 @@ class Pins(NamedTuple):
     pp_schedule: Schedule | None = None
     stages_per_device: int | None = None
     reference: Reference | None = None
+    offload: str | None = None
+    optimizer_in_backward: bool | None = None
 
 
 def asks_for_row(pins: Pins) -> bool:
@@ -314,6 +319,8 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         pp_schedule=pins.pp_schedule or "1f1b",
         stages_per_device=pins.stages_per_device or _stages_of(pins.pp_schedule),
         reference=pins.reference or "none",
+        offload=pins.offload or NO_OFFLOAD,
+        optimizer_in_backward=bool(pins.optimizer_in_backward),
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
 

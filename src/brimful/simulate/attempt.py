@@ -4,18 +4,22 @@ Where no formula covers a job, this is what a search compares. Seconds are the f
 roofline of ``cost.step``, on work that was traced for this strategy and not taken from a profile.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from brimful.cost.copied import NOTHING_COPIED, Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.pretend.recording import Recording
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE
+from brimful.offload import NONE as NO_OFFLOAD
+from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.capacity import reserve
+from brimful.simulate.items import HostPeak, read_host
 from brimful.simulate.run import NUM_STEPS, trace
 from brimful.simulate.unrolled import record_whole
 from brimful.strategy import Strategy, num_micro_batches
@@ -55,28 +59,40 @@ def attempt(job: Job, cluster: Cluster, strategy: Strategy) -> Attempt:
         UnsupportedError: This version cannot run it.
     """
     device = cluster.device
+    hosts: list[Recording] = []
 
     def record(job: Job, strategy: Strategy) -> Recording:
         traced = trace(
             job, strategy, imitate=device.kernels, capability=device.capability, count_costs=True
         )
+        hosts.append(traced.host)
         return traced.recording
 
     recording = record_whole(job, strategy, record)
     peak_bytes = int(recording.live_bytes().max())
-    work = step_work(recording, num_micro_batches(job, strategy))
-    # Products of kept modules run at another rate, and the tape does not tell them apart.
-    seconds = (
-        None
-        if job.keep_fp32
-        else step_seconds(work, job, device, size_of(job, strategy.micro_batch))
-    )
+    num = num_micro_batches(job, strategy)
+    work, copied = step_work(recording, num), NOTHING_COPIED
+    if strategy.offload != NO_OFFLOAD:  # then the whole was traced, once
+        copied = step_copies(recording, read_host(hosts[-1]), num)
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
         short_bytes=_short_bytes(recording, peak_bytes, device),
-        step_s=None if seconds is None else float(sum(part[0] for part in seconds)),
+        step_s=_seconds(job, strategy, work, copied, device),
     )
+
+
+def _seconds(
+    job: Job, strategy: Strategy, work: StepWork, copied: Copied, device: Device
+) -> float | None:
+    if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
+        return None
+    parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
+    if parts is None:
+        return None
+    busy_s = float(sum(part[0] for part in parts))
+    more_s = copied_seconds(copied, device, beside_s=busy_s)
+    return None if more_s is None else busy_s + more_s
 
 
 def _short_bytes(recording: Recording, peak_bytes: int, device: Device) -> int:
@@ -95,15 +111,11 @@ def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
             counted once, its second stands for every later one.
         num_micro_batches: Of a step.
     """
-    last = [i for i, name in enumerate(recording.phases) if name.startswith(f"{_STEP} ")]
-    forwards = [i for i in last if recording.phases[i].endswith(" forward")]
-    first, later = forwards[0], forwards[-1]
+    last = _phases_of_last(recording)
     total = np.zeros(4)
-    for cost in recording.costs:
-        if cost.phase < first:
+    for cost, times in _costs_of_last(recording, num_micro_batches):
+        if cost.op in {TO_HOST, TO_DEVICE}:
             continue
-        is_later = cost.phase >= later > first and recording.phases[cost.phase] != _UPDATE
-        times = num_micro_batches - 1 if is_later else 1
         # What the update moves is counted from what it keeps: in place it has no outputs to count.
         moved = 0 if recording.phases[cost.phase] == _UPDATE else sum(cost.moved_bytes)
         total += times * np.array([cost.matrix_flops, cost.attention_flops, moved, 1])
@@ -111,6 +123,45 @@ def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
     matrix_flops, attention_flops, moved_bytes, num_ops = total
     columns = (matrix_flops, attention_flops, moved_bytes + update, num_ops)
     return StepWork(*(np.array([column]) for column in columns))
+
+
+def step_copies(recording: Recording, host: HostPeak, num_micro_batches: int) -> Copied:
+    """Add up what one optimizer step copies, and what the host reads and writes to update.
+
+    Args:
+        recording: As for ``step_work``.
+        host: What is kept on the host.
+        num_micro_batches: Of a step.
+    """
+    moved = {TO_HOST: 0.0, TO_DEVICE: 0.0, _UPDATE: 0.0}
+    for cost, times in _costs_of_last(recording, num_micro_batches):
+        if cost.op in {TO_HOST, TO_DEVICE}:
+            is_behind = recording.phases[cost.phase] == _UPDATE
+            moved[_UPDATE if is_behind else cost.op] += times * sum(cost.moved_bytes)
+    held = {item.name: float(item.num_bytes) for item in host.items}
+    gradients = held.get(GRADIENTS, 0.0)
+    kept = held.get(PARAMETERS, 0.0) + held.get(OPTIMIZER_STATE, 0.0)
+    return Copied(
+        to_host=moved[TO_HOST],
+        to_device=moved[TO_DEVICE],
+        updated=moved[_UPDATE],
+        host_traffic=traffic_of_update(gradients=gradients, kept=kept) if gradients else 0.0,
+    )
+
+
+def _phases_of_last(recording: Recording) -> list[int]:
+    return [i for i, name in enumerate(recording.phases) if name.startswith(f"{_STEP} ")]
+
+
+def _costs_of_last(recording: Recording, num_micro_batches: int) -> Iterator[tuple[OpCost, int]]:
+    """Yield the costs of the last step, and how often each is there."""
+    last = _phases_of_last(recording)
+    forwards = [i for i in last if recording.phases[i].endswith(" forward")]
+    first, later = forwards[0], forwards[-1]
+    for cost in recording.costs:
+        if cost.phase >= first:
+            is_later = cost.phase >= later > first and recording.phases[cost.phase] != _UPDATE
+            yield cost, num_micro_batches - 1 if is_later else 1
 
 
 def _update_bytes(recording: Recording, last: list[int]) -> float:

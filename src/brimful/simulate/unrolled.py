@@ -3,8 +3,8 @@
 Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
 twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, where the
 architecture is none of those known here, in a pipeline (whose micro-batches are unrolled instead:
-``chosen.py``), and where masters are updated or gradients reduced (DDP, ZeRO-1) in buckets, which
-are cut by bytes and not by blocks, the whole is traced.
+``chosen.py``), where something is offloaded, and where masters are updated or gradients reduced
+(DDP, ZeRO-1) in buckets, which are cut by bytes and not by blocks, the whole is traced.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from brimful.cost.recipes import RECIPES
 from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.spec import ModelSpec
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
@@ -50,7 +51,7 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
     is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
-    is_cut = is_cut or _names_blocks(job)
+    is_cut = is_cut or _names_blocks(job) or strategy.offload != NO_OFFLOAD
     if is_staged or is_short or is_cut or not _is_alike(strategy, num_blocks):
         return trace(job, strategy)
     if stack is None or not _is_uniform(job.model):
