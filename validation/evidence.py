@@ -12,6 +12,7 @@ from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
+from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
@@ -51,6 +52,7 @@ Part = Literal[
     "routing",
     "rehearsals",
     "mixtures",
+    "offload",
 ]
 
 
@@ -343,6 +345,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "routing": RoutingRow,
     "rehearsals": RehearsalRow,
     "mixtures": MixtureRow,
+    "offload": OffloadRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

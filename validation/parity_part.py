@@ -77,6 +77,7 @@ def cases() -> tuple[Switched, ...]:
         for job, switches in _jobs()
         for micro_batch in (1, 2, 4)
         for strategy in _strategies(job, micro_batch, switches)
+        if strategy.micro_batch == micro_batch  # what fixes it is there once
     )
 
 
@@ -96,7 +97,25 @@ _PACKED: tuple[dict[str, Any], ...] = (
     {"activation_checkpointing": "selective"},
     {"attention": "eager"},
 )
-_FEW: tuple[dict[str, Any], ...] = (_NONE, {"activation_checkpointing": "full"})
+_FEW: tuple[dict[str, Any], ...] = (
+    _NONE,
+    {"activation_checkpointing": "full"},
+    {"offload": "parameters:1,activations"},
+)
+_AWAY: tuple[dict[str, Any], ...] = (
+    {"offload": "optimizer"},
+    {"offload": "optimizer", "accumulate": "hold"},
+    {"offload": "parameters"},
+    {"offload": "parameters:2,activations:1", "activation_checkpointing": "full:1"},
+    {"offload": "activations", "activation_checkpointing": "full"},
+    {"offload": "parameters,activations", "activation_checkpointing": "selective"},
+)
+_EARLY: tuple[dict[str, Any], ...] = (
+    {"optimizer_in_backward": True, "micro_batch": GLOBAL_BATCH},
+    {"optimizer_in_backward": True, "micro_batch": GLOBAL_BATCH, "offload": "activations",
+     "activation_checkpointing": "full:1"},
+)  # fmt: skip
+"""Of one micro-batch, whatever is asked for: of several it would not be exact."""
 
 
 def _jobs() -> Iterator[tuple[Job, tuple[dict[str, Any], ...]]]:
@@ -105,12 +124,15 @@ def _jobs() -> Iterator[tuple[Job, tuple[dict[str, Any], ...]]]:
             yield _job(model_type, packing=packing), switches
         for method in ("lora", "dora"):
             yield _job(model_type, method=method, adapter=ADAPTER), _FEW
+        yield _job(model_type), _AWAY
         for optimizer in ("adamw-foreach", "sgd"):
-            yield _job(model_type, optimizer=optimizer), (_NONE,)
+            yield _job(model_type, optimizer=optimizer), (_NONE, _AWAY[0])
+        for optimizer in ("adamw", "adafactor"):
+            yield _job(model_type, optimizer=optimizer, clip=0.0), _EARLY
     for model_type in ("bert", "t5", "switch_transformers"):
         yield _job(model_type), _FEW
     module = load_model("plain_module:build")
-    yield _plain(module, task="module", seq_len=1), (_NONE,)
+    yield _plain(module, task="module", seq_len=1), (_NONE, _AWAY[0])
 
 
 def _job(model_type: str, **changes: Any) -> Job:

@@ -32,6 +32,7 @@ class Metered(msgspec.Struct, frozen=True, kw_only=True):
 
     measured_peak_allocated_bytes: int
     items: tuple[MemoryItem, ...]
+    measured_peak_host_bytes: int | None = None
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +93,9 @@ def _metered(case: Case) -> Metered:
     reading = instrument.reading
     assert reading is not None
     return Metered(
-        measured_peak_allocated_bytes=reading.measured_peak_allocated_bytes, items=reading.items
+        measured_peak_allocated_bytes=reading.measured_peak_allocated_bytes,
+        items=reading.items,
+        measured_peak_host_bytes=reading.measured_peak_host_bytes,
     )
 
 

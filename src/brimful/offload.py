@@ -63,14 +63,14 @@ def _parts(text: str, num_layers: int) -> list[tuple[str, int]]:
                 f"activations:K with K from 1 to {num_layers}, separated by commas"
             )
         count = num_layers if match[2] is None else int(match[2])
-        if not 1 <= count <= num_layers:
+        if match[1] != "optimizer" and not 1 <= count <= num_layers:
             raise InputError(
                 f"offload={text} asks for {count} blocks and the model has {num_layers}; use "
                 f"{match[1]}:K with K from 1 to {num_layers}"
             )
         if match[1] in dict(found):
             raise InputError(f"offload={text} names {match[1]} twice; name it once")
-        found.append((match[1], count))
+        found.append((match[1], count if match[1] != "optimizer" else 1))
     return found
 
 

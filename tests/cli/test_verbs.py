@@ -26,7 +26,7 @@ INPUTS = {
     "strategy": {
         *("micro_batch", "activation_checkpointing", "loss_chunks", "attention", "accumulate"),
         *("zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "reference", "engine", "offload"),
-        *("pp_schedule", "stages_per_device", "stage_blocks"),
+        *("pp_schedule", "stages_per_device", "stage_blocks", "optimizer_in_backward"),
     },
 }
 LLAMA_8B = ("llama-3.1-8b", "--gpus", "h100-80gb", "--seq-len", "8192", "--global-batch", "8")
@@ -96,7 +96,7 @@ def test_a_plan_that_does_not_fit_says_what_would(brimful):
 def strategy_flags(told, flags):
     """Spell the strategy, but for how it is spread where other flags say that."""
     spread = {"zero", "dp_replicate", "dp_shard"} if "--zero" in flags else set()
-    unset = {name for name, value in told["strategy"].items() if value in ("none", [])} - {
+    unset = {n for n, value in told["strategy"].items() if value in ("none", [], False)} - {
         "activation_checkpointing"
     }
     kept = {n: value for n, value in told["strategy"].items() if n not in spread | unset}

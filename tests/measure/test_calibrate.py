@@ -34,7 +34,7 @@ def test_calibration_is_plausible_stored_and_found_again(tmp_path, monkeypatch):
 def test_kernels_cover_every_rate_and_amounts_are_what_a_formula_says(monkeypatch):
     monkeypatch.setattr("brimful.measure.kernels.BLOCKS", (TINY,))
     found = kernels(CPU, bf16=True)
-    assert {kernel.rate for kernel in found} == {"fp32", "bf16", "memory", "launch"}
+    assert {kernel.rate for kernel in found} == {"fp32", "bf16", "memory", "copy", "launch"}
     tokens = 2 * 8
     weights = 4 * 16 * 16 + 3 * 16 * 32 + 16 * 64 / 8
     attention = 7 * 2 * 2 * 2 * 8**2 * 8

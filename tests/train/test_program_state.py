@@ -355,3 +355,71 @@ def test_every_optimizer_of_a_job_goes_on_bit_for_bit(plan_with, tmp_path, optim
         pytest.importorskip("bitsandbytes")
     program, fresh, _ = go_on_in_a_fresh_process(build, plan, tmp_path)
     assert same(weights(program), weights(fresh))
+
+
+# What is on the host is saved as what is on the device, and a run may go on the other way.
+
+
+def take_steps(program, seeds):
+    import torch
+
+    from brimful.build.batch import Batch, count_targets
+    from brimful.build.step import train_step
+
+    losses = []
+    for seed in seeds:
+        tokens = torch.randint(0, 300, (4, 33), generator=torch.Generator().manual_seed(seed))
+        batches = [Batch(tokens[:, :-1], tokens[:, 1:])]
+        num_targets = count_targets(batches)
+        result = train_step(program, batches, num_targets=num_targets, learning_rate=0.01)
+        losses.append(float(result.loss))
+    return losses
+
+
+def away(plan, offload):
+    strategy = msgspec.structs.replace(plan.strategy, offload=offload, micro_batch=4)
+    return msgspec.structs.replace(plan, strategy=strategy)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-master"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("optimizer", "optimizer"),
+        ("parameters:1,activations", "parameters:1,activations"),
+        ("none", "parameters"),
+        ("parameters", "none"),
+    ],
+)
+def test_a_run_goes_on_wherever_its_state_is(
+    plan_with, tmp_path, before, after, optimizer, precision
+):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    plan = plan_with(optimizer=optimizer, precision=precision)
+    first, second = away(plan, before), away(plan, after)
+    program = build(first)
+    take_steps(program, (1, 2))
+    path = save_checkpoint(tmp_path / "checkpoints", program, progress(first, 2))
+    expected = take_steps(program, (3, 4, 5))
+    fresh = build(second)
+    load_checkpoint(path, fresh)
+    assert take_steps(fresh, (3, 4, 5)) == expected
+    assert same(weights(program), weights(fresh))
+
+
+def test_a_copy_on_the_host_that_was_not_refreshed_would_be_noticed(plan_with, tmp_path):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    plan = away(plan_with(), "optimizer")
+    program = build(plan)
+    take_steps(program, (1, 2))
+    path = save_checkpoint(tmp_path / "checkpoints", program, progress(plan, 2))
+    expected = take_steps(program, (3, 4))
+    fresh = build(plan)
+    stale = [home.detach().clone() for home in fresh.optimizer.homes.values()]
+    load_checkpoint(path, fresh)
+    for home, old in zip(fresh.optimizer.homes.values(), stale, strict=True):
+        home.data.copy_(old)
+    assert take_steps(fresh, (3, 4)) != expected

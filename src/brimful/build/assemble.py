@@ -26,7 +26,7 @@ from brimful.build.router_losses import router_losses
 from brimful.build.tasks import task_of
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention, check_precision
-from brimful.strategy import Strategy, gathers
+from brimful.strategy import Strategy, gathers, num_checkpointed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,19 +95,22 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     called: tuple[nn.Module, ...] = (root,)
     if strategy.engine == "torch":
         called = parallelize(root, job, strategy, mesh)
-    mark_away(skeleton, offloaded(strategy, num_layers=job.model.num_layers))
+    num_layers = job.model.num_layers
+    away = offloaded(strategy, num_layers=num_layers)
+    mark_away(skeleton, away)
     model = materialize(skeleton, device=device, job=job)
     if job.task == "module":
         use_fp8(model, job, emulate=emulates)
-    checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
-    away = offload_blocks(model, strategy, device)
+    checkpoint_blocks(model, strategy, num_layers=num_layers)
+    num_again = num_checkpointed(strategy, num_layers=num_layers)
+    moved = offload_blocks(model, away, device, num_checkpointed=num_again)
     if reference is not None:
         use_fp8(reference, job, emulate=emulates)
         is_away = strategy.reference == "offloaded"
         home = host if is_away else device
         fill_reference(reference, model, job, device=device, host=home)
         reference = offload(reference, device) if is_away else reference
-    spread = _spread(root, called, Site(job, strategy, device, mesh), away)
+    spread = _spread(root, called, Site(job, strategy, device, mesh), moved)
     return Program(
         job=job,
         strategy=strategy,
@@ -121,7 +124,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         reference=reference,
         pipeline=spread.pipeline,
         early=EarlyUpdate(spread.optimizer) if strategy.optimizer_in_backward else None,
-        offloaded=away,
+        offloaded=moved,
     )
 
 

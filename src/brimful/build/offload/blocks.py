@@ -21,7 +21,7 @@ from brimful.build.offload.activations import (
 from brimful.build.offload.host import take_like
 from brimful.build.offload.parameters import AwayBlocks
 from brimful.offload import Away, away_of
-from brimful.strategy import Strategy, num_checkpointed
+from brimful.strategy import Strategy
 
 Run = Callable[..., Any]
 PARAMETERS = "parameters"
@@ -66,20 +66,21 @@ def empty_at_home(tensor: torch.Tensor, device: torch.device) -> torch.Tensor | 
     return empty
 
 
-def offload_blocks(model: nn.Module, strategy: Strategy, device: torch.device) -> Offloaded:
+def offload_blocks(
+    model: nn.Module, away: Away, device: torch.device, *, num_checkpointed: int
+) -> Offloaded:
     """Let blocks be called so that what is away is brought, and what they keep is sent.
 
     Args:
         model: On its device, but for what is away; its blocks checkpointed as they will be.
-        strategy: Says what is away.
+        away: What is to be on the host.
         device: Where blocks compute.
+        num_checkpointed: Blocks that are checkpointed, from the first on.
     """
     blocks = decoder_blocks(model)
-    away = offloaded(strategy, num_layers=len(blocks) or 1)
-    num_sent = min(away.activations, len(blocks) - 1)
+    num_sent = min(away.activations, max(0, len(blocks) - 1))
     parameters = AwayBlocks(blocks[: away.parameters], device) if away.parameters else None
     activations = AwayActivations(device) if num_sent else None
-    num_again = num_checkpointed(strategy, num_layers=len(blocks)) if blocks else 0
     for number, block in enumerate(blocks):
         call = _Call(
             number,
@@ -88,7 +89,7 @@ def offload_blocks(model: nn.Module, strategy: Strategy, device: torch.device) -
             activations if number < num_sent else None,
         )
         if call.parameters is not None or call.activations is not None:
-            _call_through(call, is_checkpointed=number < num_again)
+            _call_through(call, is_checkpointed=number < num_checkpointed)
     if activations is not None:
         blocks[num_sent].register_forward_hook(lambda *_: activations.past())
     return Offloaded(parameters, activations)
