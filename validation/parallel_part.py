@@ -32,6 +32,8 @@ _ON_TWO: tuple[dict[str, Any], ...] = (
     {"dp_shard": 2, "zero": 2},
     {"dp_shard": 2, "zero": 3},
     {"tp": 2},
+    {"dp_shard": 2, "zero": 3, "offload": "activations"},
+    {"tp": 2, "offload": "activations:1"},
 )
 _ON_FOUR: tuple[dict[str, Any], ...] = (
     {"dp_replicate": 4},
