@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 
 from brimful.build.parallel.own import own_memory
 
-_PIECE = 2**16
+PIECE, HOST_PIECE = 2**16, 2**24
 """Elements that are summed at a time on a CPU, whose kernel widens what it is given into a copy:
 256 KiB, where whole gradients would take as much as the largest of them twice. CUDA's widens each
-number as it reads it."""
+number as it reads it. On the host of a device there is room for 64 MiB, and far more to sum."""
 _NEAR_ZERO = 1e-6
 """As in ``torch.nn.utils.clip_grad_norm_``: a norm of zero divides nothing."""
 
@@ -42,7 +42,11 @@ Axes = tuple[Any, ...]
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def clip_gradients(
-    parameters: Iterable[torch.Tensor], max_norm: float, *, row: Row | None = None
+    parameters: Iterable[torch.Tensor],
+    max_norm: float,
+    *,
+    row: Row | None = None,
+    piece: int = PIECE,
 ) -> torch.Tensor:
     """Scale the gradients in place so that their global norm is at most ``max_norm``.
 
@@ -50,6 +54,7 @@ def clip_gradients(
         parameters: All that train, sharded over any axes or plain; of many devices all call this.
         max_norm: The bound; 0 only measures.
         row: The pipeline that this device is in.
+        piece: Elements that are summed at a time on a CPU.
 
     Returns:
         The norm before scaling, a plain fp32 scalar on the device, the same on every device.
@@ -57,8 +62,8 @@ def clip_gradients(
     trained = list(parameters)
     gradients = [p.grad for p in trained if p.grad is not None]
     if row is None and not any(isinstance(g, DTensor) for g in gradients):
-        return _clip_plain(trained, gradients, max_norm)
-    norm = gradient_norm(trained, row=row)
+        return _clip_plain(trained, gradients, max_norm, piece)
+    norm = gradient_norm(trained, row=row, piece=piece)
     if max_norm > 0:
         factor = clip_factor(norm, max_norm)
         torch._foreach_mul_([own_memory(g) for g in gradients], factor)
@@ -66,33 +71,36 @@ def clip_gradients(
 
 
 def _clip_plain(
-    trained: list[torch.Tensor], gradients: list[torch.Tensor], max_norm: float
+    trained: list[torch.Tensor], gradients: list[torch.Tensor], max_norm: float, piece: int
 ) -> torch.Tensor:
     bound = max_norm if max_norm > 0 else float("inf")
     if all(g.dtype == torch.float32 for g in gradients):
         return torch.nn.utils.clip_grad_norm_(trained, bound)
-    norm = gradient_norm(trained)
+    norm = gradient_norm(trained, piece=piece)
     if max_norm > 0:
         torch.nn.utils.clip_grads_with_norm_(trained, bound, norm)
     return norm
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
-def gradient_norm(parameters: Iterable[torch.Tensor], *, row: Row | None = None) -> torch.Tensor:
+def gradient_norm(
+    parameters: Iterable[torch.Tensor], *, row: Row | None = None, piece: int = PIECE
+) -> torch.Tensor:
     """Return the global norm of the gradients as they are, a plain fp32 scalar on the device.
 
     Args:
         parameters: As for ``clip_gradients``.
         row: Likewise.
+        piece: Likewise.
     """
     if row is None:
-        return _device_norm(parameters)
-    squared = _device_norm(p for p in parameters if p not in row.repeated).square()
+        return _device_norm(parameters, piece)
+    squared = _device_norm((p for p in parameters if p not in row.repeated), piece).square()
     dist.all_reduce(squared, group=row.group)
     return squared.sqrt()
 
 
-def _device_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor:
     by_axes: dict[Axes, list[torch.Tensor]] = {}
     meshes: dict[DeviceMesh, DeviceMesh] = {}
     for parameter in parameters:
@@ -100,7 +108,7 @@ def _device_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
             by_axes.setdefault(_axes(parameter.grad, meshes), []).append(own_memory(parameter.grad))
     if not by_axes:
         return torch.tensor(0.0)
-    norms = {axes: _own_norm(pieces) for axes, pieces in by_axes.items()}
+    norms = {axes: _own_norm(own, piece) for axes, own in by_axes.items()}
     return norms[()] if norms.keys() == {()} else _joined(norms)
 
 
@@ -120,8 +128,8 @@ def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:
     return tuple(mesh.get_group(axis) for axis, p in placed if not p.is_replicate())
 
 
-def _own_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    pieces = [piece for gradient in gradients for piece in _pieces(gradient)]
+def _own_norm(gradients: list[torch.Tensor], piece: int) -> torch.Tensor:
+    pieces = [part for gradient in gradients for part in _pieces(gradient, piece)]
     norms = torch._foreach_norm(pieces, 2.0, torch.float32)  # noqa: SLF001 - as torch's clip does
     return torch.linalg.vector_norm(torch.stack(norms))
 
@@ -150,8 +158,8 @@ def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
     return (max_norm / (norm + _NEAR_ZERO)).clamp_(max=1.0)
 
 
-def _pieces(gradient: torch.Tensor) -> Iterator[torch.Tensor]:
+def _pieces(gradient: torch.Tensor, piece: int) -> Iterator[torch.Tensor]:
     if gradient.device.type == "cpu" and gradient.dtype != torch.float32:
-        yield from gradient.flatten().split(_PIECE)
+        yield from gradient.flatten().split(piece)
     else:
         yield gradient

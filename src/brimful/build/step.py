@@ -9,7 +9,13 @@ import torch
 from brimful.build.batch import Batch, blank, count_targets
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.first_state import make_state
-from brimful.build.gradient_clip import clip_factor, clip_gradients, gradient_norm
+from brimful.build.gradient_clip import (
+    HOST_PIECE,
+    PIECE,
+    clip_factor,
+    clip_gradients,
+    gradient_norm,
+)
 from brimful.build.offload import HostOptimizer, rule_of, updated_by
 from brimful.build.parallel import averaged_over, reshard, sync_gradients, without_sync
 from brimful.build.parallel.place import data_group, even_part, own_part, row_group, summed
@@ -112,10 +118,11 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
     """Undo the loss scale and clip; masters do both themselves, in fp32."""
     parameters = updated_by(program.optimizer, program.model)
     rule = rule_of(program.optimizer)
+    piece = PIECE if rule is program.optimizer else HOST_PIECE
     scale = None if program.scaler is None else program.scaler.scale
     row = None if program.pipeline is None else program.pipeline.row
     if isinstance(rule, MasterWeights):
-        norm = gradient_norm(parameters, row=row)
+        norm = gradient_norm(parameters, row=row, piece=piece)
         if scale is not None:
             norm = norm / scale
         factor = clip_factor(norm, program.job.clip)
@@ -123,7 +130,7 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
         return norm
     if scale is not None:
         unscale(gradients(program), scale)
-    return clip_gradients(parameters, program.job.clip, row=row)
+    return clip_gradients(parameters, program.job.clip, row=row, piece=piece)
 
 
 def train_step(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from brimful.build.deepspeed import step as deepspeed
-from brimful.build.gradient_clip import gradient_norm
+from brimful.build.gradient_clip import HOST_PIECE, PIECE, gradient_norm
 from brimful.build.offload import rule_of, updated_by
 from brimful.build.parallel.own import whole
 from brimful.build.precision.masters import MasterWeights
@@ -58,7 +58,8 @@ def _have_a_norm(program: Program) -> bool:
     # Where gradients are clipped a norm of NaN has come to every device of a pipeline.
     row = None if is_clipped or program.pipeline is None else program.pipeline.row
     parameters = updated_by(program.optimizer, program.model)
-    return math.isfinite(float(gradient_norm(parameters, row=row)))
+    piece = PIECE if rule_of(program.optimizer) is program.optimizer else HOST_PIECE
+    return math.isfinite(float(gradient_norm(parameters, row=row, piece=piece)))
 
 
 def _were_clipped_by_a_number(program: Program) -> bool:
