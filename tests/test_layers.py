@@ -14,6 +14,7 @@ LAYERS = (
     ("models",),
     (
         "job",
+        "quantization",
         "nouns",
         "exact",
         "expert_split",

@@ -21,7 +21,7 @@ from brimful.cost.programs import (
 from brimful.cost.trained import untied_job
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import Job, Optimizer, Packing, Task
+from brimful.job import QAT, Job, Optimizer, Packing, Task
 from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule
@@ -103,6 +103,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     covered = {
         f"task={job.task}": job.task in TASKS,
         f"method={job.method} with these adapters": tuning_of(job) is not None,
+        f"method={job.method}": job.method != QAT,
         f"packing={job.packing}": job.packing in PACKINGS,
         f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
         f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
