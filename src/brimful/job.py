@@ -106,8 +106,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         weights: Folder or hub id whose safetensors it starts from; None: random weights.
         task: What the loss is; ``causal-lm`` predicts each next token, ``chat`` the same on the
             assistant's answers only, ``dpo`` prefers one of two answers.
-        method: Which parameters are trained; ``full`` trains all, ``qat`` too, rounded in each forward
-            pass as they will be once they are quantised.
+        method: Which parameters are trained; ``full`` trains all, and so does ``qat``, which rounds
+            them in each forward pass as they will be once they are quantised.
         adapter: The adapters of ``lora``, ``dora`` and ``qlora``; None for all others.
         precision: The recipe (see ``brimful.cost.recipes``).
         loss_scale: Loss scaling of the recipes in ``SCALED``; None for all others.

@@ -21,6 +21,8 @@ ROW = 0
 GROUP_SIZE = 32
 """torchao's default for int4."""
 LEAST_GROUP = 2
+LONGEST_ROW = 2048
+"""Tokens of a row that a converted model is judged by, where nobody says how many."""
 
 
 class Quantization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
