@@ -9,17 +9,24 @@ from transformers.quantizers.base import get_keys_to_not_convert
 
 from brimful.build.experts import check_experts
 from brimful.build.precision import PARAMETER_DTYPE
-from brimful.build.quantize import FORMATS, Held, swap
+from brimful.build.quantize import Held, swap
 from brimful.build.quantize.torchao import INT4_GROUP
 from brimful.cost.formats import COMPUTE_BYTES, WeightsFormat
 from brimful.cost.inference import InferenceJob
-from brimful.errors import ModelConfigError, UnsupportedError
+from brimful.errors import ModelConfigError
 from brimful.job import plain_job
+from brimful.quantization import GROUP_SIZE
 
 _REASON_LENGTH = 160
 _NUMBERS = "qdata"
 """What torchao's tensors call what stands for the weights."""
-_TORCHAO: dict[WeightsFormat, Held] = {"int8": "torchao-int8", "int4": "torchao-int4"}
+_TORCHAO: dict[WeightsFormat, Held] = {
+    "int8": "torchao-int8",
+    "int4": "torchao-int4",
+    "int8-dynamic": "int8-dynamic",
+    "int4-dynamic": "int4-dynamic",
+}
+_GROUPS: dict[WeightsFormat, int] = {"int4": INT4_GROUP, "int4-dynamic": GROUP_SIZE}
 """Formats of torchao; ``int8`` is also one of ours, for frozen bases."""
 
 
@@ -51,9 +58,9 @@ def _swap(skeleton: nn.Module, job: InferenceJob, dtype: torch.dtype) -> None:
     held: Held = _TORCHAO.get(job.weights_format, cast("Held", job.weights_format))
     if job.weights_format in _TORCHAO:
         kept |= {path for path, m in skeleton.named_modules() if type(m) is not nn.Linear}
-    if job.weights_format == "int4":
+    if group := _GROUPS.get(job.weights_format):
         linear = [(path, m) for path, m in skeleton.named_modules() if type(m) is nn.Linear]
-        kept |= {path for path, m in linear if m.in_features % INT4_GROUP}
+        kept |= {path for path, m in linear if m.in_features % group}
     swap(skeleton, held, dtype=dtype, keeps=kept.__contains__)
 
 
@@ -80,8 +87,8 @@ def hold_types(skeleton: Any, dtype: torch.dtype) -> None:
 
 def constants_of(module: nn.Module) -> list[torch.Tensor]:
     """Return what a layer's quantised weight holds beside its numbers: scales and zero points."""
-    weight = getattr(module, "weight", None)
+    weight: Any = getattr(module, "weight", None)
     if not hasattr(weight, "__tensor_flatten__"):
         return []
-    names = weight.__tensor_flatten__()[0]
+    names: list[str] = weight.__tensor_flatten__()[0]
     return [getattr(weight, name) for name in names if name != _NUMBERS]

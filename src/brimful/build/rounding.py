@@ -11,15 +11,14 @@ keeps in fp32 stay as they are.
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from brimful.build.adapters import output_layers, paths_of
 from brimful.build.precision.kept import find_kept
+from brimful.build.quantize.torchao import config_of, require_torchao
 from brimful.errors import UnsupportedError
 from brimful.job import QAT, Job
 from brimful.quantization import Quantization, check_width
-from brimful.quiet import quiet_libraries
 
 
 def prepare_qat(model: nn.Module, job: Job) -> nn.Module:
@@ -123,35 +122,3 @@ def rounded_layers(model: nn.Module) -> dict[str, Any]:
         for path, layer in model.named_modules()
         if hasattr(layer, "weight_fake_quantizer")
     }
-
-
-def config_of(quantization: Quantization) -> Any:
-    """Return torchao's own name for a scheme.
-
-    Raises:
-        UnsupportedError: torchao is not installed.
-    """
-    torchao = require_torchao()
-    size = quantization.group_size
-    return torchao.Int8DynamicActivationIntxWeightConfig(
-        weight_dtype={"int8": torch.int8, "int4": torch.int4}[quantization.scheme],
-        weight_granularity=torchao.PerGroup(size) if size else torchao.PerAxis(0),
-    )
-
-
-def require_torchao() -> Any:
-    """Return the package ``torchao.quantization``.
-
-    Raises:
-        UnsupportedError: It is not installed.
-    """
-    quiet_libraries()
-    try:
-        import torchao.quantization
-        import torchao.quantization.qat
-    except ImportError as error:
-        raise UnsupportedError(
-            "integers for weights are torchao's, which is not installed; pip install "
-            "'brimful[qat]', or use method=full"
-        ) from error
-    return torchao.quantization

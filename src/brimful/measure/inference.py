@@ -1,17 +1,20 @@
 """Measuring a model that writes text: it is loaded, reads prompts, and writes tokens, for real.
 
-The instrument is the profiler's allocation events, as of ``CpuMeter``; it knows nothing of the tape.
+The instrument is the profiler's allocation events, as of ``CpuMeter``; it knows nothing of the
+tape.
 """
 
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 
+from brimful.build.exported import read_exported
 from brimful.build.inference import constants_of, inference_skeleton
 from brimful.build.model import materialize
 from brimful.build.writing import cache_tensors, grow, new_cache, next_token, prompts
@@ -74,12 +77,15 @@ class _Notes(NamedTuple):
     cached: dict[str, set[int]]
 
 
-def measure_inference(job: InferenceJob, *, weights: str | None) -> InferenceMeasurement:
+def measure_inference(
+    job: InferenceJob, *, weights: str | None, exported: Path | None = None
+) -> InferenceMeasurement:
     """Load a model, read prompts and write tokens on this machine's CPU.
 
     Args:
         job: What is loaded, and how much text it holds.
         weights: Folder or hub id of the weights; None: random ones.
+        exported: Folder of ``brimful convert`` that they are read from instead.
 
     Raises:
         UnsupportedError: The format's package is not installed.
@@ -87,7 +93,7 @@ def measure_inference(job: InferenceJob, *, weights: str | None) -> InferenceMea
     """
     notes = _Notes({}, {}, {})
     with frees_seen(), _profiled() as profiler, torch.no_grad():
-        _run(job, weights, notes)
+        _run(job, weights, exported, notes)
     events, ranges = collect(profiler.profiler.kineto_results.experimental_event_tree())
     lives = lifetimes(events)
     live = live_bytes(lives, len(events.time_ns))
@@ -116,11 +122,13 @@ def _profiled() -> Any:
     return torch.profiler.profile(activities=activities, profile_memory=True)
 
 
-def _run(job: InferenceJob, weights: str | None, notes: _Notes) -> None:
+def _run(job: InferenceJob, weights: str | None, exported: Path | None, notes: _Notes) -> None:
     place = torch.device("cpu")
     with _phase(LOAD, notes):
         plain = plain_job(job.model, precision=job.compute, weights=weights)
         model = materialize(inference_skeleton(job), device=place, job=plain).eval()
+        if exported is not None:
+            read_exported(model, exported)
     with _phase(_FIRST, notes):
         next_token(model, prompts(1, 1, place), new_cache(model))
     cache = new_cache(model)

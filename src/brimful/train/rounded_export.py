@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from brimful.build.model import GIVEN
-from brimful.build.rounding import config_of
+from brimful.build.quantize.torchao import config_of
 from brimful.quantization import Quantization
 from brimful.train.export import as_given, quiet_bars
 

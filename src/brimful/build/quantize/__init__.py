@@ -15,7 +15,7 @@ from brimful.build.quantize import int8, llm_int8, nf4, torchao
 from brimful.build.quantize.base import Format, frozen
 from brimful.job import Base
 
-Held = Base | Literal["torchao-int8", "torchao-int4"]
+Held = Base | Literal["torchao-int8", "torchao-int4", "int8-dynamic", "int4-dynamic"]
 """Bases of adapters, and formats that are only read."""
 FORMATS: dict[Held, Format] = {
     "nf4": nf4.NF4,
@@ -24,6 +24,8 @@ FORMATS: dict[Held, Format] = {
     "llm-int8": llm_int8.LLM_INT8,
     "torchao-int8": torchao.INT8_ONLY,
     "torchao-int4": torchao.INT4_ONLY,
+    "int8-dynamic": torchao.INT8_DYNAMIC,
+    "int4-dynamic": torchao.INT4_DYNAMIC,
 }
 _FORMAT, _TRANSPOSED, _SHAPE = "brimful_format", "brimful_transposed", "brimful_shape"
 """Attributes of a swapped layer: its format, whether it replaced one of [in, out] weights, and

@@ -5,8 +5,11 @@ type of the inputs; a weight is one tensor of torchao's own class. ``int4`` hold
 ``Int4WeightOnlyConfig`` holds, a scale and a zero for 128 weights, in the layout for CPUs, and
 calls the kernel that torchao calls there, which reads it packed; torchao's own class
 (``Int4OpaqueTensor``) takes no tensor of a pretend device. A weight is quantised where it lies.
+
+``int8-dynamic`` and ``int4-dynamic`` are what ``brimful convert`` writes: inputs are rounded too.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +17,7 @@ from torch import nn
 
 from brimful.build.quantize.base import Format, frozen
 from brimful.errors import UnsupportedError
+from brimful.quantization import GROUP_SIZE, ROW, Quantization
 from brimful.quiet import quiet_libraries
 
 INT4_GROUP = 128
@@ -113,6 +117,19 @@ class _Int4Parts:
         self.pack = pack_tinygemm_scales_and_zeros
 
 
+def config_of(quantization: Quantization) -> Any:
+    """Return torchao's own name for what ``qat`` trains for and a conversion makes.
+
+    Raises:
+        UnsupportedError: torchao is not installed.
+    """
+    torchao, size = require_torchao(), quantization.group_size
+    return torchao.Int8DynamicActivationIntxWeightConfig(
+        weight_dtype={"int8": torch.int8, "int4": torch.int4}[quantization.scheme],
+        weight_granularity=torchao.PerGroup(size) if size else torchao.PerAxis(0),
+    )
+
+
 def require_torchao() -> Any:
     """Return the package ``torchao.quantization``.
 
@@ -122,13 +139,26 @@ def require_torchao() -> Any:
     quiet_libraries()
     try:
         import torchao.quantization
+        import torchao.quantization.qat
     except ImportError as error:
         raise UnsupportedError(
-            "this format of weights is torchao's, which is not installed; pip install "
-            "'brimful[qat]', or use bf16, fp16 or fp32"
+            "integers for weights are torchao's, which is not installed; pip install "
+            "'brimful[qat]', or use weights in bf16, fp16 or fp32"
         ) from error
     return torchao.quantization
 
 
+def _fill_dynamic(quantization: Quantization, layer: Any, weight: torch.Tensor) -> None:
+    layer.weight = frozen(weight)
+    require_torchao().quantize_(layer, config_of(quantization))
+
+
 INT8_ONLY = Format(_linear, _fill_int8, _dequantize, None)
 INT4_ONLY = Format(_linear_int4, _fill_int4, _dequantize_int4, None)
+INT8_DYNAMIC, INT4_DYNAMIC = (
+    Format(_linear, partial(_fill_dynamic, quantization), _dequantize, None)
+    for quantization in (
+        Quantization(scheme="int8", group_size=ROW),
+        Quantization(scheme="int4", group_size=GROUP_SIZE),
+    )
+)
