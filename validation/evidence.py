@@ -11,6 +11,7 @@ from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
+from dpo_rows import DpoRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
@@ -51,6 +52,7 @@ Part = Literal[
     "routing",
     "rehearsals",
     "mixtures",
+    "dpo",
 ]
 
 
@@ -343,6 +345,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "routing": RoutingRow,
     "rehearsals": RehearsalRow,
     "mixtures": MixtureRow,
+    "dpo": DpoRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

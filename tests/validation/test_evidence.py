@@ -63,6 +63,7 @@ LEAST_ROWS = {
     "routing": 50,
     "rehearsals": 7,
     "mixtures": 3,
+    "dpo": 20,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
