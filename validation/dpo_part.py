@@ -25,6 +25,10 @@ SITE = "BRIMFUL_TRL_SITE"
 LOSS_BAR = 1e-6
 NORM_BAR = 1e-5
 """Sums of squares over other orders of products."""
+_AOT = (
+    "its sigmoid ignores label_smoothing; smoothed pairs are compared with its aot, one at a time, "
+    "which is conservative DPO"
+)
 _WORKER = Path(__file__).parent / "dpo_worker.py"
 _TIMEOUT_S = 900.0
 
@@ -106,8 +110,7 @@ def summarize(rows: list[DpoRow]) -> Summary:
         missed=tuple(f"{text}: {_describe(row)}" for row in rows for text in _misses(row)),
         findings=(
             f"by TRL {', '.join(sorted({row.trl_version for row in rows}))}, beta {BETA:g}",
-            "its sigmoid ignores label_smoothing; smoothed pairs are compared with its aot, one pair "
-            "at a time, which is conservative DPO",
+            _AOT,
         ),
     )
 

@@ -3,8 +3,8 @@
 For each job: the reference's weights are ours as built, the trained model's are moved by our draw,
 and everything behind that is TRL's: its tokenising, its collator, its reference, its loss.
 
-Losses: ``sigmoid`` without label smoothing. With it, TRL 1.16 leaves ``sigmoid`` as it is, without a
-word; ``aot`` smooths, and of one pair alone, where there is nothing to sort, it is conservative
+Losses: ``sigmoid`` without label smoothing. With it, TRL 1.16 leaves ``sigmoid`` as it is, without
+a word; ``aot`` smooths, and of one pair alone, where there is nothing to sort, it is conservative
 DPO: so pairs come one by one, and their losses are averaged.
 """
 
