@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.low_bit import LOW_BIT
 from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
 from brimful.quantization import Quantization, check_quantization
@@ -14,7 +15,9 @@ Method = Literal["full", "lora", "dora", "qlora", "qat"]
 Precision = Literal[
     "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8"
 ]
-Optimizer = Literal["adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor"]
+Optimizer = Literal[
+    "adamw", "adamw-foreach", "adamw-8bit", "adamw-4bit", "adamw-fp8", "sgd", "adafactor"
+]  # fmt: skip
 Schedule = Literal["cosine", "linear", "constant"]
 Packing = Literal["wrapped", "none", "documents"]
 Base = Literal["same", "bf16", "fp16", "nf4", "nf4-double", "int8", "llm-int8"]
@@ -263,6 +266,7 @@ def check_job(job: Job) -> Job:
             f"{job.model.max_seq_len} positions; use {job.model.max_seq_len} or less"
         )
     _check_update(job)
+    _check_compiled(job)
     _check_loss_scale(job)
     _check_kept(job)
     _check_routers(job)
@@ -282,6 +286,14 @@ def _check_update(job: Job) -> None:
             )
     if not 0 < job.epsilon < 1:
         raise InputError(f"epsilon={job.epsilon} is out of range; give more than 0 and less than 1")
+
+
+def _check_compiled(job: Job) -> None:
+    if job.optimizer in LOW_BIT and job.precision.endswith("-master"):
+        raise UnsupportedError(
+            f"optimizer={job.optimizer} with precision={job.precision} is not run by this version, "
+            f"whose masters are updated in buckets; use adamw-8bit, or {job.precision[:4]}-mixed"
+        )
 
 
 def _check_loss_scale(job: Job) -> None:

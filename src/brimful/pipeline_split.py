@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, QAT, QUANTIZED, Job
+from brimful.low_bit import LOW_BIT
 from brimful.models.spec import ModelSpec
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
@@ -148,6 +149,7 @@ def _check_kind(job: Job, split: Split) -> None:
     beside = {
         f"precision={job.precision}": job.precision == FP8,
         f"method={job.method}": job.method == QAT,
+        f"optimizer={job.optimizer}": job.optimizer in LOW_BIT,
         "keep_fp32": bool(job.keep_fp32),
     }
     if refused := [what for what, is_asked in beside.items() if is_asked]:

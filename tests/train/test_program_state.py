@@ -5,7 +5,9 @@ import pytest
 from tests.train.programs import build, nudge, progress, same, weights, with_optimizer
 
 from brimful.errors import FileFormatError, UnsupportedError
+from brimful.models.config import read_config
 from float8 import NEEDS_TORCHAO
+from samples import ALL_CASES
 
 pytestmark = pytest.mark.torch
 
@@ -355,3 +357,19 @@ def test_every_optimizer_of_a_job_goes_on_bit_for_bit(plan_with, tmp_path, optim
         pytest.importorskip("bitsandbytes")
     program, fresh, _ = go_on_in_a_fresh_process(build, plan, tmp_path)
     assert same(weights(program), weights(fresh))
+
+
+LOW_BIT = ["adamw-fp8", *(["adamw-4bit"] if ALL_CASES else [])]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", LOW_BIT)
+def test_moments_of_few_bits_go_on_bit_for_bit(plan_with, tmp_path, optimizer, precision):
+    pytest.importorskip("torchao")
+    config = {**plan_with().job.model.hf_config, "model_type": "llama", "vocab_size": 512}
+    model = read_config("tiny", config)
+    plan = plan_with(precision=precision, optimizer=optimizer, model=model)
+    program, fresh, _ = go_on_in_a_fresh_process(build, plan, tmp_path)
+    assert same(weights(program), weights(fresh))
+    held = [key for state in program.optimizer.state.values() for key in state]
+    assert "exp_avg_scale" in held  # of the embedding; other tensors are too small

@@ -32,9 +32,12 @@ PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interlea
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
-UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
+UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {
+    "cuda": frozenset({"adafactor", "adamw-4bit", "adamw-fp8"})
+}
 """CUDA's norms of columns leave partial results of every block of threads, which can outweigh all
-else that Adafactor needs; their size hangs on the card."""
+else that Adafactor needs; their size hangs on the card. What is compiled for a card is not known
+before it runs there."""
 
 
 class Traced(NamedTuple):
