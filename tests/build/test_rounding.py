@@ -8,6 +8,7 @@ from tests.models.meta import SMALL
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch
+from brimful.build.precision.kept import without_borders
 from brimful.build.program import gradients
 from brimful.build.rounding import convert, rounded_layers
 from brimful.build.step import evaluate, micro_step, train_step
@@ -134,6 +135,15 @@ def test_integers_say_what_was_trained(quantization, precision):
     assert (largest <= 8) == (quantization is INT4)
     weight.scale.mul_(1.5)
     assert evaluate(program, [batch]) != pytest.approx(before, abs=1e-5)
+
+
+def test_without_borders_layers_are_plain():
+    program, batch = start()
+    plain = build_program(make_job(), make_strategy(micro_batch=4), CPU)
+    expected, rounded = evaluate(plain, [batch]), evaluate(program, [batch])
+    with without_borders():
+        found = evaluate(program, [batch])
+    assert found == expected != rounded
 
 
 # What is refused.

