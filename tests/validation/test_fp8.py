@@ -13,6 +13,7 @@ from group import Turn, answers
 from brimful.build.assemble import build_program
 from brimful.strategy import Strategy, check_strategy
 from float8 import WHY
+from samples import ALL_CASES
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torchao", reason=WHY)
