@@ -19,7 +19,6 @@ from brimful.cost.profiles import is_shipped
 from brimful.cost.programs import HALF, SAME_CODE, TRACED_AS, Program, Tuning
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import (
-from brimful.low_bit import LOW_BIT
     SCALED,
     Adapter,
     Base,
@@ -30,6 +29,7 @@ from brimful.low_bit import LOW_BIT
     Precision,
     plain_job,
 )
+from brimful.low_bit import LOW_BIT
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
@@ -55,7 +55,7 @@ ALL_FACTORS = {
     "precision": tuple(TRACED_AS),
     "checkpointing": ("none", "selective:K", "selective", "full:K", "full"),
     "accumulation": ("1", "more", "held"),
-    # What is compiled has no formula on CUDA, and a test of its own (tests/simulate/test_low_bit.py).
+    # What is compiled has no formula on CUDA, and tests of its own (``test_low_bit``).
     "optimizer": tuple(name for name in get_args(Optimizer) if name not in LOW_BIT),
     "axis": (
         "one device", "zero 0", "zero 1", "zero 2", "zero 3", "hybrid 2", "hybrid 3", "tp", "pp",
