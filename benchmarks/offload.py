@@ -1,4 +1,4 @@
-"""What offload costs a step, predicted and measured: ``python benchmarks/offload.py [--json FILE]``.
+"""What offload costs a step, predicted and measured: ``benchmarks/offload.py [--json FILE]``.
 
 Steps of one program without offload and with each kind in turns, on one thread, in seconds of the
 process's own CPU time: the median of their differences. Predicted from the bytes that the simulated

@@ -1,4 +1,4 @@
-"""What tests of the fp8 recipe need that no extra of the suite brings."""
+"""What tests of the fp8 recipe need; a library without the ``dev`` extra may lack it."""
 
 from importlib.util import find_spec
 

@@ -10,10 +10,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
-    ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader"),
+    ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader", "low_bit"),
     ("models",),
     (
         "job",
+        "quantization",
         "nouns",
         "exact",
         "expert_split",

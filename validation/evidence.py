@@ -11,6 +11,7 @@ from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
+from dpo_rows import DpoRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
@@ -53,6 +54,7 @@ Part = Literal[
     "rehearsals",
     "mixtures",
     "offload",
+    "dpo",
 ]
 
 
@@ -346,6 +348,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "rehearsals": RehearsalRow,
     "mixtures": MixtureRow,
     "offload": OffloadRow,
+    "dpo": DpoRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

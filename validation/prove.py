@@ -43,6 +43,7 @@ _MODULES: dict[Part, str] = {
     "rehearsals": "rehearsals_part",
     "mixtures": "mixtures_part",
     "offload": "offload_part",
+    "dpo": "dpo_part",
 }
 BARS_MISSED = 1
 

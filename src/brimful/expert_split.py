@@ -6,7 +6,7 @@ Knows a model by its experts and no torch; ``build.parallel.experts`` parts them
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import FP8, Job
+from brimful.job import FP8, QAT, Job
 from brimful.models.mixtures import GROUPED, MIXTURES, known_experts
 
 PARTED_TASKS = ("causal-lm", "chat")
@@ -71,6 +71,10 @@ def _check_kind(job: Job, ep: int) -> None:
             f"ep={ep} is not run for {name} (model_type={kind}, task={job.task}): this version "
             f"parts the experts of {', '.join(sorted(GROUPED))} as "
             f"{' and '.join(PARTED_TASKS)}; use ep=1"
+        )
+    if job.method == QAT:
+        raise UnsupportedError(
+            f"ep={ep} with method={QAT} is not run by this version; use method=full, or ep=1"
         )
     if job.precision == FP8:
         raise UnsupportedError(

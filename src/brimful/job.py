@@ -5,21 +5,29 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.low_bit import LOW_BIT
 from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
+from brimful.quantization import Quantization, check_quantization
 
 Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
-Method = Literal["full", "lora", "dora", "qlora"]
+Method = Literal["full", "lora", "dora", "qlora", "qat"]
 Precision = Literal[
     "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8"
 ]
-Optimizer = Literal["adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor"]
+Optimizer = Literal[
+    "adamw", "adamw-foreach", "adamw-8bit", "adamw-4bit", "adamw-fp8", "sgd", "adafactor"
+]  # fmt: skip
 Schedule = Literal["cosine", "linear", "constant"]
 Packing = Literal["wrapped", "none", "documents"]
 Base = Literal["same", "bf16", "fp16", "nf4", "nf4-double", "int8", "llm-int8"]
 Upcast = Literal["none", "norms", "all"]
 
 FP8: Precision = "fp8"
+QAT: Method = "qat"
+"""Quantisation-aware training: every parameter trains, linear layers compute with rounded ones."""
+WHOLE: frozenset[Method] = frozenset({"full", QAT})
+"""Methods that train every parameter."""
 SCALED: frozenset[Precision] = frozenset({"fp16-mixed", "fp16-master"})
 """Recipes whose loss is scaled, so that small gradients do not vanish in fp16."""
 IN_FP32: frozenset[Precision] = frozenset({"fp32", "tf32"})
@@ -101,8 +109,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         weights: Folder or hub id whose safetensors it starts from; None: random weights.
         task: What the loss is; ``causal-lm`` predicts each next token, ``chat`` the same on the
             assistant's answers only, ``dpo`` prefers one of two answers.
-        method: Which parameters are trained; ``full`` trains all.
-        adapter: The adapters of every method but ``full``, which has None.
+        method: Which parameters are trained; ``full`` trains all, and so does ``qat``, which rounds
+            them in each forward pass as they will be once they are quantised.
+        adapter: The adapters of ``lora``, ``dora`` and ``qlora``; None for all others.
         precision: The recipe (see ``brimful.cost.recipes``).
         loss_scale: Loss scaling of the recipes in ``SCALED``; None for all others.
         optimizer: The update rule; ``adamw`` is torch's fused AdamW.
@@ -129,6 +138,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         router_aux_loss: Coefficient of the load-balancing loss of every block with experts; 0: off.
         router_z_loss: Coefficient of the loss on the size of router logits; 0: off.
         allow: What may change what is learnt: ``batch-statistics`` (``exact``).
+        quantization: What ``qat`` trains for; None for all other methods.
     """
 
     model: ModelSpec
@@ -157,6 +167,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     router_aux_loss: float = 0.0
     router_z_loss: float = 0.0
     allow: tuple[Allowed, ...] = ()
+    quantization: Quantization | None = None
 
     @property
     def tokens_per_step(self) -> int:
@@ -219,6 +230,8 @@ PACKINGS: dict[Task, tuple[Packing, ...]] = {
     "module": ("none",),
 }
 """Packings that make sense for a task; the first is the default."""
+NOT_ROUNDED: frozenset[Task] = frozenset({"dpo", "module"})
+"""Tasks without ``qat``: a reference that would be rounded or not, and models of unknown layers."""
 MOST_SMOOTHING = 0.5
 """The share of wrong labels at which neither answer is preferred."""
 MAX_SEED = 2**63 - 1
@@ -253,11 +266,13 @@ def check_job(job: Job) -> Job:
             f"{job.model.max_seq_len} positions; use {job.model.max_seq_len} or less"
         )
     _check_update(job)
+    _check_compiled(job)
     _check_loss_scale(job)
     _check_kept(job)
     _check_routers(job)
     _check_adapter(job)
     _check_fp8(job)
+    _check_qat(job)
     _check_task(job)
     _check_preference(job)
     return job
@@ -271,6 +286,14 @@ def _check_update(job: Job) -> None:
             )
     if not 0 < job.epsilon < 1:
         raise InputError(f"epsilon={job.epsilon} is out of range; give more than 0 and less than 1")
+
+
+def _check_compiled(job: Job) -> None:
+    if job.optimizer in LOW_BIT and job.precision.endswith("-master"):
+        raise UnsupportedError(
+            f"optimizer={job.optimizer} with precision={job.precision} is not run by this version, "
+            f"whose masters are updated in buckets; use adamw-8bit, or {job.precision[:4]}-mixed"
+        )
 
 
 def _check_loss_scale(job: Job) -> None:
@@ -323,7 +346,7 @@ def _check_routers(job: Job) -> None:
 
 def _check_adapter(job: Job) -> None:
     adapter = job.adapter
-    if (adapter is None) != (job.method == "full"):
+    if (adapter is None) != (job.method in WHOLE):
         verb, fix = ("has none", "give one") if adapter is None else ("has one", "leave it out")
         raise InputError(
             f"method={job.method} and its adapter do not agree: the job {verb}; {fix}, or use "
@@ -353,6 +376,24 @@ def _check_fp8(job: Job) -> None:
         raise UnsupportedError(
             f"precision={FP8} with method={job.method} is not run by this version, which converts "
             f"layers that train; use method=full, or bf16-mixed"
+        )
+
+
+def _check_qat(job: Job) -> None:
+    quantization = job.quantization
+    if (quantization is not None) != (job.method == QAT):
+        verb, fix = ("has", "leave it out") if quantization else ("needs", "give one")
+        raise InputError(
+            f"method={job.method} {verb} a quantization, which is what method={QAT} trains for; "
+            f"{fix}"
+        )
+    if quantization is None:
+        return
+    check_quantization(quantization, job.model)
+    if job.task in NOT_ROUNDED:
+        raise UnsupportedError(
+            f"method={QAT} with task={job.task} is not run by this version; use method=full, or "
+            f"one of {', '.join(task for task in PACKINGS if task not in NOT_ROUNDED)}"
         )
 
 

@@ -7,7 +7,8 @@ dimensions and no torch; ``build.parallel.stages`` cuts it.
 from typing import Literal, NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import FP8, QUANTIZED, Job
+from brimful.job import FP8, QAT, QUANTIZED, Job
+from brimful.low_bit import LOW_BIT
 from brimful.models.spec import ModelSpec
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
@@ -145,7 +146,12 @@ def _check_kind(job: Job, split: Split) -> None:
             f"version cuts {', '.join(sorted(STAGED_DECODERS))} as {' and '.join(STAGED_TASKS)}; "
             f"use pp=1"
         )
-    beside = {f"precision={job.precision}": job.precision == FP8, "keep_fp32": bool(job.keep_fp32)}
+    beside = {
+        f"precision={job.precision}": job.precision == FP8,
+        f"method={job.method}": job.method == QAT,
+        f"optimizer={job.optimizer}": job.optimizer in LOW_BIT,
+        "keep_fp32": bool(job.keep_fp32),
+    }
     if refused := [what for what, is_asked in beside.items() if is_asked]:
         raise UnsupportedError(
             f"pp={split.pp} with {' and '.join(refused)} is not run by this version; use pp=1, or "

@@ -53,6 +53,8 @@ class TrainRow(
             devices the largest.
         peak_bytes: The largest so far.
         hottest_rank: Process with that peak; None where one trains alone.
+        compile_s: Of ``step_s``, what the first update of each shape took, where it is compiled;
+            None where nothing was.
         slowest_rank: Process that took longest to the end of its first forward pass; None likewise.
     """
 
@@ -71,6 +73,7 @@ class TrainRow(
     peak_bytes: int | None = None
     hottest_rank: int | None = None
     slowest_rank: int | None = None
+    compile_s: float | None = None
 
 
 class EvalRow(

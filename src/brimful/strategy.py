@@ -11,6 +11,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
+from brimful.low_bit import LOW_BIT
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.offload import NOTHING_AWAY, away_of
 from brimful.pipeline_split import Schedule, Split, check_pipeline
@@ -347,6 +348,11 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
             f"which shard the masters too"
         )
+    if zero == 1 and job.optimizer in LOW_BIT:
+        raise UnsupportedError(
+            f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
+            f"by torch's ZeRO-1 in another way; use zero=0, or optimizer=adamw"
+        )
     if zero == 1 and job.keep_fp32 and job.precision in NARROW:
         raise UnsupportedError(
             f"zero=1 with keep_fp32={','.join(job.keep_fp32)} and precision={job.precision} is not "
@@ -558,7 +564,7 @@ def _updates_shards(job: Job) -> bool:
     if job.optimizer == "sgd":
         is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
         return job.precision in {"bf16", "fp16"} and not is_wide
-    return job.optimizer not in {"adamw-8bit", "adafactor"}
+    return job.optimizer not in {"adamw-8bit", "adafactor", *LOW_BIT}
 
 
 def _divisors(number: int, *, near: int) -> str:

@@ -1,4 +1,5 @@
 import sys
+from typing import get_args
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from transformers.pytorch_utils import Conv1D
 from brimful.build import quantize
 from brimful.build.quantize.int8 import Int8Linear
 from brimful.errors import UnsupportedError
+from brimful.job import Base
 
 pytestmark = pytest.mark.torch
 
 ROWS, COLUMNS, TOKENS = 96, 128, 10
-FORMATS = list(quantize.FORMATS)
+FORMATS = [name for name in quantize.FORMATS if name in get_args(Base)]
+"""Those of frozen bases; ``tests/measure/test_inference.py`` has those that are only read."""
 WORST = {"nf4": 0.16, "nf4-double": 0.165, "int8": 0.004, "llm-int8": 0.004}
 """Largest error of a weight by the largest weight: half the widest step of the format."""
 

@@ -21,6 +21,7 @@ INPUTS = {
         "router_aux_loss",
         "router_z_loss",
         "allow",
+        "quantization",
     },
     "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
     "strategy": {

@@ -136,8 +136,10 @@ def test_what_hangs_on_values_is_refused():
     assert "hangs on outliers" in estimate_inference(job, make_cluster("cpu")).unknown
 
 
-@pytest.mark.parametrize("weights_format", ["int8", "int4"])
-def test_torchao_s_formats_are_predicted_only(weights_format):
-    job = job_of(HALF, weights_format=weights_format)
-    with pytest.raises(UnsupportedError, match="does not simulate"):
+def test_kernels_that_are_not_here_are_not_simulated():
+    pytest.importorskip("torchao")
+    job = job_of(HALF, weights_format="int4")
+    with pytest.raises(UnsupportedError, match="its kernels are mslk's"):
         simulate_inference(job, make_cluster("cuda"))
+    int8 = job_of(HALF, weights_format="int8")
+    assert simulate_inference(int8, make_cluster("cuda")).reserved.outcome == "fits"

@@ -5,7 +5,9 @@ import pytest
 from tests.train.programs import build, nudge, progress, same, weights, with_optimizer
 
 from brimful.errors import FileFormatError, UnsupportedError
+from brimful.models.config import read_config
 from float8 import NEEDS_TORCHAO
+from samples import ALL_CASES
 
 pytestmark = pytest.mark.torch
 
@@ -381,8 +383,9 @@ def away(plan, offload):
     return msgspec.structs.replace(plan, strategy=strategy)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-master"])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(
+    "kind", [("adamw", "fp32"), ("sgd", "fp32"), ("adamw", "bf16-master"), ("sgd", "bf16-master")]
+)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -392,11 +395,10 @@ def away(plan, offload):
         ("parameters", "none"),
     ],
 )
-def test_a_run_goes_on_wherever_its_state_is(
-    plan_with, tmp_path, before, after, optimizer, precision
-):
+def test_a_run_goes_on_wherever_its_state_is(plan_with, tmp_path, before, after, kind):
     from brimful.train.checkpoint import load_checkpoint, save_checkpoint
 
+    optimizer, precision = kind
     plan = plan_with(optimizer=optimizer, precision=precision)
     first, second = away(plan, before), away(plan, after)
     program = build(first)
@@ -423,3 +425,19 @@ def test_a_copy_on_the_host_that_was_not_refreshed_would_be_noticed(plan_with, t
     for home, old in zip(fresh.optimizer.homes.values(), stale, strict=True):
         home.data.copy_(old)
     assert take_steps(fresh, (3, 4)) != expected
+
+
+LOW_BIT = ["adamw-fp8", *(["adamw-4bit"] if ALL_CASES else [])]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", LOW_BIT)
+def test_moments_of_few_bits_go_on_bit_for_bit(plan_with, tmp_path, optimizer, precision):
+    pytest.importorskip("torchao")
+    config = {**plan_with().job.model.hf_config, "model_type": "llama", "vocab_size": 512}
+    model = read_config("tiny", config)
+    plan = plan_with(precision=precision, optimizer=optimizer, model=model)
+    program, fresh, _ = go_on_in_a_fresh_process(build, plan, tmp_path)
+    assert same(weights(program), weights(fresh))
+    held = [key for state in program.optimizer.state.values() for key in state]
+    assert "exp_avg_scale" in held  # of the embedding; other tensors are too small

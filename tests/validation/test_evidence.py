@@ -64,6 +64,7 @@ LEAST_ROWS = {
     "rehearsals": 7,
     "mixtures": 3,
     "offload": 30,
+    "dpo": 20,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 

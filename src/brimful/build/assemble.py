@@ -22,6 +22,7 @@ from brimful.build.program import Program
 from brimful.build.quantize import pack
 from brimful.build.reference import fill_reference, offload, reference_skeleton
 from brimful.build.root import Root
+from brimful.build.rounding import prepare_qat
 from brimful.build.router_losses import router_losses
 from brimful.build.tasks import task_of
 from brimful.job import Job
@@ -88,6 +89,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     emulates = host == device  # memory of the host alone: a CPU, or what stands for one
     if job.task != "module":  # which is made anew on its device
         use_fp8(skeleton, job, emulate=emulates)
+        prepare_qat(skeleton, job)
     root = Root(skeleton, task_of(job), router_losses(skeleton, job))
     mesh = build_mesh(strategy, device.type)
     if gathers(strategy):

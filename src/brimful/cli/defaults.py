@@ -3,11 +3,13 @@
 from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
+from brimful.quantization import Scheme
 from brimful.strategy import Accumulate, Engine
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
 METHOD = "full"
+QAT_SCHEME: Scheme = "int4"
 PRECISION = "bf16-mixed"
 INFERENCE = "bf16"
 """How weights are held that are loaded to write text."""

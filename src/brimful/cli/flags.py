@@ -20,7 +20,9 @@ from brimful.hardware.links import network_names
 from brimful.job import (
     PACKINGS,
     PREFERENCE,
+    QAT,
     SCALED,
+    WHOLE,
     Adapter,
     Allowed,
     Base,
@@ -43,6 +45,7 @@ from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import ONE_STAGE
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.plan import read_plan
+from brimful.quantization import GROUP_SIZE, Quantization, Scheme, default_group
 from brimful.strategy import (
     Accumulate,
     Attention,
@@ -263,6 +266,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     _add_whole(add, "--seed", f"of weights and data order; default {defaults.SEED}", least=0)
     add_preference(parser)
     add_adapter(parser)
+    add_quantization(parser)
     add_routers(parser)
 
 
@@ -315,6 +319,14 @@ def add_adapter(parser: argparse.ArgumentParser) -> None:
     _add_number(scaling, "--growth-factor", f"default {scale.growth_factor:g}")
     _add_number(scaling, "--backoff-factor", f"default {scale.backoff_factor:g}")
     _add_whole(scaling, "--growth-interval", f"steps; default {scale.growth_interval}")
+
+
+def add_quantization(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of what quantisation-aware training trains for, which are part of the job."""
+    add = parser.add_argument_group(f"quantisation-aware training (--method {QAT})").add_argument
+    _add_choice(add, "--qat-scheme", get_args(Scheme), defaults.QAT_SCHEME)
+    group = f"weights of a row that share a scale, of int4; default {GROUP_SIZE}"
+    _add_whole(add, "--qat-group-size", group)
 
 
 def add_pipeline(parser: argparse.ArgumentParser, *, searched: bool = False) -> None:
@@ -489,13 +501,14 @@ _ADAPTER = (
     "input_requires_grad",
 )  # fmt: skip
 _PREFERENCE = ("dpo_beta", "label_smoothing")
+_QUANTIZATION = ("qat_scheme", "qat_group_size")
 _ROUTERS = ("router_aux_loss", "router_z_loss", "allow")
 _LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
     "task", "method", "precision", "keep_fp32", "optimizer", "schedule", "packing", "weights",
     "vocab_size", "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate",
     "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER,
-    *_LOSS_SCALE, *_PREFERENCE, *_ROUTERS,
+    *_LOSS_SCALE, *_PREFERENCE, *_ROUTERS, *_QUANTIZATION,
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
@@ -571,6 +584,7 @@ def job_from(args: argparse.Namespace) -> Job:
             router_aux_loss=_or(args.router_aux_loss, 0.0),
             router_z_loss=_or(args.router_z_loss, 0.0),
             allow=_allowed(args.allow),
+            quantization=_quantization_from(args, method),
         )
     )
 
@@ -584,7 +598,7 @@ def model_from(args: argparse.Namespace) -> ModelSpec:
 
 
 def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision) -> Adapter | None:
-    if method == "full":
+    if method in WHOLE:
         _refuse_without(args, _ADAPTER, f"--method {method}", "lora, dora or qlora")
         return None
     rank = _or(args.lora_rank, defaults.LORA_RANK)
@@ -598,6 +612,14 @@ def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision
         upcast=_or(args.upcast, "none"),
         input_requires_grad=bool(args.input_requires_grad),
     )
+
+
+def _quantization_from(args: argparse.Namespace, method: Method) -> Quantization | None:
+    if method != QAT:
+        _refuse_without(args, _QUANTIZATION, f"--method {method}", f"--method {QAT}")
+        return None
+    scheme: Scheme = _or(args.qat_scheme, defaults.QAT_SCHEME)
+    return Quantization(scheme=scheme, group_size=_or(args.qat_group_size, default_group(scheme)))
 
 
 def _loss_scale_from(args: argparse.Namespace, precision: Precision) -> LossScale | None:

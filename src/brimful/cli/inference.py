@@ -13,6 +13,7 @@ from brimful.hardware.cluster import Cluster, spelled
 
 if TYPE_CHECKING:
     from brimful.cost.inference import InferenceJob
+    from brimful.models.spec import ModelSpec
     from brimful.simulate.inference import InferenceSimulation
 
 SCHEMA = "brimful.inference/1"
@@ -61,11 +62,11 @@ def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.inference import estimate_inference, limits, other_formats
 
-    job, cluster = _asked(args)
+    job, cluster = asked(args)
     estimate = estimate_inference(job, cluster)
     formats, most = other_formats(job, cluster), limits(job, cluster)
     if args.json:
-        told = {**_inputs(job, cluster), **msgspec.structs.asdict(estimate)}
+        told = {**inputs_json(job, cluster), **msgspec.structs.asdict(estimate)}
         others = [fit._asdict() for fit in formats]
         show_json({**told, "formats": others, "limits": most and most._asdict()})
     else:
@@ -79,7 +80,7 @@ def run_estimate(args: argparse.Namespace) -> int:
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
-    job, cluster = _asked(args)
+    job, cluster = asked(args)
     from brimful.cost.inference import estimate_inference
     from brimful.files import write_bytes
     from brimful.quiet import quiet_libraries
@@ -92,7 +93,7 @@ def run_simulate(args: argparse.Namespace) -> int:
         write_bytes(args.output, msgspec.json.encode(simulation))
     fits = _fits(simulation, estimate.usable_bytes)
     if args.json:
-        told = {**_inputs(job, cluster), **msgspec.structs.asdict(simulation)}
+        told = {**inputs_json(job, cluster), **msgspec.structs.asdict(simulation)}
         peak = estimate.predicted_peak_allocated_bytes
         usable = {"usable_bytes": estimate.usable_bytes, "fits": fits}
         show_json({**told, "predicted_peak_allocated_bytes": peak, **usable})
@@ -109,14 +110,15 @@ def _fits(simulation: "InferenceSimulation", usable_bytes: int) -> bool:
     return simulation.simulated_peak_allocated_bytes <= usable_bytes
 
 
-def _asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
+def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
+    """Resolve a command line of inference."""
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} is a plan of training; --task {TASK} takes a model")
     _refuse_training(args)
     from brimful.cost.inference import InferenceJob, check_inference, compute_of
 
     model = flags.model_from(args)
-    weights_format = _format_from(args)
+    weights_format = _format_from(args, model)
     seq_len = args.seq_len or defaults.seq_len(model)
     job = check_inference(
         InferenceJob(
@@ -145,8 +147,16 @@ def _refuse_training(args: argparse.Namespace) -> None:
             )
 
 
-def _format_from(args: argparse.Namespace) -> WeightsFormat:
-    given = args.weights_format or _precision_from(args) or defaults.INFERENCE
+def _format_from(args: argparse.Namespace, model: "ModelSpec") -> WeightsFormat:
+    from brimful.cost.exported import exported_format
+
+    exported = exported_format(model)
+    if exported is not None and args.weights_format not in {None, exported}:
+        raise InputError(
+            f"{args.model} holds weights in {exported} and --weights-format {args.weights_format} "
+            f"asks for another one; leave it out, or give the model that it was made of"
+        )
+    given = exported or args.weights_format or _precision_from(args) or defaults.INFERENCE
     return cast("WeightsFormat", given)
 
 
@@ -168,6 +178,7 @@ def _one_device(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _inputs(job: "InferenceJob", cluster: Cluster) -> dict[str, Any]:
+def inputs_json(job: "InferenceJob", cluster: Cluster) -> dict[str, Any]:
+    """Return the inputs in full."""
     format_words = FORMATS[job.weights_format]
     return {"schema": SCHEMA, "job": job, "weights_format_is": format_words, "cluster": cluster}

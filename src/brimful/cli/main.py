@@ -23,6 +23,8 @@ VERBS = {
     "report": "write the one-page report of a run",
     "precision": "look at every module's numbers: what overflows, vanishes or is lost",
     "export": "write a plan as what something else takes",
+    "infer": "run a model that writes text for real, measured",
+    "convert": "quantise a trained model to int8 or int4, and check that it is the same",
     "rules": "check rules of thumb on your model and GPU",
     "calibrate": "measure this machine's rates",
     "validate": "predict the published runs that are carried, and say how near that comes",

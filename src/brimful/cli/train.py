@@ -471,6 +471,6 @@ def _opened_by(job: "Job", settings: "RunSettings") -> str:
     """Name what reads the folder of the trained model."""
     from brimful.report.words import OPENED_BY
 
-    if job.method != "full" and job.weights is not None and not settings.merge:
+    if job.adapter is not None and job.weights is not None and not settings.merge:
         return "adapters, for peft.PeftModel.from_pretrained"
     return OPENED_BY[job.task]

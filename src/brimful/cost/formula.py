@@ -21,7 +21,7 @@ from brimful.cost.programs import (
 from brimful.cost.trained import untied_job
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import Job, Optimizer, Packing, Task
+from brimful.job import QAT, Job, Optimizer, Packing, Task
 from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
 from brimful.offload import NONE as NO_OFFLOAD
@@ -33,9 +33,12 @@ PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interlea
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
-UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {"cuda": frozenset({"adafactor"})}
+UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {
+    "cuda": frozenset({"adafactor", "adamw-4bit", "adamw-fp8"})
+}
 """CUDA's norms of columns leave partial results of every block of threads, which can outweigh all
-else that Adafactor needs; their size hangs on the card."""
+else that Adafactor needs; their size hangs on the card. What is compiled for a card is not known
+before it runs there."""
 
 
 class Traced(NamedTuple):
@@ -110,6 +113,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     covered = {
         f"task={job.task}": job.task in TASKS,
         f"method={job.method} with these adapters": tuning_of(job) is not None,
+        f"method={job.method}": job.method != QAT,
         f"packing={job.packing}": job.packing in PACKINGS,
         f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
         f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,

@@ -14,6 +14,7 @@ from brimful.cost.trained import NF4_BLOCK, nf4_constants
 from brimful.models.config import experts_of, layout_of
 from brimful.models.layout import Parameter, num_elements, parts
 from brimful.models.spec import ModelSpec
+from brimful.quantization import GROUP_SIZE
 
 INT4_GROUP = 128
 """Weights of a row that share a scale: torchao's default. Rows that it does not divide stay."""
@@ -129,12 +130,24 @@ def _int4(rows: int, columns: int, element: int) -> Packed | None:
     return Packed(rows * columns // 2, 2 * (rows * columns // INT4_GROUP) * element)
 
 
+def _int8_dynamic(rows: int, columns: int, element: int) -> Packed:
+    return Packed(rows * columns, rows * (element + 1))
+
+
+def _int4_dynamic(rows: int, columns: int, element: int) -> Packed | None:
+    if columns % GROUP_SIZE:
+        return None
+    return Packed(rows * columns, rows * columns // GROUP_SIZE * (element + 1))
+
+
 _PACKED: dict[WeightsFormat, Callable[[int, int, int], Packed | None]] = {
     "nf4": _nf4,
     "nf4-double": _nf4_double,
     "llm-int8": _llm_int8,
     "int8": _int8,
     "int4": _int4,
+    "int8-dynamic": _int8_dynamic,
+    "int4-dynamic": _int4_dynamic,
 }
 """Of (rows, numbers in a row, bytes of an activation): what a weight takes; None: it stays."""
 

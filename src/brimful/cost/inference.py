@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import allocatable_bytes
-from brimful.cost.formats import COMPUTE_BYTES, FORMATS, Compute, WeightsFormat
+from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, FORMATS, Compute, WeightsFormat
 from brimful.cost.held import Held, held_bytes
 from brimful.cost.kv_cache import cache_layers, grown_bytes, prefilled_bytes
 from brimful.cost.reading import (
@@ -310,10 +310,13 @@ class FormatFit(NamedTuple):
 
 
 def other_formats(job: InferenceJob, cluster: Cluster) -> tuple[FormatFit, ...]:
-    """Estimate the same text in every format, the largest first; tf32 is fp32 to memory."""
+    """Estimate the same text in every format, the largest first; tf32 is fp32 to memory.
+
+    Formats of ``brimful convert`` are shown where they are asked for.
+    """
     found = []
     for weights_format in FORMATS:
-        if weights_format == "tf32":
+        if weights_format == "tf32" or weights_format in DYNAMIC - {job.weights_format}:
             continue
         compute = compute_of(weights_format) if _is_plain(weights_format) else _narrow(job.compute)
         other = msgspec.structs.replace(job, weights_format=weights_format, compute=compute)

@@ -13,7 +13,7 @@ heads, of all key heads. The block's own input, and the embedding's output, whic
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brimful.cost.formats import Compute, WeightsFormat
+from brimful.cost.formats import DYNAMIC, Compute, WeightsFormat
 from brimful.cost.held import packed_weights, rotary_width
 from brimful.cost.kv_cache import cache_layers
 from brimful.cost.recipes import FP32_BYTES
@@ -106,6 +106,8 @@ def _missing_on(spec: ModelSpec, sizes: Sizes, device: Device) -> Iterator[str]:
         yield f"attention on a card of compute capability {device.capability} has no formula"
     if device.kernels == "cpu" and sizes.weights_format == "llm-int8":
         yield "LLM.int8() on CPU kernels has no formula: what it takes hangs on outliers"
+    if sizes.weights_format in DYNAMIC:
+        yield f"rounding the inputs of {sizes.weights_format} has no formula"
     if device.kernels == "cpu" and spec.model_type == _WIDE:
         yield f"the forward of {spec.model_type} on CPU kernels has no formula"
 

@@ -16,6 +16,7 @@ from brimful.cost.states import updated_shapes
 from brimful.cost.trained import LINEAR, frozen_element, trained_recipe, trained_shapes
 from brimful.cost.update import QUANTIZED_BLOCK, QUANTIZED_LEAST
 from brimful.job import QUANTIZED, Job
+from brimful.low_bit import LOW_BIT
 from brimful.models.config import layout_of
 from brimful.models.layout import parts
 from brimful.strategy import Strategy, gathers
@@ -82,6 +83,9 @@ def _moments(job: Job, shape: Shape, element: int) -> Iterator[int]:
         yield _STEP_BYTES
         matrix = len(shape) > 1
         yield from [n * element for n in (shape if matrix else (num,))]
+    elif (bits := LOW_BIT.get(job.optimizer)) is not None and bits.takes(num):
+        codes, scales = num // (1 + bits.is_packed), num // bits.block * FP32_BYTES
+        yield from (_STEP_BYTES, codes, codes, scales, scales)
     elif job.optimizer == "adamw-8bit" and num >= QUANTIZED_LEAST:
         scales = FP32_BYTES * -(-num // QUANTIZED_BLOCK)
         yield from (_STEP_BYTES, num, num, scales, scales)

@@ -8,6 +8,7 @@ Ignored: step counts (4 bytes per tensor) and, of 8-bit AdamW, its two tables of
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.trained import trained_recipe, trained_shapes
 from brimful.job import Job, Optimizer
+from brimful.low_bit import LOW_BIT, BitsOf, kept_bytes, workspace_bytes
 
 MASTERS_BUCKET_BYTES = 2**25
 """fp32 gradients that exist at a time; tested equal to ``build.precision.masters``."""
@@ -91,6 +93,14 @@ def _adamw_8bit(shapes: Sequence[Shape], held: Held) -> list[Part]:
     return parts
 
 
+def _low_bit(bits: BitsOf, shapes: Sequence[Shape], held: Held) -> list[Part]:
+    """Two moments of few bits, one parameter after another, and what the compiled update takes."""
+    return [
+        Part(kept_bytes(bits, num, held.num_bytes), workspace_bytes(bits, num))
+        for num in map(prod, shapes)
+    ]
+
+
 def _sgd(shapes: Sequence[Shape], held: Held) -> list[Part]:
     """One buffer, where there is momentum; fused in fp32.
 
@@ -125,6 +135,8 @@ _RULES: dict[Optimizer, Rule] = {
     "adamw": _adamw,
     "adamw-foreach": _adamw_foreach,
     "adamw-8bit": _adamw_8bit,
+    "adamw-4bit": partial(_low_bit, LOW_BIT["adamw-4bit"]),
+    "adamw-fp8": partial(_low_bit, LOW_BIT["adamw-fp8"]),
     "sgd": _sgd,
     "adafactor": _adafactor,
 }
@@ -132,6 +144,8 @@ _WHY: dict[Optimizer, str] = {
     "adamw": "AdamW: two moments per parameter",
     "adamw-foreach": "AdamW: two moments per parameter",
     "adamw-8bit": "AdamW: two moments of a byte, scales per 256",
+    "adamw-4bit": "AdamW: two moments of half a byte, scales per 128",
+    "adamw-fp8": "AdamW: two moments of a byte (fp8), scales per 256",
     "sgd": "SGD: momentum",
     "adafactor": "Adafactor: means of rows and columns",
 }

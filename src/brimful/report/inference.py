@@ -20,12 +20,13 @@ from brimful.report.words import (
     reserved_sentence,
     share_words,
 )
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from brimful.measure.inference import InferenceMeasurement
     from brimful.simulate.inference import InferenceSimulation
 
 
@@ -95,6 +96,83 @@ def simulation_tables(
     )
     both = _side_by_side(estimate, simulation)
     return Group(_inputs(job, cluster), blank, both, blank, Text(counted), Text(fits))
+
+
+def measured_tables(  # noqa: PLR0913 - a question, and an answer of each rung
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    simulation: "InferenceSimulation",
+    measurement: "InferenceMeasurement",
+    *,
+    weights: str,
+) -> "Group":
+    """Lay the three rungs side by side.
+
+    Args:
+        job: What was loaded, and how much text it held.
+        cluster: On what.
+        estimate: What arithmetic says.
+        simulation: What the pretend GPU says.
+        measurement: What the real run took.
+        weights: Where they came from, in words.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    written = measurement.measured_token_s
+    times = [
+        ("weights", weights),
+        ("loading", format_seconds(measurement.measured_load_s)),
+        ("reading the prompts", format_seconds(measurement.measured_prefill_s)),
+        ("writing a token", ABSENT if written is None else format_seconds(written)),
+    ]
+    blank = Text("")
+    took = pairs_table(times, title="The run (measured, under the profiler)")
+    three = _three(estimate, simulation, measurement)
+    return Group(_inputs(job, cluster), blank, took, blank, three)
+
+
+def _three(
+    estimate: InferenceEstimate,
+    simulation: "InferenceSimulation",
+    measurement: "InferenceMeasurement",
+) -> "Table":
+    table = plain_table(f"Three rungs, item by item (measured by {measurement.method})")
+    table.add_column("item", max_width=27)
+    for heading in ("predicted", "simulated", "measured", "sim vs pred", "meas vs sim"):
+        table.add_column(heading, justify="right")
+    has_peak = estimate.predicted_peak_allocated_bytes is not None
+    rungs = (estimate.items if has_peak else (), simulation.items, measurement.items)
+    columns = [{item.name: item.num_bytes for item in items} for items in rungs]
+    for name in INFERENCE_ITEMS:
+        if any(name in column for column in columns):
+            has_first = has_peak and name in columns[0]
+            first = columns[0][name] if has_first else None
+            _add_three(table, name, (first, columns[1].get(name, 0), columns[2].get(name, 0)))
+    parts = (estimate.phases, simulation.phases, measurement.phases)
+    peaks = [{phase.phase: phase.num_bytes for phase in phases} for phases in parts]
+    for name, simulated in peaks[1].items():
+        sizes = (peaks[0].get(name), simulated, peaks[2].get(name, 0))
+        _add_three(table, f"peak of {name}", sizes)
+    whole = (
+        estimate.predicted_peak_allocated_bytes,
+        simulation.simulated_peak_allocated_bytes,
+        measurement.measured_peak_allocated_bytes,
+    )
+    _add_three(table, "peak allocated", whole, style="bold")
+    return table
+
+
+def _add_three(
+    table: "Table", name: str, sizes: tuple[int | None, int, int], *, style: str = ""
+) -> None:
+    predicted, simulated, measured = sizes
+    first = ABSENT if predicted is None else format_bytes(predicted)
+    errors = (error_words(simulated, predicted), error_words(measured, simulated))
+    add_row(
+        table, (name, first, format_bytes(simulated), format_bytes(measured), *errors), style=style
+    )
 
 
 def _inputs(job: InferenceJob, cluster: Cluster) -> "Table":

@@ -8,6 +8,7 @@ from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
+from brimful.low_bit import LOW_BIT
 from brimful.plan import Estimate, Plan
 from brimful.report.host import host_words
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
@@ -42,6 +43,10 @@ WIDTH = 100
 SIMULATED_SEARCH = (
     "no formula covers this job: peaks are simulated, step times are predicted from the work that "
     "the simulation counted, and what was not simulated is not known to be slower"
+)
+COMPILED_FOR_CUDA = (
+    "the update of this optimizer is compiled when it first runs; what its kernels take on a GPU "
+    "beside the state is not known before, and is not counted"
 )
 NUM_OWNERS = 10
 """Allocations that a terminal shows; the report shows more."""
@@ -136,10 +141,16 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
         blank,
         inputs_table(plan.job, plan.cluster, plan.strategy),
         blank,
-        bullets("Assumptions", (SIMULATED_SEARCH, *describe(plan.cluster.device))),
+        bullets("Assumptions", (*_simulated_words(plan), *describe(plan.cluster.device))),
         blank,
         Text(fits, style="bold green" if best.fits else "bold red"),
     )
+
+
+def _simulated_words(plan: Plan) -> tuple[str, ...]:
+    """Say what a simulated search rests on, and what it does not count."""
+    is_unknown = plan.job.optimizer in LOW_BIT and plan.cluster.device.kernels == "cuda"
+    return (SIMULATED_SEARCH, COMPILED_FOR_CUDA) if is_unknown else (SIMULATED_SEARCH,)
 
 
 def verdict_table(verdict: Verdict) -> "Table":

@@ -13,6 +13,7 @@ from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Band, Estimate, Plan
+from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
 from brimful.search.record import Considered
 from brimful.strategy import (
@@ -194,6 +195,8 @@ def plan_words(plan: Plan) -> str:
 def _trained_words(job: Job) -> str:
     """Say which parameters are trained."""
     adapter = job.adapter
+    if job.quantization is not None:
+        return f"all parameters, for {_quantized_words(job.quantization)},"
     if adapter is None:
         return "all parameters"
     more = f" and {', '.join(adapter.trained_modules)}" if adapter.trained_modules else ""
@@ -203,6 +206,12 @@ def _trained_words(job: Job) -> str:
         f"{_METHODS[job.method]} adapters{more} (rank {adapter.rank}, alpha {adapter.alpha:g}, on "
         f"{targets}{base})"
     )
+
+
+def _quantized_words(quantization: Quantization) -> str:
+    """Name a scheme: ``int8 rows``, ``int4 groups of 32``."""
+    size = quantization.group_size
+    return f"{quantization.scheme} {f'groups of {size}' if size else 'rows'}"
 
 
 def _batch_words(job: Job) -> str:

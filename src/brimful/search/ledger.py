@@ -182,7 +182,13 @@ def ledger(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[LedgerRow, .
 def naive_point(job: Job, strategy: Strategy) -> Point:
     """Return the naive run beside a plan."""
     plain = msgspec.structs.replace(
-        job, precision="fp32", loss_scale=None, method="full", adapter=None, optimizer="adamw"
+        job,
+        precision="fp32",
+        loss_scale=None,
+        method="full",
+        adapter=None,
+        quantization=None,
+        optimizer="adamw",
     )
     naive = Strategy(
         micro_batch=strategy.micro_batch,

@@ -48,7 +48,7 @@ def _lora(job: Job) -> Offer | None:
 
 
 def _qlora(job: Job) -> Offer | None:
-    if job.method == "qlora":
+    if job.method in {"qlora", "qat"}:
         return None
     price = f"only adapters of rank {LORA_RANK} train, beside weights of 4 bits"
     return Offer("--method qlora", price, _adapted(job, QLORA_BASE))

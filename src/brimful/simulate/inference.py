@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import DynamicCache
 
-from brimful.build.inference import inference_skeleton
+from brimful.build.inference import constants_of, inference_skeleton
 from brimful.build.model import materialize
+from brimful.build.writing import cache_tensors, grow, new_cache, next_token, prompts
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.inference import (
     CONSTANTS,
@@ -83,7 +83,7 @@ def simulate_inference(job: InferenceJob, cluster: Cluster) -> InferenceSimulati
         cluster: Its device says whose kernels are imitated.
 
     Raises:
-        UnsupportedError: The format is torchao's.
+        UnsupportedError: The format has no kernels here.
     """
     start = time.perf_counter()
     recording = trace_inference(job, cluster.device)
@@ -106,7 +106,7 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
     """Record loading, prefill and the last decode on a device's kernels.
 
     Raises:
-        UnsupportedError: The format is torchao's, or hangs on values on this device.
+        UnsupportedError: The format has no kernels here, or hangs on values on this device.
     """
     _check_kernels(job, spec)
     device.register()
@@ -136,6 +136,11 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
 
 
 def _check_kernels(job: InferenceJob, spec: Device) -> None:
+    if job.weights_format == "int4" and spec.kernels == "cuda":
+        raise UnsupportedError(
+            "weights_format=int4 on CUDA kernels is predicted and not simulated by this version: "
+            "its kernels are mslk's, which is not here; use --gpus local, int8, nf4 or nf4-double"
+        )
     if job.weights_format == "llm-int8" and spec.kernels == "cpu":
         raise UnsupportedError(
             "weights_format=llm-int8 on CPU kernels takes memory by how many inputs are outliers, "
@@ -149,59 +154,29 @@ def _name(tape: Tape, model: Any) -> None:
     for module in model.modules():
         made = hasattr(module, "brimful_format")  # by ``quantize.swap``
         tape.tag(module.buffers(recurse=False), CONSTANTS if made else BUFFERS)
+        tape.tag(constants_of(module), CONSTANTS)
 
 
 def _write(tape: Tape, model: Any, job: InferenceJob, place: torch.device) -> None:
     """Read the prompts, and write the token that makes the cache as long as it will be."""
     tape.begin_phase(_FIRST)
-    _next_token(model, _prompts(1, 1, place), DynamicCache(config=model.config))
+    next_token(model, prompts(1, 1, place), new_cache(model))
     tape.begin_phase(PREFILL)
-    cache = DynamicCache(config=model.config)
-    token = _next_token(model, _prompts(job.num_sequences, job.prompt_len, place), cache)
+    cache = new_cache(model)
+    token = next_token(model, prompts(job.num_sequences, job.prompt_len, place), cache)
     _tag(tape, cache)
     if job.seq_len > job.prompt_len:
         tape.begin_phase(_GROWING)
-        _grow(cache, num_tokens=job.seq_len - 1)
+        grow(cache, num_tokens=job.seq_len - 1)
         _tag(tape, cache)
         tape.begin_phase(DECODE)
-        _next_token(model, token, cache)
+        next_token(model, token, cache)
         _tag(tape, cache)
     tape.begin_phase(_DONE)
 
 
-def _prompts(num_sequences: int, num_tokens: int, place: torch.device) -> torch.Tensor:
-    return torch.zeros((num_sequences, num_tokens), dtype=torch.int64, device=place)
-
-
-def _next_token(model: Any, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
-    """Return the likeliest next token of each sequence, by the steps of ``generate``."""
-    out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    logits = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)
-    del out
-    return logits.argmax(dim=-1)[:, None]
-
-
-def _grow(cache: Any, *, num_tokens: int) -> None:
-    """Let a cache be as it is after decoding that far, without decoding."""
-    for layer in cache.layers:
-        window = getattr(layer, "sliding_window", None)
-        length = num_tokens if window is None else min(num_tokens, window - 1)
-        for name in ("keys", "values"):
-            now = getattr(layer, name)
-            batch, heads, _, width = now.shape
-            setattr(layer, name, None)
-            like = {"dtype": now.dtype, "device": now.device}
-            del now
-            setattr(layer, name, torch.empty((batch, heads, length, width), **like))
-        if window is not None:
-            layer.cumulative_length = num_tokens
-
-
 def _tag(tape: Tape, cache: Any) -> None:
-    for layer in cache.layers:
-        counter = getattr(layer, "_sliding_window_tensor", None)
-        held = (layer.keys, layer.values, counter)
-        tape.tag([x for x in held if isinstance(x, torch.Tensor)], KV_CACHE)
+    tape.tag(cache_tensors(cache), KV_CACHE)
 
 
 def _items(recording: Recording, event: int) -> tuple[MemoryItem, ...]:

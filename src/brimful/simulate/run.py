@@ -14,6 +14,7 @@ from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
 from brimful.build.offload import host as offload_host
+from brimful.build.optimizers.adamw_low_bit import LowBitAdamW
 from brimful.build.parallel.routing import assumed
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
@@ -207,6 +208,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         with offload_host.listening(_keeping(tape)):
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
+        if isinstance(program.optimizer, LowBitAdamW):
+            program.optimizer.imitate(imitate)
         _name(tape, program)
         with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
             blank = _without_values(sample)

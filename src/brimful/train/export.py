@@ -38,7 +38,7 @@ def export_model(
     Raises:
         RunError: The disk is full; a model that was there before is untouched.
     """
-    with replacing(folder) as temporary, _quiet():
+    with replacing(folder) as temporary, quiet_bars():
         if isinstance(model, UserModule):
             _save_module(model, temporary)
             return
@@ -47,7 +47,7 @@ def export_model(
             tokenizer.save_pretrained(temporary)
         if tokenizer_path is not None and not _is_given(tokenizer_path):
             _end_with(model, tokenizer.eos_token_id)
-        with _as_given(model.config, getattr(model, GIVEN, {})):
+        with as_given(model.config, getattr(model, GIVEN, {})):
             model.save_pretrained(temporary, state_dict=state)
 
 
@@ -85,7 +85,7 @@ def _end_with(model: Any, end_id: int) -> None:
 
 
 @contextmanager
-def _as_given(config: Any, given: dict[str, Any]) -> Iterator[None]:
+def as_given(config: Any, given: dict[str, Any]) -> Iterator[None]:
     """Put fields back as they were before training, while the block lasts."""
     trained = {field: getattr(config, field) for field in given}
     try:
@@ -98,7 +98,7 @@ def _as_given(config: Any, given: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_bars() -> Iterator[None]:
     """Keep transformers' progress bars off a terminal that shows ours."""
     from transformers.utils import logging
 

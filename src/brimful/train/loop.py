@@ -13,6 +13,7 @@ import torch
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
+from brimful.build.optimizers.adamw_low_bit import compiled_in
 from brimful.build.parallel.place import own_part
 from brimful.build.program import Program
 from brimful.build.step import StepResult, train_step
@@ -55,7 +56,7 @@ from brimful.train.metrics import (
     write_data_summary,
 )
 from brimful.train.observers import Observer, Observers, describe_stop
-from brimful.train.opening import describe_data, describe_trained
+from brimful.train.opening import describe_compiled, describe_data, describe_trained
 from brimful.train.precomputed import check_askable, with_reference
 from brimful.train.result import TrainResult, describe_result
 from brimful.train.rotation import Kept
@@ -365,7 +366,7 @@ def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
     micro_batches, following = run.data.batches.step_at(position)
     if step <= NUM_METERED_STEPS:
         micro_batches = [widest(batch, seq_len=run.plan.job.seq_len) for batch in micro_batches]
-    num_targets = count_targets(micro_batches)
+    num_targets, compiled = count_targets(micro_batches), compiled_in(run.program.optimizer)
     own = own_part(micro_batches, run.program.strategy)
     with keeping_weights(run.program), first.watching():
         result = train_step(run.program, own, num_targets=num_targets, learning_rate=learning_rate)
@@ -380,6 +381,7 @@ def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
     device = run.program.device
     ranks = ends_of(first.seconds, used_bytes(device), peak_bytes(device))
     row = _row(run, numbers, ranks, num_targets=num_targets, step_s=step_s)
+    row = _with_compiling(run, row, compiled)
     append_row(run.metrics, row)
     run.tally.take(row)
     run.observer.on_step(_report(run, row))
@@ -418,6 +420,16 @@ def _row(
         hottest_rank=ranks.hottest,
         slowest_rank=ranks.slowest,
     )
+
+
+def _with_compiling(run: _Run, row: TrainRow, before: tuple[int, float]) -> TrainRow:
+    """Add to a row, and say, what of its time went into compiling the update."""
+    now = compiled_in(run.program.optimizer)
+    num, seconds = now[0] - before[0], now[1] - before[1]
+    if not num:
+        return row
+    run.observer.on_message(describe_compiled(row, num, seconds))
+    return msgspec.structs.replace(row, compile_s=seconds)
 
 
 def _report(run: _Run, row: TrainRow) -> StepReport:

@@ -8,10 +8,11 @@ import torch
 from brimful.build.program import Program
 from brimful.job import PREFERENCE, Job
 from brimful.nouns import judged_by, noun
+from brimful.run_files import TrainRow
 from brimful.strategy import stage_rank
 from brimful.train.data.prepare import Summary
 from brimful.train.world import of_all
-from brimful.units import format_count
+from brimful.units import format_count, format_seconds
 
 
 def describe_data(summary: Summary, job: Job) -> str:
@@ -94,3 +95,17 @@ def _num_values(parameter: Any) -> int:
     if state is not None:
         return int(state.shape.numel())
     return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def describe_compiled(row: TrainRow, num: int, seconds: float) -> str:
+    """Say what compiling the update took.
+
+    Args:
+        row: Of the step in which it was compiled.
+        num: Updates, one for each shape of parameter.
+        seconds: For all of them.
+    """
+    return (
+        f"step {row.step} took {format_seconds(row.step_s)}, of which compiling the update for "
+        f"{num} {'shape' if num == 1 else 'shapes'} of parameters took {format_seconds(seconds)}"
+    )

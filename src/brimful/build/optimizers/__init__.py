@@ -14,6 +14,7 @@ from brimful.build.optimizers.adafactor import adafactor
 from brimful.build.optimizers.adamw import adamw
 from brimful.build.optimizers.adamw_8bit import adamw_8bit
 from brimful.build.optimizers.adamw_foreach import adamw_foreach
+from brimful.build.optimizers.adamw_low_bit import adamw_4bit, adamw_fp8
 from brimful.build.optimizers.base import Group, Parted, Rule, parameter_groups
 from brimful.build.optimizers.sgd import sgd
 from brimful.build.precision import TECHNIQUES
@@ -24,6 +25,8 @@ RULES: dict[Optimizer, Rule] = {
     "adamw": adamw,
     "adamw-foreach": adamw_foreach,
     "adamw-8bit": adamw_8bit,
+    "adamw-4bit": adamw_4bit,
+    "adamw-fp8": adamw_fp8,
     "sgd": sgd,
     "adafactor": adafactor,
 }

@@ -5,28 +5,34 @@ has memory: one weight after the other, so that one full weight at a time exists
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from brimful.build.quantize import int8, llm_int8, nf4
+from brimful.build.quantize import int8, llm_int8, nf4, torchao
 from brimful.build.quantize.base import Format, frozen
 from brimful.job import Base
 
-FORMATS: dict[Base, Format] = {
+Held = Base | Literal["torchao-int8", "torchao-int4", "int8-dynamic", "int4-dynamic"]
+"""Bases of adapters, and formats that are only read."""
+FORMATS: dict[Held, Format] = {
     "nf4": nf4.NF4,
     "nf4-double": nf4.NF4_DOUBLE,
     "int8": int8.INT8,
     "llm-int8": llm_int8.LLM_INT8,
+    "torchao-int8": torchao.INT8_ONLY,
+    "torchao-int4": torchao.INT4_ONLY,
+    "int8-dynamic": torchao.INT8_DYNAMIC,
+    "int4-dynamic": torchao.INT4_DYNAMIC,
 }
 _FORMAT, _TRANSPOSED, _SHAPE = "brimful_format", "brimful_transposed", "brimful_shape"
 """Attributes of a swapped layer: its format, whether it replaced one of [in, out] weights, and
 [out, in] of the weight in full."""
 
 
-def swap(model: nn.Module, base: Base, *, dtype: torch.dtype, keeps: Callable[[str], bool]) -> None:
+def swap(model: nn.Module, base: Held, *, dtype: torch.dtype, keeps: Callable[[str], bool]) -> None:
     """Replace linear layers by quantised ones on ``meta``, in place.
 
     Args:
@@ -43,7 +49,7 @@ def swap(model: nn.Module, base: Base, *, dtype: torch.dtype, keeps: Callable[[s
             model.set_submodule(name, _swapped(layer, base, dtype))
 
 
-def _swapped(layer: nn.Module, base: Base, dtype: torch.dtype) -> nn.Module:
+def _swapped(layer: nn.Module, base: Held, dtype: torch.dtype) -> nn.Module:
     transposed = isinstance(layer, Conv1D)
     rows, columns = reversed(layer.weight.shape) if transposed else layer.weight.shape
     swapped = FORMATS[base].linear(columns, rows, layer.bias is not None, dtype)

@@ -1,0 +1,92 @@
+"""Moments of few bits: predicted, simulated, measured, where the update is the widest instant."""
+
+import pytest
+import torch
+
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch, count_targets
+from brimful.build.step import train_step
+from brimful.cost.estimate import estimate
+from brimful.cost.formula import missing_formula
+from brimful.errors import UnsupportedError
+from brimful.job import check_job
+from brimful.low_bit import LOW_BIT
+from brimful.measure.meter import CpuMeter
+from brimful.rungs import OPTIMIZER_STATE
+from brimful.simulate.run import simulate
+from samples import ALL_CASES, make_cluster, make_job, make_model, make_strategy
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torchao", reason="torchao is not installed (pip install 'brimful[qat]')")
+
+WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 4000, "num_hidden_layers": 2}
+COUNTS_BYTES = 4 * 21
+"""Step counts, which the meter sees and the tape does not: they lie on the host."""
+CASES = [
+    ("bf16", "adamw-fp8", 16),
+    *([("fp32", "adamw-4bit", 16), ("bf16-mixed", "adamw-4bit", 64)] if ALL_CASES else []),
+]
+
+
+def settings(case):
+    precision, optimizer, seq_len = case
+    job = make_job(
+        model=make_model("llama", **WIDE),
+        precision=precision,
+        optimizer=optimizer,
+        seq_len=seq_len,
+        global_batch=4,
+    )
+    return check_job(job), make_strategy(micro_batch=2)
+
+
+def measured(job, strategy):
+    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
+    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
+    meter = CpuMeter()
+    meter.start()
+    program = build_program(job, strategy, torch.device("cpu"))
+    for _ in range(2):
+        num_targets = count_targets(batches)
+        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
+    meter.stop(program)
+    return meter.reading
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_three_rungs_agree(case):
+    job, strategy = settings(case)
+    reading, cluster = measured(job, strategy), make_cluster("cpu")
+    simulated = simulate(job, cluster, strategy)
+    predicted = estimate(job, cluster, strategy)
+    peak = reading.measured_peak_allocated_bytes
+    assert abs(simulated.simulated_peak_allocated_bytes - peak) <= 0.005 * peak
+    assert abs(predicted.predicted_peak_allocated_bytes - peak) <= 0.005 * peak
+    held = [
+        {item.name: item.num_bytes for item in rung.items}[OPTIMIZER_STATE]
+        for rung in (reading, simulated)
+    ]
+    assert held[0] - held[1] == COUNTS_BYTES
+
+
+@pytest.mark.parametrize("optimizer", LOW_BIT)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16-mixed"])
+def test_the_prediction_is_the_simulation(optimizer, precision):
+    job, strategy = settings((precision, optimizer, 16))
+    cluster = make_cluster("cpu")
+    peak = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    assert estimate(job, cluster, strategy).predicted_peak_allocated_bytes == pytest.approx(
+        peak, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("optimizer", LOW_BIT)
+def test_what_a_gpu_compiles_is_not_guessed(optimizer):
+    job, strategy = settings(("bf16", optimizer, 16))
+    cluster = make_cluster("cuda")
+    assert f"optimizer={optimizer} on cuda" in missing_formula(job, strategy, cluster.device)
+    with pytest.raises(UnsupportedError, match="has no formula"):
+        estimate(job, cluster, strategy)
+    state = {item.name: item.num_bytes for item in simulate(job, cluster, strategy).items}
+    cpu = simulate(job, make_cluster("cpu"), strategy)
+    assert state[OPTIMIZER_STATE] == {i.name: i.num_bytes for i in cpu.items}[OPTIMIZER_STATE]
