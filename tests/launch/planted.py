@@ -78,7 +78,7 @@ def planting():
     if place == "all-gather":
         steps = _Steps(int(step))
         _gather(steps)
-        phases.listening(steps.listen).__enter__()
+        phases._listeners.append(steps.listen)
     else:
-        phases.listening(PlantedOnce(place, int(step)).listen).__enter__()
+        phases._listeners.append(PlantedOnce(place, int(step)).listen)
     return PlainObserver()
