@@ -12,6 +12,7 @@ from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
+from ladder_rows import LadderRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
@@ -51,6 +52,7 @@ Part = Literal[
     "routing",
     "rehearsals",
     "mixtures",
+    "ladder",
 ]
 
 
@@ -343,6 +345,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "routing": RoutingRow,
     "rehearsals": RehearsalRow,
     "mixtures": MixtureRow,
+    "ladder": LadderRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -42,6 +42,7 @@ _MODULES: dict[Part, str] = {
     "routing": "routing_part",
     "rehearsals": "rehearsals_part",
     "mixtures": "mixtures_part",
+    "ladder": "ladder_part",
 }
 BARS_MISSED = 1
 

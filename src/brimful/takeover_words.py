@@ -21,7 +21,7 @@ def describe_takeover(row: TakeoverRow) -> str:
 
 def place_of(step: int, phase: str) -> str:
     """Say in which step, and in which part of it."""
-    return f"step {step}, {phase}" if step else "loading"
+    return "loading" if phase == "load" else f"step {step}, {phase}"
 
 
 def _differences(failed: Strategy, taken: Strategy) -> str:

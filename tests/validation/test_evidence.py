@@ -63,6 +63,7 @@ LEAST_ROWS = {
     "routing": 50,
     "rehearsals": 7,
     "mixtures": 3,
+    "ladder": 26,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 

@@ -82,7 +82,9 @@ from brimful.train.takeover import (
     may_stay,
     ran_out,
     release,
+    rows_of,
     shortage_of,
+    strategies_of,
     taken_over,
 )
 from brimful.train.tally import tally_of
@@ -164,7 +166,8 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
     resumed = _opened(plan, settings)
     device = own_device(plan.cluster.device.kernels)
     observer.on_stage("reading the data")
-    data = first_alone(partial(prepare_data, plan, settings))
+    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
+    data = first_alone(partial(prepare_data, plan, settings, before=before))
     observer.on_message(describe_data(data.summary, plan.job))
     with together():
         if resumed is not None:
@@ -332,7 +335,7 @@ def _under_another(run: Run, shortage: Shortage) -> Run:
         run,
         plan=plan,
         program=program,
-        data=prepare_data(plan, run.settings),
+        data=prepare_data(plan, run.settings, before=strategies_of((*rows, row))),
         utilization=utilization_of(plan),
         last_metered=min(shortage.step + NUM_METERED_STEPS - 1, plan.job.num_steps),
     )

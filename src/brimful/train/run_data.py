@@ -1,5 +1,6 @@
 """What a run is trained on and judged by, in the micro-batches of its strategy."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from brimful.build.batch import Batch
 from brimful.build.program import Program
 from brimful.plan import Plan
+from brimful.strategy import Strategy
 from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
 from brimful.train.observers import Observers
@@ -24,8 +26,14 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
 
 
-def prepare_data(plan: Plan, settings: RunSettings) -> RunData:
+def prepare_data(plan: Plan, settings: RunSettings, *, before: Sequence[Strategy] = ()) -> RunData:
     """Read, encode or find again what a plan is trained on.
+
+    Args:
+        plan: Says the job, and how many rows run together.
+        settings: Where it is, and how much it is judged by.
+        before: Other strategies of the run: it is judged by one sample, which is at least a
+            micro-batch of the first.
 
     Raises:
         InputError: It is unusable.
@@ -36,6 +44,7 @@ def prepare_data(plan: Plan, settings: RunSettings) -> RunData:
         micro_batch=plan.strategy.micro_batch,
         cache=settings.cache,
         num_eval_tokens=settings.num_eval_tokens,
+        num_judged=max((each.micro_batch for each in before), default=0),
     )
     return RunData(
         tokenizer_path=prepared.tokenizer_path,
