@@ -17,7 +17,9 @@ class LadderRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         num_steps: That were done in the end.
         loss_error: Largest of all steps, relative to the run in peace.
         heldout_error: Of the held-out loss after the last step, relative.
-        weight_error: Largest of all tensors at the end: norm of the difference by the norm.
+        weight_error: Of the final weights as a whole: norm of the difference by the norm.
+        tensor_error: Largest of a single tensor, likewise. AdamW's first steps are as long for a
+            gradient that is mere rounding as for any other.
     """
 
     case: Case
@@ -28,3 +30,4 @@ class LadderRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     loss_error: float
     heldout_error: float
     weight_error: float
+    tensor_error: float
