@@ -232,8 +232,8 @@ def summarize(rows: list[LadderRow]) -> Summary:
         ),
         findings=(
             (
-                f"largest difference {worst:.1e}, of a single tensor {tensor:.1e}; {takeovers} strategies took over, {in_place} of "
-                f"them in place"
+                f"largest difference {worst:.1e}, of a single tensor {tensor:.1e}; {takeovers} "
+                f"strategies took over, {in_place} of them in place"
             ),
         ),
         missed=tuple(missed),
