@@ -123,8 +123,8 @@ class ExpertRow(
         dropped: Tokens that found no place with their expert, by block; empty: none are dropped.
         received: Rows that the experts of each process got in its heaviest forward pass of these
             steps, [processes][blocks][1]; in a pipeline, which holds several at once, in all passes
-            of its heaviest step, [processes][blocks][passes]. The run's first step, which has no
-            optimizer state, is left out where there is another. Empty where experts are not parted.
+            of its heaviest step, [processes][blocks][passes]. Empty where
+            experts are not parted.
     """
 
     step: int

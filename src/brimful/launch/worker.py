@@ -14,7 +14,7 @@ from brimful.cost.estimate import limit_bytes
 from brimful.errors import BrimfulError, RunError
 from brimful.files import disk_error, write_bytes
 from brimful.measure.limit import limited
-from brimful.measure.meter import meter_for
+from brimful.measure.meter import Meter, meter_for
 from brimful.measure.reading import Reading
 from brimful.plan import Plan, read_plan
 from brimful.run_files import LAUNCH_FILE, PLAN_FILE, TakeoverRow
@@ -120,10 +120,7 @@ def work(
                 _check_losses(settings.out, place, patience.max_restarts)
             for row in again.told:
                 watching.on_message(describe_takeover(row))
-            ways = Ways(next_plan, is_again=bool(again.told))
-            limit = limit_bytes(again.plan) if settings.enforces_limit else None
-            with limited(again.plan.cluster.device.kernels, limit):
-                result = train(again.plan, settings, observer=watching, meter=meter, ways=ways)
+            result = _trained(again, settings, watching, meter, next_plan)
             readings = tuple(world.of_all(meter.reading))
         except ShortageError as error:
             note_shortage(settings.out, error.shortage)
@@ -142,6 +139,19 @@ def work(
             raise lost from error
     atexit.register(_leave)
     return End(result=result, readings=readings, failure=None)
+
+
+def _trained(
+    again: "Again",
+    settings: RunSettings,
+    observer: Observer,
+    meter: Meter,
+    next_plan: NextPlan | None,
+) -> TrainResult:
+    plan, ways = again.plan, Ways(next_plan, is_again=bool(again.told))
+    limit = limit_bytes(plan) if settings.enforces_limit else None
+    with limited(plan.cluster.device.kernels, limit):
+        return train(plan, settings, observer=observer, meter=meter, ways=ways)
 
 
 def checked(end: End) -> TrainResult:
