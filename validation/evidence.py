@@ -13,6 +13,7 @@ from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from dpo_rows import DpoRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
+from ladder_rows import LadderRow
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
@@ -55,6 +56,7 @@ Part = Literal[
     "mixtures",
     "offload",
     "dpo",
+    "ladder",
 ]
 
 
@@ -349,6 +351,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "mixtures": MixtureRow,
     "offload": OffloadRow,
     "dpo": DpoRow,
+    "ladder": LadderRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

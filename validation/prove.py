@@ -44,6 +44,7 @@ _MODULES: dict[Part, str] = {
     "mixtures": "mixtures_part",
     "offload": "offload_part",
     "dpo": "dpo_part",
+    "ladder": "ladder_part",
 }
 BARS_MISSED = 1
 

@@ -20,7 +20,7 @@ from brimful.expert_load import loads_of
 from brimful.models.config import experts_of
 from brimful.routing import Routing
 from brimful.simulate.run import simulate
-from brimful.strategy import world_size
+from brimful.strategy import Strategy, world_size
 
 BAR = 0.01
 NUM_READINGS = 2
@@ -93,9 +93,11 @@ def _row(turn: Turn, rank: int, seen: Told) -> RoutingRow:
     assert seen.peak_bytes is not None
     case, received = turn.case, seen.experts.received[rank]
     asked = (case.job, cluster_of(case.kernels), case.strategy)
-    observed = simulate(*asked, rank=rank, routing=Routing(received=received))
+    simulated, received = max(
+        (simulate(*asked, rank=rank, routing=way).simulated_peak_allocated_bytes, way.received)
+        for way in _ways(case.strategy, received)
+    )
     balanced = simulate(*asked, rank=rank)
-    simulated = observed.simulated_peak_allocated_bytes
     return RoutingRow(
         case=case,
         rank=rank,
@@ -112,6 +114,14 @@ def _row(turn: Turn, rank: int, seen: Told) -> RoutingRow:
         measured_peak_allocated_bytes=seen.peak_bytes,
         peak_error=relative(simulated, seen.peak_bytes),
     )
+
+
+def _ways(strategy: Strategy, received: tuple[tuple[int, ...], ...]) -> list[Routing]:
+    """Return the routing of each metered step; of a pipeline that of the heaviest."""
+    if strategy.pp > 1:
+        return [Routing(received=received)]
+    steps = range(len(received[0]))
+    return [Routing(received=tuple(rows[n : n + 1] for rows in received)) for n in steps]
 
 
 def _summarize(rows: list[RoutingRow]) -> Summary:

@@ -5,6 +5,8 @@ Written by the trainer and the command line, read by the report.
 
 import msgspec
 
+from brimful.strategy import Strategy
+
 PLAN_FILE = "plan.yaml"
 SEARCH_FILE = "search.json"
 SIMULATION_FILE = "simulation.json"
@@ -16,6 +18,7 @@ SOURCE_FILE = "source.json"
 SETTINGS_FILE = "settings.json"
 COMMANDS_FILE = "commands.txt"
 LAUNCH_FILE = ".launch"
+SHORTAGES = ".out-of-memory"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TOKENS = "tokens"
@@ -123,8 +126,8 @@ class ExpertRow(
         dropped: Tokens that found no place with their expert, by block; empty: none are dropped.
         received: Rows that the experts of each process got in its heaviest forward pass of these
             steps, [processes][blocks][1]; in a pipeline, which holds several at once, in all passes
-            of its heaviest step, [processes][blocks][passes]. The run's first step, which has no
-            optimizer state, is left out where there is another. Empty where experts are not parted.
+            of its heaviest step, [processes][blocks][passes]. Empty where
+            experts are not parted.
     """
 
     step: int
@@ -158,4 +161,40 @@ class DataSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_truncated: int = 0
 
 
-Row = TrainRow | EvalRow | ExpertRow
+class TakeoverRow(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="takeover",
+):
+    """That memory ran out, and which strategy took over.
+
+    Attributes:
+        step: The step that could not be taken; 0: the program could not be built.
+        phase: What it was doing: ``load``, ``state``, ``forward``, ``backward``, ``optimizer`` or
+            ``eval``.
+        limit_bytes: What tensors were to take at most.
+        reason: What was said of it.
+        failed: The strategy that needed too much.
+        taken: The one that went on.
+        in_place: Whether the step was taken again with everything kept; else the run went on from
+            its newest checkpoint, or its beginning.
+        rank: Which process it was.
+        launch: The launch in which it was, where it has a name.
+    """
+
+    step: int
+    phase: str
+    limit_bytes: int
+    reason: str
+    failed: Strategy
+    taken: Strategy
+    in_place: bool
+    rank: int = 0
+    launch: str = ""
+
+
+Row = TrainRow | EvalRow | ExpertRow | TakeoverRow

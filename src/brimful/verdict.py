@@ -1,11 +1,13 @@
 """Predicted, simulated and measured, side by side, item by item."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from brimful.cost.estimate import limit_bytes
 from brimful.plan import Estimate, MemoryItem, Plan
+from brimful.run_files import TakeoverRow
 from brimful.rungs import (
     AUTOCAST_CACHE,
     ITEM_NAMES,
@@ -15,6 +17,7 @@ from brimful.rungs import (
     Measurement,
     Simulation,
 )
+from brimful.takeover_words import describe_takeover
 
 VERDICT_SCHEMA = "brimful.verdict/1"
 HOST_PREFIX = "on the host: "
@@ -42,21 +45,31 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             phase, then peak allocated and step time.
         usable_bytes: The limit that the plan was made for.
         measured_by: The instrument of the third rung; empty where it was not climbed.
+        takeovers: A sentence for each time that memory ran out and another strategy went on: what
+            is compared is the last one.
     """
 
     schema: str
     rows: tuple[VerdictRow, ...]
     usable_bytes: int
     measured_by: str
+    takeovers: tuple[str, ...] = ()
 
 
-def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | None) -> Verdict:
+def judge(
+    plan: Plan,
+    simulation: Simulation | None,
+    measurement: Measurement | None,
+    *,
+    takeovers: Sequence[TakeoverRow] = (),
+) -> Verdict:
     """Lay the rungs that were climbed beside the plan.
 
     Args:
         plan: The first rung, where its job has a formula.
         simulation: The second, or None.
         measurement: The third, or None.
+        takeovers: Of the run: ``plan`` is what it ended with.
 
     Returns:
         Rows whose names agree on every rung. The instruments of the third rung know parameters,
@@ -88,6 +101,7 @@ def judge(plan: Plan, simulation: Simulation | None, measurement: Measurement | 
         rows=tuple(rows),
         usable_bytes=limit_bytes(plan),
         measured_by=measurement.method if measurement else "",
+        takeovers=tuple(map(describe_takeover, takeovers)),
     )
 
 

@@ -95,9 +95,21 @@ def test_running_out_of_memory_is_one_sentence(brimful, monkeypatch, error):
     monkeypatch.setattr("brimful.train.loop.train_step", refuse)
     code, said = brimful(*RUN, "--steps", "2")
     assert code == 2
-    assert "more memory than there is" in said.err
-    assert "--micro-batch" in said.err
+    assert "out of memory in loading" in said.err
+    assert "no exact one is left that needs less" in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_limit_that_was_asked_for_is_enforced_and_kept_for_a_resume(brimful, tmp_path):
+    assert brimful(*RUN, "--steps", "2")[0] == 0
+    settings = tmp_path / "run" / "settings.json"
+    assert not json.loads(settings.read_bytes())["enforces_limit"]
+    limited = [word if word != "run" else "limited" for word in RUN]
+    assert brimful(*limited, "--steps", "2", "--memory-limit", "64MiB")[0] == 0
+    settings = tmp_path / "limited" / "settings.json"
+    assert json.loads(settings.read_bytes())["enforces_limit"]
+    assert brimful(*limited, "--steps", "2", "--resume")[0] == 0
+    assert json.loads(settings.read_bytes())["enforces_limit"]
 
 
 def test_a_logger_that_cannot_start_ends_no_run(brimful, monkeypatch):

@@ -51,12 +51,12 @@ def test_phases_keep_their_own_peaks_and_all_counters(monkeypatch):
     meter.stop(program)
 
     parts = [f"step {n} {part}" for n in (1, 2) for part in ("forward", "backward", "optimizer")]
-    assert list(meter.peaks) == ["load", *parts]
-    # The load, then per step two forwards, two backwards and an optimizer are noted in turn.
+    assert list(meter.peaks) == ["load", "step 1 state", *parts]
+    # The load, the state, then per step two forwards, two backwards and an optimizer in turn.
     requested = [peaks.requested_bytes for peaks in meter.peaks.values()]
-    assert requested == [(10 + note) * MIB for note in (1, 4, 5, 6, 9, 10, 11)]
+    assert requested == [(10 + note) * MIB for note in (1, 2, 5, 6, 7, 10, 11, 12)]
     last = meter.peaks["step 2 optimizer"]
-    assert last == CudaPeaks(21 * MIB + 512, 21 * MIB, 21 * MIB + 512, 23 * MIB + 512)
+    assert last == CudaPeaks(22 * MIB + 512, 22 * MIB, 22 * MIB + 512, 24 * MIB + 512)
 
     reading = meter.reading
     assert [(p.phase, p.where) for p in reading.phases] == [

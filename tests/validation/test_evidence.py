@@ -65,6 +65,7 @@ LEAST_ROWS = {
     "mixtures": 3,
     "offload": 30,
     "dpo": 20,
+    "ladder": 26,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 

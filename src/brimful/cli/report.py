@@ -29,11 +29,11 @@ def run(args: argparse.Namespace) -> int:
     from brimful.verdict import judge
 
     folder = read_run_folder(args.run_dir)
-    verdict = judge(folder.plan, folder.simulation, folder.measurement)
+    verdict = judge(folder.plan, folder.simulation, folder.measurement, takeovers=folder.takeovers)
     path = write_report(args.run_dir)
     if args.json:
         show_json({**msgspec.structs.asdict(verdict), "report": str(path)})
     else:
-        show(verdict_table(verdict))
+        show(verdict_table(verdict), *verdict.takeovers)
         print(f"report: {path}")
     return 0

@@ -120,27 +120,21 @@ def _trained(
     # With --json standard output is one object, for a program.
     observer = _to_stderr if args.json else _observer
     if place_here() is None and world_size(plan.strategy) == 1:
-        return _trained_alone(plan, settings, observer())
+        from brimful.launch.alone import run_alone
+        from brimful.simulate.ladder import next_plan
+
+        alone = run_alone(plan, settings, observer=observer, next_plan=next_plan)
+        return alone.result, (alone.reading,)
     from brimful.launch.local import launch
-    from brimful.launch.worker import checked, work
+    from brimful.launch.worker import Patience, checked, work
 
     group = _group(args)
     if place_here() is None:
         end = launch(plan, settings, group, observer=observer)
     else:
-        end = work(plan, settings, observer=observer, timeout_s=group.timeout_s)
+        patience = Patience(group.timeout_s)
+        end = work(plan, settings, observer=observer, next_plan=group.next_plan, patience=patience)
     return checked(end), end.readings
-
-
-def _trained_alone(
-    plan: "Plan", settings: "RunSettings", observer: "Observer"
-) -> "tuple[TrainResult, tuple[Reading | None, ...]]":
-    from brimful.measure.meter import meter_for
-    from brimful.train.loop import train
-
-    meter = meter_for(plan.cluster.device.kernels)
-    result = train(plan, settings, observer=observer, meter=meter)
-    return result, (meter.reading,)
 
 
 def _observer() -> "Observer":
@@ -157,9 +151,11 @@ def _to_stderr() -> "Observer":
 
 def _group(args: argparse.Namespace) -> "Group":
     from brimful.launch.local import Group
+    from brimful.simulate.ladder import next_plan
 
     given = {"max_restarts": args.max_restarts, "timeout_s": args.collective_timeout}
-    return Group(**{name: value for name, value in given.items() if value is not None})
+    named = {name: value for name, value in given.items() if value is not None}
+    return Group(next_plan=next_plan, **named)
 
 
 class _Planned(NamedTuple):
@@ -374,6 +370,7 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
         "keep_best": args.keep_best or None,
         "merge": args.merge or None,
         "track": _trackers(args.track) or None,
+        "enforces_limit": args.memory_limit is not None or None,
     }
     return plain_settings(
         out=args.out,
@@ -424,6 +421,8 @@ def _keep(
     from brimful.measure.reading import measurement
     from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE, SIMULATION_FILE
 
+    if result.num_takeovers:  # what was found before is of a strategy that did not run to the end
+        planned = planned._replace(record=None, simulation=None)
     if planned.record is not None:
         write_bytes(out / SEARCH_FILE, msgspec.json.encode(planned.record))
     if planned.simulation is not None:
@@ -461,7 +460,10 @@ def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
 
     folder = read_run_folder(settings.out)
     if folder.measurement is not None:
-        show("", verdict_table(judge(plan, folder.simulation, folder.measurement)))
+        verdict = judge(
+            folder.plan, folder.simulation, folder.measurement, takeovers=folder.takeovers
+        )
+        show("", verdict_table(verdict), *verdict.takeovers)
     if result.model is not None:
         print(f"model in {result.model}: {_opened_by(plan.job, settings)}")
     print(f"run in {settings.out}; next: brimful report {settings.out}")

@@ -10,7 +10,8 @@ from brimful.measure.meter import Meter, meter_for
 from brimful.plan import Plan
 from brimful.run_files import METRICS_FILE, EvalRow, ExpertRow, TrainRow
 from brimful.train.data.source import DataSource
-from brimful.train.loop import NUM_METERED_STEPS, NullMeter, train
+from brimful.train.loop import train
+from brimful.train.metering import NUM_METERED_STEPS, NullMeter
 from brimful.train.metrics import read_metrics
 from brimful.train.settings import RunSettings, plain_settings
 from brimful.train.step_report import StepReport

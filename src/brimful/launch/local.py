@@ -8,13 +8,14 @@ from typing import NoReturn
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, RunError
-from brimful.launch.worker import FAILURES, End, Failure, checked, work
+from brimful.launch.worker import FAILURES, End, Failure, Patience, checked, work
 from brimful.plan import Plan
 from brimful.quiet import quiet_libraries
 from brimful.strategy import keeps_checkpoints, world_size
 from brimful.train.observers import Observer
 from brimful.train.run_folder import require_device
 from brimful.train.settings import RunSettings
+from brimful.train.takeover import EXIT_CODE, MAX_TAKEOVERS, NextPlan
 from brimful.train.world import TIMEOUT_S, count_gpus, made_again
 
 MAX_RESTARTS = 3
@@ -27,10 +28,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_restarts: How often all are started again where one was lost.
         timeout_s: How long one waits for the others in a collective.
+        next_plan: Says what is tried when memory runs out, importable by name; None: nothing.
     """
 
     max_restarts: int = MAX_RESTARTS
     timeout_s: float = TIMEOUT_S
+    next_plan: NextPlan | None = None
 
 
 def launch(
@@ -65,7 +68,7 @@ def launch(
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
-        max_restarts=group.max_restarts if keeps_checkpoints(plan.strategy) else 0,
+        max_restarts=_num_restarts(plan, group),
         monitor_interval=_POLL_S,
         start_method="spawn",
     )
@@ -80,6 +83,13 @@ def launch(
     end: End = ends[0]
     checked(end)
     return end
+
+
+def _num_restarts(plan: Plan, group: Group) -> int:
+    """Count how often the agent may start the group; the processes know why they are started."""
+    if not keeps_checkpoints(plan.strategy):
+        return 0
+    return group.max_restarts + (0 if group.next_plan is None else MAX_TAKEOVERS)
 
 
 def check_machine(plan: Plan) -> None:
@@ -108,7 +118,13 @@ def check_machine(plan: Plan) -> None:
 
 def _work(plan: Plan, settings: RunSettings, group: Group, observer: Callable[[], Observer]) -> End:
     quiet_libraries()
-    return work(plan, settings, observer=observer, timeout_s=group.timeout_s)
+    return work(
+        plan,
+        settings,
+        observer=observer,
+        next_plan=group.next_plan,
+        patience=Patience(group.timeout_s, group.max_restarts),
+    )
 
 
 def _forget_failures(out: Path) -> None:
@@ -125,6 +141,11 @@ def _give_up(out: Path, error: object, group: Group) -> NoReturn:
     failures = getattr(error, "failures", {})
     rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
     how = f"signal {-first.exitcode}" if first.exitcode < 0 else f"exit code {first.exitcode}"
+    if first.exitcode == EXIT_CODE:
+        raise RunError(
+            f"process {rank} ran out of memory after {MAX_TAKEOVERS} other strategies; --resume "
+            f"tries the next one, from the newest checkpoint in {out}"
+        ) from None
     raise RunError(
         f"process {rank} ended by {how} after {group.max_restarts} restarts; --resume goes on from "
         f"the newest checkpoint in {out}"

@@ -5,22 +5,39 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import torch.distributed as dist
 
+from brimful.cost.estimate import limit_bytes
 from brimful.errors import BrimfulError, RunError
 from brimful.files import disk_error, write_bytes
-from brimful.measure.meter import meter_for
+from brimful.measure.limit import limited
+from brimful.measure.meter import Meter, meter_for
 from brimful.measure.reading import Reading
-from brimful.plan import Plan
-from brimful.run_files import LAUNCH_FILE, PLAN_FILE
+from brimful.plan import Plan, read_plan
+from brimful.run_files import LAUNCH_FILE, PLAN_FILE, TakeoverRow
+from brimful.strategy import world_size
+from brimful.takeover_words import describe_takeover
 from brimful.train import world
 from brimful.train.loop import train
 from brimful.train.observers import Observer
 from brimful.train.refit import refitted
 from brimful.train.result import TrainResult
 from brimful.train.settings import RunSettings
+from brimful.train.takeover import (
+    EXIT_CODE,
+    NextPlan,
+    ShortageError,
+    Ways,
+    forget_shortages,
+    note_shortage,
+    noted_shortage,
+    rows_of,
+    start_again,
+    strategies_of,
+)
 
 FAILURES = ".failures"
 """Folder of a run in which a process that fails alone says why."""
@@ -48,12 +65,29 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None
 
 
+class Patience(NamedTuple):
+    """For how long, and how often, a run is kept going.
+
+    Attributes:
+        timeout_s: How long to wait for the others.
+        max_restarts: How often the group may be started again because one was lost; None: whoever
+            started it counts.
+    """
+
+    timeout_s: float = world.TIMEOUT_S
+    max_restarts: int | None = None
+
+
+PATIENCE = Patience()
+
+
 def work(
     plan: Plan,
     settings: RunSettings,
     *,
     observer: Callable[[], Observer],
-    timeout_s: float = world.TIMEOUT_S,
+    next_plan: NextPlan | None = None,
+    patience: Patience = PATIENCE,
 ) -> End:
     """Be one process of a run.
 
@@ -64,22 +98,33 @@ def work(
         plan: What is run; laid out anew where there are more or fewer processes than it is for.
         settings: How it is kept.
         observer: Makes who watches in the first process; nobody does in the others.
-        timeout_s: How long to wait for the others.
+        next_plan: Says what is tried when memory runs out; None: nothing.
+        patience: How long it waits for the others, and how often it is started again.
 
     Raises:
         BrimfulError: This process failed alone; why is in the run's folder too.
+        SystemExit: It ran out of memory and is to be started again: ``takeover.EXIT_CODE``.
     """
     place = world.place_here()
     if place is None:
         raise RunError("this process was not started in a group; start it with torchrun")
-    with world.joined(place, plan.cluster.device.kernels, timeout_s=timeout_s):
+    with world.joined(place, plan.cluster.device.kernels, timeout_s=patience.timeout_s):
         meter = meter_for(plan.cluster.device.kernels)
         try:
             with world.together():
                 plan = refitted(plan, place.size)
             watching = observer() if world.is_first() else Nobody()
-            result = train(plan, going_on(settings, place), observer=watching, meter=meter)
+            settings = going_on(settings, place)
+            again = resumed_plan(plan, settings, place, next_plan)
+            with world.together():
+                _check_losses(settings.out, place, patience.max_restarts)
+            for row in again.told:
+                watching.on_message(describe_takeover(row))
+            result = _trained(again, settings, watching, meter, next_plan)
             readings = tuple(world.of_all(meter.reading))
+        except ShortageError as error:
+            note_shortage(settings.out, error.shortage)
+            _leave(EXIT_CODE)
         except BrimfulError as error:
             failure = Failure(kind=type(error).__name__, text=str(error))
             if not world.was_agreed(error):
@@ -96,6 +141,19 @@ def work(
     return End(result=result, readings=readings, failure=None)
 
 
+def _trained(
+    again: "Again",
+    settings: RunSettings,
+    observer: Observer,
+    meter: Meter,
+    next_plan: NextPlan | None,
+) -> TrainResult:
+    plan, ways = again.plan, Ways(next_plan, is_again=bool(again.told))
+    limit = limit_bytes(plan) if settings.enforces_limit else None
+    with limited(plan.cluster.device.kernels, limit):
+        return train(plan, settings, observer=observer, meter=meter, ways=ways)
+
+
 def checked(end: End) -> TrainResult:
     """Return the result of a run that came to its end.
 
@@ -108,7 +166,55 @@ def checked(end: End) -> TrainResult:
     return end.result
 
 
-def _leave() -> None:
+class Again(NamedTuple):
+    """What is run, and that a strategy took over for it, where one did just now."""
+
+    plan: Plan
+    told: tuple[TakeoverRow, ...] = ()
+
+
+def resumed_plan(
+    plan: Plan, settings: RunSettings, place: world.Place, next_plan: NextPlan | None
+) -> Again:
+    """Return what a run goes on with: its own plan, or where memory ran out the next.
+
+    Of many processes all call this; the first reads, asks and writes.
+
+    Raises:
+        RunError: No strategy is left.
+    """
+    again = Again(plan)
+    with world.together():
+        if world.is_first() and settings.resume and next_plan is not None:
+            again = _resumed_by_first(plan, settings.out, place.size, next_plan)
+    return world.told_by_first(again)
+
+
+def _resumed_by_first(plan: Plan, out: Path, num_devices: int, next_plan: NextPlan) -> Again:
+    if strategies_of(rows_of(out)):  # whoever started it knows the plan that it began with
+        known = read_plan(out / PLAN_FILE)
+        plan = known if world_size(known.strategy) == num_devices else plan
+    shortage = noted_shortage(out)
+    if shortage is None:
+        return Again(plan)
+    plan, row = start_again(plan, shortage, out, Ways(next_plan))
+    forget_shortages(out)
+    return Again(plan, (row,))
+
+
+def _check_losses(out: Path, place: world.Place, max_restarts: int | None) -> None:
+    """Give up where processes were lost too often; that memory ran out is no loss."""
+    rows = rows_of(out) if max_restarts is not None and place.restart else ()
+    took_over = [r for r in rows if isinstance(r, TakeoverRow) and r.launch == place.launch]
+    lost = place.restart - sum(not row.in_place for row in took_over)
+    if max_restarts is not None and lost > max_restarts:
+        raise RunError(
+            f"processes were lost {lost} times and the run was started again {max_restarts} times; "
+            f"--resume goes on from the newest checkpoint in {out}"
+        )
+
+
+def _leave(code: int = 0) -> NoReturn:
     """End the process without taking the interpreter apart.
 
     Threads of gloo now and then abort a process whose work is done (``terminate called without an
@@ -116,7 +222,7 @@ def _leave() -> None:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def going_on(settings: RunSettings, place: world.Place) -> RunSettings:

@@ -18,7 +18,7 @@ from brimful.build.parallel.own import own_memory
 from brimful.build.program import Program, gradients, parameters, state_tensors
 from brimful.build.reference import state_of
 from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations
-from brimful.measure.reading import Reading
+from brimful.measure.reading import Reading, with_held
 from brimful.measure.seen_frees import frees_seen
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import MemoryItem, PhasePeak
@@ -32,6 +32,9 @@ class Meter(Protocol):
 
     def start(self) -> None:
         """Begin to watch."""
+
+    def begin_again(self, program: Program) -> None:
+        """Begin to watch the steps of a program that is there."""
 
     def stop(self, program: Program) -> None:
         """Stop watching and read."""
@@ -68,6 +71,7 @@ class CpuMeter:
     _ranges: list[Any] = field(default_factory=list)
     _counter: _StepCounter = field(default_factory=_StepCounter)
     _profiler: Any = None
+    _held: dict[str, int] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start the profiler; nothing of the program exists yet."""
@@ -79,18 +83,19 @@ class CpuMeter:
         self._stack.enter_context(phases.listening(self._listen))
         self._stack.enter_context(host.listening(self._hear_of_host))
 
+    def begin_again(self, program: Program) -> None:
+        """Start the profiler beside a program that is there, and remember what it holds."""
+        held = {name: _item(name, tensors).num_bytes for name, tensors in _lasting(program)}
+        self._gradients, self._counter, self._held = [], _StepCounter(), held
+        self.start()
+
     def stop(self, program: Program) -> None:
         """Stop the profiler and read its events."""
         self._stack.close()
-        reference = _reference(program)
-        lasting = {
-            PARAMETERS: addresses(parameters(program)),
-            BUFFERS: addresses(program.model.buffers()),
-            OPTIMIZER_STATE: addresses(state_tensors(program)),
-            **({REFERENCE: addresses(reference)} if reference else {}),
-        }
+        lasting = {name: addresses(tensors) for name, tensors in _lasting(program)}
         events = self._profiler.profiler.kineto_results.experimental_event_tree()
-        self.reading = read_allocations(events, lasting=lasting, gradients=self._gradients)
+        reading = read_allocations(events, lasting=lasting, gradients=self._gradients)
+        self.reading = with_held(reading, self._held)
 
     def abandon(self) -> None:
         """Leave what is open; a profiler left running would break the next one."""
@@ -162,6 +167,11 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats()
         self._stack.enter_context(phases.listening(self._listen))
 
+    def begin_again(self, program: Program) -> None:  # noqa: ARG002 - the counters know it
+        """Forget earlier peaks, what is held apart, and begin anew."""
+        self.peaks, self._counter = {}, _StepCounter()
+        self.start()
+
     def stop(self, program: Program) -> None:
         """Read what lasts; what the counters cannot tell apart is left out."""
         self._stack.close()
@@ -170,16 +180,7 @@ class CudaMeter:
         self.num_alloc_retries = stats["num_alloc_retries"]
         self.reading = Reading(
             method="CUDA caching allocator counters",
-            items=tuple(
-                _item(name, tensors)
-                for name, tensors in (
-                    (PARAMETERS, parameters(program)),
-                    (BUFFERS, list(program.model.buffers())),
-                    (OPTIMIZER_STATE, state_tensors(program)),
-                    (REFERENCE, _reference(program)),
-                )
-                if tensors or name != REFERENCE
-            ),
+            items=tuple(_item(name, tensors) for name, tensors in _lasting(program)),
             phases=self._coarse(),
             measured_peak_allocated_bytes=max(p.allocated_bytes for p in self.peaks.values()),
             measured_peak_reserved_bytes=max(p.reserved_bytes for p in self.peaks.values()),
@@ -226,6 +227,17 @@ def _pinned_bytes(program: Program) -> int | None:
     if program.strategy.offload == NO_OFFLOAD:
         return None
     return int(torch.cuda.host_memory_stats()["allocated_bytes.peak"])
+
+
+def _lasting(program: Program) -> list[tuple[str, list[torch.Tensor]]]:
+    """List what outlives a step, by class."""
+    every = [
+        (PARAMETERS, parameters(program)),
+        (BUFFERS, list(program.model.buffers())),
+        (OPTIMIZER_STATE, state_tensors(program)),
+        (REFERENCE, _reference(program)),
+    ]
+    return [(name, tensors) for name, tensors in every if tensors or name != REFERENCE]
 
 
 def _reference(program: Program) -> list[torch.Tensor]:

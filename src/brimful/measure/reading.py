@@ -1,10 +1,15 @@
 """What a meter reads in a run's first steps, before the run's own figures are added."""
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import msgspec
 
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import MEASUREMENT_SCHEMA, Measurement, Timeline
 from brimful.versions import versions
+
+P = TypeVar("P", MemoryItem, PhasePeak)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +34,31 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline | None
     host: tuple[MemoryItem, ...] = ()
     measured_peak_host_bytes: int | None = None
+
+
+def with_held(reading: Reading, held: Mapping[str, int]) -> Reading:
+    """Add what was there when the instrument began, and lasts: it saw none of that allocated.
+
+    Args:
+        reading: Of what came after.
+        held: Bytes by class.
+    """
+    more = sum(held.values())
+    timeline = reading.timeline
+    if timeline is not None:
+        live = tuple(num_bytes + more for num_bytes in timeline.live_bytes)
+        timeline = msgspec.structs.replace(timeline, live_bytes=live)
+    return msgspec.structs.replace(
+        reading,
+        items=tuple(_more(item, held.get(item.name, 0)) for item in reading.items),
+        phases=tuple(_more(phase, more) for phase in reading.phases),
+        measured_peak_allocated_bytes=reading.measured_peak_allocated_bytes + more,
+        timeline=timeline,
+    )
+
+
+def _more(part: P, num_bytes: int) -> P:
+    return msgspec.structs.replace(part, num_bytes=part.num_bytes + num_bytes)
 
 
 def measurement(reading: Reading, *, process_bytes: int, step_s: float | None) -> Measurement:

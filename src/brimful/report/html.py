@@ -70,13 +70,16 @@ def _asset(name: str) -> str:
 
 
 def _verdict(folder: RunFolder) -> Verdict:
-    return folder.verdict or judge(folder.plan, folder.simulation, folder.measurement)
+    return folder.verdict or judge(
+        folder.plan, folder.simulation, folder.measurement, takeovers=folder.takeovers
+    )
 
 
 def _sections(folder: RunFolder) -> list[tuple[str, str, Html]]:
     verdict = memory_sections.verdict_section(_verdict(folder))
     candidates = (
         ("verdict", "Predicted, simulated, measured", verdict),
+        ("takeovers", "Memory ran out", run_sections.takeovers_section(folder)),
         ("timeline", "Memory over time", memory_sections.timeline_section(folder)),
         ("peak", "What is alive at the peak", memory_sections.peak_section(folder)),
         ("owners", "Largest owners at the peak", memory_sections.owners_section(folder)),

@@ -26,6 +26,7 @@ from brimful.run_files import (
     EvalRow,
     ExpertRow,
     Row,
+    TakeoverRow,
     TrainRow,
 )
 from brimful.rungs import MEASUREMENT_SCHEMA, SIMULATION_SCHEMA, Measurement, Simulation
@@ -48,6 +49,7 @@ class RunFolder:
         train_rows: One per optimizer step, by step; of a step run twice, the last.
         eval_rows: One per evaluation, likewise.
         expert_rows: One per window of steps, of a mixture of experts.
+        takeovers: One for each time that memory ran out, in order.
         data: What was trained on.
         commands: The command lines that made this folder, as they were typed.
     """
@@ -61,6 +63,7 @@ class RunFolder:
     train_rows: tuple[TrainRow, ...]
     eval_rows: tuple[EvalRow, ...]
     expert_rows: tuple[ExpertRow, ...]
+    takeovers: tuple[TakeoverRow, ...]
     data: DataSummary | None
     commands: tuple[str, ...]
 
@@ -107,6 +110,7 @@ def read_run_folder(run_dir: Path) -> RunFolder:
         train_rows=_last_of_each_step([row for row in rows if isinstance(row, TrainRow)]),
         eval_rows=_last_of_each_step([row for row in rows if isinstance(row, EvalRow)]),
         expert_rows=_last_of_each_step([row for row in rows if isinstance(row, ExpertRow)]),
+        takeovers=tuple(row for row in rows if isinstance(row, TakeoverRow)),
         data=_read_part(run_dir / DATA_FILE, DataSummary, DATA_SCHEMA, "train"),
         commands=_read_commands(run_dir / COMMANDS_FILE),
     )

@@ -29,6 +29,7 @@ from brimful.report.words import (
 )
 from brimful.run_files import DataSummary, EvalRow, TrainRow
 from brimful.search.record import Considered, Rung
+from brimful.takeover_words import describe_takeover
 from brimful.units import format_bytes, format_count, format_seconds
 
 
@@ -85,6 +86,18 @@ def _considered(row: Considered, usable_bytes: int) -> Html:
         row.note,
     )
     return markup.row([markup.text(cell) for cell in cells], right=_NUMBERS)
+
+
+def takeovers_section(folder: RunFolder) -> Html | None:
+    """Say each time that memory ran out, and what went on; nothing where it never did."""
+    if not folder.takeovers:
+        return None
+    told = (
+        markup.paragraph(markup.text(f"{describe_takeover(row)} ({row.reason})."))
+        for row in folder.takeovers
+    )
+    close = "Everything else on this page is of the last of these strategies."
+    return markup.join([*told, markup.paragraph(markup.text(close), style="note")])
 
 
 def loss_section(folder: RunFolder) -> Html | None:

@@ -50,20 +50,18 @@ class Received:
         """
         self._step: list[list[int]] = [[] for _ in range(num_blocks)]
         self._heaviest: Rows = ((),) * num_blocks
-        self._keeps_step, self._num_steps = keeps_step, 0
+        self._keeps_step = keeps_step
 
     def hear(self, place: int, num_rows: int) -> None:
         """Take note of a forward pass of a block."""
         self._step[place].append(num_rows)
 
     def end_step(self) -> None:
-        """Compare the step's passes with the heaviest so far; the second forgets the first."""
+        """Compare the step's passes with the heaviest so far."""
         passes = max((len(rows) for rows in self._step), default=0)
         each = [tuple(tuple(rows[n : n + 1]) for rows in self._step) for n in range(passes)]
         found = [tuple(map(tuple, self._step))] if self._keeps_step else each
-        known = [self._heaviest] if self._num_steps > 1 else []
-        self._heaviest = max([*known, *found], key=_num_rows, default=self._heaviest)
-        self._num_steps += 1
+        self._heaviest = max([*found, self._heaviest], key=_num_rows)
         self._step = [[] for _ in self._step]
 
     def taken(self) -> Rows:

@@ -6,47 +6,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import msgspec
-import torch
 
 from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
+from brimful.build.batch import count_targets
 from brimful.build.optimizers.adamw_low_bit import compiled_in
 from brimful.build.parallel.place import own_part
 from brimful.build.program import Program
+from brimful.build.retarget import can_retarget, retarget
 from brimful.build.step import StepResult, train_step
 from brimful.doctor.program import PlainStep
 from brimful.errors import RunError, UnsupportedError
 from brimful.files import write_text
-from brimful.plan import Plan
+from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
     CHECKPOINTS,
     DATA_FILE,
     LAUNCH_FILE,
     METRICS_FILE,
-    MODEL,
+    PLAN_FILE,
     SETTINGS_FILE,
     SOURCE_FILE,
     TrainRow,
 )
 from brimful.strategy import keeps_checkpoints
+from brimful.takeover_words import describe_takeover
 from brimful.train.bad_step import StepNumbers, explain_stop, look_together, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition
 from brimful.train.data.origin import check_present
-from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
 from brimful.train.data.widest import widest
+from brimful.train.ending import finish
 from brimful.train.expert_watch import ExpertWatch, watch_experts
 from brimful.train.guard import keeping_weights
-from brimful.train.handover import hand_over
 from brimful.train.interrupt import catch_interrupts
 from brimful.train.judging import judge_heldout
 from brimful.train.loggers import check_loggers, open_loggers
 from brimful.train.loggers.base import LoggedRun
 from brimful.train.memory import peak_bytes, reset_peak, used_bytes
+from brimful.train.metering import NUM_METERED_STEPS, Meter, NullMeter
 from brimful.train.metrics import (
     append_row,
     open_metrics,
@@ -57,9 +58,10 @@ from brimful.train.metrics import (
 )
 from brimful.train.observers import Observer, Observers, describe_stop
 from brimful.train.opening import describe_compiled, describe_data, describe_trained
-from brimful.train.precomputed import check_askable, with_reference
+from brimful.train.precomputed import check_askable
 from brimful.train.result import TrainResult, describe_result
 from brimful.train.rotation import Kept
+from brimful.train.run_data import RunData, asked, prepare_data
 from brimful.train.run_folder import (
     Resumed,
     check_same_data,
@@ -68,13 +70,27 @@ from brimful.train.run_folder import (
     write_settings,
     write_source,
 )
-from brimful.train.saver import Saved, Saver, open_saver
+from brimful.train.run_state import Run, Watch
+from brimful.train.saver import Saved, open_saver
 from brimful.train.schedule import learning_rate_at
 from brimful.train.settings import RunSettings
 from brimful.train.slowest import FirstForward, Ranks, ends_of
 from brimful.train.step_report import StepReport
-from brimful.train.tally import Tally, median_or_none, tally_of
-from brimful.train.utilization import Utilization, utilization_of
+from brimful.train.takeover import (
+    Shortage,
+    ShortageError,
+    Ways,
+    may_stay,
+    ran_out,
+    release,
+    rows_of,
+    shortage_of,
+    strategies_of,
+    taken_over,
+)
+from brimful.train.tally import tally_of
+from brimful.train.utilization import utilization_of
+from brimful.train.whereabouts import Whereabouts
 from brimful.train.world import (
     any_says,
     first_alone,
@@ -87,64 +103,12 @@ from brimful.train.world import (
 )
 from brimful.units import format_bytes
 
-NUM_METERED_STEPS = 2
-"""The first step makes things ready, the second shows what every later one looks like."""
+NO_WAYS = Ways()
 
 
-class Meter(Protocol):
-    """What measures the first steps of a run from the outside."""
-
-    def start(self) -> None:
-        """Begin: nothing of the program exists yet."""
-
-    def stop(self, program: Program) -> None:
-        """End: the first ``NUM_METERED_STEPS`` steps are done."""
-
-    def abandon(self) -> None:
-        """End, if that is not done: the run came to nothing."""
-
-
-class NullMeter:
-    """Measures nothing."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def stop(self, program: Program) -> None:
-        """Do nothing."""
-
-    def abandon(self) -> None:
-        """Do nothing."""
-
-
-class _Data(msgspec.Struct, frozen=True, kw_only=True):
-    """What is trained on, and the fixed sample that it is judged by."""
-
-    tokenizer_path: Path | None
-    data_hash: str
-    batches: Batches
-    heldout: list[Batch]
-    summary: Summary
-
-
-class _Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays the same from the first step to the last; the tally counts along."""
-
-    plan: Plan
-    settings: RunSettings
-    observer: Observer
-    data: _Data
-    metrics: BinaryIO | None
-    saver: Saver
-    program: Program
-    tally: Tally
-    utilization: Utilization
-    experts: ExpertWatch | None
-    first_step: int
-    started_s: float
-
-
-def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter) -> TrainResult:
+def train(
+    plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter, ways: Ways = NO_WAYS
+) -> TrainResult:
     """Run a plan from its first step, or its newest checkpoint, to its last.
 
     Ctrl-C or SIGTERM ends the run after the step in progress, with a checkpoint; a second one ends
@@ -157,6 +121,7 @@ def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter
         settings: Where it is kept and how often it is saved and judged.
         observer: Who watches.
         meter: What measures building the program and its first steps.
+        ways: What it may do when memory runs out; by default nothing.
 
     Returns:
         How the run ended.
@@ -165,27 +130,27 @@ def train(plan: Plan, settings: RunSettings, *, observer: Observer, meter: Meter
         InputError: The data is unusable, the folder in use, or the plan not the run's own.
         UnsupportedError: A logger's package is not installed.
         RunError: The disk is full, memory is, or the loss is not a number.
+        ShortageError: Memory ran out, and the run is to be started again by another strategy.
     """
     check_loggers(settings.track)
     observers = Observers(observer)
+    where = Whereabouts(plan.strategy)
     try:
-        result = _train(plan, settings, observers, meter)
+        with where.followed():
+            result = _train(plan, settings, Watch(observers, meter, where), ways)
         observers.on_message(describe_result(result, plan.job))
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise _out_of_memory(plan, error) from error
-    except RuntimeError as error:
-        if _NO_HOST_MEMORY not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
             raise
-        raise _out_of_memory(plan, error) from error
+        if ways.next_plan is None or plan.strategy.engine != "torch":
+            raise _out_of_memory(plan, error) from error
+        shortage = shortage_of(error, where)
     else:
         return result
     finally:
         meter.abandon()
         observers.close()
-
-
-_NO_HOST_MEMORY = "can't allocate memory"
-"""What PyTorch's allocator for a CPU says, in an error of no type of its own."""
+    raise ShortageError(shortage)
 
 
 def _out_of_memory(plan: Plan, error: Exception) -> RunError:
@@ -197,23 +162,28 @@ def _out_of_memory(plan: Plan, error: Exception) -> RunError:
     )
 
 
-def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter) -> TrainResult:
+def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> TrainResult:
+    observer, meter = watch.observer, watch.meter
     resumed = _opened(plan, settings)
     device = own_device(plan.cluster.device.kernels)
     observer.on_stage("reading the data")
-    data = first_alone(partial(_prepare_data, plan, settings))
+    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
+    data = first_alone(partial(prepare_data, plan, settings, before=before))
     observer.on_message(describe_data(data.summary, plan.job))
     with together():
         if resumed is not None:
             check_same_data(resumed, data.data_hash)
     reset_peak(device)
-    active_meter = meter if resumed is None else NullMeter()
-    active_meter.start()
+    active_meter = meter if resumed is None or ways.is_again else NullMeter()
+    if resumed is None:
+        active_meter.start()
     observer.on_stage("building the model")
     program = build_program(plan.job, plan.strategy, device)
     observer.on_message(describe_trained(program))
-    data = _asked(program, data, settings, observer)
+    data = asked(program, data, settings, observer)
     step, position = _restore(program, resumed)
+    if resumed is not None:
+        active_meter.begin_again(program)
     with together():
         _write_given(settings, data)
     with (
@@ -229,7 +199,7 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
         if is_first():
             open_loggers(settings.track, LoggedRun(settings.out, plan, step, known), observer)
         observer.on_stage("running the first step")
-        run = _Run(
+        run = Run(
             plan=plan,
             settings=settings,
             observer=observer,
@@ -242,9 +212,13 @@ def _train(plan: Plan, settings: RunSettings, observer: Observers, meter: Meter)
             experts=watch_experts(program),
             first_step=step + 1,
             started_s=time.perf_counter(),
+            ways=ways,
+            where=watch.where,
+            meter=active_meter,
+            last_metered=min(step + NUM_METERED_STEPS, plan.job.num_steps),
         )
-        last_step, is_asked = _run_steps(run, position, active_meter)
-    return _finish(run, last_step, is_asked=is_asked)
+        run, last_step, is_asked = _run_steps(run, position)
+    return finish(run, last_step, is_asked=is_asked)
 
 
 def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:
@@ -276,7 +250,7 @@ def _check_resumable(plan: Plan, settings: RunSettings) -> None:
         )
 
 
-def _write_given(settings: RunSettings, data: _Data) -> None:
+def _write_given(settings: RunSettings, data: RunData) -> None:
     if is_first():
         write_source(settings.out / SOURCE_FILE, as_source(settings.data))
         write_settings(settings.out / SETTINGS_FILE, settings)
@@ -293,34 +267,6 @@ def _open_curve(path: Path, *, last_step: int) -> Iterator[BinaryIO | None]:
         yield metrics
 
 
-def _prepare_data(plan: Plan, settings: RunSettings) -> _Data:
-    prepared = prepare(
-        as_source(settings.data),
-        plan.job,
-        micro_batch=plan.strategy.micro_batch,
-        cache=settings.cache,
-        num_eval_tokens=settings.num_eval_tokens,
-    )
-    return _Data(
-        tokenizer_path=prepared.tokenizer_path,
-        data_hash=prepared.data_hash,
-        batches=prepared.batches,
-        heldout=prepared.heldout,
-        summary=prepared.summary,
-    )
-
-
-def _asked(program: Program, data: _Data, settings: RunSettings, observer: Observers) -> _Data:
-    """Ask the reference model, where that is done before training."""
-    if program.strategy.reference != "precomputed":
-        return data
-    observer.on_stage("asking the reference model")
-    batches, heldout = with_reference(
-        program, data.batches, data.heldout, data_hash=data.data_hash, folder=settings.out
-    )
-    return msgspec.structs.replace(data, batches=batches, heldout=heldout)
-
-
 def _restore(program: Program, resumed: Resumed | None) -> tuple[int, DataPosition]:
     if resumed is None:
         return 0, START
@@ -328,17 +274,16 @@ def _restore(program: Program, resumed: Resumed | None) -> tuple[int, DataPositi
     return checkpoint.step, checkpoint.position
 
 
-def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> tuple[int, bool]:
+def _run_steps(run: Run, position: DataPosition) -> tuple[Run, int, bool]:
     """Run to the last step or an interrupt: the last step done, and whether there was one."""
     num_steps, settings = run.plan.job.num_steps, run.settings
-    last_metered = min(NUM_METERED_STEPS, num_steps)
     step = run.first_step - 1
     with catch_interrupts() as is_interrupted:
         while step < num_steps:
             step += 1
-            position = _one_step(run, step, position)
-            if step == last_metered:
-                meter.stop(run.program)
+            run, position = _one_step_at_last(run, step, position)
+            if step == run.last_metered:
+                run.meter.stop(run.program)
             is_last, is_stopped = step == num_steps, any_says(is_interrupted())
             is_saved = is_last or is_stopped or step % settings.checkpoint_every_steps == 0
             if run.experts is not None and run.experts.after_step(is_last=is_saved):
@@ -354,10 +299,50 @@ def _run_steps(run: _Run, position: DataPosition, meter: Meter) -> tuple[int, bo
                 break
         # Still guarded: a signal must not tear the last write.
         _note(run, run.saver.wait())
-        return step, is_interrupted()
+        return run, step, is_interrupted()
 
 
-def _one_step(run: _Run, step: int, position: DataPosition) -> DataPosition:
+def _one_step_at_last(run: Run, step: int, position: DataPosition) -> tuple[Run, DataPosition]:
+    """Run one step, by another strategy where memory runs out and everything can be kept."""
+    run.where.step = step
+    while True:
+        try:
+            return run, _one_step(run, step, position)
+        except (MemoryError, RuntimeError) as error:
+            if run.ways.next_plan is None or not ran_out(error):
+                raise
+            shortage = shortage_of(error, run.where)
+            if run.experts is not None or not may_stay(run.program, shortage):
+                raise
+        # The error is gone by now, and with it the frames that held the step.
+        run = _under_another(run, shortage)
+
+
+def _under_another(run: Run, shortage: Shortage) -> Run:
+    """Switch a run to the next strategy, between two steps."""
+    release(run.program)
+    rows = read_metrics(run.settings.out / METRICS_FILE)
+    plan, row = taken_over(run.plan, shortage, rows, run.ways, in_place=True)
+    if not can_retarget(run.program, plan.strategy):
+        raise ShortageError(shortage)
+    program = retarget(run.program, plan.strategy)
+    append_row(run.metrics, row)
+    write_yaml(plan, run.settings.out / PLAN_FILE)
+    run.where.strategy = plan.strategy
+    run.observer.on_message(describe_takeover(row))
+    run.meter.abandon()
+    run.meter.begin_again(program)
+    return msgspec.structs.replace(
+        run,
+        plan=plan,
+        program=program,
+        data=prepare_data(plan, run.settings, before=strategies_of((*rows, row))),
+        utilization=utilization_of(plan),
+        last_metered=min(shortage.step + NUM_METERED_STEPS - 1, plan.job.num_steps),
+    )
+
+
+def _one_step(run: Run, step: int, position: DataPosition) -> DataPosition:
     """Run one optimizer step, write its row, and say where the next one's data begins."""
     learning_rate = learning_rate_at(run.plan.job, step)
     note_step(step)
@@ -401,7 +386,7 @@ def _numbers(step: int, result: StepResult, learning_rate: float) -> StepNumbers
 
 
 def _row(
-    run: _Run, numbers: StepNumbers, ranks: Ranks, *, num_targets: int, step_s: float
+    run: Run, numbers: StepNumbers, ranks: Ranks, *, num_targets: int, step_s: float
 ) -> TrainRow:
     return TrainRow(
         step=numbers.step,
@@ -422,7 +407,7 @@ def _row(
     )
 
 
-def _with_compiling(run: _Run, row: TrainRow, before: tuple[int, float]) -> TrainRow:
+def _with_compiling(run: Run, row: TrainRow, before: tuple[int, float]) -> TrainRow:
     """Add to a row, and say, what of its time went into compiling the update."""
     now = compiled_in(run.program.optimizer)
     num, seconds = now[0] - before[0], now[1] - before[1]
@@ -432,7 +417,7 @@ def _with_compiling(run: _Run, row: TrainRow, before: tuple[int, float]) -> Trai
     return msgspec.structs.replace(row, compile_s=seconds)
 
 
-def _report(run: _Run, row: TrainRow) -> StepReport:
+def _report(run: Run, row: TrainRow) -> StepReport:
     num_done = row.step - run.first_step + 1
     mean_s = (time.perf_counter() - run.started_s) / num_done
     return StepReport(
@@ -446,14 +431,14 @@ def _report(run: _Run, row: TrainRow) -> StepReport:
     )
 
 
-def _judge(run: _Run, step: int) -> None:
+def _judge(run: Run, step: int) -> None:
     row = judge_heldout(run.program, run.data.heldout, step, run.tally)
     append_row(run.metrics, row)
     run.tally.take(row)
     run.observer.on_eval(row)
 
 
-def _note_experts(run: _Run, watch: ExpertWatch, step: int) -> None:
+def _note_experts(run: Run, watch: ExpertWatch, step: int) -> None:
     """Write how experts were loaded, and raise the alarm where one is hot or most are idle."""
     row = watch.row(step)
     append_row(run.metrics, row)
@@ -462,7 +447,7 @@ def _note_experts(run: _Run, watch: ExpertWatch, step: int) -> None:
         run.observer.on_message(alarm)
 
 
-def _save(run: _Run, step: int, position: DataPosition) -> None:
+def _save(run: Run, step: int, position: DataPosition) -> None:
     # First the curve, then the checkpoint: no checkpoint is ahead of its rows.
     sync_metrics(run.metrics)
     if not (keeps_checkpoints(run.plan.strategy) and run.settings.keeps_model):
@@ -478,51 +463,13 @@ def _save(run: _Run, step: int, position: DataPosition) -> None:
     run.saver.save(run.program, progress)
 
 
-def _describe_stop(run: _Run, step: int) -> str:
+def _describe_stop(run: Run, step: int) -> str:
     if keeps_checkpoints(run.plan.strategy):
         return describe_stop(step, run.settings.out)
     return f"stopped after step {step}; engine={run.plan.strategy.engine} keeps no checkpoints"
 
 
-def _note(run: _Run, saved: list[Saved]) -> None:
+def _note(run: Run, saved: list[Saved]) -> None:
     """Tell of checkpoints that have become whole."""
     for step, path in saved:
         run.observer.on_checkpoint(step, path)
-
-
-def _finish(run: _Run, last_step: int, *, is_asked: bool) -> TrainResult:
-    known = read_metrics(run.settings.out / METRICS_FILE) if is_first() else ()
-    rows = told_by_first(without_experts(known))
-    steady = [r for r in rows if isinstance(r, TrainRow) and r.step > NUM_METERED_STEPS]
-    median_step_s = median_or_none(row.step_s for row in steady)
-    last, best = run.tally.last_eval, run.tally.best_eval
-    interrupted = last_step < run.plan.job.num_steps
-    peak = peak_bytes(run.program.device)
-    model = None if interrupted or not run.settings.keeps_model else run.settings.out / MODEL
-    if model is not None:
-        hand_over(
-            run.program,
-            tokenizer_path=run.data.tokenizer_path,
-            folder=model,
-            merged=run.settings.merge,
-        )
-    return TrainResult(
-        num_steps=last_step,
-        resumed_from=run.first_step - 1,
-        interrupted=interrupted,
-        asked_to_stop=is_asked,
-        num_targets=run.tally.num_targets,
-        num_skipped=run.tally.num_skipped,
-        final_loss=run.tally.last_loss,
-        heldout_loss=last.heldout_loss if last else None,
-        perplexity=last.perplexity if last else None,
-        accuracy=last.accuracy if last else None,
-        best_heldout_loss=best.heldout_loss if best else None,
-        best_step=best.step if best else None,
-        unigram_entropy=run.data.summary.unigram_entropy,
-        median_step_s=median_step_s,
-        padded_tokens_per_s=run.plan.job.tokens_per_step / median_step_s if median_step_s else None,
-        median_mfu=median_or_none(row.mfu for row in steady),
-        peak_bytes=peak,
-        model=model,
-    )

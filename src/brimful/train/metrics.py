@@ -9,7 +9,7 @@ import msgspec
 from brimful.errors import FileFormatError
 from brimful.files import disk_error, write_bytes
 from brimful.mismatch import explain_mismatch
-from brimful.run_files import DATA_SCHEMA, DataSummary, ExpertRow, Row, TrainRow
+from brimful.run_files import DATA_SCHEMA, DataSummary, ExpertRow, Row, TakeoverRow, TrainRow
 from brimful.train.data.prepare import Summary
 
 
@@ -17,13 +17,15 @@ def open_metrics(path: Path, *, last_step: int) -> BinaryIO:
     """Open the curve to go on after ``last_step``; what lies beyond it is cut.
 
     A run that was killed has rows after its last checkpoint, the last one perhaps half. Its
-    continuation repeats those steps, and the file stays one curve.
+    continuation repeats those steps, and the file stays one curve. That memory ran out stays: it
+    happened, whatever was repeated.
 
     Raises:
         FileFormatError: A row before the cut is broken.
         RunError: The file cannot be written.
     """
-    kept = [row for row in read_metrics(path) if row.step <= last_step] if path.exists() else []
+    known = read_metrics(path) if path.exists() else ()
+    kept = [row for row in known if row.step <= last_step or isinstance(row, TakeoverRow)]
     write_bytes(path, b"".join(map(_line, kept)))
     return path.open("ab")
 
@@ -45,6 +47,16 @@ def append_row(file: BinaryIO | None, row: Row) -> None:
         file.flush()
     except OSError as error:
         raise disk_error(Path(file.name), error) from error
+
+
+def add_row(path: Path, row: Row) -> None:
+    """Write one row behind those of a file that nobody has open, a half one cut off.
+
+    Raises:
+        RunError: The disk is full.
+    """
+    known = read_metrics(path) if path.exists() else ()
+    write_bytes(path, b"".join(map(_line, (*known, row))))
 
 
 def sync_metrics(file: BinaryIO | None) -> None:

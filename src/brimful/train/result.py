@@ -33,6 +33,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         median_mfu: Model FLOPs utilization over the same steps; None where unknown.
         peak_bytes: Largest memory in use while training: resident on a CPU, allocated on a GPU.
         model: Folder of the trained model; None where the run was interrupted, or keeps none.
+        num_takeovers: How often memory ran out and another strategy went on.
     """
 
     num_steps: int
@@ -53,6 +54,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     median_mfu: float | None
     peak_bytes: int
     model: Path | None
+    num_takeovers: int = 0
 
 
 def describe_result(result: TrainResult, job: Job) -> str:
@@ -66,10 +68,15 @@ def describe_result(result: TrainResult, job: Job) -> str:
         f"{result.num_steps} steps",
         f"{format_count(result.num_targets)} {noun(job.task)} learnt from",
         *([f"{result.num_skipped} steps skipped"] if result.num_skipped else []),
+        *([_taken_over(result.num_takeovers)] if result.num_takeovers else []),
         *_speed(result, job),
         f"peak {format_bytes(result.peak_bytes)}",
     ]
     return "\n".join([", ".join(parts), *_quality(result, job)])
+
+
+def _taken_over(times: int) -> str:
+    return f"out of memory {'once' if times == 1 else f'{times} times'}"
 
 
 def _speed(result: TrainResult, job: Job) -> list[str]:

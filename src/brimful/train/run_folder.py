@@ -28,6 +28,7 @@ from brimful.strategy import Strategy, world_size
 from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from brimful.train.data.source import DataSource, check_source
 from brimful.train.settings import RunSettings, StoredSettings, stored
+from brimful.train.takeover import rows_of, strategies_of
 
 BEFORE_TRAINING = frozenset({
     PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE, SOURCE_FILE, SETTINGS_FILE,
@@ -77,7 +78,11 @@ def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
     resumed = None
     if found is not None:
         resumed = Resumed(path=found, checkpoint=read_checkpoint(found))
-        check_same_plan(resumed.checkpoint.plan, plan)
+        changed = strategies_of(rows_of(out))
+        if {resumed.checkpoint.plan.strategy, plan.strategy} <= set(changed):
+            check_same_job(resumed.checkpoint.plan.job, plan.job)
+        else:
+            check_same_plan(resumed.checkpoint.plan, plan)
     write_yaml(plan, out / PLAN_FILE)
     return resumed
 

@@ -32,6 +32,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         num_eval_tokens: Size of the fixed held-out sample.
         merge: Whether adapters are handed over inside the model rather than beside it.
         track: Loggers beside ``metrics.jsonl``.
+        enforces_limit: Whether tensors may take no more than the plan's device has for them.
         keeps_model: Whether checkpoints and the trained model are written; else it is only judged.
     """
 
@@ -47,6 +48,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_eval_tokens: int
     merge: bool
     track: tuple[Tracker, ...]
+    enforces_limit: bool
     keeps_model: bool
 
 
@@ -60,6 +62,7 @@ class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     eval_every_steps: int
     merge: bool
     track: tuple[Tracker, ...]
+    enforces_limit: bool = False
 
 
 def stored(settings: RunSettings) -> StoredSettings:
@@ -92,6 +95,7 @@ def plain_settings(
         num_eval_tokens=NUM_EVAL_TOKENS,
         merge=False,
         track=(),
+        enforces_limit=False,
         keeps_model=True,
     )
     return msgspec.structs.replace(plain, **changes)

@@ -135,6 +135,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int
     cache: Path
     num_eval_tokens: int
+    num_judged: int
 
     @property
     def template(self) -> str | None:
@@ -145,8 +146,14 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.source.tokenizer or tokenizer_of_weights(self.job.weights)
 
 
-def prepare(
-    source: DataSource, job: Job, *, micro_batch: int, cache: Path, num_eval_tokens: int
+def prepare(  # noqa: PLR0913 - what is read, and how much of it is kept apart
+    source: DataSource,
+    job: Job,
+    *,
+    micro_batch: int,
+    cache: Path,
+    num_eval_tokens: int,
+    num_judged: int = 0,
 ) -> Prepared:
     """Make the data of a job ready.
 
@@ -156,6 +163,7 @@ def prepare(
         micro_batch: Rows per forward pass.
         cache: Folder in which encoded data is kept between runs.
         num_eval_tokens: About how large the fixed held-out sample is.
+        num_judged: Rows of it at least, where there are as many; a micro-batch in any case.
 
     Raises:
         DataError: The data is missing, broken (named by file and line), or too little.
@@ -168,6 +176,7 @@ def prepare(
         micro_batch=micro_batch,
         cache=cache,
         num_eval_tokens=num_eval_tokens,
+        num_judged=max(micro_batch, num_judged),
     )
     if job.task == "module":
         return _prepare_module(request)
@@ -214,7 +223,7 @@ def _prepare_tokens(request: _Request) -> Prepared:
             folder.heldout(),
             job,
             micro_batch=request.micro_batch,
-            num_tokens=request.num_eval_tokens,
+            num_tokens=max(request.num_eval_tokens, request.num_judged * job.seq_len),
         ),
         summary=Summary(
             source=tokens.source,
@@ -355,7 +364,7 @@ def _from_folder(request: _Request, folder: SampleFolder, coder: Coder) -> Prepa
     num_picked = min(
         len(heldout),
         max(
-            request.micro_batch,
+            request.num_judged,
             request.num_eval_tokens * len(heldout) // max(1, samples.heldout.num_tokens),
         ),
     )
@@ -403,7 +412,7 @@ def _prepare_stream(request: _Request) -> Prepared:
         stream,
         settings,
         num_tokens=request.num_eval_tokens,
-        num_samples=request.micro_batch,
+        num_samples=request.num_judged,
     )
     tally, shape = Tally(source.on_bad_record), _shape(job, coder)
     windows = StreamWindows(stream, settings, tally)
