@@ -22,8 +22,12 @@ HELD = {
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 
 
-def plain_recipe_run(job, weights, *, num_steps):
-    """Train; returns the model and (loss, gradient norm, scale, skipped) of every step."""
+def plain_recipe_run(job, weights, *, num_steps, is_flipped=False):
+    """Train; returns the model and (loss, gradient norm, scale, skipped) of every step.
+
+    ``is_flipped``: with the rows of every batch in the other order, which changes nothing but the
+    order of sums.
+    """
     model = _model(job, weights)
     trained = dict(model.named_parameters())
     if job.precision.endswith("-master"):
@@ -33,7 +37,7 @@ def plain_recipe_run(job, weights, *, num_steps):
     rows = []
     for step in range(num_steps):
         scale = scaler.get_scale()
-        loss = _loss(job, model, step)
+        loss = _loss(job, model, step, is_flipped=is_flipped)
         scaler.scale(loss).backward()
         for parameter, master in zip(model.parameters(), trained.values(), strict=True):
             master.grad = parameter.grad.to(master.dtype)
@@ -110,8 +114,10 @@ def _optimizer(job, parameters):
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, foreach=False, fused=False)
 
 
-def _loss(job, model, step):
+def _loss(job, model, step, *, is_flipped):
     input_ids, labels = ragged_batch(job, step=step)
+    if is_flipped:
+        input_ids, labels = input_ids.flip(0), labels.flip(0)
     dtype = AUTOCAST.get(job.precision)
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         logits = model(input_ids=input_ids).logits.flatten(0, 1)

@@ -108,25 +108,45 @@ def both(precision, optimizer):
         return program, results, *plain_recipe_run(job, weights, num_steps=NUM_STEPS)
 
 
-ROUNDS_OTHERWISE = {("fp16-mixed", "adamw"), ("fp32", "adamw-8bit")}
-"""Of which a CPU without AVX-512 ends a fifth beyond the bound: its products round otherwise, and a
-rounding decides an 8-bit code."""
+ALIKE = {("fp16-mixed", "adamw"): 4}
+"""Steps whose norms are compared, where that is not all: from the fifth on AdamW makes of
+roundings, which differ from CPU to CPU, up to 3e-4 of the norm (and 3e-5 of it in the fourth)."""
+DECIDED_BY_ROUNDING = {("fp32", "adamw-8bit")}
+"""A rounding decides an 8-bit code: as far apart as this ends the plain loop itself, with the rows
+of its batches in another order."""
 
 
-def need_same_rounding(precision, optimizer):
-    has = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    if (precision, optimizer) in ROUNDS_OTHERWISE and not has:
-        pytest.skip("the bound was set on kernels for AVX-512, and this CPU's round otherwise")
+def scatter_of(precision, optimizer):
+    """Return how far apart the weights of two plain loops end, relative to their way."""
+    program, _, model, _ = both(precision, optimizer)
+    with without_onednn():
+        weights = {k: v.clone() for k, v in start(program.job).model.state_dict().items()}
+        other, _ = plain_recipe_run(program.job, weights, num_steps=NUM_STEPS, is_flipped=True)
+    return apart(weights, model, other)
+
+
+@torch.no_grad()
+def apart(first, model, other):
+    """Return the distance of two models' weights, relative to their way from the first ones."""
+    moved = difference = 0.0
+    for name, parameter in model.named_parameters():
+        ours, theirs = other.get_parameter(name).double(), parameter.double()
+        moved += float((theirs - first[name].double()).pow(2).sum())
+        difference += float((theirs - ours).pow(2).sum())
+    assert moved > 0
+    return (difference / moved) ** 0.5
 
 
 @pytest.mark.parametrize(("precision", "optimizer"), PAIRS)
 def test_every_recipe_and_rule_takes_the_steps_of_the_plain_loop(precision, optimizer):
-    need_same_rounding(precision, optimizer)
     _, results, _, rows = both(precision, optimizer)
     tolerance, _ = TOLERANCES[precision]
-    for result, (loss, norm, scale, skipped) in zip(results, rows, strict=True):
+    compared = ALIKE.get((precision, optimizer), NUM_STEPS)
+    steps = enumerate(zip(results, rows, strict=True), start=1)
+    for step, (result, (loss, norm, scale, skipped)) in steps:
         assert float(result.loss) == pytest.approx(loss, rel=tolerance)
-        assert float(result.grad_norm) == pytest.approx(norm, rel=10 * tolerance)
+        if step <= compared:
+            assert float(result.grad_norm) == pytest.approx(norm, rel=10 * tolerance)
         assert result.loss_scale == scale
         assert result.skipped == skipped
         assert result.grad_norm.dtype == torch.float32
@@ -134,17 +154,11 @@ def test_every_recipe_and_rule_takes_the_steps_of_the_plain_loop(precision, opti
 
 @pytest.mark.parametrize(("precision", "optimizer"), PAIRS)
 def test_the_weights_end_where_those_of_the_plain_loop_do(precision, optimizer):
-    need_same_rounding(precision, optimizer)
     program, _, model, _ = both(precision, optimizer)
-    first = start(program.job).model.state_dict()
-    moved = difference = 0.0
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            ours, theirs = program.model.get_parameter(name).double(), parameter.double()
-            moved += float((theirs - first[name].double()).pow(2).sum())
-            difference += float((theirs - ours).pow(2).sum())
-    assert moved > 0
-    assert (difference / moved) ** 0.5 < TOLERANCES[precision][1]
+    bound = TOLERANCES[precision][1]
+    if (precision, optimizer) in DECIDED_BY_ROUNDING:
+        bound = max(bound, 2 * scatter_of(precision, optimizer))
+    assert apart(start(program.job).model.state_dict(), model, program.model) < bound
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,22 @@ def test_every_rung_runs_the_job_on_as_many_devices_and_is_new(name):
 @pytest.mark.parametrize("name", ["alone", "selective"])
 def test_the_last_rung_needs_least(name):
     job, first = job_of(), FIRST[name]
-    peaks = [peak(job, strategy) for strategy in (first, *rungs(job, first))]
+    below = [s for s in rungs(job, first) if s.offload == "none" and not s.optimizer_in_backward]
+    peaks = [peak(job, strategy) for strategy in (first, *below)]
     assert peaks[-1] < 0.5 * peaks[0]
+
+
+def test_the_host_is_the_last_resort():
+    job, first = job_of(), FIRST["alone"]
+    found = [strategy.offload for strategy in rungs(job, first)]
+    away = [text for text in found if text != "none"]
+    assert away == ["optimizer", "parameters", "parameters,activations"]
+    assert found[-len(away) :] == away
+    assert not any(strategy.optimizer_in_backward for strategy in rungs(job, first))  # job clips
+    early = [
+        s.optimizer_in_backward for s in rungs(job_of(clip=0.0), make_strategy(micro_batch=16))
+    ]
+    assert any(early)
 
 
 def test_a_switch_that_is_not_exact_is_left_alone():

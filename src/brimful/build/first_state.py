@@ -14,6 +14,7 @@ import torch
 
 from brimful.build.offload import HostOptimizer
 from brimful.build.optimizers.adamw_8bit import AdamW8bit, initial_state
+from brimful.build.optimizers.adamw_low_bit import LowBitAdamW
 from brimful.build.optimizers.base import Group
 from brimful.build.phases import phase
 from brimful.build.precision.masters import MasterWeights
@@ -48,6 +49,8 @@ def _keeps_any(optimizer: torch.optim.Optimizer) -> bool:
         return _keeps_any(optimizer.inner)
     if isinstance(optimizer, MasterWeights):
         return True
+    if isinstance(optimizer, LowBitAdamW):
+        return True
     momenta = (group.get("momentum", 1) for group in optimizer.param_groups)
     return type(optimizer) in _FIRST and any(momenta)
 
@@ -58,6 +61,8 @@ def _fill(optimizer: torch.optim.Optimizer) -> None:
         optimizer.make_state(_fill)
         return
     first = _FIRST.get(type(optimizer))
+    if isinstance(optimizer, LowBitAdamW):
+        first = _of_low_bit(optimizer)
     if first is None:
         return
     for group in optimizer.param_groups:
@@ -81,6 +86,10 @@ def _of_adamw(parameter: torch.Tensor, group: Group) -> State:
 
 def _of_adamw_8bit(parameter: torch.Tensor, _group: Group) -> State:
     return initial_state(parameter)
+
+
+def _of_low_bit(optimizer: LowBitAdamW) -> Callable[[torch.Tensor, Group], State]:
+    return lambda parameter, _group: optimizer.initial_state(parameter)
 
 
 def _of_sgd(parameter: torch.Tensor, group: Group) -> State:

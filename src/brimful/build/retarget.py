@@ -17,6 +17,7 @@ from brimful.build.decoder_check import check_scores
 from brimful.build.exactness import check_built
 from brimful.build.program import Program
 from brimful.build.tasks import task_of
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.strategy import Strategy
 
 SWITCHES = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
@@ -27,8 +28,11 @@ def can_retarget(program: Program, strategy: Strategy) -> bool:
     """Whether a program can go on under another strategy as it is."""
     kept = {name: getattr(strategy, name) for name in SWITCHES}
     is_alike = msgspec.structs.replace(program.strategy, **kept) == strategy
-    # What was written down beforehand is of a model that is no longer there to be asked.
-    return is_alike and program.mesh is None and strategy.reference != "precomputed"
+    # What was written down beforehand is of a model that is no longer there to be asked; blocks of
+    # which something is away are called otherwise; an early update has changed some parameters.
+    is_plain = strategy.offload == NO_OFFLOAD and program.early is None
+    is_here = program.mesh is None and strategy.reference != "precomputed"
+    return is_alike and is_plain and is_here
 
 
 def retarget(program: Program, strategy: Strategy) -> Program:

@@ -12,7 +12,9 @@ that is work of the host, on a CPU too.
 autograd adds up gradients in place, but not where a dispatch mode looks on. What it would have
 added into is counted once: else the limit would count what it causes itself.
 
-Not seen: what a kernel takes and drops within one operation, tensors that are made outside PyTorch
+What a program says that it keeps on the host (``build.offload.host``) is not counted: on a CPU the
+limit stands for that of a device. Not seen: what a kernel takes and drops within one operation,
+tensors that are made outside PyTorch
 (mapped files), and allocations of other threads.
 
 Cost: see ``docs/decisions/0037-out-of-memory-does-not-end-a-run.md``.
@@ -20,7 +22,7 @@ Cost: see ``docs/decisions/0037-out-of-memory-does-not-end-a-run.md``.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Self
 
@@ -28,6 +30,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.build import phases
+from brimful.build.offload import host
 from brimful.units import format_bytes
 
 _HOST = "cpu"
@@ -63,12 +66,13 @@ class HostLimit(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to
         self.live_bytes = self.peak_bytes = 0
         self._limit_bytes = limit_bytes
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._depth, self._has_begun = 0, False
+        self._depth, self._has_begun, self._is_host = 0, False, False
 
     def __enter__(self) -> Self:
         """Begin to count."""
-        self._listening = phases.listening(self._listen)
-        self._listening.__enter__()
+        self._listening = ExitStack()
+        self._listening.enter_context(phases.listening(self._listen))
+        self._listening.enter_context(host.listening(self._hear_of_host))
         self._resize = torch.UntypedStorage.resize_
         torch.UntypedStorage.resize_ = self._resizing(self._resize)
         super().__enter__()
@@ -78,7 +82,7 @@ class HostLimit(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to
         """Count no longer."""
         super().__exit__(*exc)
         torch.UntypedStorage.resize_ = self._resize
-        self._listening.__exit__(None, None, None)
+        self._listening.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count what it made."""
@@ -100,12 +104,15 @@ class HostLimit(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to
         self._has_begun = True
         self._depth += 1 if begins else -1
 
+    def _hear_of_host(self, _purpose: str, begins: bool) -> None:  # noqa: FBT001
+        self._is_host = begins
+
     @property
     def _binds(self) -> bool:
         return self._depth > 0 or not self._has_begun
 
     def _see(self, func: Any, tensor: torch.Tensor) -> None:
-        if tensor.device.type != _HOST or hasattr(tensor, "__tensor_flatten__"):
+        if tensor.device.type != _HOST or hasattr(tensor, "__tensor_flatten__") or self._is_host:
             return
         storage = tensor.untyped_storage()
         key, num_bytes = storage._cdata, storage.nbytes()  # noqa: SLF001

@@ -1,8 +1,8 @@
 """Strategies that need less and less memory than one that needed too much, and change nothing else.
 
 A ladder of exact switches, each on top of those before, the cheapest in time first. Not a search:
-where a job has a formula the planner knows better (``next_strategy``). Switches that move state off
-the device, or update inside the backward pass, join ``SWITCHES`` with a line each.
+where a job has a formula the planner knows better (``next_strategy``). What keeps state off the
+device is dearest and comes last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job, Task
+from brimful.offload import Away, away_of, spell_offload
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.search.table import Objective
@@ -157,12 +158,12 @@ def _chunked(job: Job, strategy: Strategy) -> Iterator[Strategy]:
 
 
 def _smaller(job: Job, strategy: Strategy) -> Iterator[Strategy]:
-    """Halve the micro-batch, again and again."""
+    """Halve the micro-batch, again and again; their gradients must add up before the update."""
     share, size = job.global_batch // data_parallel(strategy), strategy.micro_batch
     while size > 1:
         size = max(n for n in range(1, size // 2 + 1) if share % n == 0)
         if _is_exact(job, "micro_batch", size):
-            yield _with(strategy, micro_batch=size)
+            yield _with(strategy, micro_batch=size, optimizer_in_backward=False)
 
 
 def _recomputed(job: Job, strategy: Strategy) -> Iterator[Strategy]:
@@ -184,5 +185,25 @@ def _recomputed(job: Job, strategy: Strategy) -> Iterator[Strategy]:
             yield _with(strategy, activation_checkpointing=text)
 
 
-SWITCHES: tuple[Switch, ...] = (_fused, _sharded, _chunked, _smaller, _recomputed)
+def _early(_job: Job, strategy: Strategy) -> Iterator[Strategy]:
+    """Update inside the backward pass, where that is exact."""
+    if not strategy.optimizer_in_backward:
+        yield _with(strategy, optimizer_in_backward=True)
+
+
+def _offloaded(job: Job, strategy: Strategy) -> Iterator[Strategy]:
+    """Keep more and more on the host: what the update needs, parameters of blocks, activations."""
+    before = away_of(strategy.offload, num_layers=job.model.num_layers)
+    for parameters, activations in ((0, 0), (1, 0), (1, 1)):
+        most = job.model.num_layers
+        kept = max(activations * most, before.activations)
+        away = Away(optimizer=True, parameters=parameters * most, activations=kept)
+        text = spell_offload(away, num_layers=most)
+        if text != strategy.offload and before.parameters <= away.parameters:
+            yield _with(strategy, optimizer_in_backward=False, offload=text)
+
+
+SWITCHES: tuple[Switch, ...] = (
+    _fused, _early, _sharded, _chunked, _smaller, _recomputed, _offloaded,
+)  # fmt: skip
 """The cheapest in time first."""

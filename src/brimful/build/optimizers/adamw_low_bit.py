@@ -98,7 +98,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
                 if parameter.grad is not None:
                     state = self.state[parameter]
                     if not state:
-                        state.update(self._initial(parameter))
+                        state.update(self.initial_state(parameter))
                     state["step"] += 1
                     self._update(parameter, state, {**group, "lr": rate})
 
@@ -115,7 +115,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         """
         self._is_on_cpu_kernels = kernels == "cpu"
 
-    def _initial(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    def initial_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return moments of zero; the step count stays on the host, as torch's does."""
         state = {"step": torch.tensor(0.0, device="cpu")}
         num, device = parameter.numel(), parameter.device
