@@ -137,3 +137,13 @@ def test_an_early_update_peaks_where_it_was_simulated_to(precision, checkpointin
     ))  # fmt: skip
     gained = late.simulated_peak_allocated_bytes - simulation.simulated_peak_allocated_bytes
     assert gained > 0 if checkpointing == "full" else gained >= 0
+
+
+def test_what_stays_on_the_device_keeps_its_class():
+    """A purpose of the host must not hide what parameters are that stay."""
+    job, _ = settings(EVERY[0])
+    found = simulate(job, make_cluster("cpu"), make_strategy(offload="parameters"))
+    held = {item.name: item.num_bytes for item in found.items}
+    model = job.model
+    outside = 2 * model.vocab_size * model.hidden_size + model.hidden_size
+    assert held["parameters"] == 4 * outside
