@@ -147,3 +147,23 @@ def test_what_stays_on_the_device_keeps_its_class():
     model = job.model
     outside = 2 * model.vocab_size * model.hidden_size + model.hidden_size
     assert held["parameters"] == 4 * outside
+
+
+def test_a_meter_that_begins_late_counts_what_is_on_the_device_only():
+    """As it does where a run goes on under another strategy."""
+    job, strategy = settings(EVERY[0])
+    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
+    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
+    program = build_program(job, strategy, torch.device("cpu"))
+    meter = CpuMeter()
+    meter.begin_again(program)
+    for _ in range(2):
+        num_targets = count_targets(batches)
+        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
+    meter.stop(program)
+    simulation, _ = both(EVERY[0])
+    difference = (
+        simulation.simulated_peak_allocated_bytes - meter.reading.measured_peak_allocated_bytes
+    )
+    assert abs(difference) <= SCRATCH_BYTES
+    assert meter.reading.measured_peak_host_bytes is None

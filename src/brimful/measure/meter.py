@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import torch
 
 from brimful.build import phases
 from brimful.build.loss import CHUNK
-from brimful.build.offload import host
+from brimful.build.offload import HostOptimizer, host
 from brimful.build.parallel.own import own_memory
 from brimful.build.program import Program, gradients, parameters, state_tensors
 from brimful.build.reference import state_of
@@ -95,6 +96,8 @@ class CpuMeter:
         lasting = {name: addresses(tensors) for name, tensors in _lasting(program)}
         events = self._profiler.profiler.kineto_results.experimental_event_tree()
         reading = read_allocations(events, lasting=lasting, gradients=self._gradients)
+        if self._held:  # what was on the host by then was not seen
+            reading = msgspec.structs.replace(reading, host=(), measured_peak_host_bytes=None)
         self.reading = with_held(reading, self._held)
 
     def abandon(self) -> None:
@@ -230,14 +233,23 @@ def _pinned_bytes(program: Program) -> int | None:
 
 
 def _lasting(program: Program) -> list[tuple[str, list[torch.Tensor]]]:
-    """List what outlives a step, by class."""
+    """List what outlives a step on the device, by class."""
     every = [
         (PARAMETERS, parameters(program)),
         (BUFFERS, list(program.model.buffers())),
         (OPTIMIZER_STATE, state_tensors(program)),
         (REFERENCE, _reference(program)),
     ]
-    return [(name, tensors) for name, tensors in every if tensors or name != REFERENCE]
+    away = _on_host(program)
+    found = [(name, [t for t in tensors if not addresses([t]) & away]) for name, tensors in every]
+    return [(name, tensors) for name, tensors in found if tensors or name != REFERENCE]
+
+
+def _on_host(program: Program) -> set[int]:
+    """Return where what is offloaded lies: on a CPU nothing else tells it from the device's."""
+    if not isinstance(program.optimizer, HostOptimizer):
+        return set()
+    return addresses([*program.optimizer.homes.values(), *state_tensors(program)])
 
 
 def _reference(program: Program) -> list[torch.Tensor]:

@@ -23,7 +23,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         measured_peak_reserved_bytes: Of the caching allocator; None on a CPU.
         timeline: Live bytes over the metered steps; None where the instrument has no events.
         host: What is offloaded, at its highest, by purpose; empty where it cannot be told.
-        measured_peak_host_bytes: Bytes that were offloaded at most; None where nothing is.
+        measured_peak_host_bytes: Bytes that were offloaded at most; None where nothing is, or
+            where the instrument began too late to see it.
     """
 
     method: str
