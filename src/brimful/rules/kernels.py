@@ -123,7 +123,7 @@ def _offload(subject: Subject) -> Finding:
         ours=f"{'fits' if found.fits else 'does not fit'} without: the smallest peak of any "
         f"strategy is {peak(found) / parameters:.2g} x",
         why=f"parameters in 16 bits are {gigabytes(parameters)}; {job.precision} holds gradients "
-        f"and moments besides. Offload itself is not planned by this version",
+        f"and moments besides. brimful simulate --offload parameters says what is left of it",
     )
 
 
