@@ -122,7 +122,7 @@ class PeakMeter:
         from brimful.measure.allocations import collect, lifetimes, live_bytes
 
         self._profiler.__exit__(None, None, None)
-        events, _ = collect(self._profiler.profiler.kineto_results.experimental_event_tree())
+        events = collect(self._profiler.profiler.kineto_results.experimental_event_tree()).events
         live = live_bytes(lifetimes(events), len(events.time_ns))
         self.peak_bytes = self._held_bytes + int(live.max())
 

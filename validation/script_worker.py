@@ -54,7 +54,7 @@ def serve(program: list[str]) -> None:
     ):
         runpy.run_path(program[0], run_name="__main__")
     results = profiler.profiler.kineto_results
-    events, _ = collect(results.experimental_event_tree())
+    events = collect(results.experimental_event_tree()).events
     live = live_bytes(lifetimes(events), len(events.time_ns))
     run = Run(measured_peak_allocated_bytes=int(live.max()), num_events=len(live))
     print(msgspec.json.encode(run).decode())

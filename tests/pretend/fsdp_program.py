@@ -106,7 +106,7 @@ def main(path, world_size, rank, *names):
         ) as profiler:
             train("cpu", **known[case])
         gc.collect()
-        events, _ = collect(profiler.profiler.kineto_results.experimental_event_tree())
+        events = collect(profiler.profiler.kineto_results.experimental_event_tree()).events
         peaks[case] = int(live_bytes(lifetimes(events), len(events.time_ns)).max())
     with open(path, "w") as file:  # noqa: PTH123 - a script of its own
         json.dump(peaks, file)

@@ -73,7 +73,7 @@ def measured_prefill(job):
         forward(tokens[:1, :1])
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
             forward(tokens)
-    events, _ = collect(run.profiler.kineto_results.experimental_event_tree())
+    events = collect(run.profiler.kineto_results.experimental_event_tree()).events
     return int(live_bytes(lifetimes(events), len(events.num_bytes)).max())
 
 
