@@ -9,12 +9,17 @@ separated by commas. Knows no torch; ``build.offload`` moves.
 import re
 from typing import NamedTuple
 
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
+from brimful.job import FP8, MODULE, QUANTIZED, Job, Optimizer
 
 NONE = "none"
 KINDS = ("optimizer", "parameters", "activations")
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
+
+
+HOST_OPTIMIZERS: frozenset[Optimizer] = frozenset({"adamw", "adamw-foreach", "sgd", "adafactor"})
+"""Rules that run on the host; there a state of fewer bits saves nothing on the device."""
 
 
 class Away(NamedTuple):
@@ -29,9 +34,6 @@ class Away(NamedTuple):
     optimizer: bool
     parameters: int
     activations: int
-
-
-NOTHING_AWAY = Away(optimizer=False, parameters=0, activations=0)
 
 
 def away_of(text: str, *, num_layers: int) -> Away:
@@ -83,3 +85,55 @@ def spell_offload(away: Away, *, num_layers: int) -> str:
         if count:
             parts.append(kind if count == num_layers else f"{kind}:{count}")
     return ",".join(parts) or NONE
+
+
+def check_offload(job: Job, text: str, *, num_devices: int, pp: int) -> None:
+    """Refuse to keep on the host what our own engine does not.
+
+    Args:
+        job: What is trained.
+        text: What is to be kept there, as people type it.
+        num_devices: On how many devices.
+        pp: In how many stages of a pipeline.
+
+    Raises:
+        InputError: The text cannot be read.
+        UnsupportedError: It does not go with something else that is asked for.
+    """
+    away = away_of(text, num_layers=job.model.num_layers)
+    base = job.adapter.base if job.adapter is not None else "same"
+    refused = (
+        (f"pp={pp}", pp > 1 and text != NONE),
+        (f"{num_devices} devices", num_devices > 1 and away.optimizer),
+        (f"optimizer={job.optimizer}", away.optimizer and job.optimizer not in HOST_OPTIMIZERS),
+        (f"base={base}", away.parameters > 0 and base in QUANTIZED),
+        (f"precision={FP8}", away.parameters > 0 and job.precision == FP8),
+        (f"task={MODULE}", away.parameters + away.activations > 0 and job.task == MODULE),
+    )
+    for what, is_refused in refused:
+        if is_refused:
+            raise UnsupportedError(
+                f"offload={text} with {what} is not run by engine=torch in this version; use "
+                f"offload=none, or one device, {' or '.join(sorted(HOST_OPTIMIZERS))} and a model "
+                f"of plain weights"
+            )
+
+
+def check_early(away: Away, text: str, *, num_devices: int) -> None:
+    """Refuse an update inside the backward pass beside what keeps gradients for later.
+
+    Args:
+        away: What is kept on the host.
+        text: The same, as people type it.
+        num_devices: On how many devices.
+
+    Raises:
+        UnsupportedError: Says what to change.
+    """
+    refused = ((f"{num_devices} devices", num_devices > 1), (f"offload={text}", away.optimizer))
+    for what, is_refused in refused:
+        if is_refused:
+            raise UnsupportedError(
+                f"optimizer_in_backward with {what} is not run by this version; use it on one "
+                f"device, with no offloaded optimizer"
+            )

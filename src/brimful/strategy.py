@@ -13,7 +13,7 @@ from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
 from brimful.low_bit import LOW_BIT
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import NOTHING_AWAY, away_of
+from brimful.offload import away_of, check_early, check_offload
 from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.tensor_split import check_tensor
 
@@ -59,8 +59,6 @@ _FIELDS: tuple[Field, ...] = (
 
 SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
 """Schedules that compute the gradients of weights apart from those of inputs."""
-HOST_OPTIMIZERS: frozenset[Optimizer] = frozenset({"adamw", "adamw-foreach", "sgd", "adafactor"})
-"""Rules that run on the host; there a state of fewer bits saves nothing on the device."""
 UNSHARDED: frozenset[Base] = frozenset({"llm-int8"})
 """Quantised bases whose weights FSDP2 does not see."""
 
@@ -230,7 +228,6 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     _check_rows(job, tokens)
     _check_pipeline(job, strategy)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
-    _check_early(job, strategy)
     _check_exact(job, strategy)
     _check_size(job, strategy)
     return strategy
@@ -431,55 +428,16 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     Raises:
         UnsupportedError: Says what to change.
     """
-    _check_offload(job, strategy)
+    away = away_of(strategy.offload, num_layers=job.model.num_layers)
     if strategy.engine == "torch":
+        check_offload(job, strategy.offload, num_devices=world_size(strategy), pp=strategy.pp)
+        if strategy.optimizer_in_backward:
+            check_early(away, strategy.offload, num_devices=world_size(strategy))
         return
     refused = next(_refused_by_deepspeed(job, strategy), None)
     if refused is not None:
         what, fix = refused
         raise UnsupportedError(f"{what} is not run by engine=deepspeed; {fix}, or engine=torch")
-
-
-def _check_offload(job: Job, strategy: Strategy) -> None:
-    """Refuse to keep on the host what our own engine does not."""
-    away = away_of(strategy.offload, num_layers=job.model.num_layers)
-    if strategy.engine != "torch":
-        return
-    beside: dict[str, bool] = {f"pp={strategy.pp}": strategy.pp > 1 and away != NOTHING_AWAY}
-    if away.optimizer:
-        devices = world_size(strategy)
-        beside[f"{devices} devices"] = devices > 1
-        beside[f"optimizer={job.optimizer}"] = job.optimizer not in HOST_OPTIMIZERS
-    if away.parameters:
-        base = job.adapter.base if job.adapter is not None else "same"
-        beside[f"base={base}"] = base in QUANTIZED
-        beside[f"precision={FP8}"] = job.precision == FP8
-    if away.parameters or away.activations:
-        beside[f"task={job.task}"] = job.task == "module"
-    for what, takes_none in beside.items():
-        if takes_none:
-            raise UnsupportedError(
-                f"offload={strategy.offload} with {what} is not run by engine=torch in this "
-                f"version; use offload=none, or one device, {' or '.join(sorted(HOST_OPTIMIZERS))} "
-                f"and a model of plain weights"
-            )
-
-
-def _check_early(job: Job, strategy: Strategy) -> None:
-    """Refuse an update inside the backward pass beside what keeps gradients for later."""
-    beside = {
-        f"{world_size(strategy)} devices": world_size(strategy) > 1,
-        f"engine={strategy.engine}": strategy.engine != "torch",
-        f"offload={strategy.offload}": away_of(
-            strategy.offload, num_layers=job.model.num_layers
-        ).optimizer,
-    }
-    for what, takes_none in beside.items():
-        if strategy.optimizer_in_backward and takes_none:
-            raise UnsupportedError(
-                f"optimizer_in_backward with {what} is not run by this version; use it on one "
-                f"device, with engine=torch and no offloaded optimizer"
-            )
 
 
 def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
@@ -505,7 +463,7 @@ def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, s
     fits = default_accumulate(strategy.engine, zero)
     if strategy.accumulate != fits and num_micro_batches(job, strategy) > 1:
         yield f"accumulate={strategy.accumulate} with zero={zero}", f"use accumulate={fits}"
-    yield from _refused_scale(job)
+    yield from _refused_updates(job, strategy)
 
 
 def _refused_types(job: Job) -> Iterator[tuple[str, str]]:
@@ -515,8 +473,10 @@ def _refused_types(job: Job) -> Iterator[tuple[str, str]]:
         yield f"keep_fp32={','.join(job.keep_fp32)}", "leave it out"
 
 
-def _refused_scale(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield what of a loss scale its JSON cannot say: it doubles and halves powers of two."""
+def _refused_updates(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
+    """Yield what its JSON cannot say of an update: its loss scale is of powers of two."""
+    if strategy.optimizer_in_backward:
+        yield "optimizer_in_backward", "leave it out"
     scale = job.loss_scale
     if scale is None:
         return

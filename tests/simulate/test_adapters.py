@@ -3,17 +3,13 @@
 from functools import cache
 
 import pytest
-import torch
 
-from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
-from brimful.build.step import train_step
 from brimful.job import Adapter
-from brimful.measure.meter import CpuMeter
 from brimful.models.config import read_config
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, SAVED_ACTIVATIONS
 from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
+from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -75,16 +71,7 @@ def settings(case):
 @cache
 def measured(case):
     job, strategy = settings(case)
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
-    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
+    return meter_steps(job, strategy)
 
 
 @cache

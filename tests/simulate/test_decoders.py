@@ -8,13 +8,12 @@ from functools import cache
 import pytest
 import torch
 
-from brimful.build.assemble import build_program, build_skeleton
-from brimful.build.batch import Batch, count_targets
-from brimful.build.step import train_step
-from brimful.measure.meter import CpuMeter
+from brimful.build.assemble import build_skeleton
+from brimful.build.batch import Batch
 from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
+from metered import meter_steps
 from other_decoders import CONFIGS, EAGER_ONLY, make_decoder, make_decoder_job
 from samples import make_cluster, make_strategy
 
@@ -88,14 +87,7 @@ def tokens(job, *, seed):
 def metered(job, strategy, ids):
     """Meter two real steps, in the order in which production does."""
     batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
+    return meter_steps(job, strategy, batches)
 
 
 @cache

@@ -4,21 +4,17 @@ from functools import cache
 
 import msgspec
 import pytest
-import torch
 
-from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
-from brimful.build.step import train_step
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import MatrixRates
 from brimful.job import check_job
-from brimful.measure.meter import CpuMeter
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.attempt import attempt
 from brimful.simulate.run import simulate, trace
 from brimful.units import MIB
 from float8 import WHY
+from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -58,16 +54,7 @@ def settings(case, precision="fp8"):
 @cache
 def measured(case):
     job, strategy = settings(case)
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
-    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
+    return meter_steps(job, strategy)
 
 
 @cache

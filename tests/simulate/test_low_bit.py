@@ -1,19 +1,15 @@
 """Moments of few bits: predicted, simulated, measured, where the update is the widest instant."""
 
 import pytest
-import torch
 
-from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
-from brimful.build.step import train_step
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.job import check_job
 from brimful.low_bit import LOW_BIT
-from brimful.measure.meter import CpuMeter
 from brimful.rungs import OPTIMIZER_STATE
 from brimful.simulate.run import simulate
+from metered import meter_steps
 from samples import ALL_CASES, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -41,16 +37,7 @@ def settings(case):
 
 
 def measured(job, strategy):
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
-    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
+    return meter_steps(job, strategy)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

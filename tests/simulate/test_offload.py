@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
-from brimful.build.step import train_step
 from brimful.measure.meter import CpuMeter
 from brimful.simulate.run import simulate
 from brimful.strategy import check_strategy
 from brimful.units import KIB
+from metered import meter_steps, random_batches, take_two_steps
 from samples import ALL_CASES, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -57,23 +56,10 @@ def settings(case):
     return job, check_strategy(job, strategy)
 
 
-def metered(job, strategy):
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
-    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
-
-
 @cache
 def both(case):
     job, strategy = settings(case)
-    return simulate(job, make_cluster("cpu"), strategy), metered(job, strategy)
+    return simulate(job, make_cluster("cpu"), strategy), meter_steps(job, strategy)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -129,7 +115,7 @@ def test_an_early_update_peaks_where_it_was_simulated_to(precision, checkpointin
         activation_checkpointing=checkpointing, optimizer_in_backward=True, micro_batch=2
     )
     check_strategy(job, strategy)
-    simulation, reading = simulate(job, make_cluster("cpu"), strategy), metered(job, strategy)
+    simulation, reading = simulate(job, make_cluster("cpu"), strategy), meter_steps(job, strategy)
     difference = simulation.simulated_peak_allocated_bytes - reading.measured_peak_allocated_bytes
     assert abs(difference) <= SCRATCH_BYTES
     late = simulate(job, make_cluster("cpu"), make_strategy(
@@ -152,14 +138,10 @@ def test_what_stays_on_the_device_keeps_its_class():
 def test_a_meter_that_begins_late_counts_what_is_on_the_device_only():
     """As it does where a run goes on under another strategy."""
     job, strategy = settings(EVERY[0])
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
-    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
     program = build_program(job, strategy, torch.device("cpu"))
     meter = CpuMeter()
     meter.begin_again(program)
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
+    take_two_steps(program, random_batches(job, strategy))
     meter.stop(program)
     simulation, _ = both(EVERY[0])
     difference = (

@@ -3,18 +3,14 @@
 from functools import cache
 
 import pytest
-import torch
 
-from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
-from brimful.build.step import train_step
 from brimful.cost.formula import missing_formula
 from brimful.job import check_job
-from brimful.measure.meter import CpuMeter
 from brimful.quantization import Quantization
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
 from brimful.units import MIB
+from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -54,16 +50,7 @@ def settings(case, **changes):
 @cache
 def measured(case):
     job, strategy = settings(case)
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len))
-    batches = [Batch(rows, rows) for rows in ids.split(strategy.micro_batch)]
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
+    return meter_steps(job, strategy)
 
 
 @cache

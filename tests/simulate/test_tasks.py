@@ -10,13 +10,14 @@ import torch
 from tests.pretend.bf16_units import need_bf16_units
 
 from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
+from brimful.build.batch import Batch
 from brimful.build.step import train_step
 from brimful.build.user_module import take_sample
 from brimful.measure.meter import CpuMeter
 from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate, trace
 from brimful.units import MIB
+from metered import meter_steps
 from other_models import make_other_job, make_other_model
 from samples import make_cluster, make_job, make_model, make_strategy
 
@@ -94,14 +95,7 @@ def batches_of(job, strategy):
 def measured(case):
     job, strategy = settings(case)
     batches = batches_of(job, strategy)
-    meter = CpuMeter()
-    meter.start()
-    program = build_program(job, strategy, torch.device("cpu"))
-    for _ in range(2):
-        num_targets = count_targets(batches)
-        train_step(program, batches, num_targets=num_targets, learning_rate=1e-3)
-    meter.stop(program)
-    return meter.reading
+    return meter_steps(job, strategy, batches)
 
 
 @cache

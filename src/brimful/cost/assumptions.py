@@ -25,8 +25,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         cuda_process_low_bytes: Of one that trains on a GPU: CUDA's libraries are in it, at least.
         cuda_process_high_bytes: The same at most.
         host_kept: Share of a CPU's peak that the host's allocator keeps beyond it, at most.
-        host_memory_bytes_per_s: What an update on a GPU's host reads and writes in a second: two
-            sockets of DDR4 reach about half of this, of DDR5 twice.
+        host_memory_bytes_per_s: What an update on a GPU's host reads and writes in a second.
     """
 
     time_band: float
@@ -69,13 +68,20 @@ def assumptions_for(device: Device) -> Assumptions:
     return CALIBRATED if device.calibrated else DATASHEET
 
 
-def describe(device: Device, *, gathers: bool = False, num_groups: int = 0) -> tuple[str, ...]:
+def describe(
+    device: Device,
+    *,
+    gathers: bool = False,
+    num_groups: int = 0,
+    updates_on_host: bool = False,
+) -> tuple[str, ...]:
     """Say each assumption in a line, those that do not concern this run left out.
 
     Args:
         device: On what.
         gathers: Whether parameters are sharded.
         num_groups: Process groups that a device belongs to.
+        updates_on_host: Whether a GPU's host updates the parameters.
     """
     assumed = assumptions_for(device)
     lines = ["dropout off, every sequence full length, labels unmasked"]
@@ -96,6 +102,9 @@ def describe(device: Device, *, gathers: bool = False, num_groups: int = 0) -> t
                 f"for each of {num_groups} process groups (published runs)"
             )
     lines.append(_host_words(device, assumed))
+    if updates_on_host and device.kernels == "cuda":
+        rate = assumed.host_memory_bytes_per_s / 1e9
+        lines.append(f"the host's update reads and writes {rate:g} GB/s (assumed, not measured)")
     return tuple(lines)
 
 

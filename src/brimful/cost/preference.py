@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from brimful.cost.copied import link_bytes_per_s
 from brimful.cost.efficiency import efficiency_of
 from brimful.cost.family import (
     Family,
@@ -37,7 +38,6 @@ from brimful.cost.shapes import parameter_shapes
 from brimful.cost.trained import frozen_bytes, frozen_element
 from brimful.cost.trajectory import follow, kind_bytes
 from brimful.hardware.cluster import Device
-from brimful.hardware.datasheets import datasheets
 from brimful.job import PREFERENCE, Job
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter
@@ -187,13 +187,11 @@ def copied_as_moved(job: Job, family: Family, device: Device) -> float:
     copied = times * (second_model_bytes(job) + _copied_again(job))
     if device.kernels == "cpu":
         return 2.0 * copied
-    sheet = datasheets().get(device.name)
-    links = sheet.links if sheet else ()
-    rates = [link.bytes_per_s for link in links if link.kind == "pcie" and link.bytes_per_s]
-    if not rates:
+    rate = link_bytes_per_s(device)
+    if rate is None:
         return float(np.nan)
     reached = device.memory_bytes_per_s * efficiency_of(device).memory_share
-    return float(copied * reached / max(rates))
+    return float(copied * reached / rate)
 
 
 def _copied_again(job: Job) -> int:

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Sequence
 from statistics import median
 
-from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
 from brimful.job import PREFERENCE, Task
 from brimful.nouns import is_per_sample, judged_by
@@ -26,6 +25,7 @@ from brimful.report.words import (
     job_inputs,
     step_time_words,
     strategy_inputs,
+    unestimated_assumptions,
 )
 from brimful.run_files import DataSummary, EvalRow, TrainRow
 from brimful.search.record import Considered, Rung
@@ -274,7 +274,7 @@ def provenance_section(folder: RunFolder) -> Html:
 
 def _assumptions(folder: RunFolder) -> tuple[str, ...]:
     estimate = folder.plan.estimate
-    return estimate.assumptions if estimate else describe(folder.plan.cluster.device)
+    return estimate.assumptions if estimate else unestimated_assumptions(folder.plan)
 
 
 def _versions(folder: RunFolder) -> Html:

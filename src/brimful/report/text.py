@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
@@ -26,6 +25,7 @@ from brimful.report.words import (
     spread_words,
     step_time_words,
     strategy_inputs,
+    unestimated_assumptions,
     verdict_cells,
 )
 from brimful.rungs import Simulation
@@ -141,7 +141,7 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
         blank,
         inputs_table(plan.job, plan.cluster, plan.strategy),
         blank,
-        bullets("Assumptions", (*_simulated_words(plan), *describe(plan.cluster.device))),
+        bullets("Assumptions", (*_simulated_words(plan), *unestimated_assumptions(plan))),
         blank,
         Text(fits, style="bold green" if best.fits else "bold red"),
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.errors import BrimfulError
@@ -12,6 +13,7 @@ from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.offload import NONE as NO_OFFLOAD
+from brimful.offload import away_of
 from brimful.plan import Band, Estimate, Plan
 from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
@@ -44,6 +46,13 @@ def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
         return f"fits: {format_bytes(peak_bytes)} of {format_bytes(usable_bytes)}"
     short_bytes = peak_bytes - usable_bytes
     return f"does not fit: {format_bytes(peak_bytes)}, short by {format_bytes(short_bytes)}"
+
+
+def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
+    """Say what a plan that no formula covers rests on, an assumption in a line."""
+    strategy = plan.strategy
+    away = away_of(strategy.offload, num_layers=plan.job.model.num_layers)
+    return describe(plan.cluster.device, updates_on_host=away.optimizer)
 
 
 def reserved_sentence(reserved: Reserved) -> str:

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brimful.cost.copied import NOTHING_COPIED, Copied, copied_seconds
+from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.capacity import reserve
@@ -71,9 +70,7 @@ def attempt(job: Job, cluster: Cluster, strategy: Strategy) -> Attempt:
     recording = record_whole(job, strategy, record)
     peak_bytes = int(recording.live_bytes().max())
     num = num_micro_batches(job, strategy)
-    work, copied = step_work(recording, num), NOTHING_COPIED
-    if strategy.offload != NO_OFFLOAD:  # then the whole was traced, once
-        copied = step_copies(recording, read_host(hosts[-1]), num)
+    work, copied = step_work(recording, num), step_copies(recording, read_host(hosts[-1]), num)
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,

@@ -20,7 +20,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
     reserved: Reserved | None,
     simulate_s: float,
     collectives: tuple[Collective, ...] = (),
-    host: Recording | None = None,
+    host: Recording,
 ) -> Simulation:
     """Turn a finished recording into the value of the second rung.
 
@@ -30,9 +30,9 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
         reserved: What the caching allocator makes of it; None on a CPU.
         simulate_s: How long it took to make, in seconds.
         collectives: Of one optimizer step.
-        host: What happened on the host, where something is offloaded.
+        host: What happened on the host.
     """
-    away = _nothing_away() if host is None else read_host(host)
+    away = read_host(host)
     live = recording.live_bytes()
     peak_event = peak_event_of(recording)
     return Simulation(
@@ -50,7 +50,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
         collectives=collectives,
         host=away.items,
         simulated_peak_host_bytes=away.peak_bytes,
-        simulated_host_block_bytes=away.block_bytes if kernels == "cuda" and host else None,
+        simulated_host_block_bytes=away.block_bytes if kernels == "cuda" and away.items else None,
     )
 
 
@@ -68,10 +68,6 @@ class HostPeak(NamedTuple):
     block_bytes: int
 
 
-def _nothing_away() -> HostPeak:
-    return HostPeak((), 0, 0)
-
-
 def read_host(host: Recording) -> HostPeak:
     """Read the recording of a host: only what the program says that it keeps there counts.
 
@@ -80,7 +76,7 @@ def read_host(host: Recording) -> HostPeak:
     is_kept = np.array([name.startswith(KEPT_ON_HOST) for name in host.items], dtype=bool)
     kept = host.without(~is_kept[host.item])
     if not len(kept.events):
-        return _nothing_away()
+        return HostPeak((), 0, 0)
     live = kept.live_bytes()
     peak = int(live.argmax())
     rows = kept.alive_at(peak)

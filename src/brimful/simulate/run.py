@@ -26,7 +26,6 @@ from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention, check_precision
-from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.calls import fill
@@ -111,9 +110,10 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
         return max(each, key=lambda found: found.simulated_peak_allocated_bytes)
     device = cluster.device
     start = time.perf_counter()
+    hosts: list[Recording] = []
 
     def record(job: Job, strategy: Strategy) -> Recording:
-        return _record(
+        traced = _traced(
             job,
             strategy,
             imitate=device.kernels,
@@ -122,22 +122,11 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
             count_messages=world_size(strategy) > 1,
             routing=routing,
         )
+        hosts.append(traced.host)
+        return traced.recording
 
-    host: Recording | None = None
     is_alike = not routing.received  # else every block is of its own
-    if strategy.offload != NO_OFFLOAD:
-        traced = trace(
-            job,
-            strategy,
-            imitate=device.kernels,
-            capability=device.capability,
-            rank=rank,
-            count_messages=world_size(strategy) > 1,
-            routing=routing,
-        )
-        recording, host = traced.recording, traced.host
-    else:
-        recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
+    recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
     capacity_bytes = max(0, allocatable_bytes(device))
     return read_simulation(
         recording,
@@ -149,7 +138,7 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
         ),
-        host=host,
+        host=hosts[-1],  # where something is kept there the whole was traced, once
     )
 
 
@@ -223,13 +212,13 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     return Traced(recording=recording, host=tape.finish("cpu"), simulate_s=seconds)
 
 
-def _record(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Recording:
+def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Traced:
     """Trace steps; of a pipeline with few micro-batches where these show what the others do."""
     chosen = chosen_of(job, strategy, fullest_rank(job, strategy) if rank is None else rank)
     if chosen is not None and not how["routing"].received:  # which says that they differ
         with suppress(NotPeriodicError):
-            return trace(job, strategy, rank=rank, chosen=chosen, **how).recording
-    return trace(job, strategy, rank=rank, **how).recording
+            return trace(job, strategy, rank=rank, chosen=chosen, **how)
+    return trace(job, strategy, rank=rank, **how)
 
 
 @contextmanager

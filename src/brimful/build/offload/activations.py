@@ -14,8 +14,8 @@ import torch
 
 from brimful.build.offload.host import take
 from brimful.build.offload.lane import Lane
+from brimful.rungs import SAVED_ACTIVATIONS as ACTIVATIONS
 
-ACTIVATIONS = "saved activations"
 LEAST_BYTES = 4096
 """Smaller tensors stay: a copy costs more than their memory is worth."""
 
@@ -101,23 +101,29 @@ class Flight:
         self.land()
         self.is_back = True
         for parcel in self.parcels.values():
-            parcel.device = torch.empty_like(parcel.host, device=self.lane.device)
-            parcel.event = self.back.copy(parcel.device, parcel.host)
+            self._bring(parcel)
         self.parcels.clear()
 
+    def _bring(self, parcel: _Parcel) -> torch.Tensor:
+        parcel.device = torch.empty_like(parcel.host, device=self.lane.device)
+        parcel.event = self.back.copy(parcel.device, parcel.host)
+        return parcel.device
+
     def unpack(self, parcel: _Parcel, view: View) -> torch.Tensor:
-        """Return a tensor on the device, and begin with what the block before needs."""
+        """Return a tensor on the device, and begin with what the block before needs.
+
+        What is asked for more often than it was saved is brought once more.
+        """
         self.bring()
         if self.before is not None:
             self.before.bring()
             self.before = None
+        memory = self._bring(parcel) if parcel.device is None else parcel.device
         self.back.wait(parcel.event)
-        assert parcel.device is not None
-        tensor = view.on(parcel.device)
         parcel.num_uses -= 1
-        if not parcel.num_uses:
+        if parcel.num_uses <= 0:
             parcel.device = None
-        return tensor
+        return view.on(memory)
 
 
 class AwayActivations:

@@ -20,11 +20,11 @@ from brimful.build.offload.activations import (
 )
 from brimful.build.offload.host import take_like
 from brimful.build.offload.parameters import AwayBlocks
-from brimful.offload import Away, away_of
+from brimful.offload import NONE, Away, away_of
+from brimful.rungs import PARAMETERS
 from brimful.strategy import Strategy
 
 Run = Callable[..., Any]
-PARAMETERS = "parameters"
 AWAY = "brimful_away"
 """Attribute of a parameter that is kept on the host."""
 
@@ -44,7 +44,7 @@ class Offloaded:
 
 def offloaded(strategy: Strategy, *, num_layers: int) -> Away:
     """Return what our own engine keeps on the host; DeepSpeed sees to its own."""
-    text = strategy.offload if strategy.engine == "torch" else "none"
+    text = strategy.offload if strategy.engine == "torch" else NONE
     return away_of(text, num_layers=num_layers)
 
 

@@ -12,8 +12,9 @@ import torch
 
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
+from brimful.rungs import GRADIENTS
 
-GRADIENTS, STAGING = "gradients", "staging"
+STAGING = "staging"
 NUM_ON_THE_WAY = 2
 """Gradients that the device still has while the next one is computed."""
 

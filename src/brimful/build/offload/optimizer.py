@@ -15,8 +15,8 @@ from torch import nn
 from brimful.build.offload.gradients import HostGradients
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
+from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 
-COPIES, STATE = "parameters", "optimizer state"
 Group = dict[str, Any]
 Make = Callable[[list[Group]], torch.optim.Optimizer]
 """Makes the optimizer that updates what is on the host."""
@@ -75,7 +75,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         self.refresh()
 
     def _copy_of(self, parameter: torch.Tensor) -> nn.Parameter:
-        copy = take_like(COPIES, parameter.detach(), self._device)
+        copy = take_like(PARAMETERS, parameter.detach(), self._device)
         return nn.Parameter(copy, requires_grad=True)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
@@ -90,7 +90,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         Args:
             fill: Makes the state of the optimizer of the homes.
         """
-        with on_host(STATE):
+        with on_host(OPTIMIZER_STATE):
             fill(self.inner)
         self._share_state()
 
@@ -115,7 +115,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         self.collect()
         for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
             theirs["lr"] = mine["lr"]
-        with on_host(STATE):
+        with on_host(OPTIMIZER_STATE):
             self.inner.step()
         self._share_state()
         event = None
