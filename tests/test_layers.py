@@ -32,6 +32,7 @@ LAYERS = (
     ("search",),
     ("rules",),
     ("published",),
+    ("loop_phases",),
     ("pretend", "build"),
     ("simulate",),
     ("doctor",),
@@ -42,6 +43,7 @@ LAYERS = (
     ("verdict",),
     ("report",),
     ("export",),
+    ("watch",),
     ("cli", "__main__"),
 )
 """Values that others are made of come before the package that reads them from files."""

@@ -81,7 +81,11 @@ def simulate(request: Request) -> Simulated:
     if torch.cuda.is_initialized():
         raise RunError("the simulation touched CUDA; it must not")
     simulation = read_simulation(
-        traced.recording, kernels=kernels, reserved=None, simulate_s=traced.simulate_s
+        traced.recording,
+        kernels=kernels,
+        reserved=None,
+        simulate_s=traced.simulate_s,
+        host=traced.host,
     )
     return Simulated(
         versions=simulation.versions,

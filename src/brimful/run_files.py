@@ -79,6 +79,24 @@ class TrainRow(
     compile_s: float | None = None
 
 
+class LoopRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A step, or several between two log lines, of a loop that is not ours.
+
+    Attributes:
+        step: The last of them, from 1.
+        step_s: Seconds for each, on average; None where no time was taken.
+        loss: As the loop itself reported it; None where it reported none.
+        learning_rate: Likewise.
+        grad_norm: Likewise.
+    """
+
+    step: int
+    step_s: float | None
+    loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+
+
 class EvalRow(
     msgspec.Struct,
     frozen=True,

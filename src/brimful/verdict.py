@@ -1,7 +1,7 @@
 """Predicted, simulated and measured, side by side, item by item."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,22 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     takeovers: tuple[str, ...] = ()
 
 
+class Climbed(NamedTuple):
+    """The rungs that were climbed, each None where it was not.
+
+    Attributes:
+        estimate: The first.
+        simulation: The second.
+        measurement: The third.
+        usable_bytes: The limit that they are held against.
+    """
+
+    estimate: Estimate | None
+    simulation: Simulation | None
+    measurement: Measurement | None
+    usable_bytes: int
+
+
 def judge(
     plan: Plan,
     simulation: Simulation | None,
@@ -72,11 +88,26 @@ def judge(
         takeovers: Of the run: ``plan`` is what it ended with.
 
     Returns:
+        As ``judge_rungs``.
+    """
+    return judge_rungs(
+        Climbed(plan.estimate, simulation, measurement, limit_bytes(plan)), takeovers=takeovers
+    )
+
+
+def judge_rungs(rungs: Climbed, *, takeovers: Sequence[TakeoverRow] = ()) -> Verdict:
+    """Lay rungs side by side.
+
+    Args:
+        rungs: Those that were climbed.
+        takeovers: Of the run.
+
+    Returns:
         Rows whose names agree on every rung. The instruments of the third rung know parameters,
         gradients and optimizer state by address and the rest only as bytes, so saved activations,
         logits, weight casts and transients are one row here.
     """
-    estimate = plan.estimate
+    estimate, simulation, measurement, usable_bytes = rungs
     rows = [
         *_item_rows(estimate, simulation, measurement),
         *_host_rows(simulation, measurement),
@@ -99,7 +130,7 @@ def judge(
     return Verdict(
         schema=VERDICT_SCHEMA,
         rows=tuple(rows),
-        usable_bytes=limit_bytes(plan),
+        usable_bytes=usable_bytes,
         measured_by=measurement.method if measurement else "",
         takeovers=tuple(map(describe_takeover, takeovers)),
     )

@@ -183,7 +183,11 @@ def classify(
 
 
 def read_allocations(
-    roots: Iterable[Any], *, lasting: Mapping[str, set[int]], gradients: Sequence[set[int]]
+    roots: Iterable[Any],
+    *,
+    lasting: Mapping[str, set[int]],
+    gradients: Sequence[set[int]],
+    until_next: bool = False,
 ) -> Reading:
     """Turn the profiler's events into a reading.
 
@@ -191,8 +195,11 @@ def read_allocations(
         roots: The profiler's event tree.
         lasting: Addresses of what is alive at the end, by class.
         gradients: Addresses of the gradients at the end of each backward, in order.
+        until_next: Whether markers say when a phase begins only: it lasts until the next one.
     """
     events, ranges, on_host = collect(roots)
+    if until_next:
+        ranges = _until_next(ranges)
     every = lifetimes(events)
     made_in = purposes(every, events, on_host)
     lives, away = every.at(made_in < 0), every.at(made_in >= 0)
@@ -212,6 +219,11 @@ def read_allocations(
         ),
         **_host_fields(away, [on_host[i].name for i in made_in[made_in >= 0]], len(live)),
     )
+
+
+def _until_next(ranges: Sequence[Range]) -> list[Range]:
+    ends = [*(r.start_ns for r in ranges[1:]), STILL_ALIVE]
+    return [r._replace(end_ns=end) for r, end in zip(ranges, ends, strict=True)]
 
 
 def _host_fields(away: Lifetimes, purposes: Sequence[str], num_events: int) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class CpuMeter:
 
     def begin_again(self, program: Program) -> None:
         """Start the profiler beside a program that is there, and remember what it holds."""
-        held = {name: _item(name, tensors).num_bytes for name, tensors in _lasting(program)}
+        held = {name: held_item(name, tensors).num_bytes for name, tensors in _lasting(program)}
         self._gradients, self._counter, self._held = [], _StepCounter(), held
         self.start()
 
@@ -145,71 +145,39 @@ class CudaPeaks(NamedTuple):
 
 
 @dataclass
-class CudaMeter:
-    """Reads the caching allocator's counters at the ends of phases.
-
-    Workspaces that cuBLAS takes from the allocator are in every counter.
+class CudaCounters:
+    """The caching allocator's counters, read where parts of a step end.
 
     Attributes:
-        reading: What was read, after ``stop``.
         peaks: Counters by part of a step: ``load``, ``step 1 forward``, ...; of several
             micro-batches the highest.
-        held_bytes: Requested and still held after the last metered step.
-        num_alloc_retries: Times the allocator flushed its cache to go on, since the process began.
     """
 
-    reading: Reading | None = None
     peaks: dict[str, CudaPeaks] = field(default_factory=dict)
-    held_bytes: int = 0
-    num_alloc_retries: int = 0
-    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    _counter: _StepCounter = field(default_factory=_StepCounter)
 
-    def start(self) -> None:
-        """Forget earlier peaks and begin to listen."""
-        torch.cuda.reset_peak_memory_stats()
-        self._stack.enter_context(phases.listening(self._listen))
-
-    def begin_again(self, program: Program) -> None:  # noqa: ARG002 - the counters know it
-        """Forget earlier peaks, what is held apart, and begin anew."""
-        self.peaks, self._counter = {}, _StepCounter()
-        self.start()
-
-    def stop(self, program: Program) -> None:
-        """Read what lasts; what the counters cannot tell apart is left out."""
-        self._stack.close()
-        stats = torch.cuda.memory_stats()
-        self.held_bytes = stats["requested_bytes.all.current"]
-        self.num_alloc_retries = stats["num_alloc_retries"]
-        self.reading = Reading(
-            method="CUDA caching allocator counters",
-            items=tuple(_item(name, tensors) for name, tensors in _lasting(program)),
-            phases=self._coarse(),
-            measured_peak_allocated_bytes=max(p.allocated_bytes for p in self.peaks.values()),
-            measured_peak_reserved_bytes=max(p.reserved_bytes for p in self.peaks.values()),
-            timeline=None,
-            measured_peak_host_bytes=_pinned_bytes(program),
-        )
-
-    def abandon(self) -> None:
-        """Stop listening."""
-        self._stack.close()
-
-    def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: ARG002, FBT001
-        if name == CHUNK:
-            return
-        if begins and not self.peaks:
-            self._note("load")
-        if not begins:
-            self._note(self._counter.name(name))
-            self._counter.ended(name)
-
-    def _note(self, part: str) -> None:
+    def note(self, part: str) -> None:
         """Keep the peaks since the last note; resetting starts every counter's peak anew."""
         stats = torch.cuda.memory_stats()
         now = CudaPeaks(*(stats[f"{name}.all.peak"] for name in CudaPeaks._fields))
         torch.cuda.reset_peak_memory_stats()
         self.peaks[part] = CudaPeaks(*map(max, now, self.peaks.get(part, now)))
+
+    def reading(self, items: tuple[MemoryItem, ...], *, host_bytes: int | None) -> Reading:
+        """Sum up.
+
+        Args:
+            items: What lasts, by class.
+            host_bytes: What was pinned at most; None where nothing is offloaded.
+        """
+        return Reading(
+            method="CUDA caching allocator counters",
+            items=items,
+            phases=self._coarse(),
+            measured_peak_allocated_bytes=max(p.allocated_bytes for p in self.peaks.values()),
+            measured_peak_reserved_bytes=max(p.reserved_bytes for p in self.peaks.values()),
+            timeline=None,
+            measured_peak_host_bytes=host_bytes,
+        )
 
     def _coarse(self) -> tuple[PhasePeak, ...]:
         """Return the highest part of ``load``, ``step 1`` and ``step 2+``."""
@@ -220,6 +188,64 @@ class CudaMeter:
             if phase not in highest or peaks.allocated_bytes > highest[phase].num_bytes:
                 highest[phase] = PhasePeak(phase=phase, num_bytes=peaks.allocated_bytes, where=part)
         return tuple(highest.values())
+
+
+@dataclass
+class CudaMeter:
+    """Reads the caching allocator's counters at the ends of phases.
+
+    Workspaces that cuBLAS takes from the allocator are in every counter.
+
+    Attributes:
+        reading: What was read, after ``stop``.
+        counters: The allocator's, by part of a step.
+        held_bytes: Requested and still held after the last metered step.
+        num_alloc_retries: Times the allocator flushed its cache to go on, since the process began.
+    """
+
+    reading: Reading | None = None
+    counters: CudaCounters = field(default_factory=CudaCounters)
+    held_bytes: int = 0
+    num_alloc_retries: int = 0
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _counter: _StepCounter = field(default_factory=_StepCounter)
+
+    @property
+    def peaks(self) -> dict[str, CudaPeaks]:
+        """The counters by part of a step."""
+        return self.counters.peaks
+
+    def start(self) -> None:
+        """Forget earlier peaks and begin to listen."""
+        torch.cuda.reset_peak_memory_stats()
+        self._stack.enter_context(phases.listening(self._listen))
+
+    def begin_again(self, program: Program) -> None:  # noqa: ARG002 - the counters know it
+        """Forget earlier peaks, what is held apart, and begin anew."""
+        self.counters, self._counter = CudaCounters(), _StepCounter()
+        self.start()
+
+    def stop(self, program: Program) -> None:
+        """Read what lasts; what the counters cannot tell apart is left out."""
+        self._stack.close()
+        stats = torch.cuda.memory_stats()
+        self.held_bytes = stats["requested_bytes.all.current"]
+        self.num_alloc_retries = stats["num_alloc_retries"]
+        items = tuple(held_item(name, tensors) for name, tensors in _lasting(program))
+        self.reading = self.counters.reading(items, host_bytes=_pinned_bytes(program))
+
+    def abandon(self) -> None:
+        """Stop listening."""
+        self._stack.close()
+
+    def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: ARG002, FBT001
+        if name == CHUNK:
+            return
+        if begins and not self.peaks:
+            self.counters.note("load")
+        if not begins:
+            self.counters.note(self._counter.name(name))
+            self._counter.ended(name)
 
 
 def _pinned_bytes(program: Program) -> int | None:
@@ -263,7 +289,8 @@ def addresses(tensors: Iterable[torch.Tensor]) -> set[int]:
     return {own_memory(x).untyped_storage().data_ptr() for x in tensors}
 
 
-def _item(name: str, tensors: list[torch.Tensor]) -> MemoryItem:
+def held_item(name: str, tensors: list[torch.Tensor]) -> MemoryItem:
+    """Sum up the storages of one class, each counted once."""
     held = [own_memory(x).untyped_storage() for x in tensors]
     storages = {storage.data_ptr(): storage.nbytes() for storage in held}
     return MemoryItem(

@@ -78,6 +78,7 @@ class _World:
 
     card: Card = UNNAMED
     memory: Memory | None = None
+    is_there: bool = False
 
 
 def card() -> Card:
@@ -88,13 +89,13 @@ def card() -> Card:
 @contextlib.contextmanager
 def pretending(new: Card) -> Iterator[None]:
     """Pretend to be the given card inside the block, with fresh streams."""
-    before = _World.card
-    _World.card = new
+    before = _World.card, _World.is_there
+    _World.card, _World.is_there = new, True
     streams.reset()
     try:
         yield
     finally:
-        _World.card = before
+        _World.card, _World.is_there = before
         streams.reset()
 
 
@@ -110,6 +111,10 @@ class _Backend(backend_registration._DummyBackendModule):  # type: ignore[misc] 
     Stream, Event = streams.Stream, streams.Event
 
     # -- devices and streams --
+
+    def is_available(self) -> bool:
+        # Else torch would pin memory for it, long after a simulation is over.
+        return _World.is_there
 
     def device_count(self) -> int:
         return _World.card.num_devices

@@ -9,7 +9,7 @@ import msgspec
 
 from brimful.job import Task
 from brimful.nouns import judged_by, loss_unit
-from brimful.run_files import DataSummary, EvalRow, TrainRow
+from brimful.run_files import DataSummary, EvalRow, LoopRow, TrainRow
 from brimful.rungs import Timeline
 
 MAX_POINTS = 4000
@@ -53,7 +53,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     x: tuple[float, ...]
     x_label: str
-    unit: Literal["bytes", "s", "nats", "doublings"]
+    unit: Literal["bytes", "s", "nats", "doublings", "number"]
     y_label: str
     y_max: float | None
     from_zero: bool
@@ -206,7 +206,7 @@ def phase_peaks(timeline: Timeline) -> tuple[Phase, ...]:
 
 
 def loss_chart(
-    train_rows: Sequence[TrainRow],
+    train_rows: Sequence[TrainRow | LoopRow],
     eval_rows: Sequence[EvalRow],
     data: DataSummary | None,
     task: Task,
@@ -277,8 +277,34 @@ def loss_scale_chart(train_rows: Sequence[TrainRow]) -> Chart | None:
     )
 
 
+def learning_rate_chart(rows: Sequence[TrainRow | LoopRow]) -> Chart | None:
+    """Draw the learning rate of every step; None where none is known."""
+    return _line_chart("learning rate", [(row.step, row.learning_rate) for row in rows])
+
+
+def gradient_norm_chart(rows: Sequence[TrainRow | LoopRow]) -> Chart | None:
+    """Draw the gradients' global norm before clipping; None where none is known."""
+    return _line_chart("gradient norm", [(row.step, row.grad_norm) for row in rows])
+
+
+def _line_chart(label: str, pairs: Sequence[tuple[int, float | None]]) -> Chart | None:
+    x, y = thin(_points(pairs))
+    if not x:
+        return None
+    return Chart(
+        x=tuple(x),
+        x_label="step",
+        unit="number",
+        y_label=label,
+        y_max=None,
+        from_zero=True,
+        series=(Series(label=label, role="line", tone="measured", values=tuple(y)),),
+        phases=(),
+    )
+
+
 def step_time_chart(
-    train_rows: Sequence[TrainRow], *, predicted: Sequence[tuple[str, float]]
+    train_rows: Sequence[TrainRow | LoopRow], *, predicted: Sequence[tuple[str, float]]
 ) -> Chart | None:
     """Draw the seconds of every step with the prediction as rules.
 
@@ -289,11 +315,12 @@ def step_time_chart(
     Returns:
         The chart, or None where no step was logged.
     """
-    if not train_rows:
+    known = _points([(row.step, row.step_s) for row in train_rows])
+    if not known[0]:
         return None
-    points = thin(([row.step for row in train_rows], [row.step_s for row in train_rows]))
+    points = thin(known)
     x = tuple(points[0])
-    median = sorted(row.step_s for row in train_rows)[len(train_rows) // 2]
+    median = sorted(known[1])[len(known[1]) // 2]
     tones = {"predicted": "simulated"}
     rules = [_rule(label, tones.get(label, "mark"), value, x) for label, value in predicted]
     line = Series(label="measured", role="line", tone="measured", values=tuple(points[1]))

@@ -1,5 +1,6 @@
 """One run as one page: no network, no server, nothing beside the file."""
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -52,14 +53,34 @@ def render_report(folder: RunFolder) -> str:
     Returns:
         HTML that needs no other file and no network.
     """
-    sections = _sections(folder)
-    return Template(_asset("page.html")).substitute(
-        title=markup.text(f"{folder.plan.job.model.name}: Brimful run report"),
-        style=_asset("uPlot.min.css") + _asset("report.css"),
+    return page(
+        f"{folder.plan.job.model.name}: Brimful run report",
         header=_header(folder),
+        sections=_sections(folder),
+        footer=f"Made by brimful report from {folder.run_dir.name}.",
+    )
+
+
+Section = tuple[str, str, Html]
+"""Its key in links, its title, its body."""
+
+
+def page(title: str, *, header: Html, sections: list[Section], footer: str) -> str:
+    """Put a page together: HTML that needs no other file and no network.
+
+    Args:
+        title: Of the window.
+        header: What stands on top.
+        sections: In order.
+        footer: What stands below.
+    """
+    return Template(_asset("page.html")).substitute(
+        title=markup.text(title),
+        style=_asset("uPlot.min.css") + _asset("report.css"),
+        header=header,
         contents=_contents(sections),
-        body=markup.join(markup.section(key, title, body) for key, title, body in sections),
-        footer=markup.text(f"Made by brimful report from {folder.run_dir.name}."),
+        body=markup.join(markup.section(*section) for section in sections),
+        footer=markup.text(footer),
         script=_asset("uPlot.iife.min.js") + _asset("report.js"),
         licence=markup.text(_asset("uPlot.LICENSE.txt")),
     )
@@ -75,14 +96,14 @@ def _verdict(folder: RunFolder) -> Verdict:
     )
 
 
-def _sections(folder: RunFolder) -> list[tuple[str, str, Html]]:
+def _sections(folder: RunFolder) -> list[Section]:
     verdict = memory_sections.verdict_section(_verdict(folder))
     candidates = (
         ("verdict", "Predicted, simulated, measured", verdict),
         ("takeovers", "Memory ran out", run_sections.takeovers_section(folder)),
-        ("timeline", "Memory over time", memory_sections.timeline_section(folder)),
-        ("peak", "What is alive at the peak", memory_sections.peak_section(folder)),
-        ("owners", "Largest owners at the peak", memory_sections.owners_section(folder)),
+        ("timeline", "Memory over time", memory_sections.timeline_section(folder.rungs)),
+        ("peak", "What is alive at the peak", memory_sections.peak_section(folder.rungs)),
+        ("owners", "Largest owners at the peak", memory_sections.owners_section(folder.rungs)),
         ("totals", "Reserved and process", run_sections.bands_section(folder)),
         ("plans", "Strategies considered", run_sections.search_section(folder)),
         ("ledger", "Savings, switch by switch", ledger_section(folder.plan)),
@@ -95,7 +116,7 @@ def _sections(folder: RunFolder) -> list[tuple[str, str, Html]]:
     return [(key, title, body) for key, title, body in candidates if body is not None]
 
 
-def _contents(sections: list[tuple[str, str, Html]]) -> Html:
+def _contents(sections: list[Section]) -> Html:
     links = (f'<li><a href="#{key}">{markup.text(title)}</a></li>' for key, title, _ in sections)
     return Html(f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>')
 
@@ -120,7 +141,7 @@ def _header(folder: RunFolder) -> Html:
 
 def _key_figures(folder: RunFolder) -> Html:
     estimate, simulation, measurement = folder.plan.estimate, folder.simulation, folder.measurement
-    errors = memory_sections.peak_error_words(folder)
+    errors = memory_sections.peak_error_words(folder.rungs)
     predicted = estimate.predicted_peak_allocated_bytes if estimate else None
     figures = [("Predicted peak", format_value(predicted, unit="bytes"), "")]
     if simulation is not None:
@@ -134,6 +155,11 @@ def _key_figures(folder: RunFolder) -> Html:
     if heldout:
         entropy = f"unigram entropy {folder.data.unigram_entropy:.3f}" if folder.data else ""
         figures.append(("Held-out loss", f"{heldout[-1]:.3f}", entropy))
+    return figure_list(figures)
+
+
+def figure_list(figures: Sequence[tuple[str, str, str]]) -> Html:
+    """Set large figures in a row: name, value, a note of a few words."""
     cells = (
         f"<div><dt>{markup.text(name)}</dt><dd>{markup.text(value)}"
         f"<small>{markup.text(note)}</small></dd></div>"

@@ -1,12 +1,10 @@
 """The parts of the page about memory: the verdict, live bytes over time, items and owners."""
 
-from brimful.cost.estimate import limit_bytes
 from brimful.plan import MemoryItem
 from brimful.report import markup
 from brimful.report.charts import Chart, limit_in_view, matching_phases, memory_chart
 from brimful.report.figures import chart_figure
 from brimful.report.markup import Html
-from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
     ABSENT,
     error_words,
@@ -16,7 +14,7 @@ from brimful.report.words import (
 )
 from brimful.rungs import ITEM_NAMES, Timeline
 from brimful.units import format_bytes
-from brimful.verdict import ACTIVATIONS, Verdict, judge
+from brimful.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
 
 LABELLED_PERCENT = 9
 """A part of a bar narrower than this has no room for its share."""
@@ -47,11 +45,11 @@ def verdict_section(verdict: Verdict) -> Html:
     )
 
 
-def timeline_section(folder: RunFolder) -> Html | None:
+def timeline_section(climbed: Climbed) -> Html | None:
     """Draw live bytes against the event index, with the phases named."""
-    simulated = folder.simulation.timeline if folder.simulation else None
-    measured = folder.measurement.timeline if folder.measurement else None
-    usable_bytes = limit_bytes(folder.plan)
+    simulated = climbed.simulation.timeline if climbed.simulation else None
+    measured = climbed.measurement.timeline if climbed.measurement else None
+    usable_bytes = climbed.usable_bytes
     chart = memory_chart(simulated, measured, usable_bytes=usable_bytes)
     if chart is None:
         return None
@@ -95,12 +93,12 @@ def _phase_list(chart: Chart) -> Html:
     return Html(f'<ol class="phases" aria-label="{label}">{"".join(rows)}</ol>')
 
 
-def peak_section(folder: RunFolder) -> Html | None:
+def peak_section(climbed: Climbed) -> Html | None:
     """Draw what is alive at the peak on every rung, with a table that is also the legend."""
-    rungs = _rungs(folder)
+    rungs = _rungs(climbed)
     if not rungs:
         return None
-    usable_bytes = limit_bytes(folder.plan)
+    usable_bytes = climbed.usable_bytes
     top = max([*(sum(items.values()) for items in rungs.values()), 1])
     in_view = limit_in_view(usable_bytes, top)
     scale = max(top, usable_bytes) if in_view else top
@@ -112,29 +110,29 @@ def peak_section(folder: RunFolder) -> Html | None:
     return Html(
         f'<figure><div class="bars">{markup.join(bars)}</div>'
         f"<figcaption>{markup.text(words)}</figcaption></figure>"
-        f"{_item_table(rungs, folder)}"
+        f"{_item_table(rungs, climbed)}"
     )
 
 
-def _rungs(folder: RunFolder) -> dict[str, dict[str, int]]:
+def _rungs(climbed: Climbed) -> dict[str, dict[str, int]]:
     rungs = {}
-    if folder.plan.estimate is not None:
-        rungs["predicted"] = _by_name(folder.plan.estimate.items)
-    if folder.simulation is not None:
-        rungs["simulated"] = _by_name(folder.simulation.items)
-    if folder.measurement is not None:
-        items = _by_name(folder.measurement.items)
-        merged = sum(items.pop(name) for name in _told_apart_by_module(folder) if name in items)
+    if climbed.estimate is not None:
+        rungs["predicted"] = _by_name(climbed.estimate.items)
+    if climbed.simulation is not None:
+        rungs["simulated"] = _by_name(climbed.simulation.items)
+    if climbed.measurement is not None:
+        items = _by_name(climbed.measurement.items)
+        merged = sum(items.pop(name) for name in _told_apart_by_module(climbed) if name in items)
         if merged:
             items[ACTIVATIONS] = items.get(ACTIVATIONS, 0) + merged
         rungs["measured"] = items
     return rungs
 
 
-def _told_apart_by_module(folder: RunFolder) -> list[str]:
+def _told_apart_by_module(climbed: Climbed) -> list[str]:
     # A measuring instrument knows no modules. Which items it sees as one is the verdict's business:
     # they are those that have no row of their own there.
-    rows = judge(folder.plan, folder.simulation, folder.measurement).rows
+    rows = judge_rungs(climbed).rows
     own_row = {row.name for row in rows}
     return [name for name in ITEM_NAMES if name not in own_row]
 
@@ -180,10 +178,10 @@ def _bar(rung: str, items: dict[str, int], scale: float, limit_bytes: float) -> 
     )
 
 
-def _item_table(rungs: dict[str, dict[str, int]], folder: RunFolder) -> Html:
+def _item_table(rungs: dict[str, dict[str, int]], climbed: Climbed) -> Html:
     names = _order({name for items in rungs.values() for name in items} - {ACTIVATIONS})
-    parts = [name for name in names if name in _told_apart_by_module(folder)]
-    reasons = _reasons(folder)
+    parts = [name for name in names if name in _told_apart_by_module(climbed)]
+    reasons = _reasons(climbed)
     lowest = next(iter(rungs))
     total = sum(rungs[lowest].values())
     rows = []
@@ -233,19 +231,19 @@ def _bytes_cell(num_bytes: int | None) -> Html:
     return markup.text(format_value(num_bytes, unit="bytes"))
 
 
-def _reasons(folder: RunFolder) -> dict[str, str]:
-    items = list(folder.plan.estimate.items) if folder.plan.estimate else []
-    if folder.simulation is not None:
-        items += folder.simulation.items
+def _reasons(climbed: Climbed) -> dict[str, str]:
+    items = list(climbed.estimate.items) if climbed.estimate else []
+    if climbed.simulation is not None:
+        items += climbed.simulation.items
     reasons: dict[str, str] = {}
     for item in items:
         reasons.setdefault(item.name, item.why)
     return reasons
 
 
-def owners_section(folder: RunFolder) -> Html | None:
+def owners_section(climbed: Climbed) -> Html | None:
     """List the largest allocations that are alive at the simulated peak."""
-    simulation = folder.simulation
+    simulation = climbed.simulation
     if simulation is None or not simulation.owners:
         return None
     peak_bytes = simulation.simulated_peak_allocated_bytes
@@ -278,11 +276,11 @@ def owners_section(folder: RunFolder) -> Html | None:
     )
 
 
-def peak_error_words(folder: RunFolder) -> dict[str, str]:
+def peak_error_words(climbed: Climbed) -> dict[str, str]:
     """Print the error of each climbed rung's peak against the rung before it."""
-    estimate = folder.plan.estimate
+    estimate = climbed.estimate
     predicted = estimate.predicted_peak_allocated_bytes if estimate else None
-    simulation, measurement = folder.simulation, folder.measurement
+    simulation, measurement = climbed.simulation, climbed.measurement
     simulated = simulation.simulated_peak_allocated_bytes if simulation else None
     measured = measurement.measured_peak_allocated_bytes if measurement else None
     before, name = (simulated, "simulated") if simulated is not None else (predicted, "predicted")

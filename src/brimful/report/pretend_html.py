@@ -1,15 +1,14 @@
 """A ``PretendReport`` as one page: no network, no server, nothing beside the file."""
 
 from collections.abc import Iterable, Sequence
-from importlib import resources
 from pathlib import Path
-from string import Template
 
 from brimful.files import write_text
 from brimful.pretend.report_values import ModuleBytes, PretendReport
 from brimful.report import markup
 from brimful.report.charts import limit_in_view, memory_chart
 from brimful.report.figures import chart_figure
+from brimful.report.html import Section, figure_list, page
 from brimful.report.markup import Html
 from brimful.report.pretend import NO_MODULE, fit_lines, note_lines, total_pairs
 from brimful.report.words import share_words
@@ -31,22 +30,12 @@ def write_pretend_report(report: PretendReport, path: Path) -> None:
 
 def render_pretend_report(report: PretendReport) -> str:
     """Set the page of a report: HTML that needs no other file and no network."""
-    sections = _sections(report)
-    links = (f'<li><a href="#{key}">{markup.text(title)}</a></li>' for key, title, _ in sections)
-    return Template(_asset("page.html")).substitute(
-        title=markup.text(f"{report.card}: Brimful pretend report"),
-        style=_asset("uPlot.min.css") + _asset("report.css"),
+    return page(
+        f"{report.card}: Brimful pretend report",
         header=_header(report),
-        contents=f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>',
-        body=markup.join(markup.section(*section) for section in sections),
-        footer=markup.text("Made by brimful pretend. Nothing here was measured."),
-        script=_asset("uPlot.iife.min.js") + _asset("report.js"),
-        licence=markup.text(_asset("uPlot.LICENSE.txt")),
+        sections=_sections(report),
+        footer="Made by brimful pretend. Nothing here was measured.",
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("brimful.report").joinpath("assets", name).read_text("utf-8")
 
 
 def _header(report: PretendReport) -> Html:
@@ -57,10 +46,8 @@ def _header(report: PretendReport) -> Html:
         ("Limit", report.at_capacity.capacity_bytes, "for the allocator"),
         ("Host tensors", report.host.simulated_peak_bytes, ""),
     )
-    cells = (
-        f"<div><dt>{markup.text(name)}</dt><dd>{markup.text(format_bytes(num_bytes))}"
-        f"<small>{markup.text(note)}</small></dd></div>"
-        for name, num_bytes, note in peaks
+    figures = figure_list(
+        [(name, format_bytes(num_bytes), note) for name, num_bytes, note in peaks]
     )
     return Html(
         "<header>"
@@ -68,12 +55,12 @@ def _header(report: PretendReport) -> Html:
         f"<h1>{markup.text(report.card)}</h1>"
         f'<p class="verdict {"fits" if report.fits else "short"}">{markup.text(sentence)}</p>'
         f"{markup.join(markup.paragraph(markup.text(line)) for line in rest)}"
-        f'<dl class="figures">{"".join(cells)}</dl>'
+        f"{figures}"
         "</header>"
     )
 
 
-def _sections(report: PretendReport) -> list[tuple[str, str, Html]]:
+def _sections(report: PretendReport) -> list[Section]:
     sections = [
         ("timeline", "Memory over time", _timeline(report)),
         ("peak", "What is alive at the peak", _items(report)),

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from brimful.cost.estimate import limit_bytes
 from brimful.errors import FileFormatError
 from brimful.files import write_text
 from brimful.mismatch import explain_mismatch
@@ -32,7 +33,7 @@ from brimful.run_files import (
 from brimful.rungs import MEASUREMENT_SCHEMA, SIMULATION_SCHEMA, Measurement, Simulation
 from brimful.search.record import SEARCH_SCHEMA, SearchRecord
 from brimful.train.metrics import read_metrics
-from brimful.verdict import VERDICT_SCHEMA, Verdict
+from brimful.verdict import VERDICT_SCHEMA, Climbed, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,13 @@ class RunFolder:
     takeovers: tuple[TakeoverRow, ...]
     data: DataSummary | None
     commands: tuple[str, ...]
+
+    @property
+    def rungs(self) -> Climbed:
+        """The rungs that were climbed."""
+        return Climbed(
+            self.plan.estimate, self.simulation, self.measurement, limit_bytes(self.plan)
+        )
 
 
 class _Versioned(Protocol):

@@ -32,7 +32,7 @@ from brimful.units import (
     format_seconds,
     format_signed_percent,
 )
-from brimful.verdict import VerdictRow
+from brimful.verdict import Climbed, VerdictRow
 
 UNKNOWN = "unknown"
 ABSENT = "-"
@@ -339,7 +339,13 @@ def verdict_sentence(
     plan: Plan, simulation: Simulation | None, measurement: Measurement | None
 ) -> str:
     """Say whether it fits on the highest rung climbed, and how far that lies from the others."""
-    predicted = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else None
+    return rungs_sentence(Climbed(plan.estimate, simulation, measurement, limit_bytes(plan)))
+
+
+def rungs_sentence(climbed: Climbed) -> str:
+    """Say the same of rungs that no plan need stand behind."""
+    estimate, simulation, measurement, usable_bytes = climbed
+    predicted = estimate.predicted_peak_allocated_bytes if estimate else None
     simulated = simulation.simulated_peak_allocated_bytes if simulation else None
     if measurement is not None:
         peak, rung, missing = measurement.measured_peak_allocated_bytes, "measured", ""
@@ -355,7 +361,7 @@ def verdict_sentence(
         for name, reference in below.items()
         if name != rung and reference is not None
     )
-    claim = _claim(rung, peak, limit_bytes(plan))
+    claim = _claim(rung, peak, usable_bytes)
     return f"{claim}{against and ', ' + against}.{missing}"
 
 

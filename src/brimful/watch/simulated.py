@@ -1,0 +1,77 @@
+"""Simulating what was watched: a loop's own code and batches, on the pretend GPU."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from brimful import pretend
+from brimful.cost.estimate import allocatable_bytes
+from brimful.hardware.cluster import Device
+from brimful.hardware.gpus import gpus
+from brimful.rungs import Simulation
+from brimful.simulate.capacity import reserve
+from brimful.simulate.items import read_simulation
+
+if TYPE_CHECKING:
+    from brimful.pretend.kernels import Kernels
+
+_ANY_CARD = "h200"
+"""What stands for a machine whose card is not in the table, or that has none: only the kernels
+decide what is allocated."""
+
+
+class Simulated(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        simulation: The second rung, or None.
+        why_not: Why there is none; empty where there is one.
+    """
+
+    simulation: Simulation | None
+    why_not: str
+
+
+def simulate_loop(train: Callable[[], None], device: Device) -> Simulated:
+    """Run a loop on the pretend GPU.
+
+    Args:
+        train: Takes the steps; it puts what it trains on ``cuda``.
+        device: What the run was on: its kernels are imitated.
+
+    Returns:
+        The simulation; where the loop does something that the pretend GPU does not serve, why not.
+    """
+    begun = time.perf_counter()
+    card = device.name if device.name in gpus() else _ANY_CARD
+    kernels: Kernels = "cuda" if device.kernels == "cuda" else "cpu"
+    try:
+        with (
+            torch.random.fork_rng(enabled=device.kernels == "cpu"),
+            pretend.gpu(card, imitate=kernels, says_cuda=True) as run,
+        ):
+            train()
+    except Exception as error:  # noqa: BLE001 - anything may be in a loop, and the run goes on
+        return Simulated(None, _first_line(error))
+    recording = run.recording()
+    reserved = None
+    if kernels == "cuda":
+        capacity_bytes = max(0, allocatable_bytes(device))
+        settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # those of this very process
+        reserved = reserve(recording, allocator=settings, capacity_bytes=capacity_bytes)
+    simulation = read_simulation(
+        recording,
+        kernels=kernels,
+        reserved=reserved,
+        simulate_s=time.perf_counter() - begun,
+        host=run.recording("cpu"),
+    )
+    return Simulated(simulation, "")
+
+
+def _first_line(error: Exception) -> str:
+    told = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
