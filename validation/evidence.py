@@ -18,6 +18,7 @@ from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
+from site_rows import PackageRow, WatchedRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -57,6 +58,8 @@ Part = Literal[
     "offload",
     "dpo",
     "ladder",
+    "watched",
+    "packages",
 ]
 
 
@@ -352,6 +355,8 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "offload": OffloadRow,
     "dpo": DpoRow,
     "ladder": LadderRow,
+    "watched": WatchedRow,
+    "packages": PackageRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

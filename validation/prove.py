@@ -45,6 +45,8 @@ _MODULES: dict[Part, str] = {
     "offload": "offload_part",
     "dpo": "dpo_part",
     "ladder": "ladder_part",
+    "watched": "watched_part",
+    "packages": "packages_part",
 }
 BARS_MISSED = 1
 

@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from tests.watch.trainers import llama, trainer
+from tests.watch.trainers import checkpointing_name, llama, trainer
 
 pytestmark = pytest.mark.torch
 RAGGED = (60, 192, 100, 7, 150, 33, 180, 90) * 4
@@ -156,3 +156,22 @@ def test_measuring_alone_is_possible(tmp_path):
     assert callback.run.simulation is None
     assert callback.run.not_simulated == "simulate=False was asked for"
     assert (tmp_path / "here" / "watched.json").is_file()
+
+
+def test_what_brimfuls_own_loop_has_not_is_not_predicted(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "vocab_size": 2000}
+    dropped = watch(tmp_path / "a", model=GPT2LMHeadModel(GPT2Config(**shape)))[0].run
+    assert "pdrop is on" in dropped.not_predicted
+    plain = watch(tmp_path / "b", optim="sgd")[0].run
+    assert plain.not_predicted == "optim sgd has no counterpart in Brimful's own loop"
+
+
+def test_checkpointing_that_the_model_was_told_is_predicted(tmp_path):
+    model = llama()
+    name = checkpointing_name().replace("checkpointing", "checkpointing_enable")
+    getattr(model, name)({"use_reentrant": False})
+    run = watch(tmp_path, model=model)[0].run
+    measured = run.measurement.measured_peak_allocated_bytes
+    assert run.estimate.predicted_peak_allocated_bytes == pytest.approx(measured, rel=0.03)

@@ -31,7 +31,16 @@ VERBS = {
     "profile": "trace what a block allocates and computes",
     "models": "list the known models",
     "gpus": "list the known GPUs",
+    "completion": "print a script that teaches your shell these verbs and their flags",
 }
+EXTRAS = {
+    "train": ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2"),
+    "data": ("datasets", "pyarrow"),
+    "quant": ("bitsandbytes",),
+    "qat": ("torchao",),
+    "deepspeed": ("deepspeed",),
+}
+"""What is installed by ``pip install 'brimful[EXTRA]'``, by the names that are imported."""
 
 
 JOB_VERBS = ("estimate", "plan", "simulate", "train", "precision")
@@ -75,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrimfulError as error:
         return _complain(str(error), BAD_INPUT)
+    except ModuleNotFoundError as error:
+        return _complain(_without(error, arguments), BAD_INPUT)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -90,6 +101,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             BAD_INPUT,
         )
     return code
+
+
+def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
+    """Say what has to be installed.
+
+    Raises:
+        ModuleNotFoundError: It is nothing that one of our extras brings.
+    """
+    name = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
+    if extra is None:
+        raise error
+    return (
+        f"brimful {arguments[0]} needs {name} here, which is not installed; "
+        f"pip install 'brimful[{extra}]'"
+    )
 
 
 def _complain(message: str, code: int) -> int:

@@ -20,8 +20,8 @@ from brimful.strategy import Attention, Strategy, check_strategy
 _OPTIMIZERS: dict[str, Optimizer] = {
     "adamw_torch_fused": "adamw",
     "adafactor": "adafactor",
-    "sgd": "sgd",
 }
+"""Its ``sgd`` keeps no momentum, ours does; its ``adamw_torch`` is another kernel by device."""
 _ATTENTION: dict[str, Attention] = {"eager": "eager", "sdpa": "sdpa"}
 _RECIPES: dict[tuple[str, torch.dtype], Precision] = {
     ("", torch.float32): "fp32",
@@ -75,8 +75,11 @@ def _job(trainer: Any, batches: Sequence[Any]) -> Job:
     args, model = trainer.args, trainer.model
     if hasattr(model, "peft_config"):
         raise _Unlike("adapters of a watched Trainer are not expressed as a job by this version")
-    if not type(model).__name__.endswith("ForCausalLM"):
+    if not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
         raise _Unlike(f"{type(model).__name__} is no causal language model")
+    dropped = _dropout(model.config)
+    if dropped:
+        raise _Unlike(f"{dropped} is on, and Brimful's own loop has no dropout")
     precision = _precision(args, model)
     return Job(
         model=read_config(type(model).__name__, model.config.to_dict()),
@@ -106,12 +109,19 @@ def _job(trainer: Any, batches: Sequence[Any]) -> Job:
 def _strategy(trainer: Any) -> Strategy:
     args = trainer.args
     kernel = getattr(trainer.model.config, "_attn_implementation", "")
+    checkpoints = any(getattr(m, "gradient_checkpointing", False) for m in trainer.model.modules())
     return Strategy(
         micro_batch=args.per_device_train_batch_size,
-        activation_checkpointing="full" if args.gradient_checkpointing else "none",
+        activation_checkpointing="full" if checkpoints else "none",
         loss_chunks=1,
         attention=_known(_ATTENTION, str(kernel), "attention"),
     )
+
+
+def _dropout(config: Any) -> str:
+    """Name a kind of dropout that a model is configured with; empty: there is none."""
+    values = config.to_dict().items()
+    return next((k for k, v in values if ("drop" in k) and isinstance(v, float) and v > 0), "")
 
 
 def _precision(args: Any, model: torch.nn.Module) -> Precision:
