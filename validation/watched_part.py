@@ -143,7 +143,7 @@ def watch(case: Watched) -> WatchedRow:
 
 
 def _checkpoint(model: Any) -> None:
-    """Switch checkpointing on, under the name that transformers gives it from 5.23 on, or before."""
+    """Switch checkpointing on, by its name of transformers 5.23 or that of those before."""
     old = "gradient_checkpointing_enable"
     enable = getattr(model, "activation_checkpointing_enable", None) or getattr(model, old)
     enable({"use_reentrant": False})
