@@ -47,6 +47,20 @@ ITEM_NAMES = (
 their place."""
 
 
+class PhaseOwners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose most of the bytes are at the highest instant of the phases of one name.
+
+    Attributes:
+        phase: Their name, e.g. ``step 2 backward``.
+        num_bytes: Alive then.
+        owners: Module pattern and item, and their bytes, largest first, a few only.
+    """
+
+    phase: str
+    num_bytes: int
+    owners: tuple[tuple[str, int], ...]
+
+
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Live bytes over a run's first steps, thinned so that every local maximum of note stays.
 
@@ -55,12 +69,14 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         live_bytes: Bytes alive after that event.
         phase_starts: Event at which each phase begins.
         phases: Name of each phase, e.g. ``step 1 forward``.
+        owners: By name of phase, whose the bytes are; empty where modules are not known.
     """
 
     event: tuple[int, ...]
     live_bytes: tuple[int, ...]
     phase_starts: tuple[int, ...]
     phases: tuple[str, ...]
+    owners: tuple[PhaseOwners, ...] = ()
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from brimful.errors import FileFormatError, RunError
 from brimful.plan import write_yaml
 from brimful.report.html import render_report, write_report
 from brimful.report.run_folder import read_run_folder
+from brimful.report.time_sections import pipeline_section
 from brimful.units import MIB
 
 from .sample import SIZES, make_plan, metric_lines
@@ -54,6 +55,12 @@ class Page(HTMLParser):
 @pytest.fixture
 def full_page(full_run):
     return render_report(read_run_folder(full_run))
+
+
+def in_a_row(plan):
+    """Return a plan of two stages; only its strategy matters to what is drawn."""
+    strategy = msgspec.structs.replace(plan.strategy, pp=2, micro_batch=1)
+    return msgspec.structs.replace(plan, strategy=strategy)
 
 
 def charts(source):
@@ -117,24 +124,31 @@ def test_a_plan_that_does_not_fit_says_so(tmp_path):
 
 def test_missing_parts_are_left_out(bare_run):
     page = Page(render_report(read_run_folder(bare_run)))
-    assert page.sections == ["verdict", "peak", "totals", "step-time", "inputs", "provenance"]
+    assert page.sections == [
+        "verdict", "peak", "totals", "breakdown", "step-time", "precision", "inputs", "provenance",
+    ]  # fmt: skip
     assert "not measured yet" in page.text
     assert "brimful train" in page.text
 
 
 @pytest.mark.parametrize(
-    ("name", "section"),
-    [("search.json", "plans"), ("metrics.jsonl", "loss"), ("simulation.json", "owners")],
+    ("name", "sections"),
+    [
+        ("search.json", {"plans"}),
+        ("metrics.jsonl", {"loss", "curves"}),
+        ("simulation.json", {"owners"}),
+    ],
 )
-def test_a_part_that_is_missing_takes_only_its_section_along(full_run, name, section):
+def test_a_part_that_is_missing_takes_only_its_sections_along(full_run, name, sections):
     complete = set(Page(render_report(read_run_folder(full_run))).sections)
     (full_run / name).unlink()
-    assert complete - set(Page(render_report(read_run_folder(full_run))).sections) == {section}
+    assert complete - set(Page(render_report(read_run_folder(full_run))).sections) == sections
 
 
 def test_charts_hold_their_data_and_have_words(full_page):
     page, drawn = Page(full_page), charts(full_page)
-    assert set(drawn) == {"memory-chart", "loss-chart", "step-time-chart"}
+    curves = {"loss-chart", "rate-chart", "norm-chart"}
+    assert set(drawn) == {"memory-chart", "step-time-chart", *curves}
     for key, chart in drawn.items():
         assert page.count("div", id=key, role="img") == 1
         assert all(len(series["values"]) == len(chart["x"]) for series in chart["series"])
@@ -155,13 +169,45 @@ def test_tables_have_captions_and_scroll_inside_their_box(full_page):
 
 
 def test_the_bars_add_up_to_the_peak(full_page):
-    bars = re.findall(r'<div class="bar".*?</div>', full_page, flags=re.DOTALL)
+    every = re.findall(r'<div class="bar".*?</div>', full_page, flags=re.DOTALL)
+    bars = [bar for bar in every if "time-" not in bar]
     assert len(bars) == 3
     limit = 3 * 512 * MIB
     for bar, peak in zip(bars, (980, 990, 991), strict=True):
         widths = [float(w) for w in re.findall(r"width:([\d.]+)%", bar)]
         assert sum(widths) == pytest.approx(100 * peak * MIB / limit, abs=0.01)
         assert "left:100.000%" in bar
+
+
+def test_the_parts_of_a_step_add_up_to_it(full_page):
+    (bar,) = [
+        bar
+        for bar in re.findall(r'<div class="bar".*?</div>', full_page, flags=re.DOTALL)
+        if "time-" in bar
+    ]
+    assert sum(float(w) for w in re.findall(r"width:([\d.]+)%", bar)) == pytest.approx(
+        100, abs=0.01
+    )
+
+
+def test_phases_of_the_chart_say_whose_their_bytes_are(full_run):
+    simulation = json.loads((full_run / "simulation.json").read_text())
+    phase = simulation["timeline"]["phases"][1]
+    owners = [["model.layers.*.mlp: saved activations", 7 * MIB]]
+    simulation["timeline"]["owners"] = [{"phase": phase, "num_bytes": 9 * MIB, "owners": owners}]
+    (full_run / "simulation.json").write_text(json.dumps(simulation))
+    drawn = charts(render_report(read_run_folder(full_run)))["memory-chart"]
+    assert {p["name"]: p["owners"] for p in drawn["phases"]}[phase] == owners
+
+
+def test_a_pipeline_is_drawn_in_units_of_a_forward(full_run):
+    plan = (full_run / "plan.yaml").read_text()
+    assert "pp: 1" in plan
+    assert "pipeline" not in Page(render_report(read_run_folder(full_run))).sections
+    section = pipeline_section(in_a_row(read_run_folder(full_run).plan))
+    assert "1f1b, 2 devices" in section
+    assert "<svg" in section
+    assert " s</text>" not in section
 
 
 def test_a_long_run_makes_a_small_page(full_run):

@@ -16,6 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.path("RUN_DIR"),
         help="the --out folder of brimful train, or the folder of a loop that was watched",
     )
+    parser.add_argument(
+        "--against",
+        metavar="RUN_DIR",
+        type=flags.path("RUN_DIR"),
+        help="another run's folder: write one page that holds both side by side",
+    )
     flags.add_json(parser)
 
 
@@ -29,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.report.watched_run import is_watched
     from brimful.verdict import judge
 
+    if args.against is not None:
+        return _against(args)
     if is_watched(args.run_dir):
         return _watched(args)
     folder = read_run_folder(args.run_dir)
@@ -38,6 +46,30 @@ def run(args: argparse.Namespace) -> int:
         show_json({**msgspec.structs.asdict(verdict), "report": str(path)})
     else:
         show(verdict_table(verdict), *verdict.takeovers)
+        print(f"report: {path}")
+    return 0
+
+
+def _against(args: argparse.Namespace) -> int:
+    """Write the page of two runs, and print their figures."""
+    from brimful.report.against import differences, figure_rows, names_of, write_against
+    from brimful.report.run_folder import read_run_folder
+    from brimful.report.tables import filled_table
+
+    folder, other = read_run_folder(args.run_dir), read_run_folder(args.against)
+    names = names_of(folder, other)
+    path = args.run_dir / f"against-{args.against.resolve().name}.html"
+    write_against(folder, other, path)
+    rows, differ = figure_rows(folder, other), differences(folder, other)
+    if args.json:
+        keys = ("name", "run", "against", "difference")
+        figures = [dict(zip(keys, row, strict=True)) for row in rows]
+        inputs = [dict(zip(keys, row, strict=False)) for row in differ]
+        told = {"schema": "brimful.against/1", "figures": figures, "inputs": inputs}
+        show_json({**told, "report": str(path)})
+    else:
+        show(filled_table("Figures", ("figure", *names, "difference"), rows))
+        show(filled_table("Inputs that differ", ("input", *names), differ))
         print(f"report: {path}")
     return 0
 

@@ -1,9 +1,11 @@
 """Reading a recording: which class every byte belongs to, what is alive at the peak, and whose."""
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.plan import MemoryItem, PhasePeak
+from brimful.pretend.modules import pattern_of
 from brimful.pretend.recording import NEVER, UNTAGGED, Recording
 from brimful.rungs import (
     AUTOCAST_CACHE,
@@ -20,9 +22,14 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
     Owner,
+    PhaseOwners,
+    Timeline,
 )
+from brimful.timeline import thin
 
 NUM_OWNERS = 25
+NUM_PHASE_OWNERS = 6
+NO_MODULE = "outside modules"
 LOSS_OWNER = "loss"
 _WHY = {
     PARAMETERS: "storages of model.parameters()",
@@ -111,6 +118,49 @@ def peak_event_of(recording: Recording) -> int:
     second = next((start for name, start in starts if phase_of_step(name) == "step 2+"), 0)
     is_as_high = live[second:].max(initial=0) == live.max()
     return second + int(live[second:].argmax()) if is_as_high else int(live.argmax())
+
+
+def timeline_of(recording: Recording) -> Timeline:
+    """Thin a recording's live bytes to a chart's, with the owners of each phase's highest point."""
+    live = recording.live_bytes()
+    starts = recording.phase_starts.tolist()
+    line = thin(live, phase_starts=starts, phases=recording.phases)
+    return msgspec.structs.replace(line, owners=_phase_owners(recording, live))
+
+
+def _phase_owners(recording: Recording, live: NDArray[np.int64]) -> tuple[PhaseOwners, ...]:
+    """Of the phases of each name take the highest, and add up what is alive there."""
+    ends = np.append(recording.phase_starts[1:], len(live))
+    highest: dict[str, int] = {}
+    for name, start, end in zip(recording.phases, recording.phase_starts, ends, strict=True):
+        if end > start:
+            event = int(start + live[start:end].argmax())
+            if name not in highest or live[event] > live[highest[name]]:
+                highest[name] = event
+    item, patterns = classify(recording), [pattern_of(owner) for owner in recording.owners]
+    return tuple(
+        PhaseOwners(
+            phase=name,
+            num_bytes=int(live[event]),
+            owners=_largest(recording, recording.alive_at(event), item, patterns),
+        )
+        for name, event in highest.items()
+    )
+
+
+def _largest(
+    recording: Recording, rows: NDArray[np.int64], item: NDArray[np.int64], patterns: list[str]
+) -> tuple[tuple[str, int], ...]:
+    """Add rows up by the pattern of their module and their item."""
+    keys = recording.owner[rows] * len(ITEM_NAMES) + item[rows]
+    found, which = np.unique(keys, return_inverse=True)
+    sums = np.bincount(which.ravel(), weights=recording.num_bytes[rows])
+    totals: dict[str, int] = {}
+    for key, total in zip(found.tolist(), sums.tolist(), strict=True):
+        owner, kind = divmod(key, len(ITEM_NAMES))
+        name = f"{patterns[owner] or NO_MODULE}: {ITEM_NAMES[kind]}"
+        totals[name] = totals.get(name, 0) + int(total)
+    return tuple(sorted(totals.items(), key=lambda pair: -pair[1])[:NUM_PHASE_OWNERS])
 
 
 def owners_at(recording: Recording, event: int) -> tuple[Owner, ...]:

@@ -19,7 +19,7 @@ from brimful.pretend.allocator_config import (
     spell_settings,
 )
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
-from brimful.pretend.reading import classify, items_at, phase_of_step
+from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import (
     PRETEND_SCHEMA,
@@ -39,7 +39,6 @@ from brimful.pretend.report_values import (
     UnknownOp,
 )
 from brimful.rungs import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
-from brimful.timeline import thin
 from brimful.versions import versions
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         kept=_kept(recording, item),
         attention=_attention(recording, item),
         host=_host(host),
-        timeline=thin(live, phase_starts=recording.phase_starts.tolist(), phases=recording.phases),
+        timeline=timeline_of(recording),
         num_events=len(live),
         unknown_ops=tuple(
             UnknownOp(op=op, num_calls=count)

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -30,11 +30,19 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of the horizontal axis with its name and the largest value in it."""
+    """A stretch of the horizontal axis with its name and the largest value in it.
+
+    Attributes:
+        start: Where it begins.
+        name: As the timeline calls it.
+        peak: The largest value in it.
+        owners: Whose the bytes are at the highest instant of the phases of this name.
+    """
 
     start: float
     name: str
     peak: float
+    owners: tuple[tuple[str, int], ...] = ()
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +178,7 @@ def memory_chart(
         lines.append(("measured", align(measured, timelines[0])))
     if simulated is not None and simulated.event:
         lines.append(("simulated", (simulated.event, simulated.live_bytes)))
-    x = _union([points for _, points in lines])
+    x = union([points for _, points in lines])
     series = [
         Series(label=label, role=_MEMORY_ROLES[label], tone=label, values=_on_axis(points, x))
         for label, points in lines
@@ -189,6 +197,36 @@ def memory_chart(
     )
 
 
+def memory_lines(timelines: Mapping[str, Timeline], *, tones: Sequence[str]) -> Chart:
+    """Draw live bytes of several runs on the first one's axis.
+
+    Args:
+        timelines: By label, at least one; the others are stretched phase by phase where they can.
+        tones: A colour each.
+    """
+    first = next(iter(timelines.values()))
+    lines = {
+        label: (line.event, line.live_bytes) if line is first else align(line, first)
+        for label, line in timelines.items()
+    }
+    x = union(list(lines.values()))
+    roles: tuple[Literal["area"], Literal["steps"]] = ("area", "steps")
+    series = tuple(
+        Series(label=label, role=roles[place > 0], tone=tone, values=_on_axis(points, x))
+        for place, ((label, points), tone) in enumerate(zip(lines.items(), tones, strict=True))
+    )
+    return Chart(
+        x=x,
+        x_label="event (allocation or free)",
+        unit="bytes",
+        y_label="live bytes",
+        y_max=None,
+        from_zero=True,
+        series=series,
+        phases=phase_peaks(first),
+    )
+
+
 def limit_in_view(usable_bytes: float, peak_bytes: float) -> bool:
     """Whether the limit is near enough to the peak to share a scale with it."""
     return usable_bytes <= LIMIT_IN_VIEW * peak_bytes
@@ -198,10 +236,11 @@ def phase_peaks(timeline: Timeline) -> tuple[Phase, ...]:
     """Find the largest number of live bytes in each phase of a timeline."""
     ends = [*timeline.phase_starts[1:], float("inf")]
     phases = []
+    owners = {found.phase: found.owners for found in timeline.owners}
     for start, end, name in zip(timeline.phase_starts, ends, timeline.phases, strict=True):
         first, last = bisect_left(timeline.event, start), bisect_left(timeline.event, end)
         peak = max(timeline.live_bytes[first:last], default=0)
-        phases.append(Phase(start=start, name=name, peak=peak))
+        phases.append(Phase(start=start, name=name, peak=peak, owners=owners.get(name, ())))
     return tuple(phases)
 
 
@@ -222,14 +261,14 @@ def loss_chart(
     Returns:
         The chart, or None where nothing was logged.
     """
-    train = thin(_points([(row.step, row.loss) for row in train_rows]))
-    heldout = _points([(row.step, row.heldout_loss) for row in eval_rows])
-    x = _union([train, heldout])
+    train = thin(points_of([(row.step, row.loss) for row in train_rows]))
+    heldout = points_of([(row.step, row.heldout_loss) for row in eval_rows])
+    x = union([train, heldout])
     if not x:
         return None
     series = [
-        Series(label="train", role="line", tone="measured", values=_exactly(train, x)),
-        Series(label="held out", role="points", tone="simulated", values=_exactly(heldout, x)),
+        Series(label="train", role="line", tone="measured", values=exactly(train, x)),
+        Series(label="held out", role="points", tone="simulated", values=exactly(heldout, x)),
     ]
     if data is not None:
         series.append(_rule(judged_by(task), "mark", data.unigram_entropy, x))
@@ -260,10 +299,10 @@ def loss_scale_chart(train_rows: Sequence[TrainRow]) -> Chart | None:
     skipped = [row.step for row in train_rows if row.skipped and row.step in powers]
     line = thin((list(powers), list(powers.values())))
     points = thin((skipped, [powers[step] for step in skipped]))
-    x = _union([line, points])
+    x = union([line, points])
     series = [Series(label="loss scale", role="steps", tone="measured", values=_on_axis(line, x))]
     if skipped:
-        values = _exactly(points, x)
+        values = exactly(points, x)
         series.append(Series(label="skipped", role="points", tone="limit", values=values))
     return Chart(
         x=x,
@@ -288,7 +327,7 @@ def gradient_norm_chart(rows: Sequence[TrainRow | LoopRow]) -> Chart | None:
 
 
 def _line_chart(label: str, pairs: Sequence[tuple[int, float | None]]) -> Chart | None:
-    x, y = thin(_points(pairs))
+    x, y = thin(points_of(pairs))
     if not x:
         return None
     return Chart(
@@ -315,7 +354,7 @@ def step_time_chart(
     Returns:
         The chart, or None where no step was logged.
     """
-    known = _points([(row.step, row.step_s) for row in train_rows])
+    known = points_of([(row.step, row.step_s) for row in train_rows])
     if not known[0]:
         return None
     points = thin(known)
@@ -336,12 +375,14 @@ def step_time_chart(
     )
 
 
-def _points(pairs: Sequence[tuple[int, float | None]]) -> Points:
+def points_of(pairs: Sequence[tuple[int, float | None]]) -> Points:
+    """Leave out steps without a value."""
     known = [(step, value) for step, value in pairs if value is not None]
     return [step for step, _ in known], [value for _, value in known]
 
 
-def _union(lines: Sequence[Points]) -> tuple[float, ...]:
+def union(lines: Sequence[Points]) -> tuple[float, ...]:
+    """Return every position of any of the lines, increasing."""
     return tuple(sorted({position for x, _ in lines for position in x}))
 
 
@@ -349,7 +390,8 @@ def _rule(label: str, tone: str, value: float, x: Sequence[float]) -> Series:
     return Series(label=label, role="rule", tone=tone, values=(value,) * len(x))
 
 
-def _exactly(points: Points, x: Sequence[float]) -> tuple[float | None, ...]:
+def exactly(points: Points, x: Sequence[float]) -> tuple[float | None, ...]:
+    """Put a line on an axis; None between its own positions."""
     known = dict(zip(*points, strict=True))
     return tuple(known.get(position) for position in x)
 

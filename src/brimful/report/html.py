@@ -6,10 +6,12 @@ from pathlib import Path
 from string import Template
 
 from brimful.files import write_text
-from brimful.report import markup, memory_sections, run_sections
+from brimful.report import markup, memory_sections, run_sections, time_sections
+from brimful.report.curve_sections import curves_section, loss_section
 from brimful.report.experts_section import experts_section
 from brimful.report.ledger_section import ledger_section
 from brimful.report.markup import Html
+from brimful.report.precision_section import precision_section
 from brimful.report.run_folder import RunFolder, read_run_folder
 from brimful.report.words import (
     error_words,
@@ -98,6 +100,7 @@ def _verdict(folder: RunFolder) -> Verdict:
 
 def _sections(folder: RunFolder) -> list[Section]:
     verdict = memory_sections.verdict_section(_verdict(folder))
+    estimate = folder.plan.estimate
     candidates = (
         ("verdict", "Predicted, simulated, measured", verdict),
         ("takeovers", "Memory ran out", run_sections.takeovers_section(folder)),
@@ -107,9 +110,13 @@ def _sections(folder: RunFolder) -> list[Section]:
         ("totals", "Reserved and process", run_sections.bands_section(folder)),
         ("plans", "Strategies considered", run_sections.search_section(folder)),
         ("ledger", "Savings, switch by switch", ledger_section(folder.plan)),
-        ("loss", "Loss", run_sections.loss_section(folder)),
+        ("loss", "Loss", loss_section(folder)),
+        ("curves", "Learning rate, gradients, loss scale", curves_section(folder.train_rows)),
         ("experts", "Load of the experts", experts_section(folder)),
-        ("step-time", "Step time", run_sections.step_time_section(folder)),
+        ("breakdown", "Where a step's time goes", time_sections.breakdown_section(estimate)),
+        ("pipeline", "What each stage does when", time_sections.pipeline_section(folder.plan)),
+        ("step-time", "Step time", time_sections.step_time_section(folder)),
+        ("precision", "Precision", precision_section(folder)),
         ("inputs", "Inputs in full", run_sections.inputs_section(folder)),
         ("provenance", "What the numbers rest on", run_sections.provenance_section(folder)),
     )

@@ -60,22 +60,23 @@ def _legend(ran: Replay) -> str:
     )
 
 
-def chart_svg(charts: Mapping[str, Sequence[Done]]) -> str:
+def chart_svg(charts: Mapping[str, Sequence[Done]], *, unit: str = " s") -> str:
     """Draw charts one below the other on one scale of seconds.
 
     Args:
         charts: What each device did and when, by a title; not empty.
+        unit: Of their ends; empty: they are in forward passes and are not written.
     """
     longest = max(done.end_s for chart in charts.values() for done in chart)
     parts: list[str] = []
     top = 10.0
     for title, chart in charts.items():
-        parts += _chart(title, chart, top, longest)
+        parts += _chart(title, chart, top, longest, unit)
         top += _TOP + _ROW * (1 + max(done.device for done in chart)) + 16
     return picture(_LEFT + _PLOT + 20, top + 24, [*parts, *_keys(charts, top)])
 
 
-def _chart(title: str, chart: Sequence[Done], top: float, longest: float) -> list[str]:
+def _chart(title: str, chart: Sequence[Done], top: float, longest: float, unit: str) -> list[str]:
     scale = _PLOT / longest
     parts = [words(8, top + 14, title)]
     for device in sorted({done.device for done in chart}):
@@ -87,7 +88,8 @@ def _chart(title: str, chart: Sequence[Done], top: float, longest: float) -> lis
         width = (done.end_s - done.start_s) * scale
         parts.append(_block(x, y, width, done))
     end = max(done.end_s for done in chart)
-    parts.append(words(_LEFT + end * scale - 40, top + 14, f"{end:.2f} s", size=11))
+    if unit:
+        parts.append(words(_LEFT + end * scale - 40, top + 14, f"{end:.2f}{unit}", size=11))
     return parts
 
 

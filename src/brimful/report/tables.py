@@ -31,6 +31,16 @@ def add_row(table: "Table", cells: Iterable[str], *, style: str = "") -> None:
     table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)
 
 
+def filled_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+    """Lay out rows under headings; the first column names, the others are figures."""
+    table = plain_table(title)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        add_row(table, row)
+    return table
+
+
 def pairs_table(pairs: Sequence[tuple[str, str]], *, title: str) -> "Table":
     """Lay out names and values."""
     grid = plain_table(title)

@@ -5,12 +5,8 @@ from typing import TYPE_CHECKING
 
 from brimful.files import write_text
 from brimful.report import markup, memory_sections
-from brimful.report.charts import (
-    gradient_norm_chart,
-    learning_rate_chart,
-    loss_chart,
-    step_time_chart,
-)
+from brimful.report.charts import loss_chart, step_time_chart
+from brimful.report.curve_sections import curves_section
 from brimful.report.figures import chart_figure
 from brimful.report.html import REPORT_FILE, figure_list, page
 from brimful.report.markup import Html
@@ -44,7 +40,8 @@ def render_watched(run: WatchedRun) -> str:
         ("timeline", "Memory over time", memory_sections.timeline_section(climbed)),
         ("peak", "What is alive at the peak", memory_sections.peak_section(climbed)),
         ("owners", "Largest owners at the peak", memory_sections.owners_section(climbed)),
-        ("curves", "Loss, learning rate, gradients", _curves(run)),
+        ("loss", "Loss", _loss(run)),
+        ("curves", "Learning rate, gradients", curves_section(run.rows)),
         ("step-time", "Step time", _step_time(run)),
         ("settings", "Settings", _settings(run)),
         ("provenance", "What the numbers rest on", _provenance(run)),
@@ -110,17 +107,12 @@ def _header(run: WatchedRun) -> Html:
     )
 
 
-def _curves(run: WatchedRun) -> Html:
-    charts = (
-        ("loss", loss_chart(run.rows, (), None, "module"), "Loss, as the loop logged it."),
-        ("rate", learning_rate_chart(run.rows), "Learning rate."),
-        ("norm", gradient_norm_chart(run.rows), "Global norm of the gradients before clipping."),
-    )
-    return markup.join(
-        chart_figure(key, chart, f"Line chart over {len(run.rows)} log lines. {words}", words)
-        for key, chart, words in charts
-        if chart is not None
-    )
+def _loss(run: WatchedRun) -> Html | None:
+    chart = loss_chart(run.rows, (), None, "module")
+    if chart is None:
+        return None
+    words = "Loss, as the loop logged it."
+    return chart_figure("loss", chart, f"Line chart of the loss. {words}", words)
 
 
 def _step_time(run: WatchedRun) -> Html:

@@ -6,10 +6,15 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.plan import MemoryItem
-from brimful.pretend.reading import items_at, owners_at, peak_event_of, phase_peaks
+from brimful.pretend.reading import (
+    items_at,
+    owners_at,
+    peak_event_of,
+    phase_peaks,
+    timeline_of,
+)
 from brimful.pretend.recording import KEPT_ON_HOST, Recording
 from brimful.rungs import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
-from brimful.timeline import thin
 from brimful.versions import versions
 
 
@@ -46,7 +51,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
         owners=owners_at(recording, peak_event),
         num_events=len(live),
         simulate_s=simulate_s,
-        timeline=thin(live, phase_starts=recording.phase_starts.tolist(), phases=recording.phases),
+        timeline=timeline_of(recording),
         collectives=collectives,
         host=away.items,
         simulated_peak_host_bytes=away.peak_bytes,

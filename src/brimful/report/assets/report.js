@@ -117,6 +117,32 @@
     };
   }
 
+  // Above the chart's legend: the phase under the cursor, and whose its bytes are at its peak.
+  function tellPhase(chart, box) {
+    var told = document.createElement("div");
+    told.className = "told";
+    box.appendChild(told);
+    return function (u) {
+      var at = u.cursor.idx === null || u.cursor.idx === undefined ? null : chart.x[u.cursor.idx];
+      var inside = chart.phases.filter(function (phase) { return at !== null && phase.start <= at; });
+      var phase = inside[inside.length - 1];
+      told.textContent = "";
+      told.hidden = !phase;
+      if (!phase) return;
+      var title = document.createElement("b");
+      title.textContent = phase.name + ": peak " + bytes(phase.peak, 2);
+      told.appendChild(title);
+      phase.owners.forEach(function (owner) {
+        var line = document.createElement("span");
+        line.textContent = bytes(owner[1], 2) + "  " + owner[0];
+        told.appendChild(line);
+      });
+      var left = u.valToPos(at, "x") > u.bbox.width / devicePixelRatio / 2;
+      told.style.left = left ? "72px" : "auto";
+      told.style.right = left ? "auto" : "14px";
+    };
+  }
+
   function yAxis(chart, font) {
     var axis = {
       stroke: color("soft"), font: font, grid: { stroke: color("grid"), width: 1 },
@@ -142,6 +168,8 @@
   function draw(box, chart, width) {
     var font = "12px " + getComputedStyle(document.body).fontFamily;
     var hidden = { stroke: color("grid"), width: 1 };
+    var hooks = { draw: [drawPhases(chart)] };
+    if (chart.phases.length) hooks.setCursor = [tellPhase(chart, box)];
     return new uPlot({
       width: width,
       height: Math.round(Math.max(240, Math.min(360, width * 0.42))),
@@ -159,7 +187,7 @@
       legend: { live: true, markers: { width: 0, fill: function (u, i) {
         return i ? color(chart.series[i - 1].tone) : null;
       } } },
-      hooks: { draw: [drawPhases(chart)] },
+      hooks: hooks,
     }, [chart.x].concat(chart.series.map(function (s) { return s.values; })), box);
   }
 
@@ -169,6 +197,7 @@
     var plot = null;
     function redraw(width) {
       if (plot) plot.destroy();
+      box.querySelectorAll(".told").forEach(function (old) { old.remove(); });
       plot = draw(box, chart, width);
     }
     function fit() {
