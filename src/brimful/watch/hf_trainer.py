@@ -188,7 +188,7 @@ def _watched(
         usable_bytes=device.usable_bytes,
         num_parameters=num_parameters,
         num_trained=num_trained,
-        settings=tuple((name, str(getattr(trainer.args, name, "unknown"))) for name in _TOLD),
+        settings=tuple((name, _setting(trainer.args, name)) for name in _TOLD),
         estimate=predicted.estimate,
         not_predicted=predicted.why_not,
         simulation=simulated.simulation,
@@ -196,6 +196,11 @@ def _watched(
         measurement=measured,
         rows=rows,
     )
+
+
+def _setting(args: Any, name: str) -> str:
+    value = getattr(args, name, "unknown")
+    return str(getattr(value, "value", value))
 
 
 def _show(run: WatchedRun, report: Path) -> None:

@@ -24,7 +24,7 @@ from brimful.report.watched_run import WATCHED_SCHEMA, WatchedRun
 from brimful.run_files import LoopRow
 from brimful.rungs import Measurement
 from brimful.watch.simulated import Simulated, simulate_loop
-from brimful.watch.twin import recall, twins
+from brimful.watch.twin import Pair, recall, twins
 from brimful.watch.watcher import Watcher, counts, this_machine, write_run
 
 Step = Callable[[torch.nn.Module, torch.optim.Optimizer, Any], Any]
@@ -136,9 +136,10 @@ class Loop:
             rows=tuple(self._rows),
         )
 
-    def _train_twin(self, batches: list[Any]) -> None:
+    def _train_twin(self, batches: list[Any]) -> Pair:
         """Take the metered steps again, on copies."""
         assert self._step is not None
         pair = twins(self._model, self._optimizer)
         for batch in batches:
             self._step(pair.model, pair.optimizer, recall(batch))
+        return pair

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -35,11 +35,12 @@ class Simulated(NamedTuple):
     why_not: str
 
 
-def simulate_loop(train: Callable[[], None], device: Device) -> Simulated:
+def simulate_loop(train: Callable[[], Any], device: Device) -> Simulated:
     """Run a loop on the pretend GPU.
 
     Args:
-        train: Takes the steps; it puts what it trains on ``cuda``.
+        train: Takes the steps; it puts what it trains on ``cuda``, and returns what shall outlive
+            them: a run's model does.
         device: What the run was on: its kernels are imitated.
 
     Returns:
@@ -53,10 +54,11 @@ def simulate_loop(train: Callable[[], None], device: Device) -> Simulated:
             torch.random.fork_rng(enabled=device.kernels == "cpu"),
             pretend.gpu(card, imitate=kernels, says_cuda=True) as run,
         ):
-            train()
+            kept = train()
     except Exception as error:  # noqa: BLE001 - anything may be in a loop, and the run goes on
         return Simulated(None, _first_line(error))
     recording = run.recording()
+    del kept
     reserved = None
     if kernels == "cuda":
         capacity_bytes = max(0, allocatable_bytes(device))

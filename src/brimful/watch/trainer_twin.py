@@ -30,13 +30,16 @@ _QUIET = {
 """What the copy does otherwise: it writes nothing, judges nothing, and is on the GPU."""
 
 
-def train_twin(trainer: Trainer, batches: Sequence[Any], *, num_steps: int) -> None:
+def train_twin(trainer: Trainer, batches: Sequence[Any], *, num_steps: int) -> Trainer:
     """Train a copy of a Trainer; to be called where a pretend GPU is.
 
     Args:
         trainer: It has been prepared to train.
         batches: As ``note`` remembers them, all that ``num_steps`` steps were given.
         num_steps: Optimizer steps.
+
+    Returns:
+        The copy, which holds its model and optimizer.
 
     Raises:
         UnsupportedError: The Trainer runs on several devices, or its model cannot be copied.
@@ -61,6 +64,7 @@ def train_twin(trainer: Trainer, batches: Sequence[Any], *, num_steps: int) -> N
         loader = DataLoader([recall(batch) for batch in batches], batch_size=None)
         twin.get_train_dataloader = lambda: loader
         twin.train()
+        return twin
 
 
 def _arguments(args: Any, folder: str, num_steps: int) -> Any:

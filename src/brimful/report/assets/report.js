@@ -18,6 +18,7 @@
   function spell(unit, value) {
     if (value === null || value === undefined) return "";
     if (unit === "bytes") return bytes(value, 2);
+    if (unit === "number") return shortNumber(value);
     return unit === "s" ? seconds(value) : value.toFixed(3);
   }
 
@@ -37,6 +38,12 @@
     return values.map(function (v) {
       return v === 0 ? "0" : small ? Number((v * 1e3).toPrecision(4)) + " ms" : Number(v.toPrecision(4)) + " s";
     });
+  }
+
+  function shortNumber(value) {
+    if (value === 0) return "0";
+    var size = Math.abs(value);
+    return size < 1e-3 || size >= 1e5 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
   }
 
   function color(name) {
@@ -152,6 +159,9 @@
       axis.incrs = binarySteps();
       axis.values = function (u, values) { return values.map(shortBytes); };
     }
+    if (chart.unit === "number") {
+      axis.values = function (u, values) { return values.map(shortNumber); };
+    }
     if (chart.unit === "s") axis.values = function (u, values) { return shortSeconds(values); };
     return axis;
   }
@@ -205,7 +215,8 @@
       if (width > 0 && (!plot || plot.width !== width)) redraw(width);
     }
     fit();
-    new ResizeObserver(fit).observe(box);
+    // In the next frame: a chart that is drawn while sizes are told would change them again.
+    new ResizeObserver(function () { requestAnimationFrame(fit); }).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () {
       redraw(Math.floor(box.clientWidth));
     });
