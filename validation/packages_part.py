@@ -38,6 +38,15 @@ def run(*, seed: int, quick: bool) -> tuple[list[PackageRow], Summary]:
     return rows, summarize(rows)
 
 
+def every_command() -> list[str]:
+    """Spell what is run in the fresh environment."""
+    return [_spelled(command) for command in (*COMMANDS, WITHOUT_TORCH)]
+
+
+def _spelled(command: tuple[str, ...]) -> str:
+    return " ".join(("brimful", *command))
+
+
 def _build(folder: Path) -> tuple[Path, Path]:
     tools = _environment(folder / "tools")
     _call(str(tools / "pip"), "install", "-q", "build")
@@ -93,7 +102,7 @@ def _row(
         code_bytes=_code_bytes(file) if file.suffix == ".whl" else None,
         install_s=install_s,
         packages=packages,
-        command=" ".join(("brimful", *command)) if command else "",
+        command=_spelled(command) if command else "",
         said=said,
         exit_code=code,
     )
@@ -134,7 +143,7 @@ def _missed(row: PackageRow) -> str:
         return f"{row.file}: brings torch"
     if not row.command:
         return ""
-    needs_more = row.command == " ".join(("brimful", *WITHOUT_TORCH))
+    needs_more = row.command == _spelled(WITHOUT_TORCH)
     fine = _asks_for_more(row) if needs_more else row.exit_code in (0, 1)
     return "" if fine else f"{row.command} ended with {row.exit_code}: {row.said}"
 

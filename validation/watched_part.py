@@ -158,13 +158,18 @@ def _row(case: Watched, run: WatchedRun) -> WatchedRow:
     return WatchedRow(
         name=case.name,
         loop="transformers.Trainer",
-        settings=", ".join(f"{name}={value}" for name, value in case.settings.items()),
+        settings=settings_of(case),
         simulated_peak_allocated_bytes=simulated,
         measured_peak_allocated_bytes=measured,
         predicted_peak_allocated_bytes=estimate and estimate.predicted_peak_allocated_bytes,
         other_share=other_bytes(run.simulation.items) / simulated,
         peak_error=relative(simulated, measured),
     )
+
+
+def settings_of(case: Watched) -> str:
+    """Spell what a Trainer was told."""
+    return ", ".join(f"{name}={value}" for name, value in case.settings.items())
 
 
 def _sentences(case: Watched) -> list[dict[str, Any]]:

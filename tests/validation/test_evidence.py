@@ -9,12 +9,14 @@ from pathlib import Path
 import examples_part
 import measured_part
 import msgspec
+import packages_part
 import predicted_part
 import published_part
 import pytest
 import sampler
 import tables
 import timed_part
+import watched_part
 from evidence import (
     PARTS,
     RICH_SHARE,
@@ -66,6 +68,8 @@ LEAST_ROWS = {
     "offload": 30,
     "dpo": 20,
     "ladder": 26,
+    "watched": 12,
+    "packages": 6,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -119,6 +123,13 @@ def test_its_cases_can_be_run_again(evidence):
         return
     if evidence.part == "pretend_examples":
         assert {Example(row.script, row.arguments) for row in evidence.rows} == set(CASES)
+        return
+    if evidence.part == "watched":
+        named = {(case.name, watched_part.settings_of(case)) for case in watched_part.CASES}
+        assert {(row.name, row.settings) for row in evidence.rows} == named
+        return
+    if evidence.part == "packages":
+        assert {row.command for row in evidence.rows} == {*packages_part.every_command(), ""}
         return
     for row in evidence.rows:
         check_model(row.case.job.model)
