@@ -31,13 +31,13 @@ def last_line(text):
 
 
 def test_one_machine_meets_itself():
-    words = last_line(TARGETS["torchrun"](plan_on(), GIVEN))
+    words = last_line(TARGETS["torchrun"](plan_on(), GIVEN).text)
     assert words[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
     assert words[-4:] == ["--data", "my data", "--out", "runs/first"]
 
 
 def test_several_machines_meet_at_the_first():
-    text = TARGETS["torchrun"](plan_on(4, 8), GIVEN)
+    text = TARGETS["torchrun"](plan_on(4, 8), GIVEN).text
     assert "start it on each of 4 machines" in text
     assert last_line(text)[1:3] == ["--nnodes", "4"]
 
@@ -47,22 +47,22 @@ def test_torchrun_reads_the_line():
     from torch.distributed.run import get_args_parser
 
     for plan in (plan_on(), plan_on(4, 8)):
-        args = get_args_parser().parse_args(last_line(TARGETS["torchrun"](plan, GIVEN))[1:])
+        args = get_args_parser().parse_args(last_line(TARGETS["torchrun"](plan, GIVEN).text)[1:])
         assert args.module
         assert args.training_script == "brimful"
         assert args.nproc_per_node == str(plan.cluster.devices_per_node)
 
 
 def test_slurm_is_asked_for_what_the_plan_has():
-    lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).splitlines()
+    lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).text.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert {"#SBATCH --nodes=4", "#SBATCH --gpus-per-node=8", "#SBATCH --requeue"} <= {*lines}
-    assert not any("gpus" in line for line in TARGETS["slurm"](plan_on(kernels="cpu"), GIVEN))
+    assert not any("gpus" in line for line in TARGETS["slurm"](plan_on(kernels="cpu"), GIVEN).text)
 
 
 def test_comments_do_not_come_between_the_asking():
     """Slurm stops reading ``#SBATCH`` at the first line that is no comment."""
-    lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).splitlines()
+    lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).text.splitlines()
     asked = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
     assert all(line.startswith("#") for line in lines[: asked[-1]])
 
@@ -80,7 +80,7 @@ def test_the_script_starts_an_agent_on_every_node(tmp_path):
     for name, text in STAND_INS.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "job.sh").write_text(TARGETS["slurm"](plan_on(2, 8), GIVEN))
+    (tmp_path / "job.sh").write_text(TARGETS["slurm"](plan_on(2, 8), GIVEN).text)
     job = {"SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "4711"}
     ran = subprocess.run(
         ["bash", str(tmp_path / "job.sh")], capture_output=True, text=True, check=True,

@@ -1,14 +1,22 @@
 """``brimful export``: a plan as what something else takes."""
 
 import argparse
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli import flags
 from brimful.cli.output import show_json
 from brimful.errors import InputError
 
-HELP = "write a plan as what something else takes: a torchrun line, a Slurm script"
-_TARGETS = ("torchrun", "slurm")
+if TYPE_CHECKING:
+    from brimful.export.given import Exported
+    from brimful.plan import Plan
+
+HELP = "write a plan as what something else takes, and say what that cannot express"
+_TARGETS = ("torchrun", "slurm", "deepspeed", "accelerate", "hf-trainer", "torchtitan")
+_WITHOUT_COMMENTS = "deepspeed"
+"""The target whose text has no place for what is predicted and lost."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,19 +44,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the plan, write the text."""
     from brimful.export import TARGETS
-    from brimful.export.given import Given
+    from brimful.export.given import Given, about
+    from brimful.export.lost import lost_lines
     from brimful.files import write_text
     from brimful.plan import read_plan
 
     if not flags.is_plan(args.plan):
         raise InputError(f"{args.plan} is no plan; brimful plan MODEL -o plan.yaml makes one")
-    text = TARGETS[args.to](read_plan(Path(args.plan)), Given(args.plan, args.data, args.out))
+    plan = read_plan(Path(args.plan))
+    exported = TARGETS[args.to](plan, Given(args.plan, args.data, args.out))
     if args.output is not None:
-        write_text(args.output, text)
+        write_text(args.output, exported.text)
     if args.json:
-        show_json({"schema": "brimful.export/1", "to": args.to, "text": text})
-    elif args.output is None:
-        print(text, end="")
+        show_json(_json(plan, exported, args.to))
+        return 0
+    if args.to == _WITHOUT_COMMENTS:
+        # Standard output may be the JSON, and nothing else may be in it.
+        print("\n".join([*about(plan, args.to), *lost_lines(exported.lost)]), file=sys.stderr)
+    if args.output is None:
+        print(exported.text, end="")
     else:
         print(f"wrote {args.output}")
     return 0
+
+
+def _json(plan: "Plan", exported: "Exported", to: str) -> dict[str, Any]:
+    estimate = plan.estimate
+    return {
+        "schema": "brimful.export/2",
+        "to": to,
+        "text": exported.text,
+        "predicted_peak_allocated_bytes": (
+            estimate.predicted_peak_allocated_bytes if estimate is not None else None
+        ),
+        "lost": exported.lost,
+    }

@@ -35,6 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_pipeline(parser, searched=True)
     add_objective(parser)
     parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        type=flags.path("--from"),
+        default=None,
+        help="DeepSpeed's JSON, which says what no flag says",
+    )
+    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
@@ -75,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
+    source = _take_source(args)
     found = search(args)
     fits = found.record.rows[0].fits
     host = found.plan.estimate.host if found.plan.estimate else None
@@ -83,8 +92,10 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(found.plan, args.output)
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
-        show_json(plan_json(found, out) | ({"explain": why} if args.explain else {}))
+        said = {"from": source} if source else {}
+        show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
+        _show_source(args.source, source)
         _show(found, out, args.output)
         if args.pareto:
             _show_frontier(found)
@@ -92,6 +103,45 @@ def run(args: argparse.Namespace) -> int:
             _show_why(why)
         show_host(host)
     return FITS if fits and host_may_fit(host) else DOES_NOT_FIT
+
+
+def _take_source(args: argparse.Namespace) -> dict[str, Any]:
+    """Set the flags that a file says and nobody typed; return what was made of the file."""
+    if args.source is None:
+        return {}
+    from brimful.export.read_deepspeed import read_deepspeed, without
+    from brimful.hardware.gpus import count_devices
+
+    num_devices = count_devices(args.gpus or defaults.GPUS)
+    num_layers = flags.model_from(args).num_layers
+    read = read_deepspeed(args.source, num_devices=num_devices, num_layers=num_layers)
+    typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
+    kept, replaced = without(read, typed)
+    for taken in kept:
+        setattr(args, taken.flag, taken.value)
+    return {
+        "taken": kept,
+        "replaced": replaced,
+        "left": read.left,
+        "unread": read.unread,
+        "notes": read.notes,
+    }
+
+
+def _show_source(path: Path | None, source: dict[str, Any]) -> None:
+    """Say what of a file was taken and what was not."""
+    from brimful.report.tables import line_of
+
+    if not source:
+        return
+    taken = (f"{each.flag}={each.value}" for each in source["taken"])
+    told = {
+        "taken": list(taken), "replaced": source["replaced"], "left to the planner (auto)":
+        source["left"], "not read": source["unread"], "note": source["notes"],
+    }  # fmt: skip
+    for word, entries in told.items():
+        if entries:
+            show(line_of(f"{path}: {word}: {', '.join(entries)}"))
 
 
 def search(args: argparse.Namespace) -> "Solution":

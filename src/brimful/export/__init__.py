@@ -1,16 +1,20 @@
-"""A plan as what something else takes: one file per target.
+"""A plan as what something else takes: one file per target; and one that is read back.
 
-Owns nothing of how a plan is found or run; a target is a text. What a target cannot say is refused,
-or said in the text.
+Owns nothing of how a plan is found or run; a target is a text. What a target cannot say is listed
+(``lost``), and refused where it would train something else.
 """
 
 from collections.abc import Callable
 
-from brimful.export import slurm, torchrun
-from brimful.export.given import Given
+from brimful.export import accelerate, deepspeed, hf_trainer, slurm, torchrun, torchtitan
+from brimful.export.given import Exported, Given
 from brimful.plan import Plan
 
-TARGETS: dict[str, Callable[[Plan, Given], str]] = {
+TARGETS: dict[str, Callable[[Plan, Given], Exported]] = {
     "torchrun": torchrun.command,
     "slurm": slurm.script,
+    "deepspeed": deepspeed.text,
+    "accelerate": accelerate.text,
+    "hf-trainer": hf_trainer.text,
+    "torchtitan": torchtitan.text,
 }

@@ -1,9 +1,11 @@
-"""What a target needs beside a plan, and the lines that every target begins with."""
+"""What a target needs beside a plan, what it becomes, and the lines that it begins with."""
 
+from collections.abc import Iterable
 from textwrap import wrap
 from typing import NamedTuple
 
 from brimful.cost.estimate import limit_bytes
+from brimful.export.lost import Lost, lost_lines
 from brimful.plan import Plan
 from brimful.report.words import fit_sentence, plan_words
 
@@ -24,13 +26,31 @@ class Given(NamedTuple):
     out: str
 
 
-def header(plan: Plan, to: str) -> list[str]:
-    """Say in comments what the plan is, and what it is predicted to take.
+class Exported(NamedTuple):
+    """What a plan became.
+
+    Attributes:
+        text: For the target.
+        lost: What the text does not say of the plan, or says in part.
+    """
+
+    text: str
+    lost: tuple[Lost, ...] = ()
+
+
+def header(plan: Plan, to: str, lost: Iterable[Lost] = ()) -> list[str]:
+    """Say in comments what the plan is, what it is predicted to take, and what is lost.
 
     Args:
         plan: The plan.
         to: The target.
+        lost: What the target does not say.
     """
+    return [f"# {line}" for line in (*about(plan, to), *lost_lines(lost))]
+
+
+def about(plan: Plan, to: str) -> list[str]:
+    """Say what the plan is and what it is predicted to take, in lines."""
     devices = f"{plan.cluster.num_devices} x {plan.cluster.device.name}"
     lines = [f"brimful export --to {to}: {plan.job.model.name} on {devices}"]
     lines += wrap(plan_words(plan), _WIDTH)
@@ -39,4 +59,4 @@ def header(plan: Plan, to: str) -> list[str]:
     else:
         peak = plan.estimate.predicted_peak_allocated_bytes
         lines.append(f"predicted: {fit_sentence(peak_bytes=peak, usable_bytes=limit_bytes(plan))}")
-    return [f"# {line}" for line in lines]
+    return lines

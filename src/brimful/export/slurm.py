@@ -10,17 +10,17 @@ Source: https://slurm.schedmd.com/sbatch.html, https://docs.pytorch.org/docs/sta
 import re
 import shlex
 
-from brimful.export.given import Given, header
+from brimful.export.given import Exported, Given, header
 from brimful.export.torchrun import program, workers
 from brimful.plan import Plan
 
 _UNPLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def script(plan: Plan, given: Given) -> str:
+def script(plan: Plan, given: Given) -> Exported:
     """Return the script."""
     name = _UNPLAIN.sub("-", f"brimful-{plan.job.model.name}")
-    return "\n".join([
+    lines = [
         "#!/bin/bash",
         *header(plan, "slurm"),
         "# the plan, --data and --out must be where all nodes can read them",
@@ -36,7 +36,8 @@ def script(plan: Plan, given: Given) -> str:
         f"    {shlex.join(workers(plan))} \\",
         f"    {shlex.join(program(given))}",
         "",
-    ])  # fmt: skip
+    ]  # fmt: skip
+    return Exported("\n".join(lines))
 
 
 def _asked(plan: Plan) -> list[str]:

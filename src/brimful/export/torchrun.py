@@ -2,7 +2,7 @@
 
 import shlex
 
-from brimful.export.given import Given, header
+from brimful.export.given import Exported, Given, header
 from brimful.plan import Plan
 
 MAX_RESTARTS = 3
@@ -10,7 +10,7 @@ _HEAD = "node0:29500"
 """Where the first machine listens; for the user to replace."""
 
 
-def command(plan: Plan, given: Given) -> str:
+def command(plan: Plan, given: Given) -> Exported:
     """Return the line, behind comments that say what it starts."""
     cluster = plan.cluster
     alone = cluster.num_nodes == 1
@@ -18,7 +18,8 @@ def command(plan: Plan, given: Given) -> str:
         "--nnodes", str(cluster.num_nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", _HEAD,
     ]  # fmt: skip
     words = ["torchrun", *meeting, *workers(plan), *program(given)]
-    return "\n".join([*header(plan, "torchrun"), *_where(cluster.num_nodes), shlex.join(words), ""])
+    lines = [*header(plan, "torchrun"), *_where(cluster.num_nodes), shlex.join(words), ""]
+    return Exported("\n".join(lines))
 
 
 def workers(plan: Plan) -> list[str]:

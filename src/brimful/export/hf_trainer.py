@@ -1,0 +1,177 @@
+"""The YAML that ``HfArgumentParser(TrainingArguments).parse_yaml_file`` reads.
+
+Source: ``transformers/training_args.py`` and ``optimization.py`` of Transformers 5.23.0.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from brimful.export import deepspeed
+from brimful.export.given import Exported, Given, header
+from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
+from brimful.job import Job, Optimizer
+from brimful.offload import away_of
+from brimful.plan import Plan
+from brimful.strategy import (
+    Strategy,
+    gathers,
+    is_selective,
+    num_checkpointed,
+    num_micro_batches,
+)
+
+TO = "hf-trainer"
+OPTIMIZERS: dict[Optimizer, str] = {
+    "adamw": "adamw_torch_fused",
+    "adamw-foreach": "adamw_torch",
+    "adamw-8bit": "adamw_bnb_8bit",
+    "sgd": "sgd",
+    "adafactor": "adafactor",
+}
+_SAID = (
+    "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
+    "epsilon", "clip", "seed", "precision", "optimizer", "schedule", "warmup_steps",
+    "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "accumulate",
+)  # fmt: skip
+
+
+def text(plan: Plan, given: Given) -> Exported:
+    """Return the YAML, and what it does not say."""
+    content, found = config(plan, given), losses(plan)
+    body = yaml.safe_dump(content, sort_keys=False)
+    return Exported("\n".join([*header(plan, TO, found), body]), found)
+
+
+def config(plan: Plan, given: Given) -> dict[str, Any]:
+    """Return the YAML's content.
+
+    Raises:
+        UnsupportedError: The Trainer would train something else.
+    """
+    job, strategy = plan.job, plan.strategy
+    refuse(plan, TO, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)])
+    content: dict[str, Any] = {
+        "output_dir": given.out,
+        "use_cpu": plan.cluster.device.kernels != "cuda",
+        "max_steps": job.num_steps,
+        "per_device_train_batch_size": strategy.micro_batch,
+        "gradient_accumulation_steps": num_micro_batches(job, strategy),
+        **_rates(job),
+        "bf16": job.precision.startswith("bf16-"),
+        "fp16": job.precision.startswith("fp16-"),
+        "seed": job.seed,
+        "data_seed": job.seed,
+        "logging_steps": 1,
+        "remove_unused_columns": False,
+        "report_to": "none",
+        "accelerator_config": _accelerator(strategy),
+    }
+    if job.precision == "tf32":
+        content["tf32"] = True
+    return content | _memory(plan)
+
+
+def _accelerator(strategy: Strategy) -> dict[str, Any]:
+    """Return when gradients are reduced; else the Trainer holds them."""
+    steps = {"sync_each_batch": strategy.accumulate == "reduce-each"}
+    return {"gradient_accumulation_kwargs": steps}
+
+
+def _rates(job: Job) -> dict[str, Any]:
+    schedule: dict[str, Any] = {"lr_scheduler_type": job.schedule}
+    if job.schedule == "cosine":
+        floor = {"min_lr_rate": deepspeed.COSINE_ENDS_AT}
+        schedule = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": floor}
+    if job.schedule == "constant" and job.warmup_steps:
+        schedule = {"lr_scheduler_type": "constant_with_warmup"}
+    return {
+        "optim": OPTIMIZERS[job.optimizer],
+        "learning_rate": job.learning_rate,
+        "adam_beta1": job.beta1,
+        "adam_beta2": job.beta2,
+        "adam_epsilon": job.epsilon,
+        "weight_decay": job.weight_decay,
+        "max_grad_norm": job.clip,
+        **schedule,
+        "warmup_steps": job.warmup_steps,
+    }
+
+
+def _memory(plan: Plan) -> dict[str, Any]:
+    """Return how it is spread: DeepSpeed's JSON, FSDP2, or nothing."""
+    strategy, layers = plan.strategy, plan.job.model.num_layers
+    has_checkpoints = num_checkpointed(strategy, num_layers=layers) > 0
+    if strategy.engine == "deepspeed" or strategy.zero == 1:
+        spread: dict[str, Any] = {"deepspeed": _agreeing(deepspeed.config(plan))}
+    elif gathers(strategy):
+        fsdp = {
+            "version": 2,
+            "reshard_after_forward": strategy.zero == 3,  # noqa: PLR2004 - ZeRO-3
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "activation_checkpointing": has_checkpoints,
+            "cpu_offload": away_of(strategy.offload, num_layers=layers).optimizer,
+            "state_dict_type": "SHARDED_STATE_DICT",
+        }
+        return {"fsdp": "true", "fsdp_config": fsdp}
+    else:
+        spread = {}
+    checkpoints = {"gradient_checkpointing": has_checkpoints}
+    if has_checkpoints:
+        checkpoints["gradient_checkpointing_kwargs"] = {"use_reentrant": False}  # type: ignore[assignment]
+    return spread | checkpoints
+
+
+def _agreeing(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave optimizer and schedule to the Trainer, which makes them by the fields above."""
+    return {key: value for key, value in config.items() if key not in {"optimizer", "scheduler"}}
+
+
+def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
+    job, by_deepspeed = plan.job, plan.strategy.engine == "deepspeed" or plan.strategy.zero == 1
+    if job.precision.endswith("-master") and not by_deepspeed:
+        yield f"precision={job.precision} without DeepSpeed", "use precision=bf16-mixed"
+    if by_deepspeed and job.precision.endswith("-mixed"):
+        # The Trainer's bf16 switches on a recipe of DeepSpeed, which must say the same.
+        yield f"precision={job.precision} with DeepSpeed", f"use {job.precision[:4]}-master"
+    away = away_of(plan.strategy.offload, num_layers=job.model.num_layers)
+    if away.optimizer and not by_deepspeed and not gathers(plan.strategy):
+        yield f"offload={plan.strategy.offload} without FSDP", "use offload=none"
+    if plan.strategy.zero and plan.strategy.dp_replicate > 1 and not by_deepspeed:
+        yield f"dp_replicate={plan.strategy.dp_replicate} with FSDP", "use --to accelerate"
+
+
+def losses(plan: Plan) -> tuple[Lost, ...]:
+    """List what the YAML does not say, or says in part."""
+    said = set(_SAID)
+    if plan.job.loss_scale == deepspeed.SCALER:
+        said |= {"loss_scale"}
+    if plan.strategy.engine == "deepspeed" or plan.strategy.zero == 1:
+        said |= {"loss_scale", "offload"}
+    elif plan.strategy.offload == "parameters":
+        said |= {"offload"}
+    whys = {
+        "offload": "FSDP keeps parameters, gradients and state on the host, of all blocks or none",
+        "loss_scale": "the Trainer's is torch's default: 65536, x 2 after 2000 steps, x 0.5",
+        "task": "the program's model computes the loss",
+    }
+    return (*unsaid(plan, said, whys), *_in_part(plan))
+
+
+def _in_part(plan: Plan) -> Iterator[Lost]:
+    job, strategy = plan.job, plan.strategy
+    if job.schedule == "cosine" or job.warmup_steps:
+        yield lost(plan, "schedule", "its steps count from 0, so that the first has a rate of 0 "
+                   "where there is a warm-up and every step has an earlier one's rate")  # fmt: skip
+    if job.optimizer == "sgd":
+        yield lost(plan, "beta1", "the Trainer's SGD has no momentum")
+    if job.optimizer in {"adafactor", "adamw-8bit"}:
+        yield lost(plan, "optimizer", f"{OPTIMIZERS[job.optimizer]} is another implementation")
+    if job.precision == "bf16":
+        yield lost(plan, "precision", "the program loads the model with dtype=torch.bfloat16")
+    if gathers(strategy) and job.precision.endswith("-mixed"):
+        yield lost(plan, "precision", "gradients are reduced in 16 bits, not fp32")
+    blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    if blocks and (blocks < job.model.num_layers or is_selective(strategy)):
+        yield lost(plan, "activation_checkpointing", "its switch recomputes every block in full")

@@ -1,0 +1,381 @@
+"""DeepSpeed's JSON read back: which flags of ``brimful plan`` say the same.
+
+Every leaf of the file ends in one of three lists: taken, left to the planner (``auto``), not read.
+What this version cannot plan at all is refused, as the plan would be another training.
+
+Source: https://www.deepspeed.ai/docs/config-json/ and ``deepspeed/runtime/config.py``,
+``precision_config.py``, ``lr_schedules.py`` of DeepSpeed 0.19.8, whose defaults stand in for what
+a section that is there does not say.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
+
+AUTO = "auto"
+_ZERO, _ADAM = "zero_optimization", "optimizer.params"
+_SCALE_POWER, _SCALE_WINDOW = 16, 1000
+"""DeepSpeed's defaults of the loss scale."""
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
+"""``Adam`` is AdamW in DeepSpeed unless ``adam_w_mode`` says otherwise."""
+_FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
+_DEPENDENT = {
+    "precision": _FLAGS_OF_SCALE,
+    "optimizer": ("beta1", "beta2", "epsilon"),
+    "tokens": ("steps",),
+    "schedule": ("warmup_steps",),
+}
+"""Flags that are no longer of use where the user typed another one."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A flag that a file says.
+
+    Attributes:
+        flag: As argparse calls it.
+        value: As argparse would have read it.
+        key: Where in the file it stands.
+    """
+
+    flag: str
+    value: Any
+    key: str
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says.
+
+    Attributes:
+        taken: Flags.
+        left: Keys whose value is ``auto``.
+        unread: Keys that are no part of a plan, each as ``key=value``.
+        notes: What was read as something else than it says, in sentences.
+    """
+
+    taken: tuple[Taken, ...]
+    left: tuple[str, ...]
+    unread: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class _Leaves:
+    """The leaves of a file by dotted key, each to be taken once; and what was made of them."""
+
+    def __init__(self, path: Path, content: dict[str, Any]) -> None:
+        self.path = path
+        self.rest = _flat(content)
+        self.left: list[str] = []
+        self.taken: list[Taken] = []
+        self.notes: list[str] = []
+
+    def has(self, section: str) -> bool:
+        """Whether anything of a section is still there."""
+        return any(key.startswith(f"{section}.") for key in self.rest)
+
+    def take(self, key: str, kind: type, default: Any = None) -> Any:
+        """Return a leaf; the default where it is missing or ``auto``."""
+        value = self.rest.pop(key, None)
+        if value == AUTO:
+            self.left.append(key)
+            return default
+        if value is None:
+            return default
+        is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+        is_whole = kind is int and isinstance(value, float) and value.is_integer()
+        if is_number or is_whole:
+            return kind(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise FileFormatError(
+                f"{self.path}: {key} is {json.dumps(value)} and DeepSpeed wants "
+                f"{_NAMES[kind]} there; correct it"
+            )
+        return value
+
+    def say(self, flag: str, value: Any, key: str) -> None:
+        """Take a flag, where there is a value."""
+        if value is not None:
+            self.taken.append(Taken(flag=flag, value=value, key=key))
+
+
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    list: "a list",
+}
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            leaves |= _flat(value, f"{prefix}{name}.")
+        else:
+            leaves[f"{prefix}{name}"] = value
+    return leaves
+
+
+def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
+    """Read a file.
+
+    Args:
+        path: Of the JSON.
+        num_devices: That it is planned for.
+        num_layers: Blocks of the model.
+
+    Raises:
+        FileFormatError: It is no JSON, no object, or holds a value of another type.
+        InputError: Its numbers do not go together.
+        UnsupportedError: This version plans nothing like it.
+    """
+    leaves = _Leaves(path, _load(path))
+    _batches(leaves, num_devices)
+    leaves.say("clip", leaves.take("gradient_clipping", float), "gradient_clipping")
+    _stage(leaves, num_devices)
+    _types(leaves)
+    _optimizer(leaves)
+    _scheduler(leaves)
+    _checkpoints(leaves, num_layers)
+    unread = [f"{key}={json.dumps(value)}" for key, value in leaves.rest.items()]
+    return Read(
+        taken=tuple(leaves.taken),
+        left=tuple(leaves.left),
+        unread=tuple(unread),
+        notes=tuple(leaves.notes),
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); give DeepSpeed's JSON"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is no text in UTF-8; give DeepSpeed's JSON") from error
+    except json.JSONDecodeError as error:
+        raise FileFormatError(
+            f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}; correct it"
+        ) from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} holds no JSON object; DeepSpeed's settings are one")
+    return content
+
+
+def _batches(leaves: _Leaves, num_devices: int) -> None:
+    """Take two of the three batch sizes and derive the third, as DeepSpeed does."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    whole, each, steps = (leaves.take(name, int) for name in names)
+    for name, value in zip(names, (whole, each, steps), strict=True):
+        if value is not None and value < 1:
+            raise InputError(f"{leaves.path}: {name} is {value}; give 1 or more")
+    if whole is not None and each is not None and steps is not None:
+        product = each * steps * num_devices
+        if product != whole:
+            raise InputError(
+                f"{leaves.path}: train_batch_size={whole} is not {each} a device x {steps} steps x "
+                f"{num_devices} devices = {product}; correct it, or give --gpus"
+            )
+    elif whole is None and each is not None:
+        whole = each * (steps or 1) * num_devices
+    elif whole is not None and each is None and steps is not None:
+        each, rest = divmod(whole, steps * num_devices)
+        if rest:
+            raise InputError(
+                f"{leaves.path}: train_batch_size={whole} is not a multiple of {steps} steps x "
+                f"{num_devices} devices; correct it, or give --gpus"
+            )
+    elif steps is not None:
+        leaves.notes.append(f"gradient_accumulation_steps={steps} alone says no batch; not taken")
+    leaves.say("global_batch", whole, names[0])
+    leaves.say("micro_batch", each, names[1])
+
+
+def _stage(leaves: _Leaves, num_devices: int) -> None:
+    key = f"{_ZERO}.stage"
+    is_open = leaves.rest.get(key) == AUTO
+    stage = leaves.take(key, int, 0)
+    if stage not in {0, 1, 2, 3}:
+        raise InputError(f"{leaves.path}: {key} is {stage}; give 0, 1, 2 or 3")
+    away = [
+        leaves.take(f"{_ZERO}.offload_{what}.device", str, "none")
+        for what in ("optimizer", "param")
+    ]
+    for what, device in zip(("optimizer", "param"), away, strict=True):
+        if device not in {"none", "cpu"}:
+            raise UnsupportedError(
+                f"{leaves.path}: offload_{what}.device={device} is not planned by this version, "
+                f"which keeps things on the device or in host memory; use cpu or none"
+            )
+    if away[1] == "cpu":
+        leaves.say("offload", "parameters", f"{_ZERO}.offload_param.device")
+    elif away[0] == "cpu":
+        leaves.say("offload", "optimizer", f"{_ZERO}.offload_optimizer.device")
+    if is_open:
+        return
+    if stage and num_devices == 1:
+        leaves.notes.append(f"{key}={stage} shards nothing on one device: planned as stage 0")
+        stage = 0
+    leaves.say("zero", stage, key)
+    if stage:
+        leaves.say("dp_shard", num_devices, key)
+    for degree in ("tp", "pp"):
+        leaves.say(degree, 1, "(DeepSpeed's JSON has none)")
+
+
+def _types(leaves: _Leaves) -> None:
+    """Take the recipe; none of the three sections is fp32."""
+    names = ("fp16", "bf16", "torch_autocast")
+    is_open = any(leaves.rest.get(f"{name}.enabled") == AUTO for name in names)
+    chosen = [name for name in names if leaves.take(f"{name}.enabled", bool, False)]
+    if len(chosen) > 1:
+        raise InputError(
+            f"{leaves.path}: {' and '.join(chosen)} are both enabled; enable one of them"
+        )
+    if not chosen:
+        if not is_open:
+            leaves.say("precision", "fp32", "(no 16-bit section is enabled)")
+        return
+    key = f"{chosen[0]}.enabled"
+    if chosen == ["torch_autocast"]:
+        dtype = leaves.take("torch_autocast.dtype", str, "bfloat16")
+        recipes = {name: recipe for recipe, name in AUTOCAST.items()}
+        if dtype not in recipes:
+            raise InputError(
+                f"{leaves.path}: torch_autocast.dtype is {dtype}; give bfloat16 or float16"
+            )
+        leaves.say("precision", recipes[dtype], key)
+        return
+    leaves.say("precision", f"{chosen[0]}-master", key)
+    if chosen == ["fp16"]:
+        _loss_scale(leaves)
+
+
+def _loss_scale(leaves: _Leaves) -> None:
+    fixed = leaves.take("fp16.loss_scale", float, 0.0)
+    if fixed:
+        raise UnsupportedError(
+            f"{leaves.path}: fp16.loss_scale={fixed:g} never changes, which this version does not "
+            f"run; use 0, a scale that adapts itself"
+        )
+    power = leaves.take("fp16.initial_scale_power", int, _SCALE_POWER)
+    window = leaves.take("fp16.loss_scale_window", int, _SCALE_WINDOW)
+    leaves.say("initial_scale", 2.0**power, "fp16.initial_scale_power")
+    leaves.say("growth_interval", window, "fp16.loss_scale_window")
+    leaves.say("growth_factor", SCALER.growth_factor, "fp16 (DeepSpeed's own)")
+    leaves.say("backoff_factor", SCALER.backoff_factor, "fp16 (DeepSpeed's own)")
+
+
+def _optimizer(leaves: _Leaves) -> None:
+    if not leaves.has("optimizer"):
+        return
+    name = leaves.take("optimizer.type", str)
+    if name is None:
+        return
+    if name.lower() not in _OPTIMIZERS:
+        raise UnsupportedError(
+            f"{leaves.path}: optimizer.type={name} is none of this version's; use AdamW or SGD, or "
+            f"leave the section out and give --optimizer"
+        )
+    if not leaves.take(f"{_ADAM}.adam_w_mode", bool, True):
+        raise UnsupportedError(
+            f"{leaves.path}: {_ADAM}.adam_w_mode=false is Adam with decay in the gradient, which "
+            f"this version does not run; use AdamW"
+        )
+    optimizer = _OPTIMIZERS[name.lower()]
+    leaves.say("optimizer", optimizer, "optimizer.type")
+    leaves.take(f"{_ADAM}.torch_adam", bool)
+    _rates(leaves, optimizer)
+    if not leaves.has("scheduler"):
+        leaves.say("schedule", "constant", "(there is no scheduler)")
+        leaves.say("warmup_steps", 0, "(there is no scheduler)")
+
+
+def _rates(leaves: _Leaves, optimizer: str) -> None:
+    leaves.say("learning_rate", leaves.take(f"{_ADAM}.lr", float), f"{_ADAM}.lr")
+    leaves.say("weight_decay", leaves.take(f"{_ADAM}.weight_decay", float), f"{_ADAM}.weight_decay")
+    if optimizer == "sgd":
+        leaves.say("beta1", leaves.take(f"{_ADAM}.momentum", float, 0.0), f"{_ADAM}.momentum")
+        return
+    leaves.say("epsilon", leaves.take(f"{_ADAM}.eps", float), f"{_ADAM}.eps")
+    betas = leaves.take(f"{_ADAM}.betas", list)
+    if betas is None:
+        return
+    if len(betas) != 2 or not all(isinstance(beta, int | float) for beta in betas):  # noqa: PLR2004
+        raise FileFormatError(
+            f"{leaves.path}: {_ADAM}.betas is {json.dumps(betas)}; give two numbers"
+        )
+    for flag, beta in zip(("beta1", "beta2"), betas, strict=True):
+        leaves.say(flag, float(beta), f"{_ADAM}.betas")
+
+
+def _scheduler(leaves: _Leaves) -> None:
+    name = leaves.take("scheduler.type", str)
+    if name is None:
+        return
+    schedules = {kind: schedule for schedule, kind in SCHEDULERS.items()}
+    if name not in schedules:
+        raise UnsupportedError(
+            f"{leaves.path}: scheduler.type={name} is none of this version's; use "
+            f"{', '.join(schedules)}, or leave the section out and give --schedule"
+        )
+    leaves.say("schedule", schedules[name], "scheduler.type")
+    params = "scheduler.params"
+    for flag, key in (("warmup_steps", "warmup_num_steps"), ("steps", "total_num_steps")):
+        leaves.say(flag, leaves.take(f"{params}.{key}", int), f"{params}.{key}")
+    if all(taken.flag != "learning_rate" for taken in leaves.taken):
+        peak = leaves.take(f"{params}.warmup_max_lr", float)
+        leaves.say("learning_rate", peak, f"{params}.warmup_max_lr")
+    _other_curves(leaves, params)
+
+
+def _other_curves(leaves: _Leaves, params: str) -> None:
+    """Say where the rates of its steps are others than those of ours."""
+    if leaves.take(f"{params}.warmup_type", str, "log") != "linear":
+        leaves.notes.append("the warm-up is logarithmic in DeepSpeed and planned as a line")
+    floor = leaves.take(f"{params}.cos_min_ratio", float, COSINE_ENDS_AT)
+    if floor != COSINE_ENDS_AT:
+        leaves.notes.append(
+            f"the cosine ends at {floor:g} of the peak in DeepSpeed and is planned to end at "
+            f"{COSINE_ENDS_AT:g}"
+        )
+
+
+def _checkpoints(leaves: _Leaves, num_layers: int) -> None:
+    """Take how many blocks are recomputed; whether in full the file does not say."""
+    key = "activation_checkpointing.number_checkpoints"
+    blocks = leaves.take(key, int)
+    if blocks is None:
+        return
+    if not 1 <= blocks <= num_layers:
+        raise InputError(f"{leaves.path}: {key} is {blocks}; give 1 to {num_layers}, the blocks")
+    part = "" if blocks == num_layers else f":{blocks}"
+    leaves.say("activation_checkpointing", [f"full{part}", f"selective{part}"], key)
+
+
+def without(read: Read, typed: frozenset[str]) -> tuple[list[Taken], list[str]]:
+    """Part what a file says from what the user typed beside it, which wins.
+
+    Args:
+        read: What the file says.
+        typed: Flags that the user gave.
+
+    Returns:
+        What is taken, and sentences on what is not.
+    """
+    gone = {flag: by for by, flags in _DEPENDENT.items() if by in typed for flag in flags}
+    kept, replaced = [], []
+    for each in read.taken:
+        by = each.flag if each.flag in typed else gone.get(each.flag)
+        if by is None:
+            kept.append(each)
+        else:
+            replaced.append(f"--{by.replace('_', '-')} stands in for {each.key}={each.value}")
+    return kept, replaced
