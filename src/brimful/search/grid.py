@@ -97,9 +97,16 @@ class Search(NamedTuple):
     levels: dict[Hashable, list[Form]]
 
 
-def evaluate(search: Search, grid: Grid) -> Table:
-    """Predict peak and step time of every strategy of a grid."""
-    peak, seconds = _peaks(search, grid), _seconds(search, grid)
+def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
+    """Predict peak and step time of every strategy of a grid.
+
+    Args:
+        search: What for.
+        grid: The strategies.
+        seconds: ``seconds_of`` them, where that was asked for already.
+    """
+    peak = _peaks(search, grid)
+    seconds = seconds_of(search, grid) if seconds is None else seconds
     shape = peak.shape
     one = grid.batches[0]
     micro_batch = np.array([family.micro_batch for family in grid.batches])
@@ -127,6 +134,27 @@ def evaluate(search: Search, grid: Grid) -> Table:
         step_s=seconds.reshape(-1),
         fits=peak.reshape(-1) <= allocatable_bytes(search.cluster.device),
     )
+
+
+class Least(NamedTuple):
+    """What the strategies of a grid share, by numbers of shards: none has less.
+
+    Attributes:
+        kept_bytes: Parameters and the optimizer's state; gradients, activations and what comes and
+            goes are beside them at the peak.
+        sent_s: Seconds of a step's collectives that run beside what is computed.
+    """
+
+    kept_bytes: Array
+    sent_s: Array
+
+
+def least_of(search: Search, grid: Grid) -> Least:
+    """Return what every strategy of a grid takes, before any is evaluated: [shards] each."""
+    held = _held(search, grid)
+    times = min(family_micro_batches(search.job, family) for family in grid.batches)
+    sent = times * held.traffic.per_micro_batch + held.traffic.per_step
+    return Least(held.states.loaded + held.states.optimizer_state, sent)
 
 
 def _of_shards(grid: Grid) -> Family:
@@ -236,7 +264,7 @@ def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
     return sizes
 
 
-def _seconds(search: Search, grid: Grid) -> Array:
+def seconds_of(search: Search, grid: Grid) -> Array:
     """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
     held = _held(search, grid)
