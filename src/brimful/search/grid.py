@@ -88,6 +88,9 @@ class Search(NamedTuple):
         attention: How the model attends.
         held: By degree, stage of ZeRO and numbers of shards.
         levels: By what decides the events of a step: levels that may be its peak.
+        kept: What searches on as many devices of other kinds share: what states take, by the keys
+            of ``held``; None: nothing is shared.
+        works: The same of the work of grids.
     """
 
     job: Job
@@ -95,6 +98,8 @@ class Search(NamedTuple):
     attention: Attention
     held: dict[Hashable, Held]
     levels: dict[Hashable, list[Form]]
+    kept: "dict[Hashable, Held] | None" = None
+    works: dict[Hashable, Array] | None = None
 
 
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
@@ -169,8 +174,17 @@ def _held(search: Search, grid: Grid) -> Held:
     whole = holds_whole(search.job, family)
     key = (family.tp, family.zero, family.accumulate, shards, whole)
     if key not in search.held:
-        search.held[key] = _make_held(search, family)
+        search.held[key] = _shared_held(search, family, key)
     return search.held[key]
+
+
+def _shared_held(search: Search, family: Family, key: Hashable) -> Held:
+    """Return what another kind of device holds too; what is sent hangs on its links."""
+    if search.kept is None:
+        return _make_held(search, family)
+    if key not in search.kept:
+        search.kept[key] = _make_held(search, family)
+    return search.kept[key]._replace(traffic=traffic_of(search.job, family, search.cluster))
 
 
 def _make_held(search: Search, family: Family) -> Held:
@@ -270,7 +284,7 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     held = _held(search, grid)
     moved: Array = update_bytes(held.states)
     dims = _dimensions(job, grid.batches)
-    amounts = grid_work(job, _profile(search, grid), grid.batches, dims, grid.num_blocks)
+    amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
     copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])
     work = StepWork(matrix, attended, bytes_moved + moved + copied[:, None, None], ops)
@@ -288,6 +302,20 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     )
     total: Array = overlapped_seconds(device_s + waited, exchanged)
     return total
+
+
+def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
+    """Return the work of a step: [amounts, batches, counts of blocks]."""
+    profile = _profile(search, grid)
+    if search.works is None:
+        return grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
+    one = grid.batches[0]
+    batches = tuple((each.micro_batch, each.loss_chunks) for each in grid.batches)
+    key = (profile.key, one.tp, one.num_data_parallel, tuple(grid.num_blocks), batches)
+    if key not in search.works:
+        made = grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
+        search.works[key] = made
+    return search.works[key]
 
 
 def _sent(job: Job, grid: Grid) -> Sent:

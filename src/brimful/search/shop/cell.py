@@ -45,16 +45,12 @@ def fastest(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float
     Returns:
         What ``solve`` would choose; None where it does not fit or is not faster than the bar.
     """
-    number = search.cluster.num_devices
-    bounds = sorted(
-        ((least_of_grid(least, grid, number), i, grid) for i, grid in enumerate(space)),
-        key=lambda bound: bound[:2],
-    )
+    bounds = [(_bound(search, grid, least), i, grid) for i, grid in enumerate(space)]
     best_s, tables = bar_s, []
-    for least_s, _, grid in bounds:
+    for least_s, _, grid in sorted(bounds, key=lambda bound: bound[:2]):
         if not least_s < _tied(best_s):
             break
-        table = _below(search, grid, least_s, _tied(best_s))
+        table = _below(search, grid, _tied(best_s))
         if table is not None:
             tables.append(table)
             best_s = min(best_s, float(np.min(table.step_s)))
@@ -62,20 +58,24 @@ def fastest(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float
     return found if found is not None and found.step_s < bar_s else None
 
 
+def _bound(search: Search, grid: Grid, least: Least) -> float:
+    """Return what no strategy of a grid that may fit is faster than; infinity: none may."""
+    each = least_of(search, grid)
+    compute_s = least_of_grid(least, grid, search.cluster.num_devices)
+    whole = overlapped_seconds(np.asarray(compute_s), each.sent_s)
+    fits = (each.kept_bytes <= allocatable_bytes(search.cluster.device)) & ~np.isnan(whole)
+    return float(np.min(whole[fits], initial=np.inf))
+
+
 def _tied(step_s: float) -> float:
     """Return the time within which the smaller peak may win: two steps of ``TIE``."""
     return step_s * (1 + TIE) ** 2
 
 
-def _below(search: Search, grid: Grid, least_s: float, bar_s: float) -> Table | None:
-    """Evaluate a grid as far as something of it may fit and be faster than a bar."""
-    least = least_of(search, grid)
-    fits = least.kept_bytes <= allocatable_bytes(search.cluster.device)
-    bound = overlapped_seconds(np.asarray(least_s), least.sent_s)
-    if not np.any(fits & (bound < bar_s)):
-        return None
+def _below(search: Search, grid: Grid, bar_s: float) -> Table | None:
+    """Evaluate a grid as far as something of it may be faster than a bar."""
     seconds = seconds_of(search, grid)
-    if not np.any(seconds[..., fits] < bar_s):
+    if not np.any(seconds < bar_s):
         return None
     table = _fitting(evaluate(search, grid, seconds))
     return table if len(table.step_s) else None

@@ -32,6 +32,11 @@ from brimful.units import format_bytes
 PER_NODE = 8
 """GPUs of a node, where there are more: so are the machines of every seller in the table."""
 _HOUR_S = 3600.0
+UNSEEN = (
+    "beaten even at best, by",
+    "what lies between its nodes is unknown; say it with --network",
+)
+"""Why cells are not searched."""
 OnCell = Callable[[str, float], None]
 
 
@@ -45,6 +50,7 @@ class Request(NamedTuple):
         prices: Of an hour.
         max_gpus: No more than these.
         network: Between nodes; empty: that of the maker's own systems.
+        usd_per_kwh: Electricity of what is owned; None: unknown.
         owned: What the user owns.
         every: Whether cells are searched that something else beats.
     """
@@ -55,6 +61,7 @@ class Request(NamedTuple):
     prices: Prices
     max_gpus: int
     network: str = ""
+    usd_per_kwh: float | None = None
     owned: tuple[Cluster, ...] = ()
     every: bool = False
 
@@ -97,7 +104,7 @@ def market(request: Request, on_cell: OnCell | None = None) -> Market:
     Raises:
         UnsupportedError: No formula covers the job on any of the kinds.
     """
-    shelf = _Shelf(request, {}, [])
+    shelf = _Shelf(request, {}, [], {})
     alone = [_alone(shelf, kind) for kind in request.kinds]
     kinds = [kind for kind, told in alone if kind is not None and not told.why_not]
     if not kinds and not request.owned:
@@ -110,7 +117,7 @@ def market(request: Request, on_cell: OnCell | None = None) -> Market:
         if on_cell is not None:
             on_cell(spelled(cell.cluster), i / len(cells))
         found, why = _try(shelf, cell, [] if request.every else frontier(options))
-        planned += not why.startswith("at best")
+        planned += not why.startswith(UNSEEN)
         if found is None:
             dropped.append(Dropped(gpus=spelled(cell.cluster), why=why))
         else:
@@ -147,13 +154,15 @@ class _Shelf(NamedTuple):
     """What cells share: levels of memory by number of devices, and the work of every program."""
 
     request: Request
-    levels: dict[int, Any]
+    shared: dict[int, tuple[Any, Any, Any]]
     works: list[Work]
+    found: dict[str, Found | None]
 
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
-        levels = self.levels.setdefault(cluster.num_devices, {})
-        return Search(self.request.job, cluster, self.request.attention, held={}, levels=levels)
+        levels, kept, works = self.shared.setdefault(cluster.num_devices, ({}, {}, {}))
+        job, attention = self.request.job, self.request.attention
+        return Search(job, cluster, attention, held={}, levels=levels, kept=kept, works=works)
 
     def space(self, cluster: Cluster) -> Iterator[Grid]:
         """Yield every strategy of a cluster."""
@@ -202,8 +211,7 @@ def _alone(shelf: _Shelf, name: str) -> tuple[_Kind | None, Alone]:
 
 
 def _unknown_speed(job: Job, name: str) -> str:
-    other = "; --precision fp16-mixed has one on GPUs before Ampere"
-    return f"its rate in {job.precision} is unknown{other if 'bf16' in job.precision else ''}"
+    return f"{name} has no known rate in {job.precision}"
 
 
 def _cells(request: Request, kinds: Sequence[_Kind]) -> Iterator[_Cell]:
@@ -251,13 +259,14 @@ def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | N
     request, cluster, least = shelf.request, cell.cluster, cell.kind.least
     bar_s, beats = bar_of(request, cluster, cell.kind.usd_per_gpu_hour, found)
     if cell.kind.least_s / cluster.num_devices >= bar_s:
-        return None, f"at best beaten by {beats.gpus if beats else 'nothing'}"
+        return None, f"{UNSEEN[0]} {beats.gpus if beats else 'nothing'}"
     if cluster.num_nodes > 1 and not cluster.network:
-        return None, "what lies between its nodes is unknown: say it with --network"
+        return None, UNSEEN[1]
     try:
         best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
     except (InputError, UnsupportedError) as error:
         return None, str(error)
+    shelf.found[spelled(cluster)] = best
     if best is None:
         return None, "does not fit" + (f", or is beaten by {beats.gpus}" if beats else "")
     return best, ""
@@ -266,8 +275,9 @@ def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | N
 def _owned(shelf: _Shelf) -> Iterator[Option]:
     for cluster in shelf.request.owned:
         try:
-            least = shelf.least(cluster)
-            best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=math.inf)
+            best = shelf.found.get(spelled(cluster)) or fastest(
+                shelf.search(cluster), shelf.space(cluster), shelf.least(cluster), bar_s=math.inf
+            )
         except (InputError, UnsupportedError):
             best = None
         if best is not None:
@@ -283,6 +293,9 @@ def option_of(
     usd = None if price is None else price * number * whole_s / _HOUR_S
     band = assumptions_for(cluster.device).time_band
     hours = number * whole_s / _HOUR_S
+    kwh = energy_kwh(cluster.name, hours, overhead=1.0 if owned else PUE)
+    if owned and kwh is not None and request.usd_per_kwh is not None:
+        usd = kwh * request.usd_per_kwh
     return Option(
         gpus=spelled(cluster),
         kind=cluster.name,
@@ -297,7 +310,7 @@ def option_of(
         usd_per_gpu_hour=price,
         predicted_usd=usd,
         predicted_usd_band=None if usd is None else _around(usd, band),
-        predicted_energy_kwh=energy_kwh(cluster.name, hours, overhead=1.0 if owned else PUE),
+        predicted_energy_kwh=kwh,
     )
 
 
