@@ -67,6 +67,56 @@ def parse_count(text: str) -> int:
     return _parse(text, _COUNT_UNITS, "a count", "300k or 1B")
 
 
+_DURATION_UNITS = {"min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0, "w": 604800.0}
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration such as ``48h`` or ``3d``.
+
+    Args:
+        text: A number with a unit (min, h, d, w).
+
+    Returns:
+        Seconds.
+
+    Raises:
+        InputError: The text is no duration, or none is left.
+    """
+    return _positive(text, _DURATION_UNITS, "a duration", "48h or 3d")
+
+
+def parse_money(text: str) -> float:
+    """Read an amount such as ``500usd``, ``$500`` or ``500``, in US dollars.
+
+    Raises:
+        InputError: The text is no amount of dollars, or is 0.
+    """
+    return _positive(text.strip().removeprefix("$"), {"": 1.0, "usd": 1.0}, "a price", "500usd")
+
+
+def parse_electricity(text: str) -> float:
+    """Read a price of electricity such as ``0.30usd/kWh``, in US dollars per kWh.
+
+    Raises:
+        InputError: The text is no such price, or is 0.
+    """
+    amount = re.sub(r"/\s*kwh\s*$", "", text, flags=re.IGNORECASE)
+    try:
+        return parse_money(amount)
+    except InputError as error:
+        raise InputError(f"{text!r} is no price of electricity; write 0.30usd/kWh") from error
+
+
+def _positive(text: str, units: dict[str, float], what: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise InputError(f"{text!r} is not {what}; write it like {example}")
+    value = float(match[1]) * units[match[2].lower()]
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is {value:g}, which leaves nothing; write it like {example}")
+    return value
+
+
 def format_bytes(num_bytes: float) -> str:
     """Print bytes with the binary unit that leaves one to four digits before the point."""
     sign, size = ("-" if num_bytes < 0 else ""), abs(num_bytes)

@@ -27,6 +27,10 @@ WEIGHT_DECAY = 0.1
 CLIP = 1.0
 SEED = 0
 OBJECTIVE = "time"
+MAX_GPUS = 1024
+SHOP_GLOBAL_BATCH = 256
+"""Where nobody says how many samples a step sees, and the devices that share them are what is asked
+for: enough for hundreds of them."""
 LONGEST_SEQ_LEN = 4096
 """Without --seq-len: this, or the model's positions where they are fewer."""
 BETAS = (0.9, 0.95)

@@ -362,6 +362,13 @@ def _block_counts(text: str) -> tuple[int, ...]:
     return tuple(parse(part) for part in text.split(","))
 
 
+def add_attention(add: Callable[..., Any]) -> None:
+    """Add ``--attention``."""
+    _add_choice(
+        add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other"
+    )
+
+
 def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     """Add the flags that change memory and speed only.
 
@@ -389,9 +396,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     )
     chunks = default(defaults.LOSS_CHUNKS)
     _add_whole(add, "--loss-chunks", f"pieces of logits and loss; {chunks}", many=searched)
-    _add_choice(
-        add, "--attention", get_args(Attention), "sdpa, or eager where a model has no other"
-    )
+    add_attention(add)
     stage = "searched for without it" if searched else "default 3 on several devices"
     add(
         "--zero",

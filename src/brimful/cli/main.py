@@ -17,6 +17,7 @@ VERBS = {
     "demo": "the main job, end to end, on this machine",
     "estimate": "predict peak memory and step time of one strategy",
     "plan": "find the fastest strategy that fits, and say why",
+    "shop": "which GPU and how many, under a deadline or a budget; own or rent",
     "simulate": "run a plan's own code on a pretend GPU and read its memory",
     "pretend": "run any script on a pretend GPU and read its memory",
     "train": "run a plan for real, measured",
@@ -43,7 +44,7 @@ EXTRAS = {
 """What is installed by ``pip install 'brimful[EXTRA]'``, by the names that are imported."""
 
 
-JOB_VERBS = ("estimate", "plan", "simulate", "train", "precision")
+JOB_VERBS = ("estimate", "plan", "shop", "simulate", "train", "precision")
 """Verbs that take a job file where a model may stand."""
 
 

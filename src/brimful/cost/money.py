@@ -35,16 +35,26 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: str
 
 
+class Purchase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a GPU cost to buy, when, and where."""
+
+    usd: float
+    date: str
+    source: str
+
+
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of prices.
 
     Attributes:
         date: Of its newest row.
-        gpus: GPU to price.
+        gpus: GPU to the price of an hour.
+        bought: GPU to the price of one; few have one that can be cited.
     """
 
     date: str
     gpus: dict[str, Price]
+    bought: dict[str, Purchase] = {}
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,7 +93,8 @@ def read_prices(path: Path) -> Prices:
     """Read the user's prices over those that ship.
 
     Args:
-        path: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour.
+        path: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour, or to
+            ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both.
 
     Raises:
         FileFormatError: It cannot be read, or holds something that is no price.
@@ -91,24 +102,49 @@ def read_prices(path: Path) -> Prices:
     given = load_yaml(path)
     if not isinstance(given, dict) or not given:
         raise FileFormatError(f"{path} holds no prices; write lines such as h100-80gb: 2.50")
-    own = {str(name): _own_price(path, str(name), value) for name, value in given.items()}
+    rents, buys = {}, {}
+    for name, value in given.items():
+        _check_known(path, str(name))
+        rent, buy = _rent_and_buy(path, str(name), value)
+        if rent is not None:
+            _check_price(path, str(name), rent, "dollars per GPU-hour", "2.50")
+            rents[str(name)] = Price(usd_per_gpu_hour=float(rent), date="", source=str(path))
+        if buy is not None:
+            _check_price(path, str(name), buy, "dollars to buy one", "{buy: 1600}")
+            buys[str(name)] = Purchase(usd=float(buy), date="", source=str(path))
     shipped = shipped_prices()
-    return Prices(date=shipped.date, gpus={**shipped.gpus, **own})
+    return Prices(
+        date=shipped.date, gpus={**shipped.gpus, **rents}, bought={**shipped.bought, **buys}
+    )
 
 
-def _own_price(path: Path, name: str, value: Any) -> Price:
-    known = name in datasheets() or name == "local"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not known:
+def _rent_and_buy(path: Path, name: str, value: Any) -> tuple[Any, Any]:
+    """Return what an hour costs and what buying does; a plain number is an hour."""
+    if not isinstance(value, dict):
+        return value, None
+    if not value or not set(value) <= {"rent", "buy"}:
+        told = ", ".join(map(str, value)) or "nothing"
+        raise FileFormatError(
+            f"{path}: {name} has {told} and takes rent, buy or both; write "
+            f"{name}: {{rent: 2.50, buy: 30000}}"
+        )
+    return value.get("rent"), value.get("buy")
+
+
+def _check_known(path: Path, name: str) -> None:
+    if name not in datasheets() and name != "local":
         raise FileFormatError(
             f"{path}: {name!r} is no GPU that brimful gpus lists; use one of its names"
         )
+
+
+def _check_price(path: Path, name: str, value: Any, what: str, example: str) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < float("inf"):
         raise FileFormatError(
-            f"{path}: {name} costs {value!r} and a price is a number of dollars per GPU-hour, 0 or "
-            f"more; write {name}: 2.50"
+            f"{path}: {name} costs {value!r} and a price is a number of {what}, 0 or more; write "
+            f"{name}: {example}"
         )
-    return Price(usd_per_gpu_hour=float(value), date="", source=str(path))
 
 
 def cost_of(job: Job, cluster: Cluster, step_s: float | None, prices: Prices) -> Cost:
@@ -145,10 +181,25 @@ def _tdp_w(cluster: Cluster) -> int | None:
 
 
 def _energy_kwh(cluster: Cluster, gpu_hours: float | None) -> float | None:
-    tdp_w = _tdp_w(cluster)
-    if tdp_w is None or gpu_hours is None:
+    return None if gpu_hours is None else energy_kwh(cluster.device.name, gpu_hours, overhead=PUE)
+
+
+def energy_kwh(gpu: str, gpu_hours: float, *, overhead: float = 1.0) -> float | None:
+    """Return what GPUs draw while they train: hours x power limit x ``DRAW_SHARE`` x overhead.
+
+    Args:
+        gpu: Its name; hosts are not counted.
+        gpu_hours: Of all of them together.
+        overhead: What the building takes over what its machines take: ``PUE`` in a data centre,
+            1 at home.
+
+    Returns:
+        kWh; None where its power limit is unknown.
+    """
+    sheet = datasheets().get(gpu)
+    if sheet is None or sheet.tdp_w is None:
         return None
-    return gpu_hours * _HOUR_S * tdp_w * DRAW_SHARE * PUE / _JOULES_PER_KWH
+    return gpu_hours * _HOUR_S * sheet.tdp_w * DRAW_SHARE * overhead / _JOULES_PER_KWH
 
 
 def _price_words(cluster: Cluster, price: Price | None) -> str:

@@ -88,6 +88,9 @@ class Search(NamedTuple):
         attention: How the model attends.
         held: By degree, stage of ZeRO and numbers of shards.
         levels: By what decides the events of a step: levels that may be its peak.
+        kept: What searches on as many devices of other kinds share: what states take, by the keys
+            of ``held``; None: nothing is shared.
+        works: The same of the work of grids.
     """
 
     job: Job
@@ -95,11 +98,20 @@ class Search(NamedTuple):
     attention: Attention
     held: dict[Hashable, Held]
     levels: dict[Hashable, list[Form]]
+    kept: "dict[Hashable, Held] | None" = None
+    works: dict[Hashable, Array] | None = None
 
 
-def evaluate(search: Search, grid: Grid) -> Table:
-    """Predict peak and step time of every strategy of a grid."""
-    peak, seconds = _peaks(search, grid), _seconds(search, grid)
+def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
+    """Predict peak and step time of every strategy of a grid.
+
+    Args:
+        search: What for.
+        grid: The strategies.
+        seconds: ``seconds_of`` them, where that was asked for already.
+    """
+    peak = _peaks(search, grid)
+    seconds = seconds_of(search, grid) if seconds is None else seconds
     shape = peak.shape
     one = grid.batches[0]
     micro_batch = np.array([family.micro_batch for family in grid.batches])
@@ -129,6 +141,27 @@ def evaluate(search: Search, grid: Grid) -> Table:
     )
 
 
+class Least(NamedTuple):
+    """What the strategies of a grid share, by numbers of shards: none has less.
+
+    Attributes:
+        kept_bytes: Parameters and the optimizer's state; gradients, activations and what comes and
+            goes are beside them at the peak.
+        sent_s: Seconds of a step's collectives that run beside what is computed.
+    """
+
+    kept_bytes: Array
+    sent_s: Array
+
+
+def least_of(search: Search, grid: Grid) -> Least:
+    """Return what every strategy of a grid takes, before any is evaluated: [shards] each."""
+    held = _held(search, grid)
+    times = min(family_micro_batches(search.job, family) for family in grid.batches)
+    sent = times * held.traffic.per_micro_batch + held.traffic.per_step
+    return Least(held.states.loaded + held.states.optimizer_state, sent)
+
+
 def _of_shards(grid: Grid) -> Family:
     """Return a family of one strategy per number of shards."""
     none = np.zeros(len(grid.num_shards))
@@ -141,8 +174,17 @@ def _held(search: Search, grid: Grid) -> Held:
     whole = holds_whole(search.job, family)
     key = (family.tp, family.zero, family.accumulate, shards, whole)
     if key not in search.held:
-        search.held[key] = _make_held(search, family)
+        search.held[key] = _shared_held(search, family, key)
     return search.held[key]
+
+
+def _shared_held(search: Search, family: Family, key: Hashable) -> Held:
+    """Return what another kind of device holds too; what is sent hangs on its links."""
+    if search.kept is None:
+        return _make_held(search, family)
+    if key not in search.kept:
+        search.kept[key] = _make_held(search, family)
+    return search.kept[key]._replace(traffic=traffic_of(search.job, family, search.cluster))
 
 
 def _make_held(search: Search, family: Family) -> Held:
@@ -236,13 +278,13 @@ def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
     return sizes
 
 
-def _seconds(search: Search, grid: Grid) -> Array:
+def seconds_of(search: Search, grid: Grid) -> Array:
     """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
     held = _held(search, grid)
     moved: Array = update_bytes(held.states)
     dims = _dimensions(job, grid.batches)
-    amounts = grid_work(job, _profile(search, grid), grid.batches, dims, grid.num_blocks)
+    amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
     copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])
     work = StepWork(matrix, attended, bytes_moved + moved + copied[:, None, None], ops)
@@ -260,6 +302,20 @@ def _seconds(search: Search, grid: Grid) -> Array:
     )
     total: Array = overlapped_seconds(device_s + waited, exchanged)
     return total
+
+
+def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
+    """Return the work of a step: [amounts, batches, counts of blocks]."""
+    profile = _profile(search, grid)
+    if search.works is None:
+        return grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
+    one = grid.batches[0]
+    batches = tuple((each.micro_batch, each.loss_chunks) for each in grid.batches)
+    key = (profile.key, one.tp, one.num_data_parallel, tuple(grid.num_blocks), batches)
+    if key not in search.works:
+        made = grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
+        search.works[key] = made
+    return search.works[key]
 
 
 def _sent(job: Job, grid: Grid) -> Sent:

@@ -1,0 +1,233 @@
+"""``brimful shop``: which GPU and how many, under a deadline or a budget; own or rent."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli import defaults, flags
+from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
+from brimful.errors import InputError, unknown_name
+from brimful.units import parse_duration, parse_electricity, parse_money
+
+if TYPE_CHECKING:
+    from brimful.cost.money import Prices
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
+    from brimful.report.shop import Shopped
+    from brimful.search.shop.market import OnCell, Request
+    from brimful.search.shop.values import Market
+
+HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
+OUTPUT_SUFFIXES = (".html", ".svg")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a name (brimful models), folder or config.json")
+    flags.add_job(parser)
+    flags.add_attention(add)
+    _add_limits(parser.add_argument_group("what is asked").add_argument)
+    _add_goods(parser.add_argument_group("what is compared").add_argument)
+    _add_owning(parser.add_argument_group("own or rent").add_argument)
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=flags.path("-o", suffixes=OUTPUT_SUFFIXES),
+        help="write the plot here, with everything else (.html) or alone (.svg)",
+    )
+    flags.add_json(parser)
+
+
+def _add_limits(add: Callable[..., Any]) -> None:
+    add("--deadline", metavar="TIME", type=parse_duration, help="by when, e.g. 48h or 3d")
+    add("--money-budget", metavar="USD", type=parse_money, help="for how much, e.g. 500usd")
+
+
+def _add_goods(add: Callable[..., Any]) -> None:
+    add(
+        "--kinds",
+        metavar="A,B",
+        help="these GPUs only (brimful gpus); default: all that have a price",
+    )
+    add(
+        "--max-gpus",
+        metavar="N",
+        type=flags.whole("--max-gpus"),
+        default=defaults.MAX_GPUS,
+        help=f"no more than these; default {defaults.MAX_GPUS}",
+    )
+    add(
+        "--prices",
+        metavar="FILE",
+        type=flags.path("--prices"),
+        help="YAML or JSON of your own prices: GPU: USD per GPU-hour, or {rent: USD, buy: USD}",
+    )
+    add(
+        "--network",
+        metavar="NAME",
+        type=flags.choice("network", flags.network_names()),
+        help="between nodes of 8; default: of the maker's own systems, unknown of others",
+    )
+    add(
+        "--every",
+        action="store_true",
+        help="plan what cannot win too, for the plot: minutes instead of seconds",
+    )
+
+
+def _add_owning(add: Callable[..., Any]) -> None:
+    add("--own", metavar="A,B", help="GPUs that you have, or would buy: rtx-4090,2xrtx-3090")
+    add("--electricity", metavar="PRICE", type=parse_electricity, help="e.g. 0.30usd/kWh")
+    add("--buy", metavar="USD", type=parse_money, help="what one of --own costs, e.g. 1600usd")
+    add("--years", metavar="N", type=_positive("--years"), help="that a bought GPU serves")
+    add(
+        "--hours-per-month",
+        metavar="N",
+        type=_positive("--hours-per-month"),
+        help="that it is used, to spread its price over",
+    )
+
+
+def _positive(what: str) -> Callable[[str], float]:
+    read = flags.number(what)
+
+    def parse(text: str) -> float:
+        value = read(text)
+        if not 0 < value < float("inf"):
+            raise InputError(f"{what} {text} is not over 0; give more")
+        return value
+
+    return parse
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print."""
+    if flags.is_plan(args.model):
+        raise InputError(f"{args.model} already is a plan; give a model to shop for")
+    shopped = shop(args)
+    if args.output is not None:
+        _write(shopped, args.output)
+    if args.json:
+        show_json(shop_json(shopped))
+    else:
+        from brimful.report.shop import shop_tables
+
+        show(*shop_tables(shopped))
+        if args.output is not None:
+            print(f"written to {args.output}")
+    return FITS if shopped.choice is not None and shopped.choice.meets else DOES_NOT_FIT
+
+
+def shop(args: argparse.Namespace) -> "Shopped":
+    """Resolve the flags, compare, choose."""
+    from brimful.cost.money import read_prices, shipped_prices
+    from brimful.hardware.gpus import gpus
+    from brimful.report.shop import Shopped
+    from brimful.search.shop.choose import choose
+    from brimful.search.shop.values import Limits
+
+    job = _job(args)
+    prices = shipped_prices() if args.prices is None else read_prices(args.prices)
+    kinds = _kinds(args.kinds, prices)
+    limits = Limits(args.deadline, args.money_budget)
+    found = _market(args, job, kinds, prices)
+    choice = choose(found, limits)
+    unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
+    owned = _ownerships(args, found, prices)
+    return Shopped(job, found, limits, choice, owned, prices, unpriced)
+
+
+def _job(args: argparse.Namespace) -> "Job":
+    """Return the job; how many GPUs share its batch is not known yet."""
+    args.gpus = args.micro_batch = None
+    if args.tokens is None and args.steps is None:
+        raise InputError("how long the run is decides what it costs; give --tokens or --steps")
+    if args.global_batch is None:
+        args.global_batch = defaults.SHOP_GLOBAL_BATCH
+    return flags.job_from(args)
+
+
+def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
+    from brimful.hardware.gpus import gpus
+
+    if text is None:
+        return tuple(name for name in gpus() if name in prices.gpus)
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    for name in names:
+        if name not in gpus():
+            raise unknown_name("GPU", name, list(gpus()), more="(brimful gpus lists them)")
+    if not names:
+        raise InputError(f"--kinds {text!r} names no GPU; write --kinds rtx-4090,h100-80gb")
+    return names
+
+
+def _market(
+    args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices"
+) -> "Market":
+    from brimful.cli.progress import Progress
+    from brimful.search.shop.market import Request, market
+
+    request: Request = Request(
+        job=job,
+        attention=flags.attention_from(args, job),
+        kinds=kinds,
+        prices=prices,
+        max_gpus=args.max_gpus,
+        network=args.network or "",
+        usd_per_kwh=args.electricity,
+        owned=_owned(args),
+        every=args.every,
+    )
+    with Progress("comparing GPUs", quiet=args.json) as progress:
+        on_cell: OnCell = progress.update
+        return market(request, on_cell)
+
+
+def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
+    from brimful.hardware.gpus import load_cluster
+
+    if args.own is None:
+        if args.buy is not None:
+            raise InputError(f"--buy {args.buy:g} is what one of --own costs; give --own too")
+        return ()
+    names = [part for part in args.own.split(",") if part.strip()]
+    network = args.network or ""
+    return tuple(
+        load_cluster(name, memory_limit_bytes=None, network_name=network) for name in names
+    )
+
+
+def _ownerships(args: argparse.Namespace, found: "Market", prices: "Prices") -> Any:
+    from brimful.search.shop.own import Terms, ownership
+
+    terms = Terms(args.electricity, args.buy, args.years, args.hours_per_month)
+    return tuple(ownership(each, prices, terms) for each in found.owned)
+
+
+def shop_json(shopped: "Shopped") -> dict[str, Any]:
+    """Return a market as one JSON object."""
+    from brimful.search.shop.advice import advice
+    from brimful.search.shop.values import SHOP_SCHEMA
+
+    return {
+        "schema": SHOP_SCHEMA,
+        "job": shopped.job,
+        "limits": shopped.limits._asdict(),
+        "choice": shopped.choice,
+        "market": shopped.found,
+        "owned": shopped.owned,
+        "advice": advice(shopped.found),
+        "unpriced": shopped.unpriced,
+    }
+
+
+def _write(shopped: "Shopped", output: Path) -> None:
+    from brimful.files import write_text
+    from brimful.report.shop_page import shop_page
+    from brimful.report.shop_plot import shop_plot
+
+    make = shop_plot if output.suffix == ".svg" else shop_page
+    write_text(output, make(shopped))

@@ -1,0 +1,103 @@
+"""One cell of a market, a kind of GPU and a number of them: the fastest plan that fits.
+
+Says what ``solve`` says of the same devices, and looks at as little of the space as that takes.
+A grid is left out where even its leanest strategy holds more than there is, or where the least
+time that it could take is over what is needed. Both are bounds from below, none is a guess.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.cost.comm import overlapped_seconds
+from brimful.cost.estimate import allocatable_bytes
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.search.grid import Grid, Search, evaluate, least_of, seconds_of
+from brimful.search.shop.bound import Least, least_of_grid
+from brimful.search.table import TIE, Table, joined, rank, strategy_at
+from brimful.strategy import Attention, Strategy, default_reference
+
+class Found(NamedTuple):
+    """The fastest that fits.
+
+    Attributes:
+        strategy: How.
+        peak_bytes: Its peak.
+        step_s: Seconds of its step.
+    """
+
+    strategy: Strategy
+    peak_bytes: int
+    step_s: float
+
+
+def fastest(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float) -> Found | None:
+    """Find the fastest strategy that fits and is faster than ``bar_s``.
+
+    Args:
+        search: What for, and what grids of other kinds of GPU share with it.
+        space: Every strategy.
+        least: Seconds of one device of the kind, at least (``bound.py``).
+        bar_s: Seconds of a step; infinity: the fastest, whatever it takes.
+
+    Returns:
+        What ``solve`` would choose; None where it does not fit or is not faster than the bar.
+    """
+    bounds = [(_bound(search, grid, least), i, grid) for i, grid in enumerate(space)]
+    best_s, tables = bar_s, []
+    for least_s, _, grid in sorted(bounds, key=lambda bound: bound[:2]):
+        if not least_s < _tied(best_s):
+            break
+        table = _below(search, grid, _tied(best_s))
+        if table is not None:
+            tables.append(table)
+            best_s = min(best_s, float(np.min(table.step_s)))
+    found = best_of(search.job, joined(tables), search.attention) if tables else None
+    return found if found is not None and found.step_s < bar_s else None
+
+
+def _bound(search: Search, grid: Grid, least: Least) -> float:
+    """Return what no strategy of a grid that may fit is faster than; infinity: none may."""
+    each = least_of(search, grid)
+    compute_s = least_of_grid(least, grid, search.cluster.num_devices)
+    whole = overlapped_seconds(np.asarray(compute_s), each.sent_s)
+    fits = (each.kept_bytes <= allocatable_bytes(search.cluster.device)) & ~np.isnan(whole)
+    return float(np.min(whole[fits], initial=np.inf))
+
+
+def _tied(step_s: float) -> float:
+    """Return the time within which the smaller peak may win: two steps of ``TIE``."""
+    return step_s * (1 + TIE) ** 2
+
+
+def _below(search: Search, grid: Grid, bar_s: float) -> Table | None:
+    """Evaluate a grid as far as something of it may be faster than a bar."""
+    seconds = seconds_of(search, grid)
+    if not np.any(seconds < bar_s):
+        return None
+    table = _fitting(evaluate(search, grid, seconds))
+    return table if len(table.step_s) else None
+
+
+def _fitting(table: Table) -> Table:
+    keep = table.fits & ~np.isnan(table.step_s)
+    return Table(*(column[keep] for column in table))
+
+
+def least_peak(search: Search, space: Iterable[Grid]) -> int:
+    """Return the smallest peak of any strategy, in bytes; 0 where there is none."""
+    peaks = [float(np.min(evaluate(search, grid).peak_bytes)) for grid in space]
+    return int(min(peaks, default=0.0))
+
+
+def best_of(job: Job, table: Table, attention: Attention) -> Found | None:
+    """Return the first of a table as ``solve`` ranks it, where it fits and its time is known."""
+    if not len(table.step_s):
+        return None
+    row = int(rank(table, objective="time")[0])
+    if not table.fits[row] or np.isnan(table.step_s[row]):
+        return None
+    strategy = strategy_at(job, table, row, attention, default_reference(job))
+    return Found(strategy, int(table.peak_bytes[row]), float(table.step_s[row]))
