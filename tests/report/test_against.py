@@ -74,3 +74,5 @@ def test_the_command_writes_and_prints(two, capsys):
 def test_a_folder_that_is_no_run_is_one_sentence(full_run, tmp_path, capsys):
     assert main(["report", str(full_run), "--against", str(tmp_path / "nothing")]) == 2
     assert "no run folder" in capsys.readouterr().err
+    assert main(["report", str(full_run), "--against", str(full_run)]) == 2
+    assert "against itself" in capsys.readouterr().err

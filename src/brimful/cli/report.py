@@ -4,6 +4,7 @@ import argparse
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
+from brimful.errors import InputError
 
 HELP = "write RUN_DIR/report.html and print the verdict"
 
@@ -56,6 +57,8 @@ def _against(args: argparse.Namespace) -> int:
     from brimful.report.run_folder import read_run_folder
     from brimful.report.tables import filled_table
 
+    if args.run_dir.resolve() == args.against.resolve():
+        raise InputError(f"{args.run_dir} cannot be held against itself; give another run's folder")
     folder, other = read_run_folder(args.run_dir), read_run_folder(args.against)
     names = names_of(folder, other)
     path = args.run_dir / f"against-{args.against.resolve().name}.html"
