@@ -12,6 +12,7 @@ from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from dpo_rows import DpoRow
+from exporters_rows import ExporterRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from ladder_rows import LadderRow
 from offload_rows import OffloadRow
@@ -57,6 +58,7 @@ Part = Literal[
     "offload",
     "dpo",
     "ladder",
+    "exporters",
 ]
 
 
@@ -352,6 +354,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "offload": OffloadRow,
     "dpo": DpoRow,
     "ladder": LadderRow,
+    "exporters": ExporterRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -45,6 +45,7 @@ _MODULES: dict[Part, str] = {
     "offload": "offload_part",
     "dpo": "dpo_part",
     "ladder": "ladder_part",
+    "exporters": "exporters_part",
 }
 BARS_MISSED = 1
 

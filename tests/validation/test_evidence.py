@@ -66,6 +66,7 @@ LEAST_ROWS = {
     "offload": 30,
     "dpo": 20,
     "ladder": 26,
+    "exporters": 79,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
