@@ -12,6 +12,7 @@ from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from dpo_rows import DpoRow
+from exporters_rows import ExporterRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from ladder_rows import LadderRow
 from offload_rows import OffloadRow
@@ -60,6 +61,7 @@ Part = Literal[
     "ladder",
     "watched",
     "packages",
+    "exporters",
 ]
 
 
@@ -357,6 +359,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "ladder": LadderRow,
     "watched": WatchedRow,
     "packages": PackageRow,
+    "exporters": ExporterRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -47,6 +47,7 @@ _MODULES: dict[Part, str] = {
     "ladder": "ladder_part",
     "watched": "watched_part",
     "packages": "packages_part",
+    "exporters": "exporters_part",
 }
 BARS_MISSED = 1
 

@@ -114,7 +114,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
             "cpu_offload": away_of(strategy.offload, num_layers=layers).optimizer,
             "state_dict_type": "SHARDED_STATE_DICT",
         }
-        return {"fsdp": "true", "fsdp_config": fsdp}
+        return {"fsdp": True, "fsdp_config": fsdp}
     else:
         spread = {}
     checkpoints = {"gradient_checkpointing": has_checkpoints}

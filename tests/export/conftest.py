@@ -1,0 +1,6 @@
+"""The plans that are recorded stand beside the proof, which is found by path."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "validation"))

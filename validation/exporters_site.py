@@ -1,0 +1,126 @@
+"""Environments of the targets' own, made for one proof, and processes in them.
+
+Brimful's pins do not hold there: each target has the newest version that pip takes with this torch.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from brimful.errors import RunError
+
+SITE = "BRIMFUL_EXPORTER_SITES"
+"""A variable that may name a folder where environments are kept from one proof to the next."""
+PEERS, TITAN = "peers", "torchtitan"
+_PACKAGES = {
+    PEERS: ("deepspeed", "accelerate", "transformers", "setuptools", "pyyaml"),
+    # torchtitan imports triton, which torch has along on machines with a GPU only.
+    TITAN: ("torchtitan", "triton"),
+}
+_SITE_OF = {"torchtitan": TITAN}
+_HERE = Path(__file__).parent
+_TIMEOUT_S = 900
+
+
+@contextlib.contextmanager
+def sites() -> Iterator[Path]:
+    """Yield the folder of the environments, with both made.
+
+    Raises:
+        subprocess.CalledProcessError: One cannot be installed; pip says why.
+    """
+    with contextlib.ExitStack() as stack:
+        kept = os.environ.get(SITE)
+        folder = Path(kept or stack.enter_context(tempfile.TemporaryDirectory()))
+        for name, packages in _PACKAGES.items():
+            if not (folder / name / "bin" / "python").is_file():
+                _make(folder / name, packages)
+        yield folder
+
+
+def _make(folder: Path, packages: Sequence[str]) -> None:
+    version = torch.__version__.split("+")[0]
+    environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q"]
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)  # noqa: S603 - fixed
+    command = [*pip, f"torch=={version}", *packages]
+    subprocess.run(command, check=True, env=environment)  # noqa: S603 - fixed
+
+
+def parse(site: Path, target: str, folder: Path, asks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Hand files to a target's parser.
+
+    Args:
+        site: Of ``sites``.
+        target: As ``--to`` has it.
+        folder: Holds the files.
+        asks: Each names a ``file`` and the ``world`` of its plan.
+
+    Returns:
+        ``versions``, and ``told``: what was read of each file, and what was said against it.
+
+    Raises:
+        RunError: The process itself failed.
+    """
+    (folder / "ask.json").write_text(json.dumps(list(asks)))
+    _run([*_python(site, target), str(_HERE / "exporters_worker.py"), target, str(folder)], site)
+    told: dict[str, Any] = json.loads((folder / "told.json").read_text())
+    return told
+
+
+def execute(site: Path, target: str, export: Path, folder: Path, num_processes: int) -> list[float]:
+    """Run an export on CPU processes, by the target's own launcher where it has one.
+
+    Args:
+        site: Of ``sites``.
+        target: As ``--to`` has it.
+        export: The exported file.
+        folder: Weights and rows of ``peer_site``.
+        num_processes: That the plan has.
+
+    Returns:
+        The loss of every step.
+
+    Raises:
+        RunError: It failed; what it said is in the error.
+    """
+    out = folder / f"{target}.losses.json"
+    out.unlink(missing_ok=True)
+    what = [str(_HERE / "exporters_runner.py"), target, str(export), str(folder), str(out)]
+    spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(export)]
+    if "distributed_type: MULTI_CPU" in export.read_text():
+        # On CPUs Accelerate leaves it to MPI to start processes; torchrun does that here.
+        launcher = [*spread, *launcher]
+    launchers = {"accelerate": launcher, "deepspeed": spread, "hf-trainer": []}
+    _run([*_python(site, target), *launchers[target], *what], site)
+    losses: list[float] = json.loads(out.read_text())
+    return losses
+
+
+def _python(site: Path, target: str) -> list[str]:
+    return [str(site / _SITE_OF.get(target, PEERS) / "bin" / "python")]
+
+
+def _run(command: list[str], site: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "PYTHONWARNINGS": "ignore",
+    }
+    done = subprocess.run(  # noqa: S603 - our own files
+        command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+    )
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-60:])
+        raise RunError(f"{' '.join(command[1:4])} in {site.name} failed:\n{said}")
