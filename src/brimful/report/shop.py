@@ -55,9 +55,8 @@ def shop_tables(shopped: Shopped) -> "list[RenderableType]":
         parts.append(_options_table(title, found.frontier, shopped))
     if found.owned:
         parts.append(_options_table("\nYour own (predicted)", found.owned, shopped))
-    for each in shopped.owned:
-        parts.append(pairs_table(own_pairs(each), title=f"\nOwn {each.gpus}"))
     parts += [
+        *(pairs_table(own_pairs(own), title=f"\nOwn {own.gpus}") for own in shopped.owned),
         bullets("\nWhat the numbers say", advice(found)),
         _kinds_table(found),
         bullets("\nIt rests on", rests_on(shopped)),
@@ -77,7 +76,9 @@ def headline(shopped: Shopped) -> list[str]:
             f"{days_words(choice.over_days)} over the deadline" if choice.over_days else "",
             f"{money(choice.over_usd)} over the budget" if choice.over_usd else "",
         ]
-        return [f"nothing meets {_asked(limits)}; nearest is {told}, {' and '.join(filter(None, over))}"]
+        return [
+            f"nothing meets {_asked(limits)}; nearest is {told}, {' and '.join(filter(None, over))}"
+        ]
     lines = [f"{told}, {_why(limits)}"]
     bands = f"{_days_band(best)}, {_usd_band(best.predicted_usd_band)}"
     if choice.band_meets:
@@ -124,8 +125,7 @@ def inputs(shopped: Shopped) -> list[tuple[str, str]]:
         ("asked", _asked(shopped.limits) or "no deadline, no budget"),
         (
             "compared",
-            f"{len(found.alone)} kinds, {found.num_cells} numbers of them, {found.num_planned} "
-            "searched: the others cannot win",
+            f"{len(found.alone)} kinds in {found.num_cells} numbers, {found.num_planned} searched",
         ),
     ]
 
@@ -149,7 +149,7 @@ def cells(option: Option, job: Job) -> tuple[str, ...]:
         plan_words(option.strategy, job),
         days_words(option.predicted_days),
         UNKNOWN if usd is None else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}",  # noqa: PLR2004
-        UNKNOWN if kwh is None else f"{kwh:,.0f}",
+        UNKNOWN if kwh is None else f"{kwh:,.0f}" if kwh >= 10 else f"{kwh:.2g}",  # noqa: PLR2004
         format_count(option.tokens_per_s),
         format_bytes(option.usable_bytes - option.predicted_peak_bytes),
     )
@@ -195,8 +195,8 @@ def _break_even(own: Ownership) -> str:
     hours = own.break_even_hours
     if hours is not None:
         return (
-            f"after {hours:,.0f} h of use ({hours / 24:,.0f} days): {rented:.2f} USD an hour rented, "
-            f"{used:.3f} owned"
+            f"after {hours:,.0f} h of use ({hours / 24:,.0f} days): an hour costs {rented:.2f} USD "
+            f"rented, {used:.3f} owned"
         )
     if rented is None:
         return "unknown: what an hour of rent costs is; give it with --prices"
@@ -238,10 +238,8 @@ def rests_on(shopped: Shopped) -> list[str]:
     lines = [
         "step times of datasheets, a band of 40 % around each: days and USD have the same",
         "left out: loading, evaluating, saving, queues, lost work, disks, traffic, hosts' power",
-        f"energy: the power limit x {DRAW_SHARE:.0%} drawn (assumed); rented, x {PUE} for the data "
-        "centre (average of 2024, unchecked)",
-        "plan: ZeRO stage / shards, TP: devices that share every matrix, full or selective: blocks "
-        "checkpointed",
+        f"energy: power limit x {DRAW_SHARE:.0%} drawn (assumed); rented, x {PUE} (unchecked)",
+        "plan: ZeRO stage / shards; TP: devices that share matrices; full, selective: checkpoints",
         "nodes of 8 GPUs; at best: what the run costs if nothing is recomputed or sent",
     ]
     kinds = dict.fromkeys(option.kind for option in shopped.found.frontier)
@@ -253,5 +251,3 @@ def rests_on(shopped: Shopped) -> list[str]:
     if shopped.unpriced:
         lines.append(f"price unknown, give it with --prices: {', '.join(shopped.unpriced)}")
     return lines
-
-

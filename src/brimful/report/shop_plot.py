@@ -1,6 +1,6 @@
 """Cost against time as plain SVG, both on scales of powers of ten.
 
-Shapes and a colour each tell makers' generations apart, and every point of the frontier is named, so
+A shape and a colour tell each generation of GPUs apart, and points of the frontier are named, so
 that nothing hangs on colour alone. Ink follows the page: light, dark or print.
 """
 
@@ -126,11 +126,15 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
+_STEPS = ((300.0, (1, 3)), (30.0, (1, 2, 5)), (1.0, (1, 1.5, 2, 3, 5, 7)))
+"""From which ratio of the greatest to the least amount on, what is marked in a power of ten."""
+
+
 def _dollars(y: Axis) -> list[float]:
     """List round amounts: 1, 2 and 5 times powers of ten, fewer where they would crowd."""
     powers = range(math.floor(math.log10(y.low)), math.ceil(math.log10(y.high)) + 1)
-    few = math.log10(y.high / y.low) > 2.5  # noqa: PLR2004 - so many fit below each other
-    steps = (1, 3) if few else (1, 2, 5) if y.high / y.low > 4 else (1, 1.5, 2, 3, 5, 7)  # noqa: PLR2004
+    ratio = y.high / y.low
+    steps = next(each for least, each in _STEPS if ratio > least)
     return [s * 10.0**p for p in powers for s in steps if y.low <= s * 10.0**p <= y.high]
 
 

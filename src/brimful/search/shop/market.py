@@ -207,7 +207,9 @@ def _alone(shelf: _Shelf, name: str) -> tuple[_Kind | None, Alone]:
     at_best = None
     if usd is not None:
         at_best = least_s * request.job.num_steps / _HOUR_S * usd
-    return _Kind(name, usd, least, least_s, fits), msgspec.structs.replace(told, at_best_usd=at_best)
+    return _Kind(name, usd, least, least_s, fits), msgspec.structs.replace(
+        told, at_best_usd=at_best
+    )
 
 
 def _unknown_speed(job: Job, name: str) -> str:
