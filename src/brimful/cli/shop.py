@@ -70,7 +70,8 @@ def _add_goods(add: Callable[..., Any]) -> None:
         "--network",
         metavar="NAME",
         type=flags.choice("network", network_names()),
-        help="between nodes of 8; default: of the maker's own systems, unknown of others",
+        help=f"between nodes of 8: {', '.join(network_names())}; default: of the maker's own "
+        "systems, unknown of others",
     )
     add(
         "--every",

@@ -31,7 +31,7 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 .soft, caption { color: var(--soft); text-align: left; }
 .scroll { overflow-x: auto; }
 .plot svg { min-width: 600px; }
-tbody td { white-space: nowrap; }
+tbody th, tbody td { white-space: nowrap; }
 tbody td:last-child:not(.n) { white-space: normal; min-width: 14rem; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--edge);

@@ -22,14 +22,16 @@ _MARKS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """Okabe and Ito's colours, which people who see colours otherwise tell apart."""
 _STYLE = """
-.shop { --ink: #1d2430; --soft: #5d6675; --grid: #e3e6ea; --paper: #ffffff; --line: #1d2430; }
+.shop { --ink: #1d2430; --soft: #5d6675; --grid: #e3e6ea; --paper: #ffffff; --line: #1d2430;
+  --limit: #c0392b; }
 @media screen and (prefers-color-scheme: dark) {
-  .shop { --ink: #e8ebf0; --soft: #a3acba; --grid: #2d3440; --paper: #14181f; --line: #e8ebf0; }
+  .shop { --ink: #e8ebf0; --soft: #a3acba; --grid: #2d3440; --paper: #14181f; --line: #e8ebf0;
+    --limit: #ff8a7a; }
 }
 .shop text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .shop .soft { fill: var(--soft); }
 .shop .grid { stroke: var(--grid); }
-.shop .limit { stroke: #c0392b; stroke-dasharray: 5 4; }
+.shop .limit { stroke: var(--limit); stroke-dasharray: 5 4; }
 .shop .frontier { fill: none; stroke: var(--line); stroke-width: 1.5; }
 .shop .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
 """
