@@ -106,6 +106,8 @@ def test_prices_that_are_wrong(capsys, tmp_path, text, said):
     [
         (["--kinds", "h1000"], "h1000"),
         (["--kinds", ","], "names no GPU"),
+        (["--own", "local"], "name the GPU itself"),
+        (["--own", "mi300x"], "ROCm"),
         (["--buy", "1600usd"], "give --own too"),
         (["--deadline", "soon"], "'soon' is not a duration; write it like 48h or 3d"),
         (["--deadline", "0h"], "leaves nothing"),

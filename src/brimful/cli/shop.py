@@ -196,6 +196,9 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
             raise InputError(f"--buy {args.buy:g} is what one of --own costs; give --own too")
         return ()
     names = [part for part in args.own.split(",") if part.strip()]
+    for name in names:
+        if name.strip().lower().endswith("local"):
+            raise InputError(f"--own {name}: name the GPU itself, as brimful gpus does")
     network = args.network or ""
     return tuple(
         load_cluster(name, memory_limit_bytes=None, network_name=network) for name in names

@@ -57,11 +57,16 @@ def shop_tables(shopped: Shopped) -> "list[RenderableType]":
         parts.append(_options_table("\nYour own (predicted)", found.owned, shopped))
     parts += [
         *(pairs_table(own_pairs(own), title=f"\nOwn {own.gpus}") for own in shopped.owned),
-        bullets("\nWhat the numbers say", advice(found)),
+        bullets("\nWhat the numbers say", told(found)),
         _kinds_table(found),
         bullets("\nIt rests on", rests_on(shopped)),
     ]
     return parts
+
+
+def told(found: Market) -> tuple[str, ...]:
+    """Say what the numbers say, and of the user's own GPUs those that cannot run the job."""
+    return (*(f"your {each.gpus}: {each.why}" for each in found.unfit), *advice(found))
 
 
 def headline(shopped: Shopped) -> list[str]:
@@ -70,16 +75,16 @@ def headline(shopped: Shopped) -> list[str]:
     if choice is None:
         return ["nothing: no number of any kind that has a price fits this job in a known time"]
     best = choice.best
-    told = f"{best.gpus}: {days_words(best.predicted_days)} and {money(best.predicted_usd or 0.0)}"
+    what = f"{best.gpus}: {days_words(best.predicted_days)} and {money(best.predicted_usd or 0.0)}"
     if not choice.meets:
         over = [
             f"{days_words(choice.over_days)} over the deadline" if choice.over_days else "",
             f"{money(choice.over_usd)} over the budget" if choice.over_usd else "",
         ]
         return [
-            f"nothing meets {_asked(limits)}; nearest is {told}, {' and '.join(filter(None, over))}"
+            f"nothing meets {_asked(limits)}; nearest is {what}, {' and '.join(filter(None, over))}"
         ]
-    lines = [f"{told}, {_why(limits)}"]
+    lines = [f"{what}, {_why(limits)}"]
     bands = f"{_days_band(best)}, {_usd_band(best.predicted_usd_band)}"
     if choice.band_meets:
         lines.append(f"with the band of the prediction: {bands}")
@@ -125,7 +130,7 @@ def inputs(shopped: Shopped) -> list[tuple[str, str]]:
         ("asked", _asked(shopped.limits) or "no deadline, no budget"),
         (
             "compared",
-            f"{len(found.alone)} kinds in {found.num_cells} numbers, {found.num_planned} searched",
+            f"{len(found.alone)} kinds; with numbers {found.num_cells}, searched {found.num_planned}",
         ),
     ]
 

