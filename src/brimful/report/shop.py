@@ -130,7 +130,7 @@ def inputs(shopped: Shopped) -> list[tuple[str, str]]:
         ("asked", _asked(shopped.limits) or "no deadline, no budget"),
         (
             "compared",
-            f"{len(found.alone)} kinds; with numbers {found.num_cells}, searched {found.num_planned}",
+            f"{len(found.alone)} kinds, {found.num_cells} choices, {found.num_planned} searched",
         ),
     ]
 
