@@ -27,6 +27,7 @@ JOB = [
     "llama-3.1-8b", "--gpus", "h200", "--precision", "bf16", "--seq-len", "4096",
 ]  # fmt: skip
 ON_64 = ["llama-3.1-8b", "--gpus", "8x8xh100-80gb", "--seq-len", "8192", "--global-batch", "256"]
+MARKET = ["llama-3.1-8b", "--tokens", "1B"]
 ON_1024 = [
     "llama-3.1-405b", "--gpus", "128x8xh100-80gb", "--seq-len", "8192", "--global-batch", "1024",
 ]  # fmt: skip
@@ -155,6 +156,7 @@ def benchmarks() -> tuple[Benchmark, ...]:
         Benchmark("brimful plan 8B, command", "s", 2.0, 5, lambda: _command_s("plan")),
         Benchmark("plan 8B on 64, command", "s", 2.0, 5, lambda: _command_s("plan", ON_64)),
         Benchmark("plan 405B on 1024, command", "s", 5.0, 5, lambda: _command_s("plan", ON_1024)),
+        Benchmark("shop for 8B, command", "s", 10.0, 3, lambda: _command_s("shop", MARKET)),
         Benchmark("a million strategies, one core", "s", 1.0, 3, lambda: printed(_SEARCH)),
         Benchmark("simulate 8B, in-process", "s", 1.5, 3, lambda: printed(_SIMULATE)),
         *(_rank_class(name, place) for name, place in PLACES.items()),

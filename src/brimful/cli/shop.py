@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli import defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError, unknown_name
+from brimful.hardware.links import network_names
 from brimful.units import parse_duration, parse_electricity, parse_money
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
     from brimful.report.shop import Shopped
-    from brimful.search.shop.market import OnCell, Request
+    from brimful.search.shop.market import OnCell
     from brimful.search.shop.values import Market
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
@@ -68,8 +69,9 @@ def _add_goods(add: Callable[..., Any]) -> None:
     add(
         "--network",
         metavar="NAME",
-        type=flags.choice("network", flags.network_names()),
-        help="between nodes of 8; default: of the maker's own systems, unknown of others",
+        type=flags.choice("network", network_names()),
+        help=f"between nodes of 8: {', '.join(network_names())}; default: of the maker's own "
+        "systems, unknown of others",
     )
     add(
         "--every",
@@ -194,6 +196,9 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
             raise InputError(f"--buy {args.buy:g} is what one of --own costs; give --own too")
         return ()
     names = [part for part in args.own.split(",") if part.strip()]
+    for name in names:
+        if name.strip().lower().endswith("local"):
+            raise InputError(f"--own {name}: name the GPU itself, as brimful gpus does")
     network = args.network or ""
     return tuple(
         load_cluster(name, memory_limit_bytes=None, network_name=network) for name in names

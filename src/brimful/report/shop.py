@@ -55,14 +55,18 @@ def shop_tables(shopped: Shopped) -> "list[RenderableType]":
         parts.append(_options_table(title, found.frontier, shopped))
     if found.owned:
         parts.append(_options_table("\nYour own (predicted)", found.owned, shopped))
-    for each in shopped.owned:
-        parts.append(pairs_table(own_pairs(each), title=f"\nOwn {each.gpus}"))
     parts += [
-        bullets("\nWhat the numbers say", advice(found)),
+        *(pairs_table(own_pairs(own), title=f"\nOwn {own.gpus}") for own in shopped.owned),
+        bullets("\nWhat the numbers say", told(found)),
         _kinds_table(found),
         bullets("\nIt rests on", rests_on(shopped)),
     ]
     return parts
+
+
+def told(found: Market) -> tuple[str, ...]:
+    """Say what the numbers say, and of the user's own GPUs those that cannot run the job."""
+    return (*(f"your {each.gpus}: {each.why}" for each in found.unfit), *advice(found))
 
 
 def headline(shopped: Shopped) -> list[str]:
@@ -71,14 +75,16 @@ def headline(shopped: Shopped) -> list[str]:
     if choice is None:
         return ["nothing: no number of any kind that has a price fits this job in a known time"]
     best = choice.best
-    told = f"{best.gpus}: {days_words(best.predicted_days)} and {money(best.predicted_usd or 0.0)}"
+    what = f"{best.gpus}: {days_words(best.predicted_days)} and {money(best.predicted_usd or 0.0)}"
     if not choice.meets:
         over = [
             f"{days_words(choice.over_days)} over the deadline" if choice.over_days else "",
             f"{money(choice.over_usd)} over the budget" if choice.over_usd else "",
         ]
-        return [f"nothing meets {_asked(limits)}; nearest is {told}, {' and '.join(filter(None, over))}"]
-    lines = [f"{told}, {_why(limits)}"]
+        return [
+            f"nothing meets {_asked(limits)}; nearest is {what}, {' and '.join(filter(None, over))}"
+        ]
+    lines = [f"{what}, {_why(limits)}"]
     bands = f"{_days_band(best)}, {_usd_band(best.predicted_usd_band)}"
     if choice.band_meets:
         lines.append(f"with the band of the prediction: {bands}")
@@ -124,8 +130,7 @@ def inputs(shopped: Shopped) -> list[tuple[str, str]]:
         ("asked", _asked(shopped.limits) or "no deadline, no budget"),
         (
             "compared",
-            f"{len(found.alone)} kinds, {found.num_cells} numbers of them, {found.num_planned} "
-            "searched: the others cannot win",
+            f"{len(found.alone)} kinds, {found.num_cells} choices, {found.num_planned} searched",
         ),
     ]
 
@@ -149,7 +154,7 @@ def cells(option: Option, job: Job) -> tuple[str, ...]:
         plan_words(option.strategy, job),
         days_words(option.predicted_days),
         UNKNOWN if usd is None else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}",  # noqa: PLR2004
-        UNKNOWN if kwh is None else f"{kwh:,.0f}",
+        UNKNOWN if kwh is None else f"{kwh:,.0f}" if kwh >= 10 else f"{kwh:.2g}",  # noqa: PLR2004
         format_count(option.tokens_per_s),
         format_bytes(option.usable_bytes - option.predicted_peak_bytes),
     )
@@ -195,8 +200,8 @@ def _break_even(own: Ownership) -> str:
     hours = own.break_even_hours
     if hours is not None:
         return (
-            f"after {hours:,.0f} h of use ({hours / 24:,.0f} days): {rented:.2f} USD an hour rented, "
-            f"{used:.3f} owned"
+            f"after {hours:,.0f} h of use ({hours / 24:,.0f} days): an hour costs {rented:.2f} USD "
+            f"rented, {used:.3f} owned"
         )
     if rented is None:
         return "unknown: what an hour of rent costs is; give it with --prices"
@@ -238,10 +243,8 @@ def rests_on(shopped: Shopped) -> list[str]:
     lines = [
         "step times of datasheets, a band of 40 % around each: days and USD have the same",
         "left out: loading, evaluating, saving, queues, lost work, disks, traffic, hosts' power",
-        f"energy: the power limit x {DRAW_SHARE:.0%} drawn (assumed); rented, x {PUE} for the data "
-        "centre (average of 2024, unchecked)",
-        "plan: ZeRO stage / shards, TP: devices that share every matrix, full or selective: blocks "
-        "checkpointed",
+        f"energy: power limit x {DRAW_SHARE:.0%} drawn (assumed); rented, x {PUE} (unchecked)",
+        "plan: ZeRO stage / shards; TP: devices that share matrices; full, selective: checkpoints",
         "nodes of 8 GPUs; at best: what the run costs if nothing is recomputed or sent",
     ]
     kinds = dict.fromkeys(option.kind for option in shopped.found.frontier)
@@ -253,5 +256,3 @@ def rests_on(shopped: Shopped) -> list[str]:
     if shopped.unpriced:
         lines.append(f"price unknown, give it with --prices: {', '.join(shopped.unpriced)}")
     return lines
-
-

@@ -12,9 +12,9 @@ from brimful.report.shop import (
     kind_cells,
     own_pairs,
     rests_on,
+    told,
 )
 from brimful.report.shop_plot import shop_plot
-from brimful.search.shop.advice import advice
 from brimful.search.shop.values import Option
 
 _STYLE = """
@@ -30,6 +30,9 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 .take { font-size: 1.1rem; font-weight: 600; margin: .25rem 0; }
 .soft, caption { color: var(--soft); text-align: left; }
 .scroll { overflow-x: auto; }
+.plot svg { min-width: 600px; }
+tbody th, tbody td { white-space: nowrap; }
+tbody td:last-child:not(.n) { white-space: normal; min-width: 14rem; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--edge);
   vertical-align: top; font-weight: 400; }
@@ -68,14 +71,14 @@ def shop_page(shopped: Shopped) -> str:
         f"<style>{_STYLE}</style>\n</head>\n<body>\n"
         f'<p class="soft">Brimful shop, predicted</p><h1>{markup.text(name)}: what hardware, what '
         f'money</h1>\n<p class="take">{markup.text(first)}</p>{lines}\n'
-        f"{shop_plot(shopped)}\n{sections}\n</body>\n</html>\n"
+        f'<div class="scroll plot">{shop_plot(shopped)}</div>\n{sections}\n</body>\n</html>\n'
     )
 
 
 def _sections(shopped: Shopped) -> list[tuple[str, str, Html]]:
     found = shopped.found
     sections = [
-        ("says", "What the numbers say", markup.bullets(advice(found))),
+        ("says", "What the numbers say", markup.bullets(told(found))),
         ("frontier", "Frontier", _options(shopped, found.frontier, "Cheapest first, predicted")),
     ]
     if found.owned:

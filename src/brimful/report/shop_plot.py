@@ -1,6 +1,6 @@
 """Cost against time as plain SVG, both on scales of powers of ten.
 
-Shapes and a colour each tell makers' generations apart, and every point of the frontier is named, so
+A shape and a colour tell each generation of GPUs apart, and points of the frontier are named, so
 that nothing hangs on colour alone. Ink follows the page: light, dark or print.
 """
 
@@ -22,14 +22,16 @@ _MARKS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """Okabe and Ito's colours, which people who see colours otherwise tell apart."""
 _STYLE = """
-.shop { --ink: #1d2430; --soft: #5d6675; --grid: #e3e6ea; --paper: #ffffff; --line: #1d2430; }
+.shop { --ink: #1d2430; --soft: #5d6675; --grid: #e3e6ea; --paper: #ffffff; --line: #1d2430;
+  --limit: #c0392b; }
 @media screen and (prefers-color-scheme: dark) {
-  .shop { --ink: #e8ebf0; --soft: #a3acba; --grid: #2d3440; --paper: #14181f; --line: #e8ebf0; }
+  .shop { --ink: #e8ebf0; --soft: #a3acba; --grid: #2d3440; --paper: #14181f; --line: #e8ebf0;
+    --limit: #ff8a7a; }
 }
 .shop text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .shop .soft { fill: var(--soft); }
 .shop .grid { stroke: var(--grid); }
-.shop .limit { stroke: #c0392b; stroke-dasharray: 5 4; }
+.shop .limit { stroke: var(--limit); stroke-dasharray: 5 4; }
 .shop .frontier { fill: none; stroke: var(--line); stroke-width: 1.5; }
 .shop .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
 """
@@ -126,11 +128,15 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
+_STEPS = ((300.0, (1, 3)), (30.0, (1, 2, 5)), (1.0, (1, 1.5, 2, 3, 5, 7)))
+"""From which ratio of the greatest to the least amount on, what is marked in a power of ten."""
+
+
 def _dollars(y: Axis) -> list[float]:
     """List round amounts: 1, 2 and 5 times powers of ten, fewer where they would crowd."""
     powers = range(math.floor(math.log10(y.low)), math.ceil(math.log10(y.high)) + 1)
-    few = math.log10(y.high / y.low) > 2.5  # noqa: PLR2004 - so many fit below each other
-    steps = (1, 3) if few else (1, 2, 5) if y.high / y.low > 4 else (1, 1.5, 2, 3, 5, 7)  # noqa: PLR2004
+    ratio = y.high / y.low
+    steps = next(each for least, each in _STEPS if ratio > least)
     return [s * 10.0**p for p in powers for s in steps if y.low <= s * 10.0**p <= y.high]
 
 

@@ -27,11 +27,13 @@ def money(usd: float) -> str:
 
 
 def days_words(days: float) -> str:
-    """Print days; below two, hours; below two of those, minutes."""
+    """Print days; below two, hours; below two of those, minutes; then seconds."""
     if days >= 2:  # noqa: PLR2004 - two days still read well in hours
         return f"{days:.3g} days" if days < 1000 else f"{days:,.0f} days"  # noqa: PLR2004
     hours = days * 24
-    return f"{hours:.3g} h" if hours >= 2 else f"{hours * 60:.3g} min"  # noqa: PLR2004
+    if hours >= 2:  # noqa: PLR2004
+        return f"{hours:.3g} h"
+    return f"{hours * 60:.3g} min" if hours * 60 >= 2 else f"{hours * 3600:.3g} s"  # noqa: PLR2004
 
 
 def _memory(found: Market) -> Iterator[str]:
@@ -52,11 +54,11 @@ def _memory(found: Market) -> Iterator[str]:
     yield (
         f"the leanest plan on one GPU needs {need}: {len(fitting)} of {len(known)} kinds have that"
     )
-    rented = [each for each in fitting if each.usd_per_gpu_hour is not None]
+    rented = [each for each in fitting if each.usd_per_gpu_hour is not None and not each.why_not]
     if rented:
         least = min(rented, key=lambda each: each.usd_per_gpu_hour or 0.0)
         yield (
-            f"memory first: of those {least.kind} is the cheapest an hour, at "
+            f"memory first: of those whose speed is known {least.kind} is the cheapest an hour, at "
             f"{least.usd_per_gpu_hour:.2f} USD"
         )
 
@@ -110,8 +112,8 @@ def _more(found: Market) -> Iterator[str]:
         speed = cheapest.predicted_days / option.predicted_days
         more = (option.predicted_usd or 0.0) / (cheapest.predicted_usd or 1.0)
         yield (
-            f"{what} is {option.gpus}, {_both(option)}: {_times(speed)} times as fast as the cheapest "
-            f"for {_times(more)} times the money"
+            f"{what} is {option.gpus}, {_both(option)}: {_times(speed)} times as fast as the "
+            f"cheapest for {_times(more)} times the money"
         )
 
 

@@ -1,6 +1,6 @@
 """What a step takes at least, on any number of devices of a kind: a bound from below.
 
-n devices share a step's samples evenly, so each has 1 / n of its work, at the same micro-batch. What
+n devices share a step's samples evenly, so each has 1 / n of its work at the same micro-batch. What
 differs between ways of spreading is bounded by the least of them: micro-batches by the cheaper of
 the first, which adds to no gradients, and a later one; cut matrices by those cut in two, since
 further cuts make products narrower and divide no more. Left out, as nothing takes less than no

@@ -6,18 +6,21 @@ time that it could take is over what is needed. Both are bounds from below, none
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.estimate import allocatable_bytes
-from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.search.grid import Grid, Search, evaluate, least_of, seconds_of
 from brimful.search.shop.bound import Least, least_of_grid
 from brimful.search.table import TIE, Table, joined, rank, strategy_at
 from brimful.strategy import Attention, Strategy, default_reference
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 class Found(NamedTuple):
     """The fastest that fits.
@@ -83,7 +86,8 @@ def _below(search: Search, grid: Grid, bar_s: float) -> Table | None:
 
 def _fitting(table: Table) -> Table:
     keep = table.fits & ~np.isnan(table.step_s)
-    return Table(*(column[keep] for column in table))
+    columns: Iterable[NDArray[Any]] = (column[keep] for column in table)
+    return Table(*columns)
 
 
 def least_peak(search: Search, space: Iterable[Grid]) -> int:

@@ -122,12 +122,14 @@ def market(request: Request, on_cell: OnCell | None = None) -> Market:
             dropped.append(Dropped(gpus=spelled(cell.cluster), why=why))
         else:
             options.append(option_of(request, cell.cluster, found, cell.kind.usd_per_gpu_hour))
+    mine = [_own(shelf, cluster) for cluster in request.owned]
     return Market(
         options=tuple(sorted(options, key=_by_cost)),
         frontier=frontier(options),
         alone=tuple(told for _, told in alone),
         dropped=tuple(dropped),
-        owned=tuple(_owned(shelf)),
+        owned=tuple(each for each in mine if isinstance(each, Option)),
+        unfit=tuple(each for each in mine if isinstance(each, Dropped)),
         num_cells=len(cells),
         num_planned=planned,
     )
@@ -207,7 +209,9 @@ def _alone(shelf: _Shelf, name: str) -> tuple[_Kind | None, Alone]:
     at_best = None
     if usd is not None:
         at_best = least_s * request.job.num_steps / _HOUR_S * usd
-    return _Kind(name, usd, least, least_s, fits), msgspec.structs.replace(told, at_best_usd=at_best)
+    return _Kind(name, usd, least, least_s, fits), msgspec.structs.replace(
+        told, at_best_usd=at_best
+    )
 
 
 def _unknown_speed(job: Job, name: str) -> str:
@@ -272,16 +276,23 @@ def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | N
     return best, ""
 
 
-def _owned(shelf: _Shelf) -> Iterator[Option]:
-    for cluster in shelf.request.owned:
-        try:
-            best = shelf.found.get(spelled(cluster)) or fastest(
-                shelf.search(cluster), shelf.space(cluster), shelf.least(cluster), bar_s=math.inf
-            )
-        except (InputError, UnsupportedError):
-            best = None
-        if best is not None:
-            yield option_of(shelf.request, cluster, best, None, owned=True)
+def _own(shelf: _Shelf, cluster: Cluster) -> Option | Dropped:
+    """Search what the user owns, whatever beats it, or say why it has no plan."""
+    request, name = shelf.request, spelled(cluster)
+    try:
+        check_formula(request.job, pinned_strategy(Pins(), request.attention), cluster.device)
+        least = shelf.least(cluster)
+        best = shelf.found.get(name) or fastest(
+            shelf.search(cluster), shelf.space(cluster), least, bar_s=math.inf
+        )
+    except (InputError, UnsupportedError) as error:
+        return Dropped(gpus=name, why=str(error))
+    if best is not None:
+        return option_of(request, cluster, best, None, owned=True)
+    if math.isnan(least_of_all(least)):
+        return Dropped(gpus=name, why=_unknown_speed(request.job, name))
+    unknown = cluster.num_nodes > 1 and not cluster.network
+    return Dropped(gpus=name, why=UNSEEN[1] if unknown else "does not fit")
 
 
 def option_of(

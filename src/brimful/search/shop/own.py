@@ -1,4 +1,4 @@
-"""Own or rent: electricity of a run, and after how much use a bought GPU has cost less than rent."""
+"""Own or rent: electricity of a run, and after how much use a bought GPU has cost less."""
 
 from typing import NamedTuple
 
@@ -125,5 +125,3 @@ def _amortised(
 
 def _times(value: float | None, factor: float | None) -> float | None:
     return None if value is None or factor is None else value * factor
-
-

@@ -92,6 +92,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         alone: Every kind, one GPU of it.
         dropped: Numbers of GPUs that are not among the options.
         owned: What the user owns, as far as it fits.
+        unfit: The rest of it, and why.
         num_cells: Kinds times numbers of GPUs.
         num_planned: How many of them were searched.
     """
@@ -101,6 +102,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     alone: tuple[Alone, ...]
     dropped: tuple[Dropped, ...]
     owned: tuple[Option, ...]
+    unfit: tuple[Dropped, ...]
     num_cells: int
     num_planned: int
 

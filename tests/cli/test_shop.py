@@ -1,0 +1,169 @@
+"""``brimful shop`` through the command line: tables, JSON, page, prices, wrong input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.cost.money import read_prices, shipped_prices
+from brimful.errors import InputError
+from brimful.report.shop_plot import axis
+from brimful.units import parse_duration, parse_electricity, parse_money
+
+ASKED = ["shop", "tinyllama-1.1b", "--tokens", "10M", "--global-batch", "8", "--seq-len", "1024",
+         "--kinds", "rtx-4090,a100-40gb", "--max-gpus", "2"]  # fmt: skip
+
+
+def run(capsys, *more, asked=ASKED):
+    code = main([*asked, *more])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_tables(capsys):
+    code, out, _ = run(
+        capsys, "--deadline", "3d", "--own", "rtx-3090", "--electricity", "0.3usd/kWh"
+    )
+    assert code == 0
+    assert out.startswith("Take\n")
+    for title in ("Frontier (predicted)", "Your own (predicted)", "Own rtx-3090",
+                  "What the numbers say", "Kinds of GPU", "It rests on"):  # fmt: skip
+        assert title in out
+    assert "the cheapest that meets the deadline of 3 days" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):
+    code, out, _ = run(capsys, "--deadline", "1min")
+    assert code == 1
+    assert "nothing meets the deadline of 60 s; nearest is" in out
+    assert "over the deadline" in " ".join(out.split())
+    assert run(capsys, "--money-budget", "0.001usd")[0] == 1
+
+
+def test_json(capsys):
+    code, out, err = run(capsys, "--json", "--money-budget", "100usd")
+    told = json.loads(out)
+    assert (code, err, told["schema"]) == (0, "", "brimful.shop/1")
+    best = told["choice"]["best"]
+    assert best in told["market"]["frontier"]
+    assert best["predicted_usd"] <= 100
+    assert told["job"]["global_batch"] == 8
+    assert {each["kind"] for each in told["market"]["alone"]} == {"rtx-4090", "a100-40gb"}
+    assert told["limits"] == {"deadline_s": None, "budget_usd": 100.0}
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_plot_and_page(capsys, tmp_path, suffix):
+    path = tmp_path / f"shop.{suffix}"
+    code, out, _ = run(capsys, "--deadline", "3d", "--money-budget", "90usd", "-o", str(path))
+    assert code == 0
+    assert f"written to {path}" in out
+    text = path.read_text()
+    for part in ("<svg", "deadline 3 days", "budget 90.00 USD", 'class="frontier"', "rtx-4090"):
+        assert part in text
+    assert "<script" not in text
+    assert 'src="http' not in text
+    if suffix == "html":
+        assert "What the numbers say" in text
+
+
+def test_prices_of_the_user(capsys, tmp_path):
+    path = tmp_path / "prices.yaml"
+    path.write_text("rtx-4090: {rent: 0.5, buy: 1000}\na100-40gb: {buy: 9000}\n")
+    prices = read_prices(path)
+    assert prices.gpus["rtx-4090"].usd_per_gpu_hour == 0.5
+    assert prices.bought["a100-40gb"].usd == 9000
+    assert prices.gpus["a100-40gb"] == shipped_prices().gpus["a100-40gb"]
+    code, out, _ = run(capsys, "--prices", str(path), "--own", "rtx-4090", "--electricity", "0.3")
+    assert code == 0
+    assert "1,000 USD" in out
+    assert (
+        "break-even   after 2,59" in out or "break-even   after 2,60" in out
+    )  # 1000 / (.5 - .115)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rtx-4090: {rant: 1}", "has rant and takes rent, buy or both"),
+        ("rtx-4090: {}", "has nothing and takes rent"),
+        ("rtx-4090: {buy: -1}", "costs -1 and a price is a number of dollars to buy one"),
+    ],
+)
+def test_prices_that_are_wrong(capsys, tmp_path, text, said):
+    path = tmp_path / "prices.yaml"
+    path.write_text(text)
+    code, _, err = run(capsys, "--prices", str(path))
+    assert code == 2
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--kinds", "h1000"], "h1000"),
+        (["--kinds", ","], "names no GPU"),
+        (["--own", "local"], "name the GPU itself"),
+        (["--own", "mi300x"], "ROCm"),
+        (["--buy", "1600usd"], "give --own too"),
+        (["--deadline", "soon"], "'soon' is not a duration; write it like 48h or 3d"),
+        (["--deadline", "0h"], "leaves nothing"),
+        (["--money-budget", "5eur"], "'5eur' is not a price; write it like 500usd"),
+        (["--electricity", "0.3usd/h"], "is no price of electricity; write 0.30usd/kWh"),
+        (["--years", "0"], "--years 0 is not over 0"),
+        (["--max-gpus", "0"], "--max-gpus"),
+        (["-o", "plot.png"], "must end in .html or .svg"),
+        (["--task", "seq2seq"], "seq2seq"),
+    ],
+)
+def test_input_that_is_wrong(capsys, more, said):
+    code, _, err = run(capsys, *more)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) <= 2  # the line of progress, and one sentence
+
+
+def test_a_run_without_a_length_is_refused(capsys):
+    assert run(capsys, asked=["shop", "tinyllama-1.1b"])[0] == 2
+
+
+def test_units():
+    assert [parse_duration(t) for t in ("48h", "3d", "90 min", "1w")] == [
+        172800,
+        259200,
+        5400,
+        604800,
+    ]
+    assert [parse_money(t) for t in ("500usd", "$500", "500", "1e3USD")] == [500, 500, 500, 1000]
+    assert parse_electricity("0.30usd/kWh") == parse_electricity("$0.3") == 0.3
+    with pytest.raises(InputError, match="3x"):
+        parse_duration("3x")
+
+
+def test_at_least_25_kinds_are_priced_with_a_day_and_a_source():
+    cited = [price for price in shipped_prices().gpus.values() if "https://" in price.source]
+    assert len(cited) >= 25
+    for purchase in shipped_prices().bought.values():
+        assert purchase.usd > 0
+        assert purchase.date
+        assert "https://" in purchase.source
+
+
+def test_an_axis_holds_its_values_in_order():
+    scale = axis([1.0, 10.0, 100.0], 0.0, 90.0)
+    low, middle, high = (scale.place(value) for value in (1.0, 10.0, 100.0))
+    assert 0 < low < middle < high < 90
+    assert middle == pytest.approx((low + high) / 2)
+    assert axis([5.0], 0.0, 90.0).place(5.0) == pytest.approx(45)
+
+
+def test_shopping_imports_no_torch():
+    code = (
+        "import sys; from brimful.cli.main import main; "
+        f"main({[*ASKED, '--json']!r}); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0

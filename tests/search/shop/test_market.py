@@ -1,0 +1,188 @@
+"""A pruned market says what planning every cell says, and its bounds are bounds."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.cost.money import DRAW_SHARE, PUE, Price, Prices
+from brimful.errors import UnsupportedError
+from brimful.hardware.gpus import load_cluster
+from brimful.job import plain_job
+from brimful.models.config import load_model
+from brimful.search.grid import Search, seconds_of
+from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
+from brimful.search.shop.cell import Found
+from brimful.search.shop.market import Request, counts, frontier, market, option_of
+from brimful.search.solve import solve
+from brimful.search.space import Pins, grids
+
+KINDS = ("rtx-3060", "rtx-4090", "h100-80gb")
+NUM_GPUS = (1, 2)
+
+
+def job_of(name="tinyllama-1.1b", batch=2, steps=1000):
+    return plain_job(load_model(name), seq_len=1024, global_batch=batch, num_steps=steps)
+
+
+def prices(**rents):
+    rows = {
+        name.replace("_", "-"): Price(usd_per_gpu_hour=usd, date="2026-01-01", source="a test")
+        for name, usd in rents.items()
+    }
+    return Prices(date="2026-01-01", gpus=rows)
+
+
+RENTS = prices(rtx_3060=0.14, rtx_4090=0.3, a100_40gb=1.0, h100_80gb=2.5, t4=0.1)
+
+
+def request(**changes):
+    given = {"job": job_of(), "attention": "sdpa", "kinds": KINDS, "prices": RENTS, "max_gpus": 2}
+    return Request(**given | changes)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return market(request())
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """Every cell, by ``solve``: the slow and obvious way."""
+    options = {}
+    for kind in KINDS:
+        for number in NUM_GPUS:
+            counted = f"{number}x{kind}"
+            cluster = load_cluster(counted, memory_limit_bytes=None)
+            pins = Pins(reference="none")
+            row = solve(job_of(), cluster, pins, attention="sdpa", objective="time").record.rows[0]
+            options[counted.removeprefix("1x")] = row
+    return options
+
+
+def test_the_frontier_is_that_of_every_cell(found, planned):
+    points = []
+    for gpus_words, row in planned.items():
+        if row.fits and row.step_s is not None:
+            number = int(gpus_words[0]) if gpus_words[1] == "x" else 1
+            usd = (
+                row.step_s
+                * number
+                * RENTS.gpus[
+                    next(kind for kind in KINDS if gpus_words.endswith(kind))
+                ].usd_per_gpu_hour
+            )
+            points.append((row.step_s, usd, gpus_words))
+    best = [
+        name
+        for s, usd, name in points
+        if not any(a <= s and b <= usd and (a, b) != (s, usd) for a, b, _ in points)
+    ]
+    assert {each.gpus for each in found.frontier} == set(best)
+    assert len(best) > 1
+
+
+def test_what_is_found_is_what_solve_finds(found, planned):
+    for option in found.options:
+        row = planned[option.gpus]
+        assert (option.strategy, option.predicted_step_s) == (row.strategy, row.step_s)
+        assert option.predicted_peak_bytes == row.peak_bytes
+
+
+def test_planning_every_cell_changes_no_frontier(found):
+    every = market(request(every=True))
+    assert every.frontier == found.frontier
+    assert every.num_planned > found.num_planned
+    assert set(found.options) <= set(every.options)
+
+
+@pytest.mark.parametrize("counted", ["1x", "2x", "2x8x"])
+@pytest.mark.parametrize("kind", ["rtx-4090", "b200"])
+def test_no_strategy_is_faster_than_its_bound(counted, kind):
+    job, cluster = job_of(batch=16), load_cluster(counted + kind, memory_limit_bytes=None)
+    if kind == "rtx-4090" and cluster.num_nodes > 1:
+        cluster = load_cluster(counted + kind, memory_limit_bytes=None, network_name="ib-ndr-400")
+    least = least_seconds(least_work(job, "sdpa", cluster.device), job, cluster.device)
+    search = Search(job, cluster, "sdpa", held={}, levels={})
+    nearest = np.inf
+    for grid in grids(job, Pins(reference="none"), attention="sdpa", cluster=cluster):
+        ratio = np.min(seconds_of(search, grid)) / least_of_grid(least, grid, cluster.num_devices)
+        assert ratio >= 1 - 1e-9
+        nearest = min(nearest, ratio)
+    assert nearest < 1.5  # a bound, and not an empty one
+
+
+def test_counts_fill_nodes():
+    assert counts(1024) == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    assert counts(10) == (1, 2, 4, 8)
+    assert counts(1) == (1,)
+
+
+def test_days_dollars_and_energy_by_hand():
+    asked = request(job=job_of(steps=3600))
+    cluster = load_cluster("8xh100-80gb", memory_limit_bytes=None)
+    best = next(each for each in market(request(max_gpus=1, kinds=("h100-80gb",))).options)
+    found = Found(best.strategy, 5, 2.0)
+    option = option_of(asked, cluster, found, 2.5)
+    assert option.predicted_days == pytest.approx(2 / 24)
+    assert option.predicted_usd == pytest.approx(8 * 2 * 2.5)
+    assert option.predicted_energy_kwh == pytest.approx(16 * 0.7 * DRAW_SHARE * PUE)
+    assert option.predicted_days_band.low < option.predicted_days < option.predicted_days_band.high
+    ratio = option.predicted_usd_band.high / option.predicted_usd
+    assert option.predicted_days_band.high / option.predicted_days == pytest.approx(ratio)
+    own = option_of(asked._replace(usd_per_kwh=0.5), cluster, found, None, owned=True)
+    assert own.predicted_usd == pytest.approx(16 * 0.7 * DRAW_SHARE * 0.5)
+
+
+def test_a_kind_without_a_rate_says_so():
+    job = msgspec.structs.replace(job_of(), precision="bf16-mixed")
+    found = market(request(job=job, kinds=("t4", "rtx-4090"), max_gpus=1))
+    alone = {each.kind: each for each in found.alone}
+    assert "no known rate in bf16-mixed" in alone["t4"].why_not
+    assert alone["t4"].at_best_usd is None
+    assert not any(each.kind == "t4" for each in found.options)
+
+
+def test_a_kind_without_a_price_is_planned_and_not_on_the_frontier():
+    found = market(request(kinds=("gh200", "rtx-4090"), max_gpus=2))
+    assert [each.predicted_usd for each in found.options if each.kind == "gh200"] == [None, None]
+    assert {each.kind for each in found.frontier} == {"rtx-4090"}
+
+
+def test_nodes_without_a_network_are_left_out_and_said():
+    found = market(request(kinds=("rtx-4090",), max_gpus=16))
+    assert "--network" in {each.gpus: each.why for each in found.dropped}["2x8xrtx-4090"]
+
+
+def test_too_small_is_said_in_bytes():
+    found = market(request(job=job_of("llama-3.1-8b", 2), kinds=("rtx-4090",), max_gpus=1))
+    alone = found.alone[0]
+    assert not alone.fits
+    assert alone.predicted_peak_bytes > 4 * alone.usable_bytes
+    assert found.options == found.frontier == ()
+
+
+def test_a_job_without_a_formula_is_one_sentence():
+    other = msgspec.structs.replace(job_of(), task="seq2seq")
+    with pytest.raises(UnsupportedError, match="no GPU can be compared"):
+        market(request(job=other))
+
+
+def test_what_is_owned_is_planned_though_it_is_beaten():
+    owned = (load_cluster("rtx-3060", memory_limit_bytes=None),
+             load_cluster("2xrtx-4090", memory_limit_bytes=None))  # fmt: skip
+    found = market(request(kinds=("h100-80gb",), max_gpus=1, owned=owned))
+    assert "2xrtx-4090" in {each.gpus for each in found.owned}
+    assert all(each.predicted_usd is None for each in found.owned)
+    assert not {each.gpus for each in found.owned} & {each.gpus for each in found.unfit}
+    assert len(found.owned) + len(found.unfit) == len(owned)
+
+
+def test_what_is_owned_and_cannot_run_it_says_why():
+    owned = (load_cluster("rtx-3060", memory_limit_bytes=None),)
+    asked = request(job=job_of("llama-3.1-8b", 2), kinds=("h100-80gb",), max_gpus=1, owned=owned)
+    assert [each.why for each in market(asked).unfit] == ["does not fit"]
+
+
+def test_the_frontier_keeps_what_nothing_beats(found):
+    one = found.frontier[0]
+    assert frontier([one, one]) == (one,)
