@@ -9,8 +9,8 @@ printed into the pages. A block that is run looks like this in a page::
     what it printed
     ```
 
-``show`` picks lines, by number from 1 or by a pattern that they hold; without it all are shown. What
-is left out stands as ``...``. ``exit`` is the exit code (0). ``slow`` is run with ``--all`` only.
+``show`` picks lines, by number from 1 or by a pattern that they hold; without it all are shown.
+What is left out stands as ``...``. ``exit`` is the exit code (0). ``slow`` is run with ``--all`` only.
 ``measured`` says that the output holds seconds or rates of the machine that ran it: such output is
 compared with every number taken out, and so are folders. The commands of a page share one folder,
 in which ``examples/`` lies. Only ``brimful`` and ``python`` are run.
@@ -143,7 +143,9 @@ def _run_here(arguments: Sequence[str], folder: Path) -> tuple[int, str]:
 def shown(text: str, rule: str) -> str:
     """Return the lines that a ``show`` rule picks; what it leaves out becomes ``...``."""
     lines = [line.rstrip() for line in text.rstrip().splitlines()]
-    kept = [number for number, line in enumerate(lines) if not rule or _is_picked(number, line, rule)]
+    kept = [
+        number for number, line in enumerate(lines) if not rule or _is_picked(number, line, rule)
+    ]
     parts: list[str] = []
     last = -1
     for number in kept:

@@ -50,9 +50,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         _LINK.sub(lambda found: rewritten(found, place, page.file.src_uri), part)
         for part in _FENCED.split(markdown)
     ]
-    return "".join(
-        part + block for part, block in zip(parts, [*blocks, ""], strict=True)
-    )
+    return "".join(part + block for part, block in zip(parts, [*blocks, ""], strict=True))
 
 
 def source_of(page: str) -> str:
