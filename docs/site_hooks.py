@@ -23,7 +23,6 @@ OUTSIDE = {
     "LOG.md": "project/log.md",
     "examples/README.md": "project/examples.md",
     "validation/README.md": "project/validation.md",
-    "benchmarks/README.md": "project/benchmarks.md",
     "benchmarks/gpu/README.md": "project/gpu-benchmarks.md",
 }
 """File of the repository: its page of the site."""
@@ -35,9 +34,7 @@ _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     for path, page in OUTSIDE.items():
-        if (ROOT / path).is_file():
-            text = (ROOT / path).read_text("utf-8")
-            files.append(File.generated(config, page, content=text))
+        files.append(File.generated(config, page, content=(ROOT / path).read_text("utf-8")))
     files.append(File.generated(config, INDEX, content=decisions_index()))
     return files
 
