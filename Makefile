@@ -2,13 +2,14 @@
 # make test   the suite (<= 10 minutes on two cores)
 # make test-all  the suite and its long files
 # make check  what CI asks of a change: format, lint, types, tests
+# make docs   the site, strictly, into site/
 # make prove  the long evidence, written to validation/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all check lint prove clean
+.PHONY: setup demo test test-all check lint docs prove clean
 
 setup: $(READY)
 
@@ -34,10 +35,13 @@ lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks validation docs examples
 	$(BIN)/mypy
 
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 check: lint test
 
 prove: $(READY)
 	$(BIN)/python validation/prove.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf site $(VENV) .pytest_cache .mypy_cache .ruff_cache
