@@ -255,7 +255,7 @@ def executed_plans(target: str, seed: int) -> list[Planned]:
     if target == "hf-trainer":
         spreads: list[dict[str, Any]] = [{"micro_batch": 4}]
     elif target == "accelerate":
-        spreads = [{"dp_replicate": 2}, {"zero": 1, "dp_shard": 2}]
+        spreads = [{"zero": 1, "dp_shard": 2}]
     else:
         spreads = [{"dp_replicate": 2}, *({"zero": stage, "dp_shard": 2} for stage in (1, 2, 3))]
     found = []

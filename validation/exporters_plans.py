@@ -88,6 +88,6 @@ def sha256(text: str) -> str:
 
 
 def recorded_name(target: str, name: str) -> str:
-    """Return the file in which a plan's export is kept; Python as text, so that no tool edits it."""
+    """Return the file in which a plan's export is kept; Python as text: no tool edits it."""
     suffix = SUFFIXES[target]
     return f"{name}.{suffix}.txt" if suffix == "py" else f"{name}.{suffix}"

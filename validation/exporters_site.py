@@ -97,9 +97,6 @@ def execute(site: Path, target: str, export: Path, folder: Path, num_processes: 
     what = [str(_HERE / "exporters_runner.py"), target, str(export), str(folder), str(out)]
     spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
     launcher = ["-m", "accelerate.commands.launch", "--config_file", str(export)]
-    if "distributed_type: MULTI_CPU" in export.read_text():
-        # On CPUs Accelerate leaves it to MPI to start processes; torchrun does that here.
-        launcher = [*spread, *launcher]
     launchers = {"accelerate": launcher, "deepspeed": spread, "hf-trainer": []}
     _run([*_python(site, target), *launchers[target], *what], site)
     losses: list[float] = json.loads(out.read_text())

@@ -1,0 +1,144 @@
+"""DeepSpeed's JSON read back: what is taken, left, not read, refused."""
+
+import json
+
+import msgspec
+import pytest
+import yaml
+
+from brimful.cli.main import main
+from brimful.errors import InputError, UnsupportedError
+from brimful.export import deepspeed
+from brimful.export.read_deepspeed import read_deepspeed, without
+from brimful.train.schedule import FINAL_FRACTION
+
+PLAIN = {
+    "train_batch_size": 16,
+    "train_micro_batch_size_per_gpu": 2,
+    "zero_optimization": {"stage": 2},
+    "bf16": {"enabled": True},
+}
+
+
+def read(tmp_path, num_devices=4, **content):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(content))
+    return read_deepspeed(path, num_devices=num_devices, num_layers=8)
+
+
+def flags_of(found):
+    return {taken.flag: taken.value for taken in found.taken}
+
+
+def test_what_it_says_becomes_flags(tmp_path):
+    found = flags_of(read(tmp_path, **PLAIN, gradient_clipping=0.5))
+    assert found["global_batch"] == 16
+    assert (found["micro_batch"], found["zero"], found["dp_shard"]) == (2, 2, 4)
+    assert (found["precision"], found["clip"]) == ("bf16-master", 0.5)
+
+
+def test_a_missing_batch_is_the_product(tmp_path):
+    sizes = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5}
+    assert flags_of(read(tmp_path, **sizes))["global_batch"] == 60
+
+
+def test_auto_is_left_and_the_unknown_is_named(tmp_path):
+    content = {**PLAIN, "train_batch_size": "auto", "gradient_clipping": "auto", "odd": {"key": 7}}
+    found = read(tmp_path, **content)
+    assert {"train_batch_size", "gradient_clipping"} <= set(found.left)
+    assert found.unread == ("odd.key=7",)
+    assert "clip" not in flags_of(found)
+
+
+def test_every_leaf_ends_somewhere(tmp_path):
+    """Nothing is dropped: keys are taken, left or not read."""
+    content = {"fp16": {"enabled": True, "initial_scale_power": 12, "hysteresis": 2}}
+    found = read(tmp_path, **content)
+    assert flags_of(found)["initial_scale"] == 2.0**12
+    assert flags_of(found)["growth_interval"] == 1000
+    assert found.unread == ("fp16.hysteresis=2",)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({**PLAIN, "train_batch_size": 15, "gradient_accumulation_steps": 2}, "=15 is not 2"),
+        ({"zero_optimization": {"stage": 4}}, "stage is 4"),
+        ({"zero_optimization": {"stage": "two"}}, "a whole number"),
+        ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "both enabled"),
+        ({"train_micro_batch_size_per_gpu": 0}, "give 1 or more"),
+    ],
+)
+def test_what_does_not_go_together_is_an_error(tmp_path, content, said):
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, **content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"optimizer": {"type": "Lamb"}}, "type=Lamb"),
+        ({"fp16": {"enabled": True, "loss_scale": 128}}, "loss_scale=128"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "nvme"),
+        ({"scheduler": {"type": "OneCycle"}}, "OneCycle"),
+    ],
+)
+def test_what_is_not_planned_is_refused(tmp_path, content, said):
+    with pytest.raises(UnsupportedError, match=said):
+        read(tmp_path, **content)
+
+
+def test_typed_flags_win_and_take_their_dependents_along(tmp_path):
+    found = read(tmp_path, fp16={"enabled": True}, zero_optimization={"stage": 1})
+    kept, replaced = without(found, frozenset({"precision", "zero"}))
+    assert {"initial_scale", "precision", "zero"}.isdisjoint(each.flag for each in kept)
+    assert any("--zero stands in for zero_optimization.stage=1" in line for line in replaced)
+
+
+def test_one_cosine():
+    assert deepspeed.COSINE_ENDS_AT == FINAL_FRACTION
+
+
+ROUNDS = [
+    ["tinyllama-1.1b", "--gpus", "8xa100-40gb", "--seq-len", "2048", "--global-batch", "64"],
+    ["llama-3.1-8b", "--gpus", "8xh100-80gb", "--seq-len", "4096", "--global-batch", "64"],
+    ["llama-3.2-3b", "--gpus", "4xh100-80gb", "--seq-len", "2048", "--global-batch", "32",
+     "--zero", "2", "--schedule", "linear", "--clip", "0.5"],
+    ["llama-3.2-1b", "--gpus", "h100-80gb", "--seq-len", "2048", "--global-batch", "16",
+     "--precision", "fp32", "--schedule", "constant"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ROUNDS, ids=lambda asked: asked[0])
+def test_a_plan_that_is_exported_and_read_back_is_the_same(asked, tmp_path, capsys):
+    first, second, config = tmp_path / "1.yaml", tmp_path / "2.yaml", tmp_path / "ds.json"
+    assert main(["plan", *asked, "--tp", "1", "--pp", "1", "-o", str(first)]) == 0
+    assert main(["export", str(first), "--to", "deepspeed", "-o", str(config)]) == 0
+    where = [asked[0], *asked[1:5]]
+    assert main(["plan", *where, "--from", str(config), "-o", str(second)]) == 0
+    assert "not read" in capsys.readouterr().out
+    ours, theirs = (yaml.safe_load(path.read_text()) for path in (first, second))
+    assert ours["strategy"] == theirs["strategy"]
+    assert ours["job"] == theirs["job"]
+
+
+def test_a_file_that_is_no_json_is_one_sentence(tmp_path, capsys):
+    path = tmp_path / "ds.json"
+    path.write_text('{"bf16": {"enabled": true},\n "fp16" 3}')
+    assert main(["plan", "tinyllama-1.1b", "--gpus", "h100-80gb", "--from", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "line 2, column 9" in error
+    assert error.count("\n") == 1
+
+
+def test_json_says_what_was_lost(tmp_path, capsys):
+    plan = tmp_path / "plan.yaml"
+    assert main(["plan", *ROUNDS[0], "-o", str(plan)]) == 0
+    capsys.readouterr()
+    assert main(["export", str(plan), "--to", "accelerate", "--json"]) == 0
+    told = msgspec.json.decode(capsys.readouterr().out)
+    assert told["schema"] == "brimful.export/2"
+    assert told["predicted_peak_allocated_bytes"] > 2**30
+    assert "predicted: fits" in told["text"]
+    seed = next(each for each in told["lost"] if each["field"] == "seed")
+    assert (seed["value"], seed["changes"]) == ("0", "mathematics")
