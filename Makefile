@@ -36,7 +36,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 check: lint test
 

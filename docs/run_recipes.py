@@ -10,7 +10,7 @@ printed into the pages. A block that is run looks like this in a page::
     ```
 
 ``show`` picks lines, by number from 1 or by a pattern that they hold; without it all are shown.
-What is left out stands as ``...``. ``exit`` is the exit code (0). ``slow`` runs with ``--all`` alone.
+What is left out stands as ``...``. ``exit`` is the exit code (0). ``slow``: by ``--all`` alone.
 ``measured`` says that the output holds seconds or rates of the machine that ran it: it is compared
 with every number taken out. The commands of a page share one folder, in which ``examples/`` lies.
 Only ``brimful`` and ``python`` are run.
