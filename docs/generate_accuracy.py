@@ -50,10 +50,10 @@ FAMILIES = (
     Family("Predicted against simulated", "Formulas against the program that trains, run on the "
            "pretend GPU.", ("predicted_vs_simulated",)),
     Family("Simulated against measured", "The pretend GPU against real runs: drawn jobs, every "
-           "technique of one device, ranks of 2 and 4 processes, routing of experts, offload, and "
-           "scripts that know nothing of Brimful.",
+           "technique of one device, ranks of 2 and 4 processes, routing of experts, offload, "
+           "scripts that know nothing of Brimful, and Trainers that are watched.",
            ("simulated_vs_measured", "techniques", "ranks", "routing", "offload",
-            "pretend_examples")),
+            "pretend_examples", "watched")),
     Family("Against what others published", "Peaks and speeds on real GPUs, each with its source. "
            "Those that do not count towards a bar say why in the file.",
            ("published", "published_predicted")),
@@ -61,11 +61,12 @@ FAMILIES = (
            ("parity", "parallel_parity", "reshard", "dpo", "deepspeed")),
     Family("Beside other programs, and between recipes", "Hugging Face's Trainer with the same "
            "settings; held-out loss of one way of training against another.",
-           ("hf_trainer", "quality", "recipes")),
+           ("hf_trainer", "quality", "recipes", "exporters")),
     Family("Time of pipelines", "The idle share and the seconds of a step, predicted by a replay, "
            "against processes that were slowed down to let it show.", ("bubbles",)),
     Family("Yes or no", "Evidence without an error: what had to happen, in every case.",
-           ("resume", "lost_workers", "ladder", "precision", "rehearsals", "mixtures")),
+           ("resume", "lost_workers", "ladder", "precision", "rehearsals", "mixtures",
+            "packages")),
 )  # fmt: skip
 ROW_ERRORS = {
     "peak": "peak_error", "other bytes": "other_error", "predicted": "predicted_error",

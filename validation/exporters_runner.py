@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 import transformers
 
-MICRO_BATCH, STEPS_OF_MICRO, LEARNING_RATE = 2, 2, 1e-3
+STEPS_OF_MICRO, LEARNING_RATE = 2, 1e-3
+MICRO_BATCH = 8 // (STEPS_OF_MICRO * int(os.environ.get("WORLD_SIZE", "1")))
+"""A step has eight rows, whatever processes there are."""
 
 
 def _model(site: Path) -> Any:
@@ -80,12 +82,10 @@ def _accelerate(export: Path, site: Path) -> list[float]:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0
     )
-    own = list(_rows(site, accelerator.process_index, accelerator.num_processes))
-    loader = torch.utils.data.DataLoader(torch.cat(own), batch_size=MICRO_BATCH)
-    if accelerator.distributed_type.value == "DEEPSPEED":
-        plugin = accelerator.state.deepspeed_plugin
-        plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = MICRO_BATCH
-    model, optimizer = accelerator.prepare(model, optimizer)
+    rows = torch.from_numpy(np.load(site / "rows.npy").astype(np.int64))
+    loader = torch.utils.data.DataLoader(rows, batch_size=MICRO_BATCH)
+    # Accelerate hands batches to processes in turn: each step sees the rows that it shall.
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     losses = []
     for number, rows in enumerate(loader):
         with accelerator.accumulate(model):
@@ -120,7 +120,10 @@ def main() -> None:
     if int(os.environ.get("RANK", "0")) == 0:
         out.write_text(json.dumps(losses))
     if dist.is_initialized():
-        dist.destroy_process_group()
+        dist.barrier()
+        # gloo's threads abort a process now and then that ends as Python ends; all is written.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

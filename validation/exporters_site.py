@@ -6,6 +6,7 @@ Brimful's pins do not hold there: each target has the newest version that pip ta
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -98,7 +99,11 @@ def execute(site: Path, target: str, export: Path, folder: Path, num_processes: 
     spread = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
     launcher = ["-m", "accelerate.commands.launch", "--config_file", str(export)]
     launchers = {"accelerate": launcher, "deepspeed": spread, "hf-trainer": []}
-    _run([*_python(site, target), *launchers[target], *what], site)
+    command = [*_python(site, target), *launchers[target], *what]
+    if target == "accelerate" and num_processes > 1:
+        _run_each(command, site, num_processes)
+    else:
+        _run(command, site)
     losses: list[float] = json.loads(out.read_text())
     return losses
 
@@ -107,17 +112,42 @@ def _python(site: Path, target: str) -> list[str]:
     return [str(site / _SITE_OF.get(target, PEERS) / "bin" / "python")]
 
 
-def _run(command: list[str], site: Path) -> None:
+def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment = {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "DS_ACCELERATOR": "cpu",
-        "PYTHONWARNINGS": "ignore",
-    }
+    fixed = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONWARNINGS": "ignore"}
+    return {**kept, **fixed}
+
+
+def _run(command: list[str], site: Path) -> None:
     done = subprocess.run(  # noqa: S603 - our own files
-        command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-    )
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-60:])
-        raise RunError(f"{' '.join(command[1:4])} in {site.name} failed:\n{said}")
+        command, env=_environment(), capture_output=True, text=True, check=False,
+        timeout=_TIMEOUT_S,
+    )  # fmt: skip
+    _check(done.returncode, done.stdout + done.stderr, command, site)
+
+
+def _run_each(command: list[str], site: Path, num_processes: int) -> None:
+    """Start one launcher for each rank, as MPI would: without it Accelerate's starts one process.
+
+    Raises:
+        RunError: One of them failed.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    sizes = {"WORLD_SIZE": str(num_processes), "LOCAL_WORLD_SIZE": str(num_processes)}
+    started = []
+    for rank in map(str, range(num_processes)):
+        own = {**_environment(), **meeting, **sizes, "RANK": rank, "LOCAL_RANK": rank}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, env=own, **pipes))  # type: ignore[call-overload]  # noqa: S603
+    told = [process.communicate(timeout=_TIMEOUT_S)[0] for process in started]
+    for process, said in zip(started, told, strict=True):
+        _check(process.returncode, said, command, site)
+
+
+def _check(code: int, said: str, command: list[str], site: Path) -> None:
+    if code:
+        last = "\n".join(said.strip().splitlines()[-200:])
+        raise RunError(f"{' '.join(command[1:4])} in {site.name} ended with {code}:\n{last}")
