@@ -3,6 +3,7 @@ import pickle
 import resource
 import shutil
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -362,12 +363,13 @@ def test_a_full_disk_leaves_earlier_checkpoints_alone(trained, small_disk):
     check_first_step_is_whole(root, plan)
 
 
-def test_a_file_size_limit_leaves_earlier_checkpoints_alone(trained, tmp_path):
+def test_a_file_size_limit_leaves_earlier_checkpoints_alone(trained, tmp_path, monkeypatch):
     from brimful.train.checkpoint import save_checkpoint
 
     plan, program = trained
     root = tmp_path / "run"
     save_checkpoint(root, program, progress(plan, 1))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut it, too
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:

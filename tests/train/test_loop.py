@@ -161,8 +161,11 @@ def test_a_run_keeps_as_many_as_asked_and_its_best(run, plan_with, tmp_path):
     assert kept == {f"step-{best:08d}", "step-00000012"}
 
 
-def test_a_failed_save_in_the_background_ends_the_run(run, plan_with, tmp_path):
+def test_a_failed_save_in_the_background_ends_the_run(run, plan_with, tmp_path, monkeypatch):
     import resource
+    import sys
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut it, too
 
     def no_more_room():
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))

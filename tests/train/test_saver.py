@@ -37,8 +37,9 @@ def slow_disk(monkeypatch):
 
 
 @pytest.fixture
-def no_room():
-    """Let no file grow beyond what a manifest needs."""
+def no_room(monkeypatch):
+    """Let no file grow beyond what a manifest needs, and none that Python compiles be cut."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill():

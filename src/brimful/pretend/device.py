@@ -89,14 +89,24 @@ def card() -> Card:
 @contextlib.contextmanager
 def pretending(new: Card) -> Iterator[None]:
     """Pretend to be the given card inside the block, with fresh streams."""
-    before = _World.card, _World.is_there
-    _World.card, _World.is_there = new, True
+    before, _World.card = _World.card, new
     streams.reset()
+    try:
+        with there():
+            yield
+    finally:
+        _World.card = before
+        streams.reset()
+
+
+@contextlib.contextmanager
+def there() -> Iterator[None]:
+    """Let PyTorch find the device inside the block."""
+    before, _World.is_there = _World.is_there, True
     try:
         yield
     finally:
-        _World.card, _World.is_there = before
-        streams.reset()
+        _World.is_there = before
 
 
 def answer_from(memory: Memory | None) -> Memory | None:
@@ -113,8 +123,9 @@ class _Backend(backend_registration._DummyBackendModule):  # type: ignore[misc] 
     # -- devices and streams --
 
     def is_available(self) -> bool:
-        # Else torch would pin memory for it, long after a simulation is over.
-        return _World.is_there
+        # Always, and torch would pin memory for it long after a simulation is over.
+        fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)  # noqa: SLF001
+        return _World.is_there or fake is not None
 
     def device_count(self) -> int:
         return _World.card.num_devices

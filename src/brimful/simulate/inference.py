@@ -119,6 +119,7 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
         else kernels.imitate("cpu")
     )
     with (
+        device.there(),
         imitation,
         _Fake(allow_non_fake_inputs=True) as fake,
         modules_move(fake),

@@ -192,7 +192,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     world = _world(job, strategy, tape, rank)
     routed = assumed(Replay(routing))
     fake_mode = _Fake(allow_non_fake_inputs=True)
-    with imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
+    with device.there(), imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         with offload_host.listening(_keeping(tape)):

@@ -78,8 +78,9 @@ def test_a_cache_that_cannot_be_written_is_named(text_folder, tmp_path):
         prepare_tokens(load_corpus(text_folder), vocab_size=300, cache=tmp_path / "file" / "cache")
 
 
-def test_a_cache_without_room_is_named_and_left_clean(text_folder, tmp_path):
+def test_a_cache_without_room_is_named_and_left_clean(text_folder, tmp_path, monkeypatch):
     corpus = load_corpus(text_folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut it, too
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
