@@ -1,8 +1,13 @@
-"""Writes docs/accuracy.md from the evidence: ``python docs/generate_accuracy.py``.
+"""Writes docs/accuracy.md and its plots from the evidence: ``python docs/generate_accuracy.py``.
 
-Every number on the page is of ``validation/*.json``, which ``validation/prove.py`` makes.
+Every number on the page is of ``validation/``, which ``validation/prove.py`` makes. Where a family
+of runs became worse by more than a point the command says which and ends with 1; ``--because WHY``
+accepts it, and the page shows the reason.
 """
 
+import argparse
+import datetime as dt
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -12,8 +17,28 @@ import msgspec
 
 HERE = Path(__file__).parent
 VALIDATION = HERE.parent / "validation"
+sys.path.insert(0, str(VALIDATION))
+
+from scoreboard import (  # noqa: E402
+    BestOfAll,
+    Board,
+    Score,
+    boards,
+    kept,
+    name_of,
+    read_best,
+    scores,
+    write_best,
+)
+from scoreboard_plot import board_svg  # noqa: E402
+
+from brimful.errors import InputError  # noqa: E402
+from brimful.files import write_text  # noqa: E402
+
 PAGE = HERE / "accuracy.md"
+PLOTS = HERE / "accuracy"
 WIDTH = 100
+A_THOUSANDTH = 1e-3
 WORST_WORDS = 96
 """Characters of a worst case's name; longer ones are cut."""
 _HEAD = """# Accuracy
@@ -29,6 +54,17 @@ stands in rows of its own.
 
 Errors are relative to the second of the two that are compared. *Median* and *worst* are of absolute
 errors, *bias* is the mean of signed ones.
+"""
+_SCOREBOARD = """## Scoreboard
+
+Signed errors by family: a dot for each run, the bar is their median. The axis is linear about its
+middle and in powers of ten beyond. Of published runs a family is a collection and whose program
+ran, with the first thing of it that no switch of ours expresses (*fused kernels*, *Thunder*,
+*shorter samples*); those are shown as they are and count towards no bar. In the tables *median* and
+*90 %* are of absolute errors, *bias* is the median of signed ones, *near* the share within 5 %.
+
+A family whose median or 90 % is more than a point above the best that it has been fails the suite,
+unless a reason stands on this page.
 """
 
 
@@ -68,6 +104,8 @@ FAMILIES = (
            ("resume", "lost_workers", "ladder", "precision", "rehearsals", "mixtures",
             "packages")),
 )  # fmt: skip
+_WORDS = frozenset({"error of", "the worst is"})
+"""Columns that are no numbers."""
 ROW_ERRORS = {
     "peak": "peak_error", "other bytes": "other_error", "predicted": "predicted_error",
     "device peak": "peak_error", "host peak": "host_error", "loss": "loss_error",
@@ -76,17 +114,75 @@ ROW_ERRORS = {
 """What a summary calls an error: the field of a row that holds it."""
 
 
-def main() -> None:
-    """Write the page."""
+def main() -> int:
+    """Write page and plots; 1 where a family became worse and no reason is given."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--because", default="", metavar="WHY", help="accept what became worse")
+    args = parser.parse_args()
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    try:
+        best = kept(boards(), read_best(), why=args.because, date=today)
+    except InputError as error:
+        print(f"generate_accuracy.py: {error}", file=sys.stderr)
+        return 1
+    write_best(best)
+    PLOTS.mkdir(exist_ok=True)
+    for name, drawn in plots().items():
+        write_text(PLOTS / name, drawn)
     PAGE.write_text(page(), encoding="utf-8")
+    return 0
 
 
 def page() -> str:
     """Return the whole page."""
-    parts = [_HEAD]
+    parts = [_HEAD, *_scoreboard(boards(), read_best())]
     for family in FAMILIES:
         parts += list(_section(family))
     return "\n".join(parts)
+
+
+def plots() -> dict[str, str]:
+    """Return the page's plots, by file name."""
+    return {_plot_name(board): board_svg(board) for board in boards()}
+
+
+def _plot_name(board: Board) -> str:
+    return f"{board.key.replace(', ', '-').replace(' ', '-')}.svg"
+
+
+def _scoreboard(found: Sequence[Board], best: BestOfAll) -> Iterator[str]:
+    yield _SCOREBOARD
+    for board in found:
+        yield f"### {board.title}\n"
+        yield f"![Signed errors: {board.title.lower()}](accuracy/{_plot_name(board)})\n"
+        head = ["family", "runs", "bias", "median", "90 %", "worst", "near", "the worst is"]
+        yield _table(head, [_score_cells(one) for one in scores(board)]) + "\n"
+    yield "### What became worse, and why\n"
+    told = [
+        f"- **{key}** ({one.excuse.date}): median {_share(one.excuse.median)}, best "
+        f"{_share(one.median)}; 90 % {_share(one.excuse.p90)}, best {_share(one.p90)}. "
+        f"{one.excuse.why}"
+        for key, one in best.families.items()
+        if one.excuse is not None
+    ]
+    yield "\n".join(told or ["Nothing."]) + "\n"
+
+
+def _score_cells(one: Score) -> list[str]:
+    return [
+        one.family, str(one.num_runs), _signed(one.bias), _size(one.median), _size(one.p90),
+        _signed(one.worst), f"{one.near_share:.0%}", one.worst_name[:WORST_WORDS],
+    ]  # fmt: skip
+
+
+def _size(value: float) -> str:
+    if _is_tiny(abs(value)):
+        return f"{value:.1e}"
+    return f"{value:.2%}" if abs(value) >= A_THOUSANDTH else f"{value:.4%}"
+
+
+def _signed(value: float) -> str:
+    return ("+" if value >= 0 else "") + _size(value)
 
 
 def named_files() -> frozenset[str]:
@@ -141,25 +237,8 @@ def _worst(content: dict[str, Any]) -> str:
         rows = [row for row in content["rows"] if field and row.get(field) is not None]
         if spread["factor"] == "all" and rows:
             row = max(rows, key=lambda row: abs(row[field]))
-            found.append(f"{spread['of']} {_share(abs(row[field]))}: {_name(row)}")
+            found.append(f"{spread['of']} {_share(abs(row[field]))}: {name_of(row)[:WORST_WORDS]}")
     return f"Worst: {'; '.join(found)}. " if found else ""
-
-
-def _name(row: dict[str, Any]) -> str:
-    for field in ("id", "name", "script"):
-        if field in row:
-            return str(row[field])
-    job, strategy = row["case"]["job"], row["case"]["strategy"]
-    words = [job["model"]["name"], job["method"], job["precision"], job["optimizer"]]
-    words += [f"ac {strategy['activation_checkpointing']}", *_degrees(strategy)]
-    return " ".join(map(str, words))[:WORST_WORDS]
-
-
-def _degrees(strategy: dict[str, Any]) -> Iterator[str]:
-    names = ("zero", "dp_shard", "dp_replicate", "tp", "pp", "ep")
-    for name in names:
-        if strategy.get(name, 1) not in {0, 1}:
-            yield f"{name} {strategy[name]}"
 
 
 def _is_tiny(value: float) -> bool:
@@ -171,7 +250,7 @@ def _share(value: float) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", "---", *("---:" for _ in head[2:])]
+    rule = ["---", *("---" if name in _WORDS else "---:" for name in head[1:])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
 
 
@@ -181,4 +260,4 @@ def _folded(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -78,6 +78,12 @@ def test_the_accuracy_page_is_up_to_date():
     )
 
 
+def test_the_accuracy_plots_are_up_to_date():
+    accuracy = script("generate_accuracy")
+    drawn = {path.name: path.read_text("utf-8") for path in (DOCS / "accuracy").glob("*.svg")}
+    assert drawn == accuracy.plots(), "run: python docs/generate_accuracy.py"
+
+
 def test_the_accuracy_page_shows_all_evidence():
     """Host memory has a schema and bars of its own, which validation/README.md tells."""
     accuracy = script("generate_accuracy")
