@@ -19,6 +19,7 @@ from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
+from scale_rows import ScaleRow
 from site_rows import PackageRow, WatchedRow
 from technique_rows import TechniqueRow
 
@@ -62,6 +63,7 @@ Part = Literal[
     "watched",
     "packages",
     "exporters",
+    "scale",
 ]
 
 
@@ -360,6 +362,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "watched": WatchedRow,
     "packages": PackageRow,
     "exporters": ExporterRow,
+    "scale": ScaleRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -48,6 +48,7 @@ _MODULES: dict[Part, str] = {
     "watched": "watched_part",
     "packages": "packages_part",
     "exporters": "exporters_part",
+    "scale": "scale_part",
 }
 BARS_MISSED = 1
 

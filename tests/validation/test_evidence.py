@@ -1,6 +1,7 @@
 """The committed evidence is whole, recent and of this version, and a sample of it is made again."""
 
 import datetime as dt
+import itertools
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import predicted_part
 import published_part
 import pytest
 import sampler
+import scale_part
 import tables
 import timed_part
 import watched_part
@@ -71,6 +73,7 @@ LEAST_ROWS = {
     "watched": 12,
     "packages": 6,
     "exporters": 79,
+    "scale": 45,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -112,25 +115,47 @@ def test_it_says_how_it_was_made(evidence):
     assert (evidence.calibration is not None) == (evidence.part == "step_time")
 
 
+def watched_names(rows):
+    named = {(case.name, watched_part.settings_of(case)) for case in watched_part.CASES}
+    assert {(row.name, row.settings) for row in rows} == named
+
+
+def package_commands(rows):
+    assert {row.command for row in rows} == {*packages_part.every_command(), ""}
+
+
+def scale_sizes(rows):
+    asked = set(itertools.product(scale_part.MODELS, scale_part.SIZES))
+    assert {(row.model, row.num_gpus) for row in rows} == asked
+
+
+def published_ids(rows):
+    assert {row.id for row in rows} == {run.id for run in published_runs()}
+
+
+def published_families(rows):
+    assert {row.family for row in rows} == set(published_part.FAMILIES)
+
+
+def example_scripts(rows):
+    assert {Example(row.script, row.arguments) for row in rows} == set(CASES)
+
+
+CASELESS = {
+    "published_predicted": published_ids,
+    "published": published_families,
+    "lost_workers": list,  # one run, whose command stands in the provenance
+    "pretend_examples": example_scripts,
+    "watched": watched_names,
+    "packages": package_commands,
+    "scale": scale_sizes,
+}
+"""Parts whose rows hold no job: what their rows are instead."""
+
+
 def test_its_cases_can_be_run_again(evidence):
-    if evidence.part == "published_predicted":
-        assert {row.id for row in evidence.rows} == {run.id for run in published_runs()}
-        return
-    if evidence.part == "published":
-        families = {row.family for row in evidence.rows}
-        assert families == set(published_part.FAMILIES)
-        return
-    if evidence.part == "lost_workers":  # one run, whose command stands in the provenance
-        return
-    if evidence.part == "pretend_examples":
-        assert {Example(row.script, row.arguments) for row in evidence.rows} == set(CASES)
-        return
-    if evidence.part == "watched":
-        named = {(case.name, watched_part.settings_of(case)) for case in watched_part.CASES}
-        assert {(row.name, row.settings) for row in evidence.rows} == named
-        return
-    if evidence.part == "packages":
-        assert {row.command for row in evidence.rows} == {*packages_part.every_command(), ""}
+    if evidence.part in CASELESS:
+        CASELESS[evidence.part](evidence.rows)
         return
     for row in evidence.rows:
         check_model(row.case.job.model)
