@@ -35,6 +35,15 @@ def test_what_is_spelled_is_read_again(optimizer, parameters, activations):
     assert away_of(spell_offload(away, num_layers=DEPTH), num_layers=DEPTH) == away
 
 
+def test_parameters_that_are_updated_early_do_not_take_the_optimizer_along():
+    assert away_of("parameters:2", num_layers=DEPTH, updates_early=True) == Away(False, 2, 0)
+    assert away_of("optimizer", num_layers=DEPTH, updates_early=True) == Away(True, 0, 0)
+    job = make_job(clip=0.0, optimizer="adamw-8bit")
+    check_strategy(
+        job, make_strategy(micro_batch=4, offload="parameters", optimizer_in_backward=True)
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -85,6 +94,18 @@ def test_deepspeed_keeps_all_blocks_or_none():
         ({"clip": 0.0}, {"micro_batch": 2}, InputError, "2 micro-batches must add up"),
         ({"clip": 0.0}, {"micro_batch": 2, "dp_replicate": 2}, UnsupportedError, "2 devices"),
         ({"clip": 0.0}, {"micro_batch": 4, "offload": "optimizer"}, UnsupportedError, "offload"),
+        (
+            {"clip": 0.0, "precision": "bf16-master"},
+            {"micro_batch": 4, "offload": "parameters"},
+            UnsupportedError,
+            "offload=parameters and precision=bf16-master",
+        ),
+        (
+            {"clip": 0.0},
+            {"micro_batch": 2, "offload": "parameters", "dp_replicate": 2},
+            UnsupportedError,
+            "2 devices",
+        ),
     ],
 )
 def test_an_early_update_is_refused_where_it_is_not_exact(job, strategy, error, said):

@@ -1,9 +1,11 @@
 """What is in host memory between its uses, and how that is spelled.
 
 ``optimizer``: the optimizer's state, its update, and the gradients that it reads. ``parameters:K``:
-the parameters of the first K blocks too, and so all that ``optimizer`` says. ``activations:K``:
-what the first K blocks keep for their backward pass. Without a K: all blocks. Several go together,
-separated by commas. Knows no torch; ``build.offload`` moves.
+the parameters of the first K blocks too, and so all that ``optimizer`` says; but where parameters
+are updated inside the backward pass they are alone on the host, and a block's update runs while the
+block is on the device. ``activations:K``: what the first K blocks keep for their backward pass.
+Without a K: all blocks. Several go together, separated by commas. Knows no torch; ``build.offload``
+moves.
 """
 
 import re
@@ -36,12 +38,13 @@ class Away(NamedTuple):
     activations: int
 
 
-def away_of(text: str, *, num_layers: int) -> Away:
+def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:
     """Read what is offloaded.
 
     Args:
         text: As people type it: ``none``, or kinds separated by commas.
         num_layers: Blocks of the model.
+        updates_early: Whether parameters are updated inside the backward pass, on the device.
 
     Raises:
         InputError: It cannot be read, names a kind twice, or more blocks than there are.
@@ -49,7 +52,7 @@ def away_of(text: str, *, num_layers: int) -> Away:
     counts = dict(_parts(text, num_layers)) if text != NONE else {}
     parameters = counts.get("parameters", 0)
     return Away(
-        optimizer=bool(counts.get("optimizer", 0) or parameters),
+        optimizer=bool(counts.get("optimizer", 0) or (parameters and not updates_early)),
         parameters=parameters,
         activations=counts.get("activations", 0),
     )
@@ -87,7 +90,9 @@ def spell_offload(away: Away, *, num_layers: int) -> str:
     return ",".join(parts) or NONE
 
 
-def check_offload(job: Job, text: str, *, num_devices: int, pp: int) -> None:
+def check_offload(
+    job: Job, text: str, *, num_devices: int, pp: int, updates_early: bool = False
+) -> None:
     """Refuse to keep on the host what our own engine does not.
 
     Args:
@@ -95,16 +100,17 @@ def check_offload(job: Job, text: str, *, num_devices: int, pp: int) -> None:
         text: What is to be kept there, as people type it.
         num_devices: On how many devices.
         pp: In how many stages of a pipeline.
+        updates_early: Whether parameters are updated inside the backward pass.
 
     Raises:
         InputError: The text cannot be read.
         UnsupportedError: It does not go with something else that is asked for.
     """
-    away = away_of(text, num_layers=job.model.num_layers)
+    away = away_of(text, num_layers=job.model.num_layers, updates_early=updates_early)
     base = job.adapter.base if job.adapter is not None else "same"
     refused = (
         (f"pp={pp}", pp > 1 and text != NONE),
-        (f"{num_devices} devices", num_devices > 1 and away.optimizer),
+        (f"{num_devices} devices", num_devices > 1 and (away.optimizer or away.parameters > 0)),
         (f"optimizer={job.optimizer}", away.optimizer and job.optimizer not in HOST_OPTIMIZERS),
         (f"base={base}", away.parameters > 0 and base in QUANTIZED),
         (f"precision={FP8}", away.parameters > 0 and job.precision == FP8),
@@ -119,10 +125,11 @@ def check_offload(job: Job, text: str, *, num_devices: int, pp: int) -> None:
             )
 
 
-def check_early(away: Away, text: str, *, num_devices: int) -> None:
+def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:
     """Refuse an update inside the backward pass beside what keeps gradients for later.
 
     Args:
+        job: What is trained.
         away: What is kept on the host.
         text: The same, as people type it.
         num_devices: On how many devices.
@@ -130,10 +137,16 @@ def check_early(away: Away, text: str, *, num_devices: int) -> None:
     Raises:
         UnsupportedError: Says what to change.
     """
-    refused = ((f"{num_devices} devices", num_devices > 1), (f"offload={text}", away.optimizer))
+    has_masters = job.precision.endswith("-master")
+    refused = (
+        (f"{num_devices} devices", num_devices > 1),
+        (f"offload={text}", away.optimizer),
+        (f"offload={text} and precision={job.precision}", away.parameters > 0 and has_masters),
+    )
     for what, is_refused in refused:
         if is_refused:
             raise UnsupportedError(
                 f"optimizer_in_backward with {what} is not run by this version; use it on one "
-                f"device, with no offloaded optimizer"
+                f"device, with no offloaded optimizer, and of recipes without fp32 masters where "
+                f"parameters are offloaded"
             )

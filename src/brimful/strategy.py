@@ -13,7 +13,7 @@ from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
 from brimful.low_bit import LOW_BIT
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import away_of, check_early, check_offload
+from brimful.offload import Away, away_of, check_early, check_offload
 from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.tensor_split import check_tensor
 
@@ -428,16 +428,25 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     Raises:
         UnsupportedError: Says what to change.
     """
-    away = away_of(strategy.offload, num_layers=job.model.num_layers)
     if strategy.engine == "torch":
-        check_offload(job, strategy.offload, num_devices=world_size(strategy), pp=strategy.pp)
-        if strategy.optimizer_in_backward:
-            check_early(away, strategy.offload, num_devices=world_size(strategy))
+        early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
+        check_offload(
+            job, strategy.offload, num_devices=num_devices, pp=strategy.pp, updates_early=early
+        )
+        if early:
+            check_early(job, what_is_away(job, strategy), strategy.offload, num_devices=num_devices)
         return
+    away_of(strategy.offload, num_layers=job.model.num_layers)
     refused = next(_refused_by_deepspeed(job, strategy), None)
     if refused is not None:
         what, fix = refused
         raise UnsupportedError(f"{what} is not run by engine=deepspeed; {fix}, or engine=torch")
+
+
+def what_is_away(job: Job, strategy: Strategy) -> Away:
+    """Return what a strategy keeps on the host."""
+    early = strategy.optimizer_in_backward
+    return away_of(strategy.offload, num_layers=job.model.num_layers, updates_early=early)
 
 
 def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:

@@ -228,6 +228,47 @@ def test_an_early_update_is_the_late_one_bit_for_bit(case):
     assert all(p.grad is None for p in program.model.parameters())
 
 
+STREAMED = [
+    (optimizer, precision, checkpointing, offload)
+    for optimizer in ("adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor")
+    for precision in ("fp32", "bf16", "bf16-mixed")
+    for checkpointing in ("none", "full", "full:1", "selective")
+    for offload in ("parameters", "parameters:2", "parameters:1,activations")
+]
+
+
+@pytest.mark.parametrize("case", STREAMED if ALL_CASES else STREAMED[::13], ids=str)
+def test_an_early_update_of_what_is_away_is_the_late_one_bit_for_bit(case):
+    optimizer, precision, checkpointing, offload = case
+    job = make_job(optimizer=optimizer, precision=precision, clip=0.0)
+    late, _, late_program = run(job, make_strategy(micro_batch=4))
+    away = make_strategy(
+        micro_batch=4,
+        optimizer_in_backward=True,
+        activation_checkpointing=checkpointing,
+        offload=offload,
+    )
+    early, _, program = run(job, away)
+    assert [loss for loss, _ in early] == [loss for loss, _ in late]
+    for (_, one), (_, other) in zip(early, late, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+    for one, other in zip(late_program.model.parameters(), program.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not isinstance(program.optimizer, HostOptimizer)
+    assert not program.early._sent
+    assert set(program.optimizer.state) <= set(program.model.parameters())
+
+
+def test_adapters_are_updated_early_beside_a_base_that_is_away():
+    job = make_job(clip=0.0, **make_lora())
+    late, _, late_program = run(job, make_strategy(micro_batch=4))
+    away = make_strategy(micro_batch=4, optimizer_in_backward=True, offload="parameters")
+    early, _, program = run(job, away)
+    assert [loss for loss, _ in early] == [loss for loss, _ in late]
+    for one, other in zip(late_program.model.parameters(), program.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_an_early_update_with_a_second_micro_batch_would_learn_something_else():
     """So the table that refuses it is right, and this test file can fail."""
     job = make_job(clip=0.0)

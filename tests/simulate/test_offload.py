@@ -125,6 +125,37 @@ def test_an_early_update_peaks_where_it_was_simulated_to(precision, checkpointin
     assert gained > 0 if checkpointing == "full" else gained >= 0
 
 
+STREAMED = [
+    ("adamw", "fp32", "none", "parameters"),
+    ("adafactor", "bf16", "full", "parameters"),
+    ("adamw-8bit", "bf16", "full:1", "parameters:2,activations"),
+    ("sgd", "bf16-mixed", "selective", "parameters:1"),
+]
+
+
+@pytest.mark.parametrize("case", STREAMED, ids=str)
+def test_blocks_that_are_updated_while_they_are_there_take_what_was_simulated(case):
+    optimizer, precision, checkpointing, offload = case
+    job = make_job(
+        model=make_model(**SIZES["llama"]),
+        precision=precision,
+        optimizer=optimizer,
+        seq_len=256,
+        global_batch=2,
+        clip=0.0,
+    )
+    ways = {"activation_checkpointing": checkpointing, "offload": offload, "micro_batch": 2}
+    strategy = make_strategy(optimizer_in_backward=True, **ways)
+    check_strategy(job, strategy)
+    simulation, reading = simulate(job, make_cluster("cpu"), strategy), meter_steps(job, strategy)
+    difference = simulation.simulated_peak_allocated_bytes - reading.measured_peak_allocated_bytes
+    assert abs(difference) <= SCRATCH_BYTES
+    assert simulation.simulated_peak_host_bytes == reading.measured_peak_host_bytes
+    host = {item.name: item.num_bytes for item in simulation.host}
+    assert host.keys() <= {"parameters", "saved activations"}  # no gradient, no state
+    assert host["parameters"] > 5 * SCRATCH_BYTES
+
+
 def test_what_stays_on_the_device_keeps_its_class():
     """A purpose of the host must not hide what parameters are that stay."""
     job, _ = settings(EVERY[0])

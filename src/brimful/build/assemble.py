@@ -125,7 +125,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         mesh=mesh,
         reference=reference,
         pipeline=spread.pipeline,
-        early=EarlyUpdate(spread.optimizer) if strategy.optimizer_in_backward else None,
+        early=_early(spread.optimizer, strategy, device, moved),
         offloaded=moved,
     )
 
@@ -165,6 +165,14 @@ def _optimizer(model: nn.Module, site: Site, away: Offloaded) -> torch.optim.Opt
     if away.parameters is not None:
         away.parameters.deliver = optimizer.gradients.take
     return optimizer
+
+
+def _early(
+    optimizer: torch.optim.Optimizer, strategy: Strategy, device: torch.device, moved: Offloaded
+) -> EarlyUpdate | None:
+    if not strategy.optimizer_in_backward:
+        return None
+    return EarlyUpdate(optimizer, device, moved.parameters)
 
 
 def _capability(device: torch.device) -> float:

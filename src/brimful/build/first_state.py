@@ -38,7 +38,7 @@ def make_state(program: Program) -> None:
         return
     with phase(STATE, program):
         try:
-            _fill(optimizer)
+            _fill(optimizer, away=_away(program), device=program.device)
         except BaseException:
             optimizer.state.clear()  # all of it or nothing: a later try begins anew
             raise
@@ -55,8 +55,18 @@ def _keeps_any(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in _FIRST and any(momenta)
 
 
+def _away(program: Program) -> frozenset[torch.Tensor]:
+    """Return parameters of the host whose copies on the device are updated."""
+    return frozenset() if program.early is None else program.early.away
+
+
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
-def _fill(optimizer: torch.optim.Optimizer) -> None:
+def _fill(
+    optimizer: torch.optim.Optimizer,
+    *,
+    away: frozenset[torch.Tensor] = frozenset(),
+    device: torch.device | None = None,
+) -> None:
     if isinstance(optimizer, HostOptimizer | MasterWeights):
         optimizer.make_state(_fill)
         return
@@ -67,8 +77,14 @@ def _fill(optimizer: torch.optim.Optimizer) -> None:
         return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if state := first(parameter, group):
+            where = _stand_in(parameter, device) if parameter in away else parameter
+            if state := first(where, group):
                 optimizer.state[parameter].update(state)
+
+
+def _stand_in(parameter: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """Return a tensor of a parameter's shape and type on another device, without its memory."""
+    return torch.empty((), dtype=parameter.dtype, device=device).expand(parameter.shape)
 
 
 def _of_adamw(parameter: torch.Tensor, group: Group) -> State:

@@ -78,6 +78,8 @@ def _backward(program: Program, loss: torch.Tensor) -> None:
     program.offloaded.end_pass()
     if isinstance(program.optimizer, HostOptimizer):
         program.optimizer.collect()
+    if program.early is not None:
+        program.early.collect()
 
 
 def _forward_context(program: Program) -> AbstractContextManager[None]:

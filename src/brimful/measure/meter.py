@@ -273,9 +273,11 @@ def _lasting(program: Program) -> list[tuple[str, list[torch.Tensor]]]:
 
 def _on_host(program: Program) -> set[int]:
     """Return where what is offloaded lies: on a CPU nothing else tells it from the device's."""
-    if not isinstance(program.optimizer, HostOptimizer):
-        return set()
-    return addresses([*program.optimizer.homes.values(), *state_tensors(program)])
+    blocks = program.offloaded.parameters
+    away = set() if blocks is None else addresses(blocks.parameters)
+    if isinstance(program.optimizer, HostOptimizer):
+        away |= addresses([*program.optimizer.homes.values(), *state_tensors(program)])
+    return away
 
 
 def _reference(program: Program) -> list[torch.Tensor]:

@@ -13,7 +13,6 @@ from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import away_of
 from brimful.plan import Band, Estimate, Plan
 from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
@@ -23,6 +22,7 @@ from brimful.strategy import (
     is_selective,
     num_checkpointed,
     num_micro_batches,
+    what_is_away,
     world_size,
 )
 from brimful.units import (
@@ -51,7 +51,7 @@ def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
 def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
     """Say what a plan that no formula covers rests on, an assumption in a line."""
     strategy = plan.strategy
-    away = away_of(strategy.offload, num_layers=plan.job.model.num_layers)
+    away = what_is_away(plan.job, strategy)
     return describe(plan.cluster.device, updates_on_host=away.optimizer)
 
 

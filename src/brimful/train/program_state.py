@@ -45,7 +45,7 @@ class PlainState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         groups: Plain numbers of the optimizer's groups.
         scaler: The loss scaler's state, skipped steps included; None where there is none.
         shared: Names of tensors that are the very memory of another, and that one's name.
-        on_host: Names of optimizer tensors in host memory while their parameter was not.
+        on_host: Names of optimizer tensors in host memory while the program was on a device.
         is_offloaded: Whether that was the program's own choice, which another need not share.
         base_crc32: Checksum of the frozen tensors that are not saved; None where all are.
     """
@@ -126,7 +126,8 @@ def room_for(
         _, parameter_name = _split(name)
         if parameter_name in trained:
             on_host = _belongs_on_host(program, name, shape, plain)
-            room[name] = _empty(shape, trained[parameter_name], on_host=on_host)
+            device = torch.device("cpu") if on_host else program.device
+            room[name] = _empty(shape, trained[parameter_name], device)
     return room
 
 
@@ -365,10 +366,9 @@ def _group_numbers(group: dict[str, Any]) -> dict[str, Plain]:
 
 
 def _on_host(program: Program, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    trained = _trained(program)
     for name, tensor in tensors.items():
-        key, parameter_name = _split(name)
-        if key is not None and tensor.device.type != trained[parameter_name].device.type:
+        key, _ = _split(name)
+        if key is not None and tensor.device.type != program.device.type:
             yield name
 
 
@@ -384,8 +384,7 @@ def _belongs_on_host(program: Program, name: str, shape: TensorShape, plain: Pla
     return not shape.size and not kernel_reads
 
 
-def _empty(shape: TensorShape, parameter: torch.nn.Parameter, *, on_host: bool) -> torch.Tensor:
-    device = torch.device("cpu") if on_host else parameter.device
+def _empty(shape: TensorShape, parameter: torch.nn.Parameter, device: torch.device) -> torch.Tensor:
     if shape.size == parameter.shape:
         # In the parameter's own order of dimensions, as the optimizer would have made it.
         return torch.empty_like(parameter.detach(), dtype=shape.dtype, device=device)

@@ -45,7 +45,8 @@ class Offloaded:
 def offloaded(strategy: Strategy, *, num_layers: int) -> Away:
     """Return what our own engine keeps on the host; DeepSpeed sees to its own."""
     text = strategy.offload if strategy.engine == "torch" else NONE
-    return away_of(text, num_layers=num_layers)
+    early = strategy.optimizer_in_backward
+    return away_of(text, num_layers=num_layers, updates_early=early)
 
 
 def mark_away(skeleton: nn.Module, away: Away) -> None:

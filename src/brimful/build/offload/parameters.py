@@ -3,7 +3,8 @@
 The model's parameters are tensors of the host. Before a block runs they are copied to the device
 and the copies stand in their places; the next block's are on their way meanwhile, and in the
 backward pass those of the block before. What autograd saves of a copy is a reference by which it
-is copied again. Gradients go to the host a block at a time.
+is copied again. Gradients go to the host a block at a time; or stay, where the copies are updated
+at once and brought home (``early_update``).
 """
 
 import contextlib
@@ -19,6 +20,8 @@ from brimful.build.offload.lane import Lane
 
 Deliver = Callable[[torch.Tensor, torch.Tensor], None]
 """Takes a parameter of the host and its gradient on the device."""
+Update = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Takes a parameter of the host, its copy on the device, and the gradient there."""
 
 
 class Slot(NamedTuple):
@@ -51,6 +54,7 @@ class AwayBlocks:
         self._lane = Lane(device)
         self._here: dict[int, _Copies] = {}
         self.deliver: Deliver = _nobody
+        self.update: Update | None = None
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -63,7 +67,8 @@ class AwayBlocks:
         slots = self._slots[block]
         with _uncounted():
             copies = self.copies(block)
-        connected = _Connect.apply(_Way(self, slots), copies, *(slot.home for slot in slots))
+        way = _Way(self, block, copies if self._outlasts() else None)
+        connected = _Connect.apply(way, copies, *(slot.home for slot in slots))
         for slot, copy in zip(slots, connected, strict=True):
             slot.module._parameters[slot.name] = copy  # noqa: SLF001
         try:
@@ -85,6 +90,32 @@ class AwayBlocks:
         copies.events.clear()
         self._bring(following)
         return copies.tensors
+
+    def receive(self, way: "_Way", gradients: Sequence[torch.Tensor | None]) -> None:
+        """Hand on the gradients of a block, whose backward pass is over."""
+        trained = [
+            (place, slot.home, gradient)
+            for place, (slot, gradient) in enumerate(
+                zip(self._slots[way.block], gradients, strict=True)
+            )
+            if gradient is not None and slot.home.requires_grad
+        ]
+        if self.update is None:
+            for _, home, gradient in trained:
+                self.deliver(home, gradient)
+            return
+        copies = self.copies(way.block) if way.copies is None else way.copies
+        for place, home, gradient in trained:
+            self.update(home, copies[place], gradient)
+
+    def _outlasts(self) -> bool:
+        """Whether copies are kept until the block's gradients are there.
+
+        Those of a block that is computed again are dropped one by one as its backward pass goes on;
+        what is to be updated would have to be brought once more. Kept in the forward pass they
+        would be there for all of it.
+        """
+        return self.update is not None and _in_backward()
 
     def forget(self) -> None:
         """Drop what is still on the device: a forward and a backward pass are over."""
@@ -109,10 +140,11 @@ def _slots_of(block: nn.Module) -> list[Slot]:
 
 
 class _Way(NamedTuple):
-    """Where gradients of a block's copies go."""
+    """Where gradients of a block's copies go; the copies, where they are kept for them."""
 
     away: AwayBlocks
-    slots: list[Slot]
+    block: int
+    copies: list[torch.Tensor] | None
 
 
 class _Connect(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped to mypy
@@ -128,10 +160,7 @@ class _Connect(torch.autograd.Function):  # type: ignore[misc]  # torch is untyp
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        way = ctx.way
-        for slot, gradient in zip(way.slots, gradients, strict=True):
-            if gradient is not None and slot.home.requires_grad:
-                way.away.deliver(slot.home, gradient)
+        ctx.way.away.receive(ctx.way, gradients)
         return (None, None, *(None for _ in gradients))
 
 
