@@ -15,6 +15,7 @@ from dpo_rows import DpoRow
 from exporters_rows import ExporterRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from ladder_rows import LadderRow
+from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
@@ -64,6 +65,7 @@ Part = Literal[
     "packages",
     "exporters",
     "scale",
+    "moonshot",
 ]
 
 
@@ -363,6 +365,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "packages": PackageRow,
     "exporters": ExporterRow,
     "scale": ScaleRow,
+    "moonshot": MoonshotRows,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

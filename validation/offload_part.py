@@ -19,7 +19,7 @@ from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, check_strategy, num_micro_batches
 from brimful.units import MIB
 
-NUM_CASES, NUM_QUICK_CASES = 36, 2
+NUM_CASES, NUM_QUICK_CASES = 44, 2
 SHARE_BAR, BYTES_BAR = 0.005, MIB
 MAX_DRAWS = 2000
 _LLAMA: dict[str, Any] = {
@@ -38,6 +38,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "away": (
         "optimizer", "parameters", "parameters:2", "activations", "activations:3",
         "parameters:3,activations:2", "optimizer,activations", "early", "early,activations:2",
+        "early,parameters", "early,parameters:2,activations:1",
     ),
     "accumulation": ("1", "2", "2 held"),
     "method": ("full", "full", "lora"),

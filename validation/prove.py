@@ -49,6 +49,7 @@ _MODULES: dict[Part, str] = {
     "packages": "packages_part",
     "exporters": "exporters_part",
     "scale": "scale_part",
+    "moonshot": "moonshot_part",
 }
 BARS_MISSED = 1
 

@@ -67,13 +67,14 @@ LEAST_ROWS = {
     "routing": 50,
     "rehearsals": 7,
     "mixtures": 3,
-    "offload": 30,
+    "offload": 44,
     "dpo": 20,
     "ladder": 26,
     "watched": 12,
     "packages": 6,
     "exporters": 79,
     "scale": 45,
+    "moonshot": 15,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
