@@ -13,6 +13,7 @@ from comparison_rows import PeerRow, QualityRow
 from deepspeed_rows import DeepSpeedRow
 from dpo_rows import DpoRow
 from exporters_rows import ExporterRow
+from fuzz_rows import FuzzRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from ladder_rows import LadderRow
 from moonshot_rows import MoonshotRows
@@ -66,6 +67,7 @@ Part = Literal[
     "exporters",
     "scale",
     "moonshot",
+    "fuzz",
 ]
 
 
@@ -366,6 +368,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "exporters": ExporterRow,
     "scale": ScaleRow,
     "moonshot": MoonshotRows,
+    "fuzz": FuzzRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

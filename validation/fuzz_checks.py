@@ -68,7 +68,7 @@ def ask(asked: Asked) -> Came:
 def _limited(seconds: float) -> Iterator[None]:
     """Cut off what takes longer."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
         raise _TooSlowError
 
     old = signal.signal(signal.SIGALRM, stop)

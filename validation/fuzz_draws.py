@@ -1,4 +1,4 @@
-"""Command lines and files drawn at random, valid and not. Knows no property; see ``fuzz_checks``."""
+"""Command lines and files drawn at random, valid and not. What must hold: ``fuzz_checks``."""
 
 import json
 from collections.abc import Callable
@@ -36,13 +36,16 @@ WORDS = st.sampled_from(
     [
         "", " ", "-1", "0", "1", "2", "3", "7", "8", "64", "1e9", "1e400", "-1e400", "nan", "inf",
         "1_000", "0x10", "1.5", "1e-300", str(10**18), "9" * 5000, "none", "full", "full:3", "full:-1",
-        "selective", "all", "true", "null", "\u202eevil", "a\nb", "\x1b[31mred", "caf\u00e9",
+        "selective", "all",
+        "true", "null", "\u202eevil", "a\nb", "\x1b[31mred", "caf\u00e9",
         "\u0661\u0662", "--", "-x", "../..", "x" * 5000, "1GiB", "-1GiB", "1e30GiB", "nanGiB", "1B",
         "1,2,3", ",", "9xh100-80gb", "0x8xh100-80gb", "parameters:3", "activations:-1", "\ud800",
     ]
 )  # fmt: skip
 """Spellings that parsers trip over: signs, sizes, other digits, control characters, surrogates."""
-SANE = st.sampled_from(["1", "2", "4", "8", "16", "32", "128", "512", "2048", "8192", "0.1", "1e-4"])
+SANE = st.sampled_from(
+    ["1", "2", "4", "8", "16", "32", "128", "512", "2048", "8192", "0.1", "1e-4"]
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -154,7 +157,9 @@ def plans(draw: st.DrawFn) -> Asked:
 
 @cache
 def _plan() -> dict[str, Any]:
-    job = plain_job(load_model("tinyllama-1.1b"), precision="bf16-mixed", seq_len=512, global_batch=8)
+    job = plain_job(
+        load_model("tinyllama-1.1b"), precision="bf16-mixed", seq_len=512, global_batch=8
+    )
     cluster = load_cluster("8xh100-80gb", memory_limit_bytes=None)
     plan = solve(job, cluster, Pins(), attention="sdpa", objective="time").plan
     made: dict[str, Any] = yaml.safe_load(to_yaml(plan))
@@ -166,7 +171,13 @@ Place = tuple[Any, ...]
 
 def places_of(value: Any, place: Place = ()) -> list[Place]:
     """List where every value in plain dicts and lists stands."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [place, *(found for key, each in inner for found in places_of(each, (*place, key)))]
 
 
@@ -206,7 +217,8 @@ def mutated(draw: st.DrawFn, value: Any, values: st.SearchStrategy[Any] = SCALAR
 
 BROKEN = st.sampled_from(
     [
-        b"", b"\xff\xfe", b"\xef\xbb\xbf{}", b"null", b"[]", b"3", b"{", b'"x"', b"[" * 5000, b"\0",
+        b"", b"\xff\xfe", b"\xef\xbb\xbf{}", b"null", b"[]", b"3", b"{", b'"x"', b"[" * 5000,
+        b"\0",
         b'{"a":' * 3000, b"9" * 6000, b"a: &a [*a]\n", b"{a: 1, a: 2}", b"!!python/object:os.system x",
         b"a: &x [1,1]\nb: &y [*x,*x,*x]\nc: [*y,*y,*y]\n", b"2026-13-45", b"? [a]\n: b\n", b"\t- a",
         b"model: [1]", b"model: gpt2\nsteps: .nan", b"<<: 3", b"%YAML 9.9\n---\na", b"---\n---\n",
@@ -217,7 +229,9 @@ BROKEN = st.sampled_from(
 
 
 def _yaml(value: Any) -> bytes:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def _json(value: Any) -> bytes:
@@ -249,7 +263,8 @@ def job_files(draw: st.DrawFn) -> Asked:
 def _configs() -> tuple[dict[str, Any], ...]:
     found = registry()
     return tuple(
-        {"model_type": found[name]["model_type"], **load_model(name).hf_config} for name in sorted(found)
+        {"model_type": found[name]["model_type"], **load_model(name).hf_config}
+        for name in sorted(found)
     )
 
 
@@ -277,7 +292,8 @@ DEEPSPEED = {
     "train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
     "gradient_clipping": 1.0, "bf16": {"enabled": True},
     "zero_optimization": {"stage": 3, "overlap_comm": True},
-    "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+    "optimizer": {"type": "AdamW", "params": {
+        "lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 3e-4}},
 }  # fmt: skip
 
@@ -286,7 +302,14 @@ DEEPSPEED = {
 def deepspeed(draw: st.DrawFn) -> Asked:
     """Draw DeepSpeed's JSON, which ``plan --from`` reads."""
     content = draw(st.one_of(BROKEN, *[mutated(DEEPSPEED).map(_json)] * 4))
-    argv = ("plan", "tinyllama-1.1b", "--gpus=8xh100-80gb", "--seq-len=128", "--from=ds.json", "--json")
+    argv = (
+        "plan",
+        "tinyllama-1.1b",
+        "--gpus=8xh100-80gb",
+        "--seq-len=128",
+        "--from=ds.json",
+        "--json",
+    )
     return Asked(argv, (("ds.json", content),))
 
 

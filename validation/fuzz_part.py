@@ -26,7 +26,9 @@ MOST_S, MOST_BYTES = 5.0, 300 * 2**20
 
 def run(*, seed: int, quick: bool) -> tuple[list[FuzzRow], Summary]:
     """Draw and run every kind."""
-    sizes = {kind: max(2, num // QUICK_SHARE) if quick else num for kind, num in NUM_EXAMPLES.items()}
+    sizes = {
+        kind: max(2, num // QUICK_SHARE) if quick else num for kind, num in NUM_EXAMPLES.items()
+    }
     rows = [row_of(kind, num, seed) for kind, num in shown("kinds", list(sizes.items()))]
     return rows, summarize(rows)
 
@@ -53,7 +55,9 @@ def row_of(kind: str, num_examples: int, seed: int) -> FuzzRow:
         num_refused=codes[2],
         slowest_s=max(each.seconds for each in came),
         grown_bytes=_highest_bytes() - before,
-        reasons=tuple(FuzzReason(says=s, num_examples=n) for s, n in reasons.most_common(MOST_REASONS)),
+        reasons=tuple(
+            FuzzReason(says=s, num_examples=n) for s, n in reasons.most_common(MOST_REASONS)
+        ),
         faults=tuple(faults[:MOST_FAULTS]),
     )
 
@@ -93,9 +97,15 @@ def summarize(rows: list[FuzzRow]) -> Summary:
     missed = [
         *(f"{row.kind}: {fault.fault}" for row in rows for fault in row.faults),
         *(f"{row.kind}: {row.slowest_s:.1f} s" for row in rows if row.slowest_s > MOST_S),
-        *(f"{row.kind}: grew by {row.grown_bytes} bytes" for row in rows if row.grown_bytes > MOST_BYTES),
+        *(
+            f"{row.kind}: grew by {row.grown_bytes} bytes"
+            for row in rows
+            if row.grown_bytes > MOST_BYTES
+        ),
     ]
-    total, refused = (sum(getattr(row, of) for row in rows) for of in ("num_examples", "num_refused"))
+    total, refused = (
+        sum(getattr(row, of) for row in rows) for of in ("num_examples", "num_refused")
+    )
     return Summary(
         num_drawn=total,
         refusals=tuple(Refusal(reason=row.kind, num_draws=row.num_refused) for row in rows),
@@ -104,8 +114,8 @@ def summarize(rows: list[FuzzRow]) -> Summary:
         spreads=(),
         bars=(
             "no traceback; exit code 0, 1 or 2; a refusal is one sentence",
-            "no negative bytes, no MFU above 100 %, bands in order, items add up to the peak, JSON "
-            "without NaN or Infinity",
+            "no negative bytes, no MFU above 100 %, bands in order, items add up to the peak",
+            "JSON without NaN or Infinity",
             f"each within {MOST_S:.0f} s, each kind within {MOST_BYTES // 2**20} MiB more memory",
         ),
         missed=tuple(missed),

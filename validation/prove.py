@@ -50,6 +50,7 @@ _MODULES: dict[Part, str] = {
     "exporters": "exporters_part",
     "scale": "scale_part",
     "moonshot": "moonshot_part",
+    "fuzz": "fuzz_part",
 }
 BARS_MISSED = 1
 

@@ -3,9 +3,13 @@
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
-from brimful.errors import RunError
+from brimful.errors import FileFormatError, RunError
+
+MOST_BYTES = 16 * 2**20
+"""Of a file that people write or a model brings as its description; data is read in pieces."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -38,6 +42,28 @@ def _replace(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def read_whole(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read a description: a config.json, a plan, prices. No pipe is waited for, no disk swallowed.
+
+    Args:
+        path: The file, or a link to it.
+        most_bytes: More than this is no description.
+
+    Raises:
+        FileFormatError: It is a pipe or a device, or too large.
+        OSError: It cannot be read.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise FileFormatError(f"{path} is a pipe or a device and is not read; give a file")
+    if found.st_size > most_bytes:
+        raise FileFormatError(
+            f"{path} has {found.st_size} bytes and at most {most_bytes} are read; it is no "
+            f"description of a model or a job, so give another file"
+        )
+    return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:

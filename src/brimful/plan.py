@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.files import read_whole
 from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.job import Job, check_job
 from brimful.mismatch import explain_mismatch
@@ -17,6 +18,8 @@ from brimful.models.config import check_model
 from brimful.strategy import Strategy, check_strategy, placed
 
 PLAN_SCHEMA = "brimful.plan/2"
+MOST_YAML_BYTES = 2**20
+"""Of a plan, a job or prices: a hundred times what the longest of them has."""
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -200,11 +203,13 @@ def load_yaml(path: Path) -> Any:
         FileFormatError: It cannot be read or is not YAML.
     """
     try:
-        text = path.read_text("utf-8")
+        text = read_whole(path, most_bytes=MOST_YAML_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileFormatError(
             f"{path} is not UTF-8 text (byte {error.start}); give a YAML file"
         ) from error
+    except FileFormatError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import examples_part
+import fuzz_draws
 import measured_part
 import msgspec
 import packages_part
@@ -75,6 +76,7 @@ LEAST_ROWS = {
     "exporters": 79,
     "scale": 45,
     "moonshot": 15,
+    "fuzz": 8,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -130,6 +132,11 @@ def scale_sizes(rows):
     assert {(row.model, row.num_gpus) for row in rows} == asked
 
 
+def fuzz_kinds(rows):
+    assert {row.kind for row in rows} == set(fuzz_draws.KINDS)
+    assert sum(row.num_examples for row in rows) >= 10_000
+
+
 def published_ids(rows):
     assert {row.id for row in rows} == {run.id for run in published_runs()}
 
@@ -150,6 +157,7 @@ CASELESS = {
     "watched": watched_names,
     "packages": package_commands,
     "scale": scale_sizes,
+    "fuzz": fuzz_kinds,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, get_args
 
 from brimful.cli import flags
 from brimful.errors import InputError
+from brimful.files import read_whole
 
 if TYPE_CHECKING:
     from brimful.train.data.source import DataSource
@@ -91,7 +92,7 @@ def _template(args: argparse.Namespace) -> str | None:
     if args.chat_template is None:
         return None
     try:
-        text: str = args.chat_template.read_text("utf-8")
+        text = read_whole(args.chat_template).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(

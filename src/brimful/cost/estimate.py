@@ -138,10 +138,13 @@ def _step_time(seconds: StepSeconds | None) -> StepTime | None:
 
 
 def allocatable_bytes(device: Device) -> int:
-    """Return what a device has for tensors: usable less the context outside the allocator."""
+    """Return what a device has for tensors: usable less the context outside the allocator.
+
+    A limit below the context leaves nothing, and never less than nothing.
+    """
     if device.kernels != "cuda":
         return device.usable_bytes
-    return device.usable_bytes - assumptions_for(device).context_low_bytes
+    return max(0, device.usable_bytes - assumptions_for(device).context_low_bytes)
 
 
 def limit_bytes(plan: Plan) -> int:

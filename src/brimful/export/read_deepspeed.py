@@ -16,6 +16,7 @@ import msgspec
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
+from brimful.files import read_whole
 
 AUTO = "auto"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
@@ -153,7 +154,7 @@ def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_whole(path).decode("utf-8"))
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); give DeepSpeed's JSON"
@@ -163,6 +164,13 @@ def _load(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise FileFormatError(
             f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}; correct it"
+        ) from error
+    except FileFormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(
+            f"{path} is no JSON of DeepSpeed's (a number of thousands of digits, or thousands of "
+            f"brackets); give another file"
         ) from error
     if not isinstance(content, dict):
         raise FileFormatError(f"{path} holds no JSON object; DeepSpeed's settings are one")

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import ModelConfigError, UnsupportedError, unknown_name
+from brimful.errors import FileFormatError, ModelConfigError, UnsupportedError, unknown_name
+from brimful.files import read_whole
 from brimful.job import Task
 from brimful.models import (
     bert,
@@ -86,7 +87,7 @@ def _find_config(name_or_path: str) -> Path | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(read_whole(path).decode("utf-8"))
     except json.JSONDecodeError as error:
         raise ModelConfigError(
             f"{path} is not JSON (line {error.lineno}: {error.msg}); mend it or download it again"
@@ -97,6 +98,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ModelConfigError(f"{path} cannot be read ({error.strerror}); check it") from error
+    except FileFormatError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ModelConfigError(
             f"{path} is not a config.json (a number of thousands of digits, or thousands of "

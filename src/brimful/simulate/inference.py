@@ -213,5 +213,5 @@ def _phases(recording: Recording) -> tuple[PhasePeak, ...]:
 def _reserved(recording: Recording, spec: Device) -> Reserved | None:
     if spec.kernels != "cuda":
         return None
-    capacity_bytes = max(0, allocatable_bytes(spec))
+    capacity_bytes = allocatable_bytes(spec)
     return reserve(recording, allocator="", capacity_bytes=capacity_bytes)

@@ -127,7 +127,7 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
 
     is_alike = not routing.received  # else every block is of its own
     recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
-    capacity_bytes = max(0, allocatable_bytes(device))
+    capacity_bytes = allocatable_bytes(device)
     return read_simulation(
         recording,
         kernels=device.kernels,

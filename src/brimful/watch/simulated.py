@@ -61,7 +61,7 @@ def simulate_loop(train: Callable[[], Any], device: Device) -> Simulated:
     del kept
     reserved = None
     if kernels == "cuda":
-        capacity_bytes = max(0, allocatable_bytes(device))
+        capacity_bytes = allocatable_bytes(device)
         settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # those of this very process
         reserved = reserve(recording, allocator=settings, capacity_bytes=capacity_bytes)
     simulation = read_simulation(
