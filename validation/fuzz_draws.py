@@ -35,7 +35,8 @@ class Asked(NamedTuple):
 WORDS = st.sampled_from(
     [
         "", " ", "-1", "0", "1", "2", "3", "7", "8", "64", "1e9", "1e400", "-1e400", "nan", "inf",
-        "1_000", "0x10", "1.5", "1e-300", str(10**18), "9" * 5000, "none", "full", "full:3", "full:-1",
+        "1_000", "0x10", "1.5", "1e-300", str(10**18), "9" * 5000, "none", "full", "full:3",
+        "full:-1",
         "selective", "all",
         "true", "null", "\u202eevil", "a\nb", "\x1b[31mred", "caf\u00e9",
         "\u0661\u0662", "--", "-x", "../..", "x" * 5000, "1GiB", "-1GiB", "1e30GiB", "nanGiB", "1B",
@@ -167,6 +168,7 @@ def _plan() -> dict[str, Any]:
 
 
 Place = tuple[Any, ...]
+LARGE = 10**15
 
 
 def places_of(value: Any, place: Place = ()) -> list[Place]:
@@ -191,6 +193,10 @@ def changed(value: Any, place: Place, change: Callable[[Any, Any], None]) -> Any
     return copy
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and abs(value) < LARGE
+
+
 @st.composite
 def mutated(draw: st.DrawFn, value: Any, values: st.SearchStrategy[Any] = SCALARS) -> Any:
     """Change a few values of a document: drop, replace, nest, rename, or leave all as it is."""
@@ -198,16 +204,21 @@ def mutated(draw: st.DrawFn, value: Any, values: st.SearchStrategy[Any] = SCALAR
         found = [place for place in places_of(value) if place]
         if not found:
             return value
-        place, how = draw(st.sampled_from(found)), draw(st.integers(0, 4))
-        new = draw(values)
+        place = draw(st.sampled_from(found))
+        how = draw(st.sampled_from(("drop", "rename", "nest", *("scale",) * 4, *("replace",) * 2)))
+        new, factor = draw(values), draw(st.sampled_from((0, -1, 2, 2, 3, 4, 0.5, 10**6)))
 
-        def change(container: Any, key: Any, how: int = how, new: Any = new) -> None:
-            if how == 0:
+        def change(
+            container: Any, key: Any, how: str = how, new: Any = new, factor: float = factor
+        ) -> None:
+            if how == "drop":
                 del container[key]
-            elif how == 1 and isinstance(container, dict):
+            elif how == "rename" and isinstance(container, dict):
                 container[str(new)] = container.pop(key)
-            elif how == 2:  # noqa: PLR2004 - the third way
+            elif how == "nest":
                 container[key] = [container[key]]
+            elif how == "scale" and _is_number(container[key]):
+                container[key] *= factor
             else:
                 container[key] = new
 
@@ -219,10 +230,13 @@ BROKEN = st.sampled_from(
     [
         b"", b"\xff\xfe", b"\xef\xbb\xbf{}", b"null", b"[]", b"3", b"{", b'"x"', b"[" * 5000,
         b"\0",
-        b'{"a":' * 3000, b"9" * 6000, b"a: &a [*a]\n", b"{a: 1, a: 2}", b"!!python/object:os.system x",
-        b"a: &x [1,1]\nb: &y [*x,*x,*x]\nc: [*y,*y,*y]\n", b"2026-13-45", b"? [a]\n: b\n", b"\t- a",
+        b'{"a":' * 3000, b"9" * 6000, b"a: &a [*a]\n", b"{a: 1, a: 2}",
+        b"!!python/object:os.system x",
+        b"a: &x [1,1]\nb: &y [*x,*x,*x]\nc: [*y,*y,*y]\n", b"2026-13-45",
+        b"? [a]\n: b\n", b"\t- a",
         b"model: [1]", b"model: gpt2\nsteps: .nan", b"<<: 3", b"%YAML 9.9\n---\na", b"---\n---\n",
-        b"model: gpt2\nmodel: gpt2", b"model: gpt2\n<<: [gpt2]", b"1: 2", b"~: 1", b"model: gpt2\n~: 1",
+        b"model: gpt2\nmodel: gpt2", b"model: gpt2\n<<: [gpt2]", b"1: 2", b"~: 1",
+        b"model: gpt2\n~: 1",
     ]
 )  # fmt: skip
 """Files that are nothing, or nearly something."""
