@@ -28,7 +28,7 @@ _POSITIVE = ("_s", "_usd", "tokens_per_s")
 
 
 class Came(NamedTuple):
-    """What a command line came to; ``faults`` is empty where every property holds."""
+    """What a command line came to: CPU seconds; no ``faults`` where every property holds."""
 
     code: int | None
     said: str
@@ -43,7 +43,7 @@ class _TooSlowError(BaseException):
 def ask(asked: Asked) -> Came:
     """Run a command line in this process, in a folder of its own, and judge what it does."""
     before, out, err = Path.cwd(), io.StringIO(), io.StringIO()
-    start_s, code, fault = time.perf_counter(), None, ""
+    start_s, code, fault = time.process_time(), None, ""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         for name, content in asked.files:
             Path(folder, name).write_bytes(content)
@@ -59,7 +59,7 @@ def ask(asked: Asked) -> Came:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any at all is the fault looked for
             where = traceback.extract_tb(error.__traceback__)[-1]
             fault = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-    seconds = time.perf_counter() - start_s
+    seconds = time.process_time() - start_s
     faults = (fault,) if fault else tuple(judge(code, out.getvalue(), err.getvalue()))
     return Came(code, err.getvalue(), seconds, faults)
 

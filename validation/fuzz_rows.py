@@ -33,7 +33,7 @@ class FuzzRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         num_fit: Answered, and the job fits (exit code 0).
         num_unfit: Answered, and the job does not fit (exit code 1).
         num_refused: Refused in one sentence (exit code 2).
-        slowest_s: The longest that one took.
+        slowest_s: The most CPU seconds that one took.
         grown_bytes: How far the process's highest resident size rose meanwhile.
         reasons: Of the refusals, the most frequent ones.
         faults: Inputs on which a property does not hold; at most ``MOST_FAULTS``.

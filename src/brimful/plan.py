@@ -239,7 +239,7 @@ def _parse_yaml(text: str, path: Path) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         raise FileFormatError(
             f"{path} is not a plan (a date that never was, a number of thousands of digits, a key "
-            f"that is a list, or thousands of brackets); plan again"
+            f"that is a list, a control character, or thousands of brackets); plan again"
         ) from error
 
 

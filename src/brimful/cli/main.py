@@ -11,7 +11,7 @@ from brimful import __version__
 from brimful.cli.flags import HelpText, Parser
 from brimful.cli.job_file import expand
 from brimful.cli.output import BAD_INPUT, INTERRUPTED
-from brimful.errors import BrimfulError, unknown_name
+from brimful.errors import CONTROL, BrimfulError, InputError, one_line, unknown_name
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",
@@ -122,7 +122,7 @@ def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
 
 def _complain(message: str, code: int) -> int:
     """Print one line, whatever a name that the user gave may hold."""
-    print(f"brimful: {' '.join(message.splitlines())}", file=sys.stderr)
+    print(f"brimful: {one_line(message)}", file=sys.stderr)
     return code
 
 
@@ -140,6 +140,21 @@ def _parse(verb: str, arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _check_argument(argument: str) -> None:
+    """Refuse what no flag means and what argparse, files or terminals trip over.
+
+    Raises:
+        InputError: It holds a control character, or a flag's value is ``--``.
+    """
+    if found := CONTROL.search(argument):
+        raise InputError(
+            f"the argument {argument!a} holds {found.group()!a}, which no name has; leave it out"
+        )
+    flag, _, value = argument.partition("=")
+    if flag.startswith("-") and value == "--":  # argparse makes an empty list of it
+        raise InputError(f"{flag} is given as --, which is no value; give one")
+
+
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(usage(), file=sys.stdout if arguments else sys.stderr)
@@ -147,6 +162,8 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in {"--version", "-V"}:
         print(f"brimful {__version__}")
         return 0
+    for argument in arguments:
+        _check_argument(argument)
     verb, *rest = arguments
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)

@@ -81,6 +81,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     assumptions: tuple[str, ...]
 
 
+MOST_USD = 10**9
+"""What no GPU costs; more is a typing error, and sums with it overflow."""
+
+
 @cache
 def shipped_prices() -> Prices:
     """Read the newest table that ships."""
@@ -140,10 +144,10 @@ def _check_known(path: Path, name: str) -> None:
 
 def _check_price(path: Path, name: str, value: Any, what: str, example: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < float("inf"):
+    if not is_number or not 0 <= value <= MOST_USD:
         raise FileFormatError(
-            f"{path}: {name} costs {value!r} and a price is a number of {what}, 0 or more; write "
-            f"{name}: {example}"
+            f"{path}: {name} costs {value!r} and a price is a number of {what}, 0 to "
+            f"{MOST_USD}; write {name}: {example}"
         )
 
 
