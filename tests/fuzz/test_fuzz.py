@@ -1,12 +1,6 @@
 """500 of the drawn command lines, always the same; the evidence draws over 10,000 others."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "validation"))
-
 from fuzz_checks import judge, wrong_numbers
 from fuzz_draws import KINDS
 from fuzz_part import row_of, summarize
