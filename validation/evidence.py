@@ -23,6 +23,7 @@ from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
 from scale_rows import ScaleRow
 from site_rows import PackageRow, WatchedRow
+from soak_rows import SoakRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
@@ -68,6 +69,7 @@ Part = Literal[
     "scale",
     "moonshot",
     "fuzz",
+    "soak",
 ]
 
 
@@ -369,6 +371,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "scale": ScaleRow,
     "moonshot": MoonshotRows,
     "fuzz": FuzzRow,
+    "soak": SoakRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

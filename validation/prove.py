@@ -51,6 +51,7 @@ _MODULES: dict[Part, str] = {
     "scale": "scale_part",
     "moonshot": "moonshot_part",
     "fuzz": "fuzz_part",
+    "soak": "soak_part",
 }
 BARS_MISSED = 1
 

@@ -77,6 +77,7 @@ LEAST_ROWS = {
     "scale": 45,
     "moonshot": 15,
     "fuzz": 8,
+    "soak": 2,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
@@ -137,6 +138,12 @@ def fuzz_kinds(rows):
     assert sum(row.num_examples for row in rows) >= 10_000
 
 
+def soak_quantities(rows):
+    assert {row.what for row in rows} == {"resident", "disk"}
+    assert all(row.num_steps >= 2000 for row in rows)
+    assert all(row.num_evals >= 20 for row in rows)
+
+
 def published_ids(rows):
     assert {row.id for row in rows} == {run.id for run in published_runs()}
 
@@ -158,6 +165,7 @@ CASELESS = {
     "packages": package_commands,
     "scale": scale_sizes,
     "fuzz": fuzz_kinds,
+    "soak": soak_quantities,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 
