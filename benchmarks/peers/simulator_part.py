@@ -1,0 +1,73 @@
+"""The pretend GPU beside PyTorch's MemTracker: the same programs, a fresh process for every run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from peer_rows import SimulatorRow
+from progress import shown
+from simulator_programs import PROGRAMS, QUICK, Program
+
+WORKER = Path(__file__).parent / "simulator_worker.py"
+TIMEOUT_S = 400
+NUM_RUNS = {"pretend": 3, "simulate": 3, "mem_tracker": 2, "real": 1}
+
+
+class Told(NamedTuple):
+    """What a process said: figures, or why it failed."""
+
+    figures: dict[str, Any] | None
+    reason: str
+
+
+def run(*, quick: bool) -> tuple[list[SimulatorRow], tuple[str, ...], list[str]]:
+    """Run every program under every tool that can be asked; returns rows and no more."""
+    names = QUICK if quick else tuple(PROGRAMS)
+    rows = [row for name in shown("simulators", names) for row in _rows(name, quick=quick)]
+    return rows, (), []
+
+
+def _rows(name: str, *, quick: bool) -> Iterator[SimulatorRow]:
+    for tool in _tools(PROGRAMS[name]):
+        yield _row(name, tool, 1 if quick else NUM_RUNS[tool])
+
+
+def _tools(program: Program) -> list[str]:
+    asked = {"simulate": bool(program.flags), "real": program.is_small}
+    return [tool for tool in NUM_RUNS if asked.get(tool, True)]
+
+
+def _row(name: str, tool: str, num_runs: int) -> SimulatorRow:
+    told = [_ask(name, tool)]
+    while told[-1].figures and len(told) < num_runs:
+        told.append(_ask(name, tool))
+    figures = [each.figures for each in told if each.figures]
+    if not figures:
+        return SimulatorRow(program=name, tool=tool, reason=told[-1].reason)  # type: ignore[arg-type]
+    return SimulatorRow(
+        program=name,
+        tool=tool,  # type: ignore[arg-type]
+        wall_s=tuple(round(each["wall_s"], 3) for each in figures),
+        cpu_s=tuple(round(each["cpu_s"], 3) for each in figures),
+        rss_bytes=figures[0]["rss_bytes"],
+        peak_bytes=figures[0]["peak_bytes"],
+    )
+
+
+def _ask(name: str, tool: str) -> Told:
+    command = [sys.executable, str(WORKER), tool, name]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own file
+            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=one_thread
+        )
+    except subprocess.TimeoutExpired:
+        return Told(None, f"more than {TIMEOUT_S} s")
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        return Told(None, said[-1][:160])
+    return Told(json.loads(done.stdout.splitlines()[-1]), "")
