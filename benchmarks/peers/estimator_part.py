@@ -2,6 +2,8 @@
 
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -76,10 +78,20 @@ def _timings(told: dict[str, Any], rows: Sequence[EstimatorRow]) -> Iterator[str
     ours = [
         _seconds(run) for run in published_runs()[:: max(1, len(published_runs()) // NUM_TIMED)]
     ]
-    yield f"predict, one published run: median {statistics.median(ours) * 1e3:.2f} ms"
+    ours_ms = statistics.median(ours) * 1e3
+    yield f"Brimful: import {_import_s():.1f} s, a published run median {ours_ms:.2f} ms"
     for peer, imports_s in told["imports_s"].items():
         each = [a.call_s for row in rows for a in row.answers if a.peer == peer and a.call_s]
-        yield f"{peer}: import {imports_s:.1f} s, call median {statistics.median(each) * 1e3:.3f} ms"
+        call_ms = statistics.median(each) * 1e3
+        yield f"{peer}: import {imports_s:.1f} s, call median {call_ms:.3f} ms"
+
+
+def _import_s() -> float:
+    """Return the seconds in which a fresh Python imports what an estimate needs."""
+    clock = "time.perf_counter()"
+    code = f"import time; s = {clock}; import brimful.cost.estimate; print({clock} - s)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    return float(done.stdout)
 
 
 def _seconds(run: Any) -> float:

@@ -140,7 +140,7 @@ def _deepspeed(_folder: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
 
     def answer(ask):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         devices = {"num_gpus_per_node": ask["dp_shard"], "num_nodes": 1, "cpu_offload": False}
-        if ask["zero"] == 3:  # noqa: PLR2004 - a stage
+        if ask["zero"] == 3:
             told = estimate_zero3_model_states_mem_needs(
                 ask["num_parameters"], ask["largest_layer"], cpu_offload_params=False, **devices
             )

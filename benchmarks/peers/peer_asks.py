@@ -22,7 +22,6 @@ from brimful.job import Job
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import parts
 from brimful.models.spec import ModelSpec
-from brimful.plan import Band
 from brimful.published.express import Expressed, express, model_of
 from brimful.published.predict import Predicted, predict
 from brimful.published.rows import PublishedRun, published_runs
@@ -32,6 +31,7 @@ from brimful.units import GIB
 
 VALIDATION = Path(__file__).parents[2] / "validation"
 UNGATED = frozenset({"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "phi", "mpt", "bert"})
+FP32 = frozenset({"fp32", "tf32"})
 ADAM = frozenset({"adamw", "adamw-foreach"})
 MOMENTS = 2
 LLM_DEFAULT, LLM_TUNED = "llm-analysis", "llm-analysis, tuned"
@@ -63,7 +63,7 @@ def published_subjects() -> Iterator[Subject]:
             measured_bytes=measured,
             measured_tokens_per_s=run.tokens_per_s,
             simulated_bytes=simulated.get((run.id, memory)),
-            gpu_bytes=_gpu_bytes(run.gpu),
+            gpu_bytes=_usable(run),
             unlike=run.unlike,
             **_said(predicted, memory),
         )
@@ -85,7 +85,7 @@ def _said(predicted, memory: str) -> dict[str, object]:  # type: ignore[no-untyp
     bands = {"reserved": predicted.reserved_bytes, "process": predicted.process_bytes}
     said: float | None = predicted.allocated_bytes
     if memory in bands:
-        band: Band | None = bands[memory]
+        band = bands[memory]
         said = (band.low + band.high) / 2 if band else None
     speed = predicted.tokens_per_s
     return {"predicted_bytes": said if memory else None, "predicted_tokens_per_s": speed}
@@ -102,9 +102,12 @@ def _simulated() -> dict[tuple[str, str], float]:
     }
 
 
-def _gpu_bytes(name: str) -> int | None:
+def _usable(run: PublishedRun) -> int | None:
+    """Return what the run's GPU can give, as its source says or as the data sheet."""
+    if run.usable_gib is not None:
+        return round(run.usable_gib * GIB)
     try:
-        return load_cluster(name, memory_limit_bytes=None).device.usable_bytes
+        return load_cluster(run.gpu, memory_limit_bytes=None).device.usable_bytes
     except BrimfulError:
         return None
 
@@ -123,7 +126,7 @@ def _told_of_published(run: PublishedRun) -> Ask | None:
     return Ask(
         id=run.id,
         gpu=run.gpu,
-        gpu_bytes=_gpu_bytes(run.gpu),
+        gpu_bytes=_usable(run),
         held_bytes=held,
         attention=run.attention,
         seq_len=run.seq_len,
@@ -253,6 +256,8 @@ def why_not(peer: str, ask: Ask) -> str:  # noqa: PLR0911 - a reason each
         return "what is held has no closed form here" if lost else ""
     if ask.method != "full":
         return "adapters"
+    if ask.precision in FP32 and peer in {LLM_DEFAULT, LLM_TUNED, KORTHIKANTI}:
+        return "activations of 16 bits only"
     if ask.checkpointing == "part" and peer in {LLM_DEFAULT, LLM_TUNED, ELEUTHER, KORTHIKANTI}:
         return "some blocks checkpointed"
     if peer == LLM_TUNED:
@@ -263,8 +268,6 @@ def why_not(peer: str, ask: Ask) -> str:  # noqa: PLR0911 - a reason each
         return "several devices" if world > 1 else ""
     if peer == DEEPSPEED:
         return _why_not_deepspeed(ask, world)
-    if peer == KORTHIKANTI and ask.precision in {"fp32", "tf32"}:
-        return "16 bits only"
     return ""
 
 

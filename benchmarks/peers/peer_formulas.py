@@ -53,11 +53,11 @@ def korthikanti_plus_states(ask: Ask) -> float:
 def eleuther_calculator(ask: Ask) -> float:
     """Return what EleutherAI's calculator says, told everything that it can be told.
 
-    P = 2 V h + h s + 8 h L + 2 h + 2 (1 + kv / a) L h^2 + m L h f; states 2 P / (t p), 4 P, 12 P,
-    each over all N devices from its stage of ZeRO on; activations s b h L (34 + 5 a s / h), the
-    second term without checkpointing only; buffers of 5e8 parameters from stage 1 on and 1e9 live
-    ones in stage 3, of 2 bytes, with more than one device. Mixed precision is its only 16-bit
-    training; in fp32 (``--disable-mixed-precision``) weights take 4.
+    P = 2 V h + h s + 8 h L + 2 h + 2 (1 + kv / a) L h^2 + m L h f; states w P / (t p), g P, 12 P,
+    each over all N devices from its stage of ZeRO on; activations s b h L (16 w + 2 + (2 w + 1)
+    a s / h), the second term without checkpointing only; buffers of 5e8 parameters from stage 1 on
+    and 1e9 live ones in stage 3, of w bytes, with more than one device. w, the bytes of a value,
+    are 2, or 4 in fp32; g those of a gradient; the 12 have no switch.
     Source: ``calc_mem`` of ``calc/calc_transformer_mem.py``, EleutherAI/cookbook 069ae2e.
     """
     h, layers, s = ask.hidden, ask.layers, ask.seq_len
@@ -70,13 +70,13 @@ def eleuther_calculator(ask: Ask) -> float:
     weight = 4 if ask.precision in {"fp32", "tf32"} else 2
     devices = ask.dp_shard * ask.dp_replicate * ask.tp * ask.pp
     n3, n2, n1 = (devices if ask.zero >= stage else 1 for stage in (3, 2, 1))
-    states = weight * parameters / (ask.tp * ask.pp) / n3 + 4 * parameters / n2
+    states = weight * parameters / (ask.tp * ask.pp) / n3 + ask.gradient_bytes * parameters / n2
     states += 12 * parameters / n1
     buffers = 0.0
     if devices > 1:
         buffers = weight * (ZERO_BUCKET * (ask.zero >= 1) + LIVE_PARAMETERS * (ask.zero == 3))
-    core = 5 * ask.heads * s / h if ask.checkpointing == "none" else 0.0
-    return states + buffers + s * ask.micro_batch * h * layers * (34 + core)
+    core = (2 * weight + 1) * ask.heads * s / h if ask.checkpointing == "none" else 0.0
+    return states + buffers + s * ask.micro_batch * h * layers * (16 * weight + 2 + core)
 
 
 def half_again(ask: Ask) -> float:

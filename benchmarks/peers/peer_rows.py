@@ -251,6 +251,11 @@ def result_path(folder: Path, part: Part, machine: str) -> Path:
     return folder / f"{part}-{slug}-{dt.datetime.now(dt.UTC):%Y-%m}.json"
 
 
+def partial_path(folder: Path, part: Part) -> Path:
+    """Name the file where a part that is not done keeps its rows, one a line."""
+    return folder / f"{part}.partial.jsonl"
+
+
 def write_result(folder: Path, result: Result[Row]) -> Path:
     """Write a part's file, one row a line."""
     path = result_path(folder, result.part, result.provenance.machine.cpu)

@@ -75,6 +75,7 @@ class Duel(NamedTuple):
         num_said_no: Rows of runs that ran, and that the peer says do not fit their GPU.
         num_ours_said_no: The same of ours.
         nearer: Rows on which the peer is nearer.
+        our_worst: The row that ours is furthest from.
     """
 
     theirs: Score
@@ -83,6 +84,7 @@ class Duel(NamedTuple):
     num_said_no: int
     num_ours_said_no: int
     nearer: tuple[EstimatorRow, ...]
+    our_worst: EstimatorRow
 
 
 def duel(rows: Sequence[EstimatorRow], peer: str) -> Duel | None:
@@ -105,6 +107,7 @@ def duel(rows: Sequence[EstimatorRow], peer: str) -> Duel | None:
         num_said_no=_said_no(both, peer),
         num_ours_said_no=_said_no(both, ""),
         nearer=nearer,
+        our_worst=max(both, key=lambda row: _size(row, "")),
     )
 
 

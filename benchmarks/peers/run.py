@@ -1,9 +1,9 @@
 """Brimful beside its peers on the same work: ``python benchmarks/peers/run.py [--part PART]``.
 
 Parts: ``simulator`` against PyTorch's MemTracker, ``estimator`` against other calculators,
-``search`` against trying everything, ``loop`` against the HF Trainer. Each writes a file of its own
-below ``--out``, so that an interrupted run is continued with ``--resume``. ``docs/generate_peers.py``
-makes the page.
+``search`` against trying everything, ``loop`` against the HF Trainer. Each writes a file of its
+own below ``--out``; ``--resume`` continues an interrupted run, the simulator's program by program.
+The page is made by ``docs/generate_peers.py``.
 """
 
 import argparse
@@ -13,7 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "validation"), str(ROOT / "benchmarks")]
 
-from peer_rows import RESULT_SCHEMA, ROWS, Part, Result, result_path, write_result  # noqa: E402
+from peer_rows import (  # noqa: E402
+    RESULT_SCHEMA,
+    ROWS,
+    Part,
+    Result,
+    partial_path,
+    result_path,
+    write_result,
+)
 from provenance import Watch, provenance  # noqa: E402
 
 from brimful.hardware.probe import probe_local  # noqa: E402
@@ -36,13 +44,15 @@ def main() -> int:
         if args.resume and path.is_file():
             print(f"{part}: {path.name} is there already")
             continue
+        if not args.resume:
+            partial_path(args.out, part).unlink(missing_ok=True)
         print(f"{part}: {_make(part, args.out, quick=args.quick).name}", flush=True)
     return 0
 
 
 def _make(part: Part, folder: Path, *, quick: bool) -> Path:
     watch = Watch()
-    rows, versions, notes = _run(part, quick=quick)
+    rows, versions, notes = _run(part, folder, quick=quick)
     result = Result(
         schema=RESULT_SCHEMA,
         part=part,
@@ -52,13 +62,16 @@ def _make(part: Part, folder: Path, *, quick: bool) -> Path:
         rows=tuple(rows),
         notes=tuple(notes),
     )
-    return write_result(folder, result)
+    path = write_result(folder, result)
+    partial_path(folder, part).unlink(missing_ok=True)
+    return path
 
 
-def _run(part: Part, *, quick: bool):  # type: ignore[no-untyped-def]  # noqa: ANN202 - rows differ by part
+def _run(part: Part, folder: Path, *, quick: bool):  # type: ignore[no-untyped-def]  # noqa: ANN202 - rows differ by part
     import importlib
 
-    return importlib.import_module(f"{part}_part").run(quick=quick)
+    keep = {"partial": partial_path(folder, part)} if part == "simulator" else {}
+    return importlib.import_module(f"{part}_part").run(quick=quick, **keep)
 
 
 if __name__ == "__main__":

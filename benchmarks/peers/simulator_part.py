@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from peer_rows import SimulatorRow
 from progress import shown
 from simulator_programs import PROGRAMS, QUICK, Program
 
 WORKER = Path(__file__).parent / "simulator_worker.py"
 TIMEOUT_S = 400
-NUM_RUNS = {"pretend": 3, "simulate": 3, "mem_tracker": 2, "real": 1}
+NUM_RUNS = {"pretend": 2, "simulate": 3, "mem_tracker": 2, "real": 1}
+TWICE = ("Llama 3.1 8B", "Llama 3.2 1B")
+"""Programs that MemTracker is asked of more than once: it takes long."""
 
 
 class Told(NamedTuple):
@@ -24,16 +27,36 @@ class Told(NamedTuple):
     reason: str
 
 
-def run(*, quick: bool) -> tuple[list[SimulatorRow], tuple[str, ...], list[str]]:
-    """Run every program under every tool that can be asked; returns rows and no more."""
+def run(*, quick: bool, partial: Path) -> tuple[list[SimulatorRow], tuple[str, ...], list[str]]:
+    """Run every program under every tool that can be asked; returns rows and no more.
+
+    Args:
+        quick: Two programs, once.
+        partial: Keeps the rows of programs that are done; what it holds is not run again.
+    """
     names = QUICK if quick else tuple(PROGRAMS)
-    rows = [row for name in shown("simulators", names) for row in _rows(name, quick=quick)]
+    done = _read(partial)
+    rows = []
+    for name in shown("simulators", names):
+        new = [] if name in done else list(_rows(name, quick=quick))
+        with partial.open("ab") as kept:
+            kept.writelines(msgspec.json.encode(row) + b"\n" for row in new)
+        rows += done.get(name, new)
     return rows, (), []
+
+
+def _read(partial: Path) -> dict[str, list[SimulatorRow]]:
+    found: dict[str, list[SimulatorRow]] = {}
+    lines = partial.read_bytes().splitlines() if partial.is_file() else []
+    for row in (msgspec.json.decode(line, type=SimulatorRow) for line in lines):
+        found.setdefault(row.program, []).append(row)
+    return found
 
 
 def _rows(name: str, *, quick: bool) -> Iterator[SimulatorRow]:
     for tool in _tools(PROGRAMS[name]):
-        yield _row(name, tool, 1 if quick else NUM_RUNS[tool])
+        slow = tool == "mem_tracker" and name not in TWICE
+        yield _row(name, tool, 1 if quick or slow else NUM_RUNS[tool])
 
 
 def _tools(program: Program) -> list[str]:

@@ -44,7 +44,7 @@ SMALL_MIXTURE = {
 }  # fmt: skip
 MIXTURE = {
     "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
-    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
     "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
     "vocab_size": 151936, "experts_implementation": "grouped_mm",
 }  # fmt: skip
@@ -75,8 +75,9 @@ PROGRAMS = {
     "Llama 3.2 1B": _registered("llama-3.2-1b", 1, 4096, checkpointing=False),
     "Llama 3.2 1B, checkpointed": _registered("llama-3.2-1b", 1, 4096, checkpointing=True),
     "Llama 3.1 8B": _registered("llama-3.1-8b", 1, 4096, checkpointing=False),
-    "Llama 3.1 8B, checkpointed": _registered("llama-3.1-8b", 1, 4096, checkpointing=True),
-    "Qwen3 30B-A3B": Program("", MIXTURE, "bfloat16", 1, 4096, False, 1, (), is_small=False),
+    "Qwen3 30B-A3B, 8 of 48 blocks": Program(
+        "", MIXTURE, "bfloat16", 1, 4096, False, 1, (), is_small=False
+    ),
     "Llama 3.1 8B, FSDP2 on 8": _registered("llama-3.1-8b", 1, 4096, checkpointing=False)._replace(
         world=8, flags=()
     ),

@@ -80,7 +80,7 @@ def _model(config: Any, program: Program) -> Any:
     return model
 
 
-def _sharded(model: Any, program: Program, mesh: Any) -> None:
+def _sharded(model: Any, mesh: Any) -> None:
     """Give every block, then the root, to FSDP2."""
     from torch.distributed.fsdp import fully_shard
 
@@ -118,7 +118,7 @@ def _mem_tracker(program: Program) -> Callable[[], int]:
         with FakeTensorMode():
             model = _model(config, program)
             if mesh is not None:
-                _sharded(model, program, mesh)
+                _sharded(model, mesh)
             optimizer = _optimizer(model)
             tracker = MemTracker()
             tracker.track_external(model, optimizer)
@@ -154,7 +154,7 @@ def _pretend(program: Program) -> Callable[[], int]:
             if program.world > 1:
                 with torch.device("meta"):
                     model = _model(config, program)
-                _sharded(model, program, run.mesh((program.world,), ("shard",)))
+                _sharded(model, run.mesh((program.world,), ("shard",)))
                 model.to_empty(device="gpu:0")
             else:
                 with torch.device("gpu:0"):
