@@ -163,16 +163,14 @@ def _search() -> Iterator[str]:
         f"The search of `brimful plan` evaluates strategies as arrays. Beside it every strategy is "
         f"estimated by itself; both share the estimate and what may be chosen. "
         f"**In {same} of {len(tried)} spaces both find the same peak and step time among as many "
-        f"strategies.** Best of three searches, one core."
+        f"strategies.** One search each, on one core; the test suite compares spaces of up to 8 "
+        f"devices and pipelines (`tests/search`)."
     )
     yield ""
     head = ["space", "devices", "strategies", "search", "one by one", "times", "same winner"]
     yield table(head, [_drawn_line(drawn), *(_search_line(row) for row in others)])
     yield ""
-    yield folded(
-        "Where nothing stands under *one by one* there are too many; a pipeline's strategies are "
-        "bounded first, and only those that could win are costed."
-    )
+    yield folded("Where nothing stands under *one by one* there are too many to be tried so.")
     yield ""
     yield made(result)
     yield ""

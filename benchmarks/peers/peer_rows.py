@@ -170,7 +170,7 @@ class SearchRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         space: What was searched.
         num_devices: Of the cluster.
         num_costed: Strategies that the search considered.
-        search_s: Wall seconds of the search, best of several.
+        search_s: Wall seconds of the search, best of its runs.
         num_tried: Strategies that were estimated one by one; None where there are too many.
         exhaustive_s: Wall seconds of that.
         same_winner: Whether peak and step time of the winners agree.
