@@ -39,7 +39,7 @@ _SIMULATOR = """## The simulator beside MemTracker
 a fresh process for every run, imports not timed, one thread. *pretend* runs the same text as
 MemTracker on `brimful.pretend`, on CPU kernels too; *simulate* is `brimful simulate` of the same
 job on an H200's, which traces few blocks and copies the tape to full depth. Wall seconds are the
-best of the runs, with the slowest in brackets.
+best of the runs, with the slowest in brackets where there were several.
 """
 _PEAKS = """### What they say the peak is
 
@@ -49,6 +49,7 @@ free. Why MemTracker differs was looked into for the small Llama in fp32: under 
 and copies them to all heads. Two tensors of the model's width per block are the difference. The
 pretend GPU keeps the values of integers, so that libraries go the way that they go in a real run.
 The large programs were not run; why the two differ there, most under FSDP2, was not looked into.
+Under FSDP2 MemTracker is given a model that was made whole, pretend one that was made on `meta`.
 """
 
 
