@@ -4,12 +4,13 @@
 # make check  what CI asks of a change: format, lint, types, tests
 # make docs   the site, strictly, into site/
 # make prove  the long evidence, written to validation/
+# make pages  every table and plot of the docs that is made from evidence
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all check lint docs prove clean
+.PHONY: setup demo test test-all check lint docs prove pages clean
 
 setup: $(READY)
 
@@ -39,6 +40,10 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 check: lint test
+
+PAGES := accuracy scale moonshot peers rehearsals rules cli
+pages: $(READY)
+	for page in $(PAGES); do $(BIN)/python docs/generate_$$page.py || exit 1; done
 
 prove: $(READY)
 	$(BIN)/python validation/prove.py

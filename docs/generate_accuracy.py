@@ -10,15 +10,15 @@ import datetime as dt
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any, NamedTuple
 
 import msgspec
 
 HERE = Path(__file__).parent
 VALIDATION = HERE.parent / "validation"
-sys.path.insert(0, str(VALIDATION))
+sys.path[:0] = [str(HERE), str(VALIDATION)]
 
+from page_parts import folded, table  # noqa: E402
 from scoreboard import (  # noqa: E402
     BestOfAll,
     Board,
@@ -37,7 +37,6 @@ from brimful.files import write_text  # noqa: E402
 
 PAGE = HERE / "accuracy.md"
 PLOTS = HERE / "accuracy"
-WIDTH = 100
 A_THOUSANDTH = 1e-3
 WORST_WORDS = 96
 """Characters of a worst case's name; longer ones are cut."""
@@ -156,7 +155,7 @@ def _scoreboard(found: Sequence[Board], best: BestOfAll) -> Iterator[str]:
         yield f"### {board.title}\n"
         yield f"![Signed errors: {board.title.lower()}](accuracy/{_plot_name(board)})\n"
         head = ["family", "runs", "bias", "median", "90 %", "worst", "near", "the worst is"]
-        yield _table(head, [_score_cells(one) for one in scores(board)]) + "\n"
+        yield table(head, [_score_cells(one) for one in scores(board)], words=_WORDS) + "\n"
     yield "### What became worse, and why\n"
     told = [
         f"- **{key}** ({one.excuse.date}): median {_share(one.excuse.median)}, best "
@@ -192,14 +191,14 @@ def named_files() -> frozenset[str]:
 
 def _section(family: Family) -> Iterator[str]:
     yield f"## {family.title}\n"
-    yield _folded(family.says)
+    yield folded(family.says)
     files = [(name, _read(name)) for name in family.files if (VALIDATION / f"{name}.json").exists()]
     rows = [row for name, content in files for row in _error_rows(name, content)]
     if rows:
         head = ["evidence", "error of", "cases", "median", "worst", "bias"]
-        yield _table(head, rows) + "\n"
+        yield table(head, rows, words=_WORDS) + "\n"
     for name, content in files:
-        yield _folded(f"**{name}**: {_words(content)}")
+        yield folded(f"**{name}**: {_words(content)}")
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -247,16 +246,6 @@ def _is_tiny(value: float) -> bool:
 
 def _share(value: float) -> str:
     return f"{value:.1e}" if _is_tiny(value) else f"{value:.4%}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *("---" if name in _WORDS else "---:" for name in head[1:])]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
-
-
-def _folded(text: str) -> str:
-    """Fold a paragraph; one more line makes it stand by itself."""
-    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 if __name__ == "__main__":

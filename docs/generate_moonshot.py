@@ -6,20 +6,21 @@ Every number is of ``validation/moonshot.json``, which ``validation/prove.py`` m
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import cast
 
 HERE = Path(__file__).parent
 VALIDATION = HERE.parent / "validation"
-sys.path.insert(0, str(VALIDATION))
+sys.path[:0] = [str(HERE), str(VALIDATION)]
 
 from evidence import read_evidence  # noqa: E402
 from moonshot_rows import MoonshotRow, MoonshotRows, RehearsedMoonshot  # noqa: E402
+from page_parts import folded, table  # noqa: E402
 
 from brimful.units import GIB, MIB  # noqa: E402
 
 PAGE = HERE / "moonshot.md"
-WIDTH = 100
+WORDS = frozenset({"replay"})
+"""Columns that hold words, beside the first."""
 _HEAD = """# The largest model that one GPU trains whole
 
 How large can a dense decoder be of which *every* parameter is trained, without adapters, on one
@@ -80,7 +81,7 @@ def page() -> str:
     parts += ["## Run for real, small\n"]
     parts += [_ran(row.run) for row in rows if row.run is not None]
     made = evidence.provenance
-    parts += [_LIMITS, _folded(f"Made on {made.date} with {', '.join(made.versions)}.")]
+    parts += [_LIMITS, folded(f"Made on {made.date} with {', '.join(made.versions)}.")]
     return "\n".join(parts)
 
 
@@ -107,11 +108,11 @@ def _section(gpu: str, rows: Sequence[MoonshotRow]) -> Iterator[str]:
     yield f"## {gpu}, host of {first.host_bytes // GIB} GiB\n"
     largest = [row for row in rows if row.kind == "largest"]
     model = largest[0].case.job.model
-    yield _folded(
+    yield folded(
         f"A Llama of width {model.hidden_size:,}, MLP {model.intermediate_size:,}, as deep as fits:"
     )
     cells = [[row.case.job.optimizer, *_cells(row)] for row in largest]
-    yield _table(_COLUMNS, cells) + "\n"
+    yield table(_COLUMNS, cells, words=WORDS) + "\n"
     yield "\n".join(f"- {row.case.job.optimizer}, {row.limit}" for row in largest) + "\n"
     known = [row for row in rows if row.kind == "known"]
     if known:
@@ -119,7 +120,7 @@ def _section(gpu: str, rows: Sequence[MoonshotRow]) -> Iterator[str]:
         cells = [
             [f"{row.case.job.model.name}, {row.case.job.optimizer}", *_cells(row)] for row in known
         ]
-        yield _table(("model, update", *_COLUMNS[1:]), cells) + "\n"
+        yield table(("model, update", *_COLUMNS[1:]), cells, words=WORDS) + "\n"
 
 
 def _cells(row: MoonshotRow) -> list[str]:
@@ -134,7 +135,7 @@ def _cells(row: MoonshotRow) -> list[str]:
 
 def _ran(row: RehearsedMoonshot) -> str:
     job = row.case.job
-    return _folded(
+    return folded(
         f"A Llama of width {job.model.hidden_size} and {job.model.num_layers} blocks, "
         f"{row.case.strategy.offload.partition(':')[2]} of them on the host, {job.optimizer}, took "
         f"{row.num_steps} steps on a CPU: {row.num_changed} of {row.num_tensors} tensors changed, "
@@ -155,16 +156,6 @@ def _gib(num_bytes: int) -> str:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / MIB:.2f} MiB"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    words = {"update", "model, update", "replay"}
-    rule = ["---" if name in words else "---:" for name in head]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
-
-
-def _folded(told: str) -> str:
-    return fill(told, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,18 +5,18 @@ points of the runs that the package carries.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from textwrap import fill
 from typing import NamedTuple, cast
 
 HERE = Path(__file__).parent
 VALIDATION = HERE.parent / "validation"
-sys.path.insert(0, str(VALIDATION))
+sys.path[:0] = [str(HERE), str(VALIDATION)]
 
 import scale_ceiling  # noqa: E402
 import scale_part  # noqa: E402
 from evidence import read_evidence  # noqa: E402
+from page_parts import folded, table  # noqa: E402
 from rehearsals_part import LAYOUTS  # noqa: E402
 from scale_plot import Area, Point, mfu_of, scale_svg  # noqa: E402
 from scale_rows import ScaleRow  # noqa: E402
@@ -31,7 +31,8 @@ from brimful.strategy import Strategy  # noqa: E402
 from brimful.units import GIB  # noqa: E402
 
 PAGE, PLOT = HERE / "scale.md", HERE / "scale" / "efficiency.svg"
-WIDTH = 100
+WORDS = frozenset({"plan", "beside", "limit"})
+"""Columns that hold words."""
 LIKE = {
     "llama-3.1-8b": ("llama-3.1-8b", "llama-3-8b", "llama-2-7b", "mpt-7b"),
     "llama-3.1-70b": ("mpt-70b",),
@@ -125,17 +126,17 @@ def page() -> str:
     for model in scale_part.MODELS:
         parts += [
             f"## {model}\n",
-            _table(_HEADS, [_cells(r) for r in rows if r.model == model]),
+            table(_HEADS, [_cells(r) for r in rows if r.model == model], words=WORDS),
             "",
         ]
     parts += [_MIXTURE, *_mixture_words(), "## Published points\n", _points_table(), ""]
-    parts += [_folded(f"Made on {made.date} with {', '.join(made.versions)}.")]
+    parts += [folded(f"Made on {made.date} with {', '.join(made.versions)}.")]
     return "\n".join(parts)
 
 
 def _job_words() -> str:
     tokens = scale_part.SEQ_LEN * scale_part.GLOBAL_BATCH
-    return _folded(
+    return folded(
         f"The job is full training in bf16-mixed with AdamW, {scale_part.GLOBAL_BATCH:,} sequences "
         f"of {scale_part.SEQ_LEN:,} tokens a step ({tokens / 1e6:.1f} million), on H100 SXM of 80 "
         f"GB, 8 in a node, nodes linked as NVIDIA links them."
@@ -249,12 +250,12 @@ def _points_table() -> str:
         [point.name, point.model, f"{point.num_gpus:,}", f"{point.mfu:.1%}"]
         for point in sorted(points(), key=lambda p: (p.model, p.num_gpus, p.name))
     ]
-    return _table(("run", "beside", "GPUs", "MFU"), rows)
+    return table(("run", "beside", "GPUs", "MFU"), rows, words=WORDS)
 
 
 def _mixture_words() -> Iterator[str]:
     bounds, mixture = scale_ceiling.ceiling(), scale_ceiling
-    yield _folded(
+    yield folded(
         f"A token takes {(bounds.product_flops + bounds.attention_flops) / 1e9:.0f} GFLOP in "
         f"products and attention, {1e3 * bounds.compute_s:.2f} ms of an H800 at the shares above. "
         f"Each of 58 layers sends it to 8 experts and back, forward and backward: "
@@ -264,22 +265,12 @@ def _mixture_words() -> Iterator[str]:
         f"messages to experts are what limits. (The bytes are those that the pretend GPU counts, "
         f"`validation/mixtures.json`, less those of recomputing.)"
     )
-    yield _folded(
+    yield folded(
         f"The report says {mixture.REPORTED_GPU_HOURS / 1e6:.3f} million hours of H800 for "
         f"{mixture.REPORTED_TOKENS / 1e12:.1f} trillion tokens on {mixture.REPORTED_GPUS:,} GPUs "
         f"(arXiv:2412.19437, table 1), {mixture.reported_mfu():.1%} of the rate in bf16. It "
         f"computes in fp8, sends each token to 4 nodes at most, and hides the messages."
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    words = {"plan", "run", "beside", "limit"}
-    rule = ["---" if name in words else "---:" for name in head]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
-
-
-def _folded(told: str) -> str:
-    return fill(told, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -134,12 +134,13 @@ def run(*, seed: int, quick: bool) -> tuple[list[PeerRow], Summary]:
     text = None if size.text is None else Path(contextlib.__file__).parent / size.text
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Site(Path(folder) / "site", text), size)
-        rows = [compare(bench, _case(size, setting, seed)) for setting in shown("same", settings)]
+        rows = [compare(bench, case_of(size, setting, seed)) for setting in shown("same", settings)]
         rows += [_best_against_best(bench, seed)]
     return rows, summarize(rows)
 
 
-def _case(size: Size, setting: Setting, seed: int) -> Case:
+def case_of(size: Size, setting: Setting, seed: int) -> Case:
+    """Return the case of a setting at a size; the seed is that of weights and data."""
     global_batch, micro_batch = setting.batches
     job = _job(size, global_batch=global_batch, seed=seed % 2**31, **setting.changes)
     strategy = Strategy(

@@ -411,6 +411,28 @@ def test_a_run_goes_on_wherever_its_state_is(plan_with, tmp_path, before, after,
     assert same(weights(program), weights(fresh))
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "adamw-8bit"])
+@pytest.mark.parametrize(
+    ("before", "after"), [("parameters:1", "parameters:1"), ("none", "parameters"),
+                          ("parameters", "none")],
+)  # fmt: skip
+def test_early_updates_go_on_wherever_the_blocks_are(plan_with, tmp_path, before, after, optimizer):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    plan = plan_with(optimizer=optimizer, clip=0.0)
+    early = msgspec.structs.replace(plan.strategy, optimizer_in_backward=True)
+    plan = msgspec.structs.replace(plan, strategy=early)
+    first, second = away(plan, before), away(plan, after)
+    program = build(first)
+    take_steps(program, (1, 2))
+    path = save_checkpoint(tmp_path / "checkpoints", program, progress(first, 2))
+    expected = take_steps(program, (3, 4, 5))
+    fresh = build(second)
+    load_checkpoint(path, fresh)
+    assert take_steps(fresh, (3, 4, 5)) == expected
+    assert same(weights(program), weights(fresh))
+
+
 def test_a_copy_on_the_host_that_was_not_refreshed_would_be_noticed(plan_with, tmp_path):
     from brimful.train.checkpoint import load_checkpoint, save_checkpoint
 

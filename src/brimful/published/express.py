@@ -95,11 +95,16 @@ def _short(run: PublishedRun, missing: str) -> str:
 
 def _model_type(name: str) -> str:
     known = published_models().get(name)
-    return known.model_type if known else _model(name).model_type
+    return known.model_type if known else model_of(name).model_type
 
 
 @cache
-def _model(name: str) -> ModelSpec:
+def model_of(name: str) -> ModelSpec:
+    """Return the model that a published run names, of the registry or carried with the runs.
+
+    Raises:
+        BrimfulError: It is in neither.
+    """
     known = published_models().get(name)
     if known is None or known.config is None:
         return load_model(name)
@@ -109,7 +114,7 @@ def _model(name: str) -> ModelSpec:
 def _job(run: PublishedRun) -> Job:
     sequences = run.micro_batch * run.accumulation * run.dp_replicate * run.dp_shard
     return plain_job(
-        _model(run.model),
+        model_of(run.model),
         task=run.task,
         method=run.method,
         adapter=_adapter(run.adapter) if run.adapter else None,

@@ -29,11 +29,12 @@ def accelerate_bytes(num_parameters: int) -> int:
 
 
 def deepspeed_zero2_bytes(num_parameters: int, *, num_devices: int) -> int:
-    """DeepSpeed's estimator of stage 2 without offload: 4 P + 16 P / N.
+    """DeepSpeed's estimator of stage 2 without offload: 2 P + 18 P / N.
 
-    Source: ``estimate_zero2_model_states_mem_needs`` of DeepSpeed's ``stage_1_and_2.py``.
+    Source: ``estimate_zero2_model_states_mem_needs`` of ``stage_1_and_2.py`` of DeepSpeed 0.19.8;
+    earlier versions said 4 P + 16 P / N.
     """
-    return 4 * num_parameters + 16 * num_parameters // num_devices
+    return 2 * num_parameters + 18 * num_parameters // num_devices
 
 
 def deepspeed_zero3_bytes(num_parameters: int, *, largest_layer: int, num_devices: int) -> int:
@@ -161,7 +162,7 @@ def _half_again(subject: Subject) -> Finding:
 CALCULATOR_RULES = (
     Rule("accelerate-4x", GROUP, "accelerate estimate-memory: four times the weights",
          "16 B per parameter, no activations", _accelerate),
-    Rule("deepspeed-zero2", GROUP, "DeepSpeed's estimator of ZeRO-2", "4 P + 16 P / N", _zero2),
+    Rule("deepspeed-zero2", GROUP, "DeepSpeed's estimator of ZeRO-2", "2 P + 18 P / N", _zero2),
     Rule("deepspeed-zero3", GROUP, "DeepSpeed's estimator of ZeRO-3",
          "4 x the largest layer + 18 P / N", _zero3),
     Rule("eleuther", GROUP, "EleutherAI's Transformer Math 101: 16 B per parameter + activations",
