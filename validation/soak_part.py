@@ -29,6 +29,7 @@ WARM_UP_SHARE = 0.2
 """Of the steps: two checkpoints are on the disk by then, and a held-out loss was taken."""
 MOST_SHARE = 0.01
 POLL_S = 0.25
+NUM_KEPT = 2
 Sample = tuple[float, int]
 """A step and bytes."""
 
@@ -46,7 +47,7 @@ def soak(num_steps: int, *, seed: int) -> list[SoakRow]:
         "train", "tiny.json", "--gpus=local", "--precision=fp32", "--data=data.txt", "--out=run",
         "--seq-len=32", "--global-batch=2", "--micro-batch=2", "--ac=none", "--loss-chunks=1",
         f"--steps={num_steps}", f"--seed={seed}", f"--checkpoint-every={every}",
-        f"--eval-every={every}", "--keep=2",
+        f"--eval-every={every}", f"--keep={NUM_KEPT}",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -83,12 +84,20 @@ def _watched(folder: Path, command: Sequence[str]) -> list[Sample]:
 
 def _disk(checkpoints: Path) -> Sample | None:
     """Return the newest checkpoint's step and the bytes of all; None while one comes or goes."""
+    names = _names(checkpoints)
     try:
-        steps = [int(path.name.removeprefix("step-")) for path in checkpoints.glob("step-[0-9]*")]
         sizes = [path.stat().st_size for path in checkpoints.rglob("*") if path.is_file()]
-    except (OSError, ValueError):
+    except OSError:
         return None
-    return (max(steps), sum(sizes)) if len(steps) == 2 else None  # noqa: PLR2004 - what --keep says
+    whole = len(names) == NUM_KEPT and all(name.startswith("step-") for name in names)
+    if not whole or names != _names(checkpoints):
+        return None
+    return int(names[-1].removeprefix("step-")), sum(sizes)
+
+
+def _names(folder: Path) -> list[str]:
+    """List what lies in a folder, what is being written too; nothing where there is none."""
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def row_of(what: str, samples: list[Sample], *, num_steps: int, **made: Any) -> SoakRow:
