@@ -26,6 +26,8 @@ def write_bytes(path: Path, content: bytes) -> None:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, content)
+    except RuntimeError as error:  # of Path.resolve, before Python 3.13
+        raise RunError(f"{path} is a loop of links; give another --out or -o") from error
     except OSError as error:
         raise disk_error(path, error) from error
 

@@ -125,6 +125,8 @@ def _format(source: DataSource) -> str:
     if source.path == STDLIB:
         return "text"
     path = Path(source.path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(f"--data {path} is a pipe or a device and is not read; give a file")
     if not path.exists():
         if source.format == "datasets" or (
             source.format == "auto" and _HUB_NAME.fullmatch(source.path) and not _suffix(path)
