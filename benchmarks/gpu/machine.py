@@ -1,11 +1,13 @@
 """What a row says about where it was made: GPU, driver, commit. Imports no torch."""
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import subprocess
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from brimful.units import MIB
@@ -27,7 +29,8 @@ def _answer(command: list[str]) -> str:
     return done.stdout.strip()
 
 
-def _gpu_query(field: str) -> str:
+def gpu_query(field: str) -> str:
+    """Ask the driver for fields of the GPU; empty where there is none."""
     first = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0].strip()
     query = [f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={first}"]
     return _answer(["nvidia-smi", *query])
@@ -36,12 +39,12 @@ def _gpu_query(field: str) -> str:
 @cache
 def driver() -> str:
     """Return the version of the GPU's driver; empty where there is none."""
-    return _gpu_query("driver_version")
+    return gpu_query("driver_version")
 
 
 def gpu_used_bytes() -> int:
     """Return the bytes in use on the GPU, by whomever."""
-    used = _gpu_query("memory.used")
+    used = gpu_query("memory.used")
     return int(used) * MIB if used.isdecimal() else 0
 
 
@@ -67,6 +70,15 @@ def commit() -> str:
     if not head:
         return "unknown"
     return f"{head}-dirty" if _answer(["git", "status", "--porcelain"]) else head
+
+
+def versions_of(*packages: str) -> tuple[str, ...]:
+    """Return ``name version`` of those that are installed."""
+    found = []
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return tuple(found)
 
 
 def slug(name: str) -> str:

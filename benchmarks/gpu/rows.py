@@ -1,6 +1,6 @@
 """What one case of the harness says: three rungs in fields of their own, and how far apart.
 
-Owns the schema of ``validation/gpu/*.jsonl``: reading, writing, and the checks that a row must
+Owns the schema of ``validation/gpu/*.json``: reading, writing, and the checks that a row must
 pass. Knows nothing of how a number was come by.
 """
 
@@ -14,25 +14,30 @@ import msgspec
 from brimful.errors import FileFormatError
 from brimful.files import write_bytes
 from brimful.hardware.cluster import Device
-from brimful.job import Precision
 from brimful.plan import Band, MemoryItem, PhasePeak
-from brimful.strategy import Attention
 
-ROW_SCHEMA = "brimful.gpu-row/1"
+ROW_SCHEMA = "brimful.gpu-row/2"
+FILE_SCHEMA = "brimful.gpu/1"
+DOES_NOT_FIT = "is simulated not to fit"
+"""In the reason for what is not measured."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job and a strategy, in short; everything else is fixed in ``cases.py``."""
+    """A model and flags of ``brimful simulate``.
+
+    Attributes:
+        name: Short, and of no other case.
+        family: What cases are summed up by.
+        model: A name or a ``config.json``.
+        layers: Blocks that are left of it; 0: all.
+        flags: Of job and strategy.
+    """
 
     name: str
+    family: str
     model: str
-    precision: Precision
-    seq_len: int
-    global_batch: int
-    micro_batch: int
-    activation_checkpointing: str
-    loss_chunks: int
-    attention: Attention
+    layers: int
+    flags: tuple[str, ...]
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +65,11 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         simulated_phases: Peaks by phase: ``load``, ``step 1``, ``step 2+``.
         simulated_fine_phases: Peaks by part of a step: ``step 1 forward``, ...
         simulated_items: What is alive at the peak, by class.
+        simulated_peak_block_bytes: Handed out at most in whole blocks, by the replay of the caching
+            allocator: what ``max_memory_allocated`` counts; None on a CPU.
+        simulated_peak_reserved_bytes: Held from the driver at most, by the replay; None on a CPU.
+        simulated_outcome: Of the replay at capacity; empty on a CPU.
+        simulated_peak_host_bytes: Kept on the host at most.
         num_events: Allocations and frees.
         simulate_s: Wall time without imports, in seconds.
     """
@@ -70,6 +80,10 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     simulated_phases: tuple[PhasePeak, ...]
     simulated_fine_phases: tuple[PhasePeak, ...]
     simulated_items: tuple[MemoryItem, ...]
+    simulated_peak_block_bytes: int | None
+    simulated_peak_reserved_bytes: int | None
+    simulated_outcome: str
+    simulated_peak_host_bytes: int
     num_events: int
     simulate_s: float
 
@@ -99,6 +113,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         measured_items: What the instrument can tell apart.
         measured_leftover_bytes: Requested, and held after step 2 beyond parameters, buffers and
             optimizer state: cuBLAS workspaces above all. None on a CPU.
+        measured_peak_host_bytes: Kept on the host at most, on CUDA in pinned blocks; None where
+            nothing is.
         measured_process_bytes: Memory of the process outside and inside the allocator.
         process_method: Where that was read.
         measured_steps_s: Seconds of every step, the two metered ones first.
@@ -117,6 +133,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     measured_counters: tuple[PhaseCounters, ...]
     measured_items: tuple[MemoryItem, ...]
     measured_leftover_bytes: int | None
+    measured_peak_host_bytes: int | None
     measured_process_bytes: int
     process_method: str
     measured_steps_s: tuple[float, ...]
@@ -132,7 +149,9 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         simulated_to_requested: Like with like: live bytes as asked for.
         simulated_with_leftover_to_requested: The same with the measured workspaces added, which
             tells an error of the tape from bytes that it does not claim to know.
-        simulated_to_allocated: Against what the allocator counts.
+        simulated_to_allocated: Blocks of the replay, or live bytes on a CPU, against what the
+            allocator counts.
+        simulated_to_reserved: The replay's segments against the allocator's.
         predicted_to_simulated: The first rung against the second.
         predicted_to_allocated: The first against the third.
         predicted_to_step_s: Step time, calibrated rates.
@@ -144,6 +163,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     simulated_to_requested: float | None
     simulated_with_leftover_to_requested: float | None
     simulated_to_allocated: float | None
+    simulated_to_reserved: float | None
     predicted_to_simulated: float | None
     predicted_to_allocated: float | None
     predicted_to_step_s: float | None
@@ -188,6 +208,46 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     date: str
 
 
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The machine and what is installed on it.
+
+    Attributes:
+        gpu: Its name.
+        memory: Of the GPU, as the driver says it.
+        driver: Its version.
+        clocks: Graphics and memory clock at most, power limit and ECC, as the driver says them.
+        cuda: Version that torch was built for; empty on a CPU.
+        cudnn: Version of cuDNN; empty on a CPU.
+        allocator: ``PYTORCH_CUDA_ALLOC_CONF``.
+        workspace: ``CUBLAS_WORKSPACE_CONFIG``.
+        versions: Of python, torch, transformers and brimful, and of peers that are installed.
+        num_cores: Of the host.
+        ram_bytes: Of the host.
+        system: Operating system and its kernel.
+    """
+
+    gpu: str
+    memory: str
+    driver: str
+    clocks: str
+    cuda: str
+    cudnn: str
+    allocator: str
+    workspace: str
+    versions: tuple[str, ...]
+    num_cores: int
+    ram_bytes: int
+    system: str
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of rows, of one machine and month; ``environment`` is of its newest call."""
+
+    schema: str
+    environment: Environment | None
+    rows: tuple[Row, ...]
+
+
 def compare(
     predicted: Predicted | None, simulated: Simulated | None, measured: Measured | None
 ) -> Errors:
@@ -198,13 +258,17 @@ def compare(
     requested = measured.measured_peak_requested_bytes if measured else None
     leftover = measured.measured_leftover_bytes if measured else None
     step_s = measured.measured_step_s if measured else None
+    reserved = measured.measured_peak_reserved_bytes if measured else None
+    blocks = simulated.simulated_peak_block_bytes if simulated else None
+    segments = simulated.simulated_peak_reserved_bytes if simulated else None
     known = live is not None and leftover is not None
     return Errors(
         simulated_to_requested=_error(live, requested),
         simulated_with_leftover_to_requested=_error(
             (live or 0) + (leftover or 0) if known else None, requested
         ),
-        simulated_to_allocated=_error(live, allocated),
+        simulated_to_allocated=_error(live if blocks is None else blocks, allocated),
+        simulated_to_reserved=_error(segments, reserved),
         predicted_to_simulated=_error(said, live),
         predicted_to_allocated=_error(said, allocated),
         predicted_to_step_s=_error(predicted.predicted_step_s if predicted else None, step_s),
@@ -289,17 +353,26 @@ def read_rows(path: Path) -> list[Row]:
     """Read and check a file of rows; one that does not exist has none.
 
     Raises:
-        FileFormatError: A line is not a row, or a row contradicts itself.
+        FileFormatError: It is not such a file, or a row contradicts itself.
     """
     if not path.exists():
         return []
     try:
-        rows = [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
+        document = msgspec.json.decode(path.read_bytes(), type=Document)
     except msgspec.DecodeError as error:
-        raise FileFormatError(f"{path} holds a line that is no row ({error})") from error
-    return [check_row(row) for row in rows]
+        raise FileFormatError(f"{path} holds no rows ({error}); move it away") from error
+    if document.schema != FILE_SCHEMA:
+        told = f"{path} has schema {document.schema!r} where {FILE_SCHEMA!r} is read; move it away"
+        raise FileFormatError(told)
+    return [check_row(row) for row in document.rows]
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows atomically, one per line."""
-    write_bytes(path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+def write_rows(path: Path, rows: Iterable[Row], environment: Environment | None = None) -> None:
+    """Write rows atomically, in lines that a diff can be read of."""
+    document = Document(schema=FILE_SCHEMA, environment=environment, rows=tuple(rows))
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+def is_whole(row: Row) -> bool:
+    """Whether nothing of a row is missing but what cannot be had: a formula, or room for it."""
+    return row.measured is not None or any(DOES_NOT_FIT in why for why in row.failures)

@@ -1,18 +1,22 @@
 """One command: every case predicted, simulated and measured on this machine's GPU.
 
-``python benchmarks/gpu/run.py --out validation/gpu/`` (see README.md). With ``--rehearse`` the same
-code runs tiny cases with this machine's CPU in the GPU's place.
+``python benchmarks/gpu/run.py --out validation/gpu/`` (see README.md), for eight minutes; the next
+call goes on with the cases that have no row yet. With ``--rehearse`` the same code runs tiny cases
+with this machine's CPU in the GPU's place; ``--plan GPU`` simulates without any.
 """
 
 import argparse
 import datetime as dt
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -21,30 +25,42 @@ import machine
 import msgspec
 import summary
 from cases import GPU_CASES, REHEARSAL_CASES, job_of, strategy_of
+from planned import lines as planned_lines
+from planned import planned_of, read_planned, write_planned
 from rows import (
+    DOES_NOT_FIT,
     ROW_SCHEMA,
     Case,
+    Environment,
     Measured,
     Predicted,
     Row,
     Simulated,
     check_row,
     compare,
+    is_whole,
     read_rows,
     write_rows,
 )
 from worker import Request
 
-from brimful.cost.estimate import estimate
+from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.errors import BrimfulError, InputError, RunError
 from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.gpus import load_cluster
 from brimful.hardware.probe import probe_local
+from brimful.units import format_bytes
 
 WORKER = Path(__file__).with_name("worker.py")
 TOTAL_S = 480.0
+OUT = machine.ROOT / "validation" / "gpu"
 CHILD_S = 100.0
 """The longest that one process may take; the largest case needs about half."""
 MAX_SIMULATIONS = 4
+"""At once, beside what is measured: niced, and on a quarter of the cores at most, so that the one
+that launches kernels is not waited for."""
+CLEARLY = 1.05
+"""A case is not tried where it is simulated to take this many times what the GPU has."""
 Result = TypeVar("Result")
 
 
@@ -61,7 +77,7 @@ class Place(NamedTuple):
 
 
 def main() -> int:
-    """Run; returns 0, or 1 where a rung of a case is missing."""
+    """Run; returns 0, or 1 where a case is left or was not measured."""
     args = _arguments()
     if args.rehearse:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -79,8 +95,11 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="predict, simulate and measure on this GPU")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the rows")
     parser.add_argument("--rehearse", action="store_true", help="tiny cases on the CPU")
+    parser.add_argument("--list", action="store_true", help="say which cases there are; no more")
+    parser.add_argument("--plan", default="", metavar="GPU", help="simulate for it; needs none")
+    parser.add_argument("--again", action="store_true", help="also cases that have a row")
     parser.add_argument("--cases", default="", help="only these, by name, with commas")
     parser.add_argument("--total-s", type=float, default=TOTAL_S, help="stop starting cases then")
     return parser.parse_args()
@@ -88,26 +107,67 @@ def _arguments() -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, place: Place) -> int:
     cases = _chosen(REHEARSAL_CASES if args.rehearse else GPU_CASES, args.cases)
+    if args.list:
+        print("\n".join(planned_lines(cases, read_planned())))
+        return 0
+    if args.plan:
+        return _plan(cases, place, args)
     datasheet = probe_local()
     if (datasheet.kernels == "cuda") == args.rehearse:
         raise InputError(
             f"this machine offers {datasheet.description} with {datasheet.kernels} kernels and "
             f"torch {metadata.version('torch')}; give --rehearse where there is no CUDA GPU"
         )
-    device = _calibrated(place, datasheet)
-    path = args.out / f"{machine.slug(device.description)}-{_now():%Y-%m}.jsonl"
+    path = args.out / f"{machine.slug(datasheet.description)}-{_now():%Y-%m}.json"
     kept = {row.case.name: row for row in read_rows(path)}
-    simulations = _simulate_all(place, cases, device)
-    done = []
-    for case, simulated in zip(cases, simulations, strict=True):
-        row = _row(place, case, (datasheet, device), simulated)
-        done.append(row)
-        # After every case, so that a run that is killed keeps what it has.
-        kept[case.name] = row
-        write_rows(path, kept.values())
-        print(f"{case.name}: {'; '.join(row.failures) or 'done'}", flush=True)
+    pending = [case for case in cases if args.again or not _has_row(case, kept)]
+    left = _climb(pending, datasheet, place, (path, kept)) if pending else 0
+    done = [kept[case.name] for case in cases if case.name in kept]
     print("\n".join(["", *summary.lines(done), "", f"{len(done)} rows in {path}"]))
-    return 1 if any(row.failures for row in done) else 0
+    if left:
+        print(f"{left} cases are left; run the same again to go on")
+    return 1 if left or not all(map(is_whole, done)) else 0
+
+
+def _has_row(case: Case, kept: dict[str, Row]) -> bool:
+    return case.name in kept and kept[case.name].case == case and is_whole(kept[case.name])
+
+
+def _climb(
+    pending: Sequence[Case], datasheet: Device, place: Place, file: tuple[Path, dict[str, Row]]
+) -> int:
+    """Take cases up the ladder until time is up; returns how many are left."""
+    path, kept = file
+    device = _calibrated(place, datasheet)
+    request = Request(case=None, device=device, used_before_bytes=0)
+    found = _ask(place, "environment", request, Environment)
+    environment = None if isinstance(found, str) else found
+    num_done = 0
+    for case, simulated in _simulated_ahead(place, pending, device):
+        if time.monotonic() >= place.deadline_s:
+            break
+        row = kept[case.name] = _row(place, case, (datasheet, device), simulated)
+        # After every case, so that a run that is killed keeps what it has.
+        write_rows(path, kept.values(), environment)
+        num_done += 1
+        print(f"{case.name}: {'; '.join(row.failures) or 'done'}", flush=True)
+    return len(pending) - num_done
+
+
+def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
+    """Simulate cases for a GPU that need not be there, and write down what they take."""
+    device = load_cluster(args.plan, memory_limit_bytes=None).device
+    known = read_planned()
+    pending = [case for case in cases if args.again or case.name not in known]
+    for case, simulated in _simulated_ahead(place, pending, device):
+        if time.monotonic() >= place.deadline_s:
+            break
+        known[case.name] = planned_of(case, device, simulated)
+        write_planned(known)
+        print(f"{case.name}: {simulated if isinstance(simulated, str) else 'done'}", flush=True)
+    left = [case for case in cases if case.name not in known]
+    print(f"{len(cases) - len(left)} of {len(cases)} cases are simulated")
+    return 1 if left else 0
 
 
 def _chosen(cases: tuple[Case, ...], names: str) -> tuple[Case, ...]:
@@ -134,16 +194,29 @@ def _calibrated(place: Place, datasheet: Device) -> Device:
     return device
 
 
-def _simulate_all(place: Place, cases: tuple[Case, ...], device: Device) -> list[Simulated | str]:
-    """Simulate the cases side by side, before anything is timed."""
+def _simulated_ahead(
+    place: Place, cases: Sequence[Case], device: Device
+) -> Iterator[tuple[Case, Simulated | str]]:
+    """Yield cases with their simulations, of which the next few are on their way meanwhile."""
 
     def one(case: Case) -> Simulated | str:
         request = Request(case=case, device=device, used_before_bytes=0)
         return _ask(place, "simulate", request, Simulated)
 
-    num_workers = max(1, min(MAX_SIMULATIONS, (os.cpu_count() or 1) // 2))
+    num_workers = max(1, min(MAX_SIMULATIONS, (os.cpu_count() or 1) // 4))
+    coming: deque[tuple[Case, Future[Simulated | str]]] = deque()
+    waiting = deque(cases)
     with ThreadPoolExecutor(num_workers) as pool:
-        return list(pool.map(one, cases))
+        try:
+            while waiting or coming:
+                while waiting and len(coming) <= num_workers:
+                    case = waiting.popleft()
+                    coming.append((case, pool.submit(one, case)))
+                case, simulation = coming.popleft()
+                yield case, simulation.result()
+        finally:
+            for _, simulation in coming:
+                simulation.cancel()
 
 
 def _row(
@@ -154,7 +227,8 @@ def _row(
     predicted = _predict(case, datasheet, device)
     used = machine.gpu_used_bytes() if device.kernels == "cuda" else 0
     request = Request(case=case, device=device, used_before_bytes=used)
-    measured = _ask(place, "measure", request, Measured)
+    too_large = _too_large(simulated, device)
+    measured = too_large or _ask(place, "measure", request, Measured)
     rungs = {"predicted": predicted, "simulated": simulated, "measured": measured}
     failures = [f"{name}: {rung}" for name, rung in rungs.items() if isinstance(rung, str)]
     first = None if isinstance(predicted, str) else predicted
@@ -178,6 +252,16 @@ def _row(
             date=_now().date().isoformat(),
         )
     )
+
+
+def _too_large(simulated: Simulated | str, device: Device) -> str:
+    """Say why a case is not even tried; empty where it is."""
+    if device.kernels != "cuda" or isinstance(simulated, str):
+        return ""
+    peak, capacity = simulated.simulated_peak_allocated_bytes, allocatable_bytes(device)
+    if peak <= CLEARLY * capacity:
+        return ""
+    return f"{DOES_NOT_FIT}: {format_bytes(peak)} of {format_bytes(capacity)}"
 
 
 def _predict(case: Case, datasheet: Device, device: Device) -> Predicted | str:
@@ -206,7 +290,7 @@ def _alone(device: Device) -> Cluster:
 
 def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Result | str:
     """Have a process do one piece of work; returns its result, or why there is none."""
-    name = request.case.name if request.case else "machine"
+    name = machine.slug(request.case.name) if request.case else "machine"
     left_s = place.deadline_s - time.monotonic()
     if left_s <= 0:
         return "not run: the time for all cases was used up"
@@ -223,7 +307,8 @@ def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Resul
 
 
 def _start(arguments: list[str], limit_s: float) -> None:
-    command = [sys.executable, str(WORKER), *arguments]
+    nice = ["nice", "-n", "10"] if arguments[0] == "simulate" and shutil.which("nice") else []
+    command = [*nice, sys.executable, str(WORKER), *arguments]
     done = subprocess.run(  # noqa: S603 - this Python, our own file
         command,
         env=_environment(arguments[0]),

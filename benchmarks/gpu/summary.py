@@ -13,11 +13,18 @@ _ERRORS = (
     ("simulated_to_requested", "simulated to requested"),
     ("simulated_with_leftover_to_requested", "  with measured leftover added"),
     ("simulated_to_allocated", "simulated to allocated"),
+    ("simulated_to_reserved", "simulated to reserved"),
     ("predicted_to_simulated", "predicted to simulated"),
     ("predicted_to_allocated", "predicted to allocated"),
     ("predicted_to_step_s", "step time, calibrated"),
     ("datasheet_to_step_s", "step time, datasheet"),
 )
+BARS = {
+    "simulated_to_allocated": (0.002, 0.02),
+    "simulated_to_reserved": (0.015, 0.04),
+    "predicted_to_step_s": (0.08, None),
+}
+"""Largest median and largest worst size of an error on a GPU."""
 _BANDS = (("reserved_in_band", "reserved"), ("process_in_band", "process"))
 
 
@@ -28,7 +35,51 @@ def lines(rows: Sequence[Row]) -> list[str]:
     errors = [row.errors for row in rows]
     table += ["", f"{'signed errors':32s}{'median':>10s}{'worst':>10s}{'cases':>7s}"]
     table += [_error_line(errors, field, label) for field, label in _ERRORS]
-    return table + [_band_line(errors, field, label) for field, label in _BANDS]
+    table += [_band_line(errors, field, label) for field, label in _BANDS]
+    return [*table, "", *_families(rows), *_outliers(rows)]
+
+
+def _families(rows: Sequence[Row]) -> list[str]:
+    """Sum up what counts, family by family."""
+    table = [f"{'family':16s}{'cases':>6s}" + "".join(f"{n:>21s}" for n in _SHORT.values())]
+    for family in dict.fromkeys(row.case.family for row in rows):
+        own = [row.errors for row in rows if row.case.family == family]
+        cells = [_median_and_worst(own, field) for field in _SHORT]
+        table.append(f"{family:16s}{len(own):>6d}" + "".join(f"{cell:>21s}" for cell in cells))
+    return table
+
+
+_SHORT = {
+    "simulated_to_allocated": "allocated",
+    "simulated_to_reserved": "reserved",
+    "predicted_to_step_s": "step time",
+}
+
+
+def _median_and_worst(errors: Sequence[Errors], field: str) -> str:
+    known = [value for error in errors if (value := getattr(error, field)) is not None]
+    if not known:
+        return "-"
+    return f"{_percent(statistics.median(known))} {_percent(max(known, key=abs))}"
+
+
+def _outliers(rows: Sequence[Row]) -> list[str]:
+    """Name cases beyond a bar, with what could explain them: leftover, and the part of a step."""
+    told = []
+    for row in rows:
+        for field, (_, worst) in BARS.items():
+            error = getattr(row.errors, field)
+            if worst is not None and error is not None and abs(error) > worst:
+                told.append(f"  {row.case.name}: {_SHORT[field]} {_percent(error)}; {_why(row)}")
+    return ["", "beyond the bars:", *(line[:100] for line in told)] if told else []
+
+
+def _why(row: Row) -> str:
+    assert row.measured is not None
+    left = row.measured.measured_leftover_bytes
+    parts = max(row.measured.measured_phases, key=lambda phase: phase.num_bytes, default=None)
+    where = parts.phase if parts else "nowhere"
+    return f"peak in {where}, {_size(left)} held beyond what lasts"
 
 
 def _line(row: Row) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import machine
 import msgspec
 from cases import NUM_METERED_STEPS, NUM_TIMED_STEPS, job_of, strategy_of
-from rows import Case, Measured, PhaseCounters, Simulated
+from rows import Case, Environment, Measured, PhaseCounters, Simulated
 
 from brimful.errors import RunError
 from brimful.files import write_bytes
@@ -64,6 +64,37 @@ def calibrate(request: Request) -> Device:
     return measure_rates(request.device, on_progress=lambda _stage, _share: None)
 
 
+def environment(request: Request) -> Environment:
+    """Say what the machine is and what is installed."""
+    import psutil
+    import torch
+
+    from brimful.versions import versions
+
+    has_gpu = request.device.kernels == "cuda"
+    return Environment(
+        gpu=request.device.description,
+        memory=machine.gpu_query("memory.total") if has_gpu else "",
+        driver=machine.driver() if has_gpu else "",
+        clocks=machine.gpu_query("clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current")
+        if has_gpu
+        else "",
+        cuda=str(torch.version.cuda or ""),
+        cudnn=str(torch.backends.cudnn.version() or "") if has_gpu else "",
+        allocator=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        workspace=os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+        versions=(
+            *versions(),
+            *machine.versions_of(
+                "peft", "bitsandbytes", "torchao", "trl", "liger-kernel", "accelerate"
+            ),
+        ),
+        num_cores=os.cpu_count() or 0,
+        ram_bytes=psutil.virtual_memory().total,
+        system=machine.system(),
+    )
+
+
 def simulate(request: Request) -> Simulated:
     """Run the case on the pretend GPU; no CUDA device is visible to this process.
 
@@ -72,6 +103,8 @@ def simulate(request: Request) -> Simulated:
     """
     import torch
 
+    from brimful.cost.estimate import allocatable_bytes
+    from brimful.simulate.capacity import reserve
     from brimful.simulate.items import read_simulation
     from brimful.simulate.run import trace
 
@@ -80,10 +113,15 @@ def simulate(request: Request) -> Simulated:
     traced = trace(job, strategy, imitate=kernels, capability=request.device.capability)
     if torch.cuda.is_initialized():
         raise RunError("the simulation touched CUDA; it must not")
+    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # that of the measuring process
+    capacity_bytes = allocatable_bytes(request.device)
+    reserved = None
+    if kernels == "cuda":
+        reserved = reserve(traced.recording, allocator=allocator, capacity_bytes=capacity_bytes)
     simulation = read_simulation(
         traced.recording,
         kernels=kernels,
-        reserved=None,
+        reserved=reserved,
         simulate_s=traced.simulate_s,
         host=traced.host,
     )
@@ -94,6 +132,10 @@ def simulate(request: Request) -> Simulated:
         simulated_phases=simulation.phases,
         simulated_fine_phases=_fine_phases(traced.recording),
         simulated_items=simulation.items,
+        simulated_peak_block_bytes=reserved.simulated_peak_block_bytes if reserved else None,
+        simulated_peak_reserved_bytes=reserved.simulated_peak_reserved_bytes if reserved else None,
+        simulated_outcome=reserved.outcome if reserved else "",
+        simulated_peak_host_bytes=simulation.simulated_peak_host_bytes,
         num_events=simulation.num_events,
         simulate_s=simulation.simulate_s,
     )
@@ -175,6 +217,8 @@ def _timed_step(program: "Program", batches: "list[Batch]") -> float:
     # Reading the loss waits for the GPU: its last sum was launched after the optimizer.
     loss, grad_norm = float(result.loss), float(result.grad_norm)
     step_s = time.perf_counter() - start_s
+    if result.skipped:  # a first loss scale may be too large; the memory is the same
+        return step_s
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         raise RunError(f"loss {loss} and gradient norm {grad_norm}; no step of training")
     return step_s
@@ -192,6 +236,7 @@ def _memory(meter: "Meter") -> dict[str, Any]:
         "measured_peak_reserved_bytes": reading.measured_peak_reserved_bytes,
         "measured_phases": reading.phases,
         "measured_items": reading.items,
+        "measured_peak_host_bytes": reading.measured_peak_host_bytes,
     }
     if not isinstance(meter, CudaMeter):
         # The CPU allocator's events hold what was asked for: allocated is requested.
@@ -245,6 +290,7 @@ def _attention_ops(program: "Program", batches: "list[Batch]") -> tuple[str, ...
 
 WORK: dict[str, Callable[[Request], Any]] = {
     "calibrate": calibrate,
+    "environment": environment,
     "simulate": simulate,
     "measure": measure,
 }

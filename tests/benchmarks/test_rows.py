@@ -29,14 +29,10 @@ def row(gpu_rows):
         schema=gpu_rows.ROW_SCHEMA,
         case=gpu_rows.Case(
             name="tiny",
+            family="full",
             model="tiny-llama",
-            precision="fp32",
-            seq_len=24,
-            global_batch=4,
-            micro_batch=2,
-            activation_checkpointing="none",
-            loss_chunks=1,
-            attention="sdpa",
+            layers=0,
+            flags=("--precision", "fp32"),
         ),
         predicted=predicted,
         simulated=None,
@@ -65,6 +61,7 @@ def _measured(gpu_rows, **changes):
         "measured_counters": (),
         "measured_items": (),
         "measured_leftover_bytes": 100,
+        "measured_peak_host_bytes": None,
         "measured_process_bytes": 8192,
         "process_method": "by hand",
         "measured_steps_s": (1.0, 1.0, 0.5),
@@ -83,13 +80,17 @@ def _simulated(gpu_rows, num_bytes):
         simulated_phases=(),
         simulated_fine_phases=(),
         simulated_items=(),
+        simulated_peak_block_bytes=num_bytes + 24,
+        simulated_peak_reserved_bytes=2 * num_bytes,
+        simulated_outcome="fits",
+        simulated_peak_host_bytes=0,
         num_events=1,
         simulate_s=0.1,
     )
 
 
 def test_committed_rows_are_rows(gpu_rows, root):
-    files = sorted((root / "validation" / "gpu").glob("*.jsonl"))
+    files = sorted((root / "validation" / "gpu").glob("*.json"))
     if not files:
         pytest.skip("no GPU has been measured yet: validation/gpu holds no rows")
     for path in files:
@@ -98,10 +99,10 @@ def test_committed_rows_are_rows(gpu_rows, root):
 
 
 def test_rows_survive_the_file(gpu_rows, row, tmp_path):
-    path = tmp_path / "new" / "rows.jsonl"
+    path = tmp_path / "new" / "rows.json"
     gpu_rows.write_rows(path, [row])
     assert gpu_rows.read_rows(path) == [row]
-    assert gpu_rows.read_rows(tmp_path / "none.jsonl") == []
+    assert gpu_rows.read_rows(tmp_path / "none.json") == []
 
 
 def test_errors_are_signed_and_like_is_compared_with_like(gpu_rows, row):
@@ -109,7 +110,8 @@ def test_errors_are_signed_and_like_is_compared_with_like(gpu_rows, row):
     errors = gpu_rows.compare(row.predicted, simulated, measured)
     assert errors.simulated_to_requested == (900 - 1000) / 1000
     assert errors.simulated_with_leftover_to_requested == 0
-    assert errors.simulated_to_allocated == (900 - 1024) / 1024
+    assert errors.simulated_to_allocated == (924 - 1024) / 1024
+    assert errors.simulated_to_reserved == (1800 - 4096) / 4096
     said = row.predicted.predicted_peak_allocated_bytes
     assert errors.predicted_to_simulated == (said - 900) / 900
     assert errors.predicted_to_step_s == (row.predicted.predicted_step_s - 0.5) / 0.5
@@ -155,8 +157,18 @@ def test_counters_that_do_not_rise_are_refused(gpu_rows, row):
         gpu_rows.check_row(wrong)
 
 
-def test_a_line_that_is_no_row_is_refused(gpu_rows, tmp_path):
-    path = tmp_path / "rows.jsonl"
+def test_a_file_that_holds_no_rows_is_refused(gpu_rows, tmp_path):
+    path = tmp_path / "rows.json"
     path.write_text('{"schema": "brimful.gpu-row/1"}\n')
-    with pytest.raises(FileFormatError, match="no row"):
+    with pytest.raises(FileFormatError, match="no rows"):
         gpu_rows.read_rows(path)
+    path.write_text('{"schema": "brimful.gpu/0", "environment": null, "rows": []}')
+    with pytest.raises(FileFormatError, match=r"brimful\.gpu/0"):
+        gpu_rows.read_rows(path)
+
+
+def test_a_row_is_whole_where_it_was_measured_or_cannot_be(gpu_rows, row):
+    assert not gpu_rows.is_whole(row)
+    why = f"measured: {gpu_rows.DOES_NOT_FIT}: 200 GiB of 139 GiB"
+    assert gpu_rows.is_whole(msgspec.structs.replace(row, failures=(WHY, why)))
+    assert gpu_rows.is_whole(msgspec.structs.replace(row, measured=_measured(gpu_rows)))
