@@ -30,7 +30,9 @@ def _case(family: str, name: str, model: str, flags: str, *, layers: int = 0) ->
     return Case(name=name, family=family, model=model, layers=layers, flags=tuple(flags.split()))
 
 
-def _full(name: str, model: str, precision: str, seq_len: int, batch: str, more: str = "") -> Case:
+def _full(  # noqa: PLR0913, PLR0917 - a table's columns
+    name: str, model: str, precision: str, seq_len: int, batch: str, more: str = ""
+) -> Case:
     """Return a case of full training; ``batch`` is global batch / micro-batch."""
     whole, micro = batch.split("/")
     sizes = f"--seq-len {seq_len} --global-batch {whole} --micro-batch {micro}"
