@@ -69,6 +69,16 @@ def test_a_reason_is_kept_until_the_family_is_as_good_again(best):
     assert kept([BOARD], excused).families["runs: tiny"].excuse is None
 
 
+def test_rows_of_a_gpu_are_boards_of_their_own(tmp_path):
+    (tmp_path / "gpu").mkdir()
+    errors = {"simulated_to_allocated": 0.001, "simulated_to_reserved": -0.02}
+    rows = [{"case": {"name": "8b", "family": "full"}, "errors": errors}]
+    (tmp_path / "gpu" / "h200-2026-12.json").write_bytes(msgspec.json.encode({"rows": rows}))
+    allocated, reserved = boards(tmp_path)
+    assert allocated.says == (Said("full", "8b", 0.001),)
+    assert reserved.says == (Said("full", "8b", -0.02),)
+
+
 def test_better_runs_raise_the_bar(best):
     better = kept([Board("Runs", "runs", (Said("tiny", "run", 0.0),))], best)
     assert worse([shifted(0)], better)
