@@ -142,6 +142,24 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_alloc_retries: int
 
 
+class PeerRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another trainer on the same work; the metered steps are those of ours.
+
+    Attributes:
+        trainer: ``hf``, ``hf-liger`` or ``trl``.
+        versions: Of what it is made of.
+        measured_peak_allocated_bytes: From its model on; of live tensors on a CPU.
+        measured_peak_reserved_bytes: None on a CPU.
+        measured_step_s: Median of the steps behind the metered ones.
+    """
+
+    trainer: str
+    versions: tuple[str, ...]
+    measured_peak_allocated_bytes: int
+    measured_peak_reserved_bytes: int | None
+    measured_step_s: float
+
+
 class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Signed relative errors, ``(said - truth) / truth``; None where a rung is missing.
 
@@ -183,6 +201,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         measured: Third rung; None where it failed.
         errors: Between them.
         failures: Why a rung is missing, one sentence each; empty where none is.
+        peers: Other trainers on the same work.
+        absent: Which of them did not run, and why.
         device: The machine with the rates that the prediction used, and where these come from.
         gpu: Its name as the driver, or the operating system, gives it.
         driver: Version of the GPU driver; empty on a CPU.
@@ -199,6 +219,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     measured: Measured | None
     errors: Errors
     failures: tuple[str, ...]
+    peers: tuple[PeerRun, ...]
+    absent: tuple[str, ...]
     device: Device
     gpu: str
     driver: str

@@ -25,6 +25,7 @@ import machine
 import msgspec
 import summary
 from cases import GPU_CASES, REHEARSAL_CASES, job_of, strategy_of
+from peers import PACKAGES, PEER_CASES
 from planned import lines as planned_lines
 from planned import planned_of, read_planned, write_planned
 from rows import (
@@ -33,6 +34,7 @@ from rows import (
     Case,
     Environment,
     Measured,
+    PeerRun,
     Predicted,
     Row,
     Simulated,
@@ -229,6 +231,7 @@ def _row(
     request = Request(case=case, device=device, used_before_bytes=used)
     too_large = _too_large(simulated, device)
     measured = too_large or _ask(place, "measure", request, Measured)
+    others = _others(place, case, request) if not too_large else {}
     rungs = {"predicted": predicted, "simulated": simulated, "measured": measured}
     failures = [f"{name}: {rung}" for name, rung in rungs.items() if isinstance(rung, str)]
     first = None if isinstance(predicted, str) else predicted
@@ -243,6 +246,8 @@ def _row(
             measured=third,
             errors=compare(first, second, third),
             failures=tuple(failures),
+            peers=tuple(one for one in others.values() if not isinstance(one, str)),
+            absent=tuple(f"{name}: {one}" for name, one in others.items() if isinstance(one, str)),
             device=device,
             gpu=device.description,
             driver=machine.driver() if device.kernels == "cuda" else "",
@@ -252,6 +257,13 @@ def _row(
             date=_now().date().isoformat(),
         )
     )
+
+
+def _others(place: Place, case: Case, request: Request) -> dict[str, PeerRun | str]:
+    """Have other trainers do the same, where the case is one for them."""
+    if case.name not in PEER_CASES:
+        return {}
+    return {name: _ask(place, name, request, PeerRun) for name in PACKAGES}
 
 
 def _too_large(simulated: Simulated | str, device: Device) -> str:

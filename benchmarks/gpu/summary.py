@@ -36,7 +36,20 @@ def lines(rows: Sequence[Row]) -> list[str]:
     table += ["", f"{'signed errors':32s}{'median':>10s}{'worst':>10s}{'cases':>7s}"]
     table += [_error_line(errors, field, label) for field, label in _ERRORS]
     table += [_band_line(errors, field, label) for field, label in _BANDS]
-    return [*table, "", *_families(rows), *_outliers(rows)]
+    return [*table, "", *_families(rows), *_outliers(rows), *_peers(rows)]
+
+
+def _peers(rows: Sequence[Row]) -> list[str]:
+    """Put other trainers beside ours: peaks and seconds as ratios, theirs to ours."""
+    told = []
+    for row in rows:
+        for peer in row.peers if row.measured else ():
+            assert row.measured is not None
+            memory = peer.measured_peak_allocated_bytes / row.measured.measured_peak_allocated_bytes
+            seconds = peer.measured_step_s / row.measured.measured_step_s
+            told.append(f"{row.case.name:19s}{peer.trainer:10s}{memory:>8.3f} x{seconds:>8.2f} x")
+    head = f"{'theirs to ours':19s}{'trainer':10s}{'peak':>10s}{'step':>10s}"
+    return ["", head, *told] if told else []
 
 
 def _families(rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,8 @@
 """One process's work: calibrate this machine, simulate a case, or measure it.
 
-``python worker.py calibrate|simulate|measure REQUEST RESULT``: both are JSON files. A process of
-its own, so that running out of memory ends one rung of one case, and so that no rung sees another.
+``python worker.py WORK REQUEST RESULT``, where the work is one of ``WORK`` and both files are JSON.
+A process of its own, so that running out of memory ends one rung of one case, and so that no rung
+sees another.
 """
 
 import math
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import machine
 import msgspec
 from cases import NUM_METERED_STEPS, NUM_TIMED_STEPS, job_of, strategy_of
-from rows import Case, Environment, Measured, PhaseCounters, Simulated
+from peers import PACKAGES, run_peer
+from rows import Case, Environment, Measured, PeerRun, PhaseCounters, Simulated
 
 from brimful.errors import RunError
 from brimful.files import write_bytes
@@ -288,11 +290,20 @@ def _attention_ops(program: "Program", batches: "list[Batch]") -> tuple[str, ...
     return tuple(sorted(name for name in names if name.startswith(FUSED_ATTENTION)))
 
 
+def _peer(name: str) -> "Callable[[Request], PeerRun]":
+    def run(request: Request) -> PeerRun:
+        job, strategy = _asked(request)
+        return run_peer(name, job, strategy, request.device.kernels)
+
+    return run
+
+
 WORK: dict[str, Callable[[Request], Any]] = {
     "calibrate": calibrate,
     "environment": environment,
     "simulate": simulate,
     "measure": measure,
+    **{name: _peer(name) for name in PACKAGES},
 }
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def test_a_rehearsal_climbs_all_rungs_and_they_agree(root, gpu_rows, tmp_path):
         assert row.device.calibrated
         assert row.measured.attention_ops[0] == CPU_ATTENTION
     assert max(map(len, done.stdout.split("\n\n")[1].splitlines())) <= 100
+    assert not any(row.peers or row.absent for row in rows)
     away = rows[1]
     assert away.simulated.simulated_peak_host_bytes == away.measured.measured_peak_host_bytes > 0
     again = harness(root, tmp_path, "--rehearse", "--cases", ",".join(names))
@@ -49,6 +50,20 @@ def test_what_there_was_no_time_for_is_left_for_the_next_call(root, tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 cases are left; run the same again to go on" in done.stdout
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_other_trainers_do_the_same_work_or_say_why_not(root, gpu_rows, tmp_path):
+    done = harness(root, tmp_path, "--rehearse", "--cases", "tiny-llama-fp32")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.glob("*.json")
+    (row,) = gpu_rows.read_rows(path)
+    (peer,) = row.peers
+    assert peer.trainer == "hf"
+    assert peer.measured_peak_allocated_bytes > 0.8 * row.measured.measured_peak_allocated_bytes
+    assert peer.measured_step_s > 0
+    assert {why.partition(":")[0] for why in row.absent} == {"hf-liger", "trl"}
+    assert all("not installed" in why for why in row.absent)
+    assert "theirs to ours" in done.stdout
 
 
 def test_a_failed_rung_is_a_reason(root, gpu_rows, tmp_path):

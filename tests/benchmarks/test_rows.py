@@ -39,6 +39,8 @@ def row(gpu_rows):
         measured=None,
         errors=gpu_rows.compare(predicted, None, None),
         failures=(WHY, WHY),
+        peers=(),
+        absent=(),
         device=cluster.device,
         gpu=cluster.device.description,
         driver="1.2",
