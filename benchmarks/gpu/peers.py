@@ -1,7 +1,7 @@
 """Other trainers on the same work: Hugging Face's Trainer, with Liger's kernels, TRL's trainer.
 
-One run of one of them, in a process of its own: the same model, rows, type, batch, checkpointing and
-rule of update, random weights. What is not installed, or cannot be said to it, is a reason.
+One run of one of them, in a process of its own: the same model, rows, type, batch, recomputation
+and rule of update, random weights. What is not installed, or cannot be said to it, is a reason.
 """
 
 import statistics

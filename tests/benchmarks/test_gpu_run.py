@@ -22,7 +22,7 @@ def harness(root, out, *arguments):
 
 
 def test_a_rehearsal_climbs_all_rungs_and_they_agree(root, gpu_rows, tmp_path):
-    names = ("tiny-llama-mixed-k", "tiny-early-away", "tiny-lora")
+    names = ("tiny-llama-mixed-k", "tiny-early-away")
     done = harness(root, tmp_path, "--rehearse", "--cases", ",".join(names))
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("*.json")
