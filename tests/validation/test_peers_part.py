@@ -23,7 +23,7 @@ TEXT = ROOT / "src" / "brimful" / "models"
 
 
 def case_of(setting):
-    return peers_part._case(TINY, setting, 7)
+    return peers_part.case_of(TINY, setting, 7)
 
 
 def bench_in(folder):
