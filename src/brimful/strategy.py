@@ -117,6 +117,11 @@ def gathers(strategy: Strategy) -> bool:
     return strategy.zero >= 2  # noqa: PLR2004 - DDP and ZeRO-1 hold them whole
 
 
+def gathers_alone(strategy: Strategy) -> bool:
+    """Whether FSDP2 runs on one device: nothing is sharded, but units are gathered and freed."""
+    return gathers(strategy) and world_size(strategy) == 1 and strategy.engine == "torch"
+
+
 def data_parallel(strategy: Strategy) -> int:
     """Count the devices, or groups of them, that see different samples."""
     return strategy.dp_replicate * strategy.dp_shard
@@ -245,6 +250,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
         if degree < 1:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
     _check_zero(job, strategy)
+    _check_alone(strategy)
     _check_pairs(job, strategy)
     _check_tensor(job, strategy)
     check_experts_split(job, _expert_spread(strategy))
@@ -325,6 +331,20 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
             )
 
 
+def _check_alone(strategy: Strategy) -> None:
+    """Refuse FSDP2 on one device beside what moves parameters or updates them in another way."""
+    beside = {
+        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
+        "optimizer_in_backward": strategy.optimizer_in_backward,
+    }
+    for what, is_asked in beside.items():
+        if is_asked and gathers_alone(strategy):
+            raise UnsupportedError(
+                f"zero={strategy.zero} on one device with {what} is not run by this version; use "
+                f"zero=0"
+            )
+
+
 def _check_zero(job: Job, strategy: Strategy) -> None:
     zero, shards = strategy.zero, strategy.dp_shard
     if zero == 0 and shards > 1:
@@ -333,7 +353,7 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"dp_replicate={shards}, or zero 1 to 3"
         )
     is_torch = strategy.engine == "torch"
-    if zero and shards == 1 and is_torch:
+    if zero and shards == 1 and is_torch and not gathers_alone(strategy):
         raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
     if zero == 1 and strategy.dp_replicate > 1:
         raise InputError(
@@ -521,6 +541,11 @@ def check_examined(strategy: Strategy) -> None:
                 f"{field}={getattr(strategy, field)} is not examined by this version; use "
                 f"{field}=1: it learns the same"
             )
+    if gathers_alone(strategy):
+        raise UnsupportedError(
+            f"zero={strategy.zero} on one device is not examined by this version; use zero=0: it "
+            f"learns the same"
+        )
 
 
 def keeps_checkpoints(strategy: Strategy) -> bool:

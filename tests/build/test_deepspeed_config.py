@@ -161,12 +161,14 @@ def test_one_device_may_shard_with_itself_to_offload():
     job = make_job()
     check_strategy(job, strategy_of(dp_shard=1, offload="optimizer"))
     with pytest.raises(InputError, match="dp_shard=1"):
-        check_strategy(job, make_strategy(zero=2))
+        check_strategy(job, make_strategy(zero=1))
 
 
-def test_offload_belongs_to_the_engine_that_runs_it():
-    with pytest.raises(UnsupportedError, match="engine=deepspeed"):
-        check_strategy(make_job(), make_strategy(offload="optimizer"))
+def test_offload_over_several_devices_is_deepspeeds():
+    job = make_job()
+    check_strategy(job, strategy_of(offload="optimizer"))
+    with pytest.raises(UnsupportedError, match="2 devices is not run by engine=torch"):
+        check_strategy(job, make_strategy(zero=3, dp_shard=2, offload="optimizer"))
 
 
 def test_stages_of_masters_that_torch_does_not_run():

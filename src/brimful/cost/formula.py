@@ -26,7 +26,7 @@ from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import Schedule
-from brimful.strategy import Strategy, num_micro_batches
+from brimful.strategy import Strategy, gathers_alone, num_micro_batches
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
@@ -94,11 +94,10 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"engine={strategy.engine} has no formula to predict from, and is not simulated; "
             f"brimful train measures it, and engine=torch is predicted"
         )
-    if strategy.offload != NO_OFFLOAD or strategy.optimizer_in_backward:
-        what = "optimizer_in_backward" if strategy.optimizer_in_backward else "offload"
+    if what := _untraced_switch(strategy):
         return (
-            f"{what}={getattr(strategy, what)} has no formula to predict from in this version; "
-            f"brimful plan and brimful simulate trace it instead"
+            f"{what} has no formula to predict from in this version; brimful plan and brimful "
+            f"simulate trace it instead"
         )
     if strategy.pp > 1:
         if reason := _missing_row(job, strategy):
@@ -134,6 +133,17 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     )
     unasked = missing_reference(job, strategy.attention, strategy.reference, device.kernels)
     return unlike or _unshipped(job, strategy, device) or unasked
+
+
+def _untraced_switch(strategy: Strategy) -> str:
+    """Name a switch that no formula was traced with; empty where there is none."""
+    asked = {
+        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
+        "optimizer_in_backward=True": strategy.optimizer_in_backward,
+        # torch leaves out the buffers of a gather there, and of a reduction
+        f"zero={strategy.zero} on one device": gathers_alone(strategy),
+    }
+    return next((what for what, is_asked in asked.items() if is_asked), "")
 
 
 def _missing_row(job: Job, strategy: Strategy) -> str:

@@ -46,6 +46,7 @@ from brimful.simulate.unrolled import record_whole
 from brimful.strategy import (
     Strategy,
     check_simulated,
+    gathers_alone,
     num_micro_batches,
     stage_rank,
     world_size,
@@ -225,7 +226,7 @@ def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Tr
 def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterator[None]:
     """Be one of a strategy's many devices inside the block, where there are many."""
     size, chosen = world_size(strategy), fullest_rank(job, strategy) if rank is None else rank
-    if size == 1 and not chosen:
+    if size == 1 and not chosen and not gathers_alone(strategy):
         yield
         return
     degrees = (strategy.pp, strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.ep)

@@ -13,6 +13,7 @@ import msgspec
 from brimful.build.assemble import build_program
 from brimful.build.batch import count_targets
 from brimful.build.optimizers.adamw_low_bit import compiled_in
+from brimful.build.parallel.alone import leave_alone
 from brimful.build.parallel.place import own_part
 from brimful.build.program import Program
 from brimful.build.retarget import can_retarget, retarget
@@ -31,7 +32,7 @@ from brimful.run_files import (
     SOURCE_FILE,
     TrainRow,
 )
-from brimful.strategy import keeps_checkpoints
+from brimful.strategy import gathers_alone, keeps_checkpoints
 from brimful.takeover_words import describe_takeover
 from brimful.train.bad_step import StepNumbers, explain_stop, look_together, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
@@ -150,6 +151,8 @@ def train(
     finally:
         meter.abandon()
         observers.close()
+        if gathers_alone(plan.strategy):
+            leave_alone()
     raise ShortageError(shortage)
 
 

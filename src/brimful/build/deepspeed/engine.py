@@ -5,7 +5,6 @@ The optimizer is Brimful's own rule over the parameters, which DeepSpeed flatten
 offload its state is on the host and so is the update, by the same kernel of torch.
 """
 
-import atexit
 import importlib
 import os
 import warnings
@@ -18,6 +17,7 @@ from torch import nn
 from brimful.build.deepspeed.config import HELD, deepspeed_config
 from brimful.build.optimizers import RULES
 from brimful.build.optimizers.base import parameter_groups
+from brimful.build.parallel.alone import join_alone
 from brimful.build.precision import forward_context
 from brimful.errors import UnsupportedError
 from brimful.job import Job
@@ -111,15 +111,8 @@ def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.de
 def _join_alone(device: torch.device) -> None:
     """Make a group of one where this process trains alone: DeepSpeed needs one, and its number."""
     if not dist.is_initialized():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        join_alone(device.type)
         os.environ.setdefault("LOCAL_RANK", "0")
-        atexit.register(_leave)
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _check_fp16(deepspeed: Any, job: Job) -> None:

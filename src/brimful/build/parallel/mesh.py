@@ -2,7 +2,8 @@
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from brimful.strategy import Strategy
+from brimful.build.parallel.alone import join_alone
+from brimful.strategy import Strategy, gathers_alone
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pp", "dp_replicate", "dp_shard", "tp"
 EXPERTS, SAME_EXPERTS = "ep", "same_experts"
@@ -10,7 +11,7 @@ EXPERTS, SAME_EXPERTS = "ep", "same_experts"
 
 
 def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
-    """Make the mesh of a strategy; None for one device.
+    """Make the mesh of a strategy; None for one device, unless FSDP2 runs there.
 
     Ranks that tell each other the most stand next to each other: those of ``tp``, then those that
     share a copy. Those of ``pp`` tell each other the least.
@@ -26,6 +27,9 @@ def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
         TENSOR: strategy.tp,
     }
     axes = {name: degree for name, degree in degrees.items() if degree > 1}
+    if gathers_alone(strategy):
+        join_alone(device_type)
+        axes = {SHARD: 1}
     if not axes:
         return None
     return init_device_mesh(device_type, tuple(axes.values()), mesh_dim_names=tuple(axes))
