@@ -165,6 +165,45 @@ _SHORT = tuple(
     for precision in ("bf16", "fp32")
 )  # fmt: skip
 
+_ALONE = tuple(
+    _case("fsdp2", f"{name}-zero{zero}-{precision}-{checkpointing}", model, f"{method} "
+          f"--precision {precision} --zero {zero} --seq-len 2048 --global-batch 4 --micro-batch 2 "
+          f"--ac {checkpointing} --loss-chunks 8")
+    for name, model, zero, precision, checkpointing, method in (
+        ("1b", "llama-3.2-1b", 3, "bf16-mixed", "none", ""),
+        ("1b", "llama-3.2-1b", 2, "bf16-mixed", "full", ""),
+        ("1b", "llama-3.2-1b", 3, "fp32", "full:8", ""),
+        ("8b", "llama-3.1-8b", 3, "bf16", "full", ""),
+        ("8b-lora", "llama-3.1-8b", 3, "bf16-mixed", "full", "--method lora"),
+    )
+)  # fmt: skip
+_ROWS = tuple(
+    _case("packing", f"1b-{packing}-{kernel}", "llama-3.2-1b", f"--precision bf16 "
+          f"--packing {packing} --seq-len 4096 --global-batch 2 --micro-batch 2 --ac full "
+          f"--loss-chunks 8 --attention {kernel}")
+    for packing, kernel in (
+        ("documents", "sdpa"), ("documents", "varlen"), ("none", "sdpa"), ("none", "eager"),
+    )
+)  # fmt: skip
+_PAIRS = tuple(
+    _case("pairs", f"{name}-{reference}", model, f"--task dpo --reference {reference} --precision "
+          f"{precision} --seq-len 2048 --global-batch 4 --micro-batch 1 --ac full --loss-chunks 8 "
+          f"{method}")
+    for name, model, reference, precision, method in (
+        ("1b-dpo", "llama-3.2-1b", "resident", "bf16-mixed", ""),
+        ("1b-dpo", "llama-3.2-1b", "offloaded", "bf16", ""),
+        ("8b-dpo-lora", "llama-3.1-8b", "adapters-off", "bf16", "--method lora"),
+    )
+)  # fmt: skip
+_OTHER_TASKS = (
+    _case("task", "bert-labels", "bert-base-uncased", "--precision bf16-mixed --seq-len 512 "
+          "--global-batch 32 --micro-batch 32"),
+    _case("task", "bert-large-labels", "bert-large-uncased", "--precision fp32 --seq-len 512 "
+          "--global-batch 8 --micro-batch 8 --ac full"),
+    _case("task", "t5-texts", str(_MODELS / "t5-base.json"), "--precision bf16-mixed --seq-len 512 "
+          "--global-batch 16 --micro-batch 8"),
+)  # fmt: skip
+
 
 def _in_turn(*groups: tuple[Case, ...]) -> tuple[Case, ...]:
     """Deal cases out of groups, one of each in turn, so that every slice has some of all."""
@@ -174,7 +213,7 @@ def _in_turn(*groups: tuple[Case, ...]) -> tuple[Case, ...]:
 
 GPU_CASES = _FIRST + _in_turn(
     _ADAPTERS, _CHECKPOINTS, _RECIPES, _MIXTURES, _OPTIMIZERS, _EARLY, _OFFLOAD, _ATTENTION, _LONG,
-    _LOSS, _SIZES, _SHORT,
+    _LOSS, _SIZES, _SHORT, _ALONE, _ROWS, _PAIRS, _OTHER_TASKS,
 ) + (
     _case("moonshot", "moonshot-127b", str(_MODELS / "moonshot-127b.json"), "--precision bf16 "
           f"--optimizer adafactor --seq-len 4096 --global-batch 1 --micro-batch 1 --ac full "
@@ -203,6 +242,9 @@ REHEARSAL_CASES = (
           "--offload parameters,activations"),
     _case("early update", "tiny-early-away", _LLAMA, f"--precision bf16 {_TINY} --ac full "
           f"--offload parameters:1 {' '.join(_LATER)}"),
+    _case("fsdp2", "tiny-alone", _LLAMA, f"--precision bf16-mixed --zero 3 {_TINY} --ac full:2"),
+    _case("packing", "tiny-packed", _LLAMA, f"--precision bf16 --packing documents {_TINY}"),
+    _case("pairs", "tiny-pairs", _LLAMA, f"--task dpo --precision fp32 {_TINY}"),
 )  # fmt: skip
 
 

@@ -161,6 +161,7 @@ def _fine_phases(recording: "Recording") -> tuple[PhasePeak, ...]:
 def measure(request: Request) -> Measured:
     """Run the case for real: metered steps, timed steps, and one that only names its kernels."""
     import torch
+    from batches import random_batches
 
     from brimful.build.assemble import build_program
     from brimful.measure.meter import meter_for
@@ -171,7 +172,7 @@ def measure(request: Request) -> Measured:
     meter = meter_for(request.device.kernels)
     meter.start()
     program = build_program(job, strategy, device)
-    batches = _random_batches(program)
+    batches = random_batches(job, strategy)
     steps_s = [_timed_step(program, batches) for _ in range(NUM_METERED_STEPS)]
     meter.stop(program)
     steps_s += [_timed_step(program, batches) for _ in range(NUM_TIMED_STEPS)]
@@ -187,35 +188,18 @@ def measure(request: Request) -> Measured:
     )
 
 
-def _random_batches(program: "Program") -> "list[Batch]":
-    """Make one step's micro-batches on the host; every label is the token after its input."""
-    import torch
-
-    from brimful.build.batch import Batch
-
-    job, strategy = program.job, program.strategy
-    generator = torch.Generator().manual_seed(job.seed)
-    shape = (job.global_batch, job.seq_len + 1)
-    ids = torch.randint(job.model.vocab_size, shape, generator=generator)
-    return [
-        Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
-        for rows in ids.split(strategy.micro_batch)
-    ]
-
-
 def _timed_step(program: "Program", batches: "list[Batch]") -> float:
     """Take one optimizer step and return its seconds, as the training loop times it.
 
     Raises:
         RunError: The loss or the gradient norm is not a number: the run was no training.
     """
+    from brimful.build.batch import count_targets
     from brimful.build.step import train_step
 
-    job = program.job
+    num_targets, learning_rate = count_targets(batches), program.job.learning_rate
     start_s = time.perf_counter()
-    result = train_step(
-        program, batches, num_targets=job.tokens_per_step, learning_rate=job.learning_rate
-    )
+    result = train_step(program, batches, num_targets=num_targets, learning_rate=learning_rate)
     # Reading the loss waits for the GPU: its last sum was launched after the optimizer.
     loss, grad_norm = float(result.loss), float(result.grad_norm)
     step_s = time.perf_counter() - start_s
