@@ -13,7 +13,12 @@ VALIDATION = HERE.parent / "validation"
 sys.path[:0] = [str(HERE), str(VALIDATION)]
 
 from evidence import read_evidence  # noqa: E402
-from moonshot_rows import MoonshotRow, MoonshotRows, RehearsedMoonshot  # noqa: E402
+from moonshot_rows import (  # noqa: E402
+    MoonshotRow,
+    MoonshotRows,
+    RehearsedMoonshot,
+    rule_words,
+)
 from page_parts import folded, table  # noqa: E402
 
 from brimful.units import GIB, MIB  # noqa: E402
@@ -40,6 +45,9 @@ _HOW = """## How
   meanwhile; when its gradients are there its copy is updated on the device and brought home. No
   gradient outlives its block, and the host computes nothing. The update is the late one, bit for
   bit ([Offload](offload.md)).
+- Where *state travels* (`--offload optimizer,parameters:K`), what AdamW keeps of these blocks is on
+  the host too: that of one parameter comes while the one before is updated, and goes home after its
+  own update. Else it stays on the device.
 - All blocks are recomputed, the loss is cut into 8 chunks, one sequence of 4,096 tokens a step.
 - K is as many blocks as the host has room for, less 8 GiB for processes and the system; the rest
   stay on the device. The depth is the largest that fits: one block more does not.
@@ -57,8 +65,7 @@ _LIMITS = """## What it does not say
 - Whether such a model learns well: sequences of one step are few, and weights in bf16 lose updates
   that are small beside them. In the rehearsal 8 of 111 tensors did not change in 12 steps until
   norms were kept in fp32, as their weights are near one and bf16 has steps of 1/128 there.
-- The state of 8-bit AdamW and of AdamW stays on the device here, which is what limits them on a
-  small card; AdamW's is bf16.
+- AdamW's state is bf16, as its weights are.
 - *With retries* means that the allocator gives back what it has cached and asks anew, which is
   slow; `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` may avoid it.
 - Other programs on the GPU, and a desktop, have no place beside it.
@@ -94,7 +101,7 @@ def _answers(rows: Sequence[MoonshotRow]) -> str:
         )
         told.append(
             f"- **{gpu}, host of {best.host_bytes // GIB} GiB: {_billions(best)}** "
-            f"({best.case.job.optimizer}, {best.case.strategy.offload.partition(':')[2]} of "
+            f"({rule_words(best.case)}, {best.case.strategy.offload.partition(':')[2]} of "
             f"{best.case.job.model.num_layers} blocks on the host)"
         )
     return "\n".join(told) + "\n"
@@ -111,14 +118,14 @@ def _section(gpu: str, rows: Sequence[MoonshotRow]) -> Iterator[str]:
     yield folded(
         f"A Llama of width {model.hidden_size:,}, MLP {model.intermediate_size:,}, as deep as fits:"
     )
-    cells = [[row.case.job.optimizer, *_cells(row)] for row in largest]
+    cells = [[rule_words(row.case), *_cells(row)] for row in largest]
     yield table(_COLUMNS, cells, words=WORDS) + "\n"
-    yield "\n".join(f"- {row.case.job.optimizer}, {row.limit}" for row in largest) + "\n"
+    yield "\n".join(f"- {rule_words(row.case)}: {row.limit}" for row in largest) + "\n"
     known = [row for row in rows if row.kind == "known"]
     if known:
         yield "Known models, with the fewest blocks on the host that the device needs:\n"
         cells = [
-            [f"{row.case.job.model.name}, {row.case.job.optimizer}", *_cells(row)] for row in known
+            [f"{row.case.job.model.name}, {rule_words(row.case)}", *_cells(row)] for row in known
         ]
         yield table(("model, update", *_COLUMNS[1:]), cells, words=WORDS) + "\n"
 

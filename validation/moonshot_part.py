@@ -14,7 +14,7 @@ import msgspec
 import torch
 from cases import Case
 from evidence import Summary, relative, spread_of
-from moonshot_rows import MoonshotRow, MoonshotRows, RehearsedMoonshot
+from moonshot_rows import MoonshotRow, MoonshotRows, RehearsedMoonshot, rule_words
 from progress import shown
 from sampler import cluster_of
 from worker import meter
@@ -29,7 +29,7 @@ from brimful.hardware.gpus import load_cluster
 from brimful.job import Job, Optimizer, plain_job
 from brimful.models.config import load_model, parameter_count, read_config
 from brimful.models.spec import ModelSpec
-from brimful.rungs import Simulation
+from brimful.rungs import OPTIMIZER_STATE, PARAMETERS, Simulation
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, check_strategy
 from brimful.units import GIB
@@ -51,28 +51,37 @@ class Site(NamedTuple):
         hidden: Width of the decoder.
         inner: Width inside of its MLP. All four matrices' sizes are powers of two, as pinned
             blocks are.
-        known: Models of the registry to be tried here, with their update rules.
+        known: Models of the registry to be tried here, with their update rules, and whether state
+            travels.
     """
 
     gpu: str
     host_bytes: int
     hidden: int
     inner: int
-    known: tuple[tuple[str, Optimizer], ...]
+    known: tuple[tuple[str, Optimizer, bool], ...]
 
 
 SITES = (
     Site("h200", 128 * GIB, 16384, 32768, (
-        ("llama-3.1-70b", "adamw-8bit"), ("llama-3.1-70b", "adafactor"),
-        ("qwen2.5-72b", "adafactor"),
+        ("llama-3.1-70b", "adamw-8bit", True), ("llama-3.1-70b", "adafactor", False),
+        ("qwen2.5-72b", "adafactor", False),
     )),
     Site("rtx-4090", 64 * GIB, 8192, 16384, (
-        ("llama-2-13b", "adamw-8bit"), ("mistral-small-24b", "adafactor"),
-        ("qwen2.5-32b", "adafactor"),
+        ("llama-2-13b", "adamw-8bit", True), ("llama-3.1-8b", "adamw-8bit", True),
+        ("mistral-small-24b", "adafactor", False), ("qwen2.5-32b", "adafactor", False),
     )),
 )  # fmt: skip
-RULES: tuple[Optimizer, ...] = ("adafactor", "sgd", "adamw-8bit", "adamw")
-"""SGD without momentum keeps nothing; the others about 0, 2 and 4 bytes a parameter in bf16."""
+RULES: tuple[tuple[Optimizer, bool], ...] = (
+    ("adafactor", False), ("sgd", False), ("adamw-8bit", False), ("adamw-8bit", True),
+    ("adamw", False), ("adamw", True),
+)  # fmt: skip
+"""Update rules, and whether their state travels with blocks of the host. SGD without momentum keeps
+nothing; the others about 0, 2 and 4 bytes a parameter in bf16."""
+_STATE_BYTES: dict[Optimizer, tuple[float, ...]] = {
+    "adamw-8bit": (1.0, 1.0, 4 / 256, 4 / 256), "adamw": (2.0, 2.0),
+}  # fmt: skip
+"""Of each tensor of a state, for a parameter in bf16: moments, and scales of 256 of them."""
 NORMS = ("input_layernorm", "post_attention_layernorm", "norm")
 """Kept in fp32: weights of about one, which in bf16 no update of this size changes."""
 _HEAD_DIM, _KV_HEADS, _VOCAB = 128, 8, 32768
@@ -82,8 +91,8 @@ def run(*, seed: int, quick: bool) -> tuple[list[MoonshotRows], Summary]:
     """Search and simulate every site, and run the small one."""
     rows = [_rehearsed(rehearse(seed))]
     if not quick:
-        asked = [(site, rule) for site in SITES for rule in RULES]
-        rows += [_simulated(largest(site, rule)) for site, rule in shown("largest", asked)]
+        asked = [(site, *rule) for site in SITES for rule in RULES]
+        rows += [_simulated(largest(*one)) for one in shown("largest", asked)]
         known = [(site, *pair) for site in SITES for pair in site.known]
         rows += [_simulated(least_away(*one)) for one in shown("known models", known)]
     return rows, summarize(rows)
@@ -117,14 +126,15 @@ def job_of(model: ModelSpec, rule: Optimizer) -> Job:
     )  # fmt: skip
 
 
-def strategy_of(num_away: int) -> Strategy:
-    """Return the strategy, with so many blocks on the host."""
+def strategy_of(num_away: int, *, travels: bool = False) -> Strategy:
+    """Return the strategy, with so many blocks on the host, and perhaps their state."""
+    away = f"{'optimizer,' if travels else ''}parameters:{num_away}"
     return Strategy(
         micro_batch=1,
         activation_checkpointing="full",
         loss_chunks=CHUNKS,
         attention="sdpa",
-        offload=f"parameters:{num_away}" if num_away else "none",
+        offload=away if num_away else "none",
         optimizer_in_backward=True,
     )
 
@@ -160,9 +170,9 @@ class _Tried(NamedTuple):
         return self.over_bytes <= 0
 
 
-def tried(site: Site, job: Job, num_away: int) -> _Tried:
+def tried(site: Site, job: Job, num_away: int, *, travels: bool = False) -> _Tried:
     """Simulate a job on a site."""
-    strategy = check_strategy(job, strategy_of(num_away))
+    strategy = check_strategy(job, strategy_of(num_away, travels=travels))
     found = simulate(job, cluster_of_site(site), strategy)
     return _Tried(job, strategy, found, site.host_bytes - HOST_RESERVE_BYTES)
 
@@ -178,31 +188,35 @@ def block_bytes(model: ModelSpec) -> int:
     return 2 * (parameter_count(deeper).total - parameter_count(model).total)
 
 
-def pinned_block_bytes(site: Site) -> int:
-    """Return what PyTorch pins for a block: every tensor in a power of two."""
+def pinned_block_bytes(site: Site, rule: Optimizer, *, travels: bool) -> int:
+    """Return what PyTorch pins for a block, and its state: every tensor in a power of two."""
     kv = _KV_HEADS * _HEAD_DIM
-    sizes = [site.hidden * site.hidden] * 2 + [site.hidden * kv] * 2
-    sizes += [site.hidden * site.inner] * 3
-    norms = [2 * site.hidden] * 2  # in fp32
-    return sum(1 << (2 * size - 1).bit_length() for size in (*sizes, *norms))
+    counts = [site.hidden * site.hidden] * 2 + [site.hidden * kv] * 2
+    counts += [site.hidden * site.inner] * 3
+    each = (2.0, *_STATE_BYTES.get(rule, ())) if travels else (2.0,)
+    sizes = [int(count * width) for count in counts for width in each]
+    norms = [4 * site.hidden] * 2 * (3 if travels else 1)  # in fp32, and so is their state
+    return sum(1 << (size - 1).bit_length() for size in (*sizes, *norms))
 
 
-def largest(site: Site, rule: Optimizer) -> MoonshotRow:
+def largest(site: Site, rule: Optimizer, travels: bool) -> MoonshotRow:  # noqa: FBT001
     """Find the deepest decoder of a site's shape that fits: one block more does not."""
-    most_away = (site.host_bytes - HOST_RESERVE_BYTES) // pinned_block_bytes(site)
+    block = pinned_block_bytes(site, rule, travels=travels)
+    most_away = (site.host_bytes - HOST_RESERVE_BYTES) // block
 
     def at(num_layers: int) -> _Tried:
         job = job_of(shape(site, num_layers), rule)
-        return tried(site, job, min(num_layers, most_away))
+        return tried(site, job, min(num_layers, most_away), travels=travels)
 
     depth = most_away + 4
     here = at(depth)
-    step = _blocks_of(here, rule, block_bytes(here.job.model))
+    each = block_bytes(here.job.model)
+    step = _blocks_of(here, rule, each)
     while step:  # nearly a line: a jump or two, then one by one
         there = at(depth + step)
         if there.fits == here.fits or abs(step) > 1:
             depth, here = depth + step, there
-            step = _blocks_of(here, rule, block_bytes(here.job.model))
+            step = _blocks_of(here, rule, each)
             continue
         fitting, over = (here, there) if here.fits else (there, here)
         return _row("largest", site, fitting, f"one block more: {_why(over)}")
@@ -211,7 +225,7 @@ def largest(site: Site, rule: Optimizer) -> MoonshotRow:
 
 def _blocks_of(here: _Tried, rule: Optimizer, each: int) -> int:
     """Guess how many blocks more, or fewer, there is room for; never none."""
-    state = {"adamw": 2.0, "adamw-8bit": 1.03}.get(rule, 0.0)
+    state = sum(_STATE_BYTES.get(rule, ())) / 2
     reserved = here.found.reserved
     assert reserved is not None
     room = reserved.capacity_bytes - reserved.simulated_peak_reserved_bytes
@@ -229,19 +243,19 @@ def _why(over: _Tried) -> str:
     return f"the host is short of {over.over_bytes / GIB:.2f} GiB"
 
 
-def least_away(site: Site, name: str, rule: Optimizer) -> MoonshotRow:
+def least_away(site: Site, name: str, rule: Optimizer, travels: bool) -> MoonshotRow:  # noqa: FBT001
     """Find the fewest blocks of a known model that must be on the host for the device to hold it.
 
     Fewer of them take less of the host as well, so that both memories hold it there or nowhere.
     """
     job = job_of(load_model(name), rule)
     low, high = -1, job.model.num_layers
-    best, limit = tried(site, job, high), ""
+    best, limit = tried(site, job, high, travels=travels), ""
     if not best.is_on_device:
         return _row("known", site, best, _why(best))
     while high - low > 1:
         middle = (low + high) // 2
-        here = tried(site, job, middle)
+        here = tried(site, job, middle, travels=travels)
         if here.is_on_device:
             high, best = middle, here
         else:
@@ -276,15 +290,16 @@ def step_seconds(site: Site, found: _Tried) -> float | None:
     """Predict a step: the work with SGD's update, and what copies take beyond it.
 
     A block of the host comes for its forward pass and again for its backward pass, and goes home
-    once; its update reads and writes on the device, in the time of SGD's.
+    once; its state comes and goes once. Updates read and write on the device, in the time of SGD's.
     """
     plain = msgspec.structs.replace(found.strategy, offload="none", optimizer_in_backward=False)
     job = msgspec.structs.replace(found.job, optimizer="sgd", beta1=0.0, keep_fp32=())
     said = estimate_or_none(job, cluster_of_site(site), plain)
     if said is None or said.predicted_step_s is None:
         return None
-    away = float(found.found.simulated_peak_host_bytes)
-    copied = Copied(to_host=away, to_device=2 * away)
+    host = {item.name: float(item.num_bytes) for item in found.found.host}
+    parameters, state = host.get(PARAMETERS, 0.0), host.get(OPTIMIZER_STATE, 0.0)
+    copied = Copied(to_host=parameters + state, to_device=2 * parameters + state)
     device = cluster_of_site(site).device
     more_s = copied_seconds(copied, device, beside_s=said.predicted_step_s)
     return None if more_s is None else said.predicted_step_s + more_s
@@ -376,6 +391,6 @@ def _findings(rows: list[MoonshotRows]) -> Iterator[str]:
     for row in (row.simulated for row in rows):
         if row is not None and row.kind == "largest":
             yield (
-                f"{row.gpu}, host of {row.host_bytes // GIB} GiB, {row.case.job.optimizer}: "
+                f"{row.gpu}, host of {row.host_bytes // GIB} GiB, {rule_words(row.case)}: "
                 f"{row.num_parameters / 1e9:.1f}B"
             )

@@ -81,3 +81,9 @@ class MoonshotRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     case: Case
     simulated: MoonshotRow | None
     run: RehearsedMoonshot | None
+
+
+def rule_words(case: Case) -> str:
+    """Name a row's update rule, and that its state travels, in a few words."""
+    travels = case.strategy.offload.startswith("optimizer")
+    return f"{case.job.optimizer}, state travels" if travels else case.job.optimizer

@@ -38,7 +38,8 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "away": (
         "optimizer", "parameters", "parameters:2", "activations", "activations:3",
         "parameters:3,activations:2", "optimizer,activations", "early", "early,activations:2",
-        "early,parameters", "early,parameters:2,activations:1",
+        "early,parameters", "early,parameters:2,activations:1", "early,optimizer,parameters",
+        "early,optimizer,parameters:2,activations:1",
     ),
     "accumulation": ("1", "2", "2 held"),
     "method": ("full", "full", "lora"),

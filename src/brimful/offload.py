@@ -3,7 +3,8 @@
 ``optimizer``: the optimizer's state, its update, and the gradients that it reads. ``parameters:K``:
 the parameters of the first K blocks too, and so all that ``optimizer`` says; but where parameters
 are updated inside the backward pass they are alone on the host, and a block's update runs while the
-block is on the device. ``activations:K``: what the first K blocks keep for their backward pass.
+block is on the device; with ``optimizer`` beside it their state is on the host too, and travels
+with its block. ``activations:K``: what the first K blocks keep for their backward pass.
 Without a K: all blocks. Several go together, separated by commas. Knows no torch; ``build.offload``
 moves.
 """
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, MODULE, QUANTIZED, Job, Optimizer
+from brimful.low_bit import LOW_BIT
 
 NONE = "none"
 KINDS = ("optimizer", "parameters", "activations")
@@ -31,11 +33,14 @@ class Away(NamedTuple):
         optimizer: Whether the optimizer's state and its update, and the gradients, are.
         parameters: Of how many blocks the parameters are, from the first block on.
         activations: Of how many blocks what they keep for backward is, from the first block on.
+        states: Whether the state of parameters that are there is there too, and updates are on the
+            device all the same.
     """
 
     optimizer: bool
     parameters: int
     activations: int
+    states: bool = False
 
 
 def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:
@@ -50,11 +55,13 @@ def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:
         InputError: It cannot be read, names a kind twice, or more blocks than there are.
     """
     counts = dict(_parts(text, num_layers)) if text != NONE else {}
-    parameters = counts.get("parameters", 0)
+    parameters, is_named = counts.get("parameters", 0), bool(counts.get("optimizer", 0))
+    travels = is_named and parameters > 0 and updates_early
     return Away(
-        optimizer=bool(counts.get("optimizer", 0) or (parameters and not updates_early)),
+        optimizer=(is_named and not travels) or (parameters > 0 and not updates_early),
         parameters=parameters,
         activations=counts.get("activations", 0),
+        states=travels,
     )
 
 
@@ -82,7 +89,7 @@ def _parts(text: str, num_layers: int) -> list[tuple[str, int]]:
 def spell_offload(away: Away, *, num_layers: int) -> str:
     """Write what is offloaded the way people type it."""
     parts = []
-    if away.optimizer and not away.parameters:
+    if away.states or (away.optimizer and not away.parameters):
         parts.append("optimizer")
     for kind, count in (("parameters", away.parameters), ("activations", away.activations)):
         if count:
@@ -141,6 +148,7 @@ def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:
     refused = (
         (f"{num_devices} devices", num_devices > 1),
         (f"offload={text}", away.optimizer),
+        (f"offload={text} and optimizer={job.optimizer}", away.states and job.optimizer in LOW_BIT),
         (f"offload={text} and precision={job.precision}", away.parameters > 0 and has_masters),
     )
     for what, is_refused in refused:

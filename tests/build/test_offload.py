@@ -233,8 +233,11 @@ STREAMED = [
     for optimizer in ("adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor")
     for precision in ("fp32", "bf16", "bf16-mixed")
     for checkpointing in ("none", "full", "full:1", "selective")
-    for offload in ("parameters", "parameters:2", "parameters:1,activations")
-]
+    for offload in (
+        "parameters", "parameters:2", "parameters:1,activations", "optimizer,parameters",
+        "optimizer,parameters:2,activations",
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", STREAMED if ALL_CASES else STREAMED[::13], ids=str)

@@ -24,8 +24,20 @@ def test_the_page_is_that_of_the_evidence():
 
 def test_pinned_blocks_are_those_that_are_simulated():
     found = tried(SMALL, job_of(shape(SMALL, 4), "sgd"), 3).found
-    assert found.simulated_host_block_bytes == 3 * pinned_block_bytes(SMALL)
+    block = pinned_block_bytes(SMALL, "sgd", travels=False)
+    assert found.simulated_host_block_bytes == 3 * block
     assert found.simulated_host_block_bytes == found.simulated_peak_host_bytes
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adamw-8bit"])
+def test_state_that_travels_is_pinned_beside_its_block(rule):
+    job = job_of(shape(SMALL, 4), rule)
+    there, away = (tried(SMALL, job, 3, travels=travels).found for travels in (False, True))
+    block = pinned_block_bytes(SMALL, rule, travels=True)
+    assert away.simulated_host_block_bytes == 3 * block
+    moved = away.simulated_peak_host_bytes - there.simulated_peak_host_bytes
+    gained = there.simulated_peak_allocated_bytes - away.simulated_peak_allocated_bytes
+    assert 0.5 * moved < gained <= moved  # the state of two parameters is on the device at a time
 
 
 def test_a_block_is_half_as_large_as_its_two_bytes_say():

@@ -125,7 +125,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         mesh=mesh,
         reference=reference,
         pipeline=spread.pipeline,
-        early=_early(spread.optimizer, strategy, device, moved),
+        early=_early(spread.optimizer, strategy, device, moved, num_layers=num_layers),
         offloaded=moved,
     )
 
@@ -168,11 +168,17 @@ def _optimizer(model: nn.Module, site: Site, away: Offloaded) -> torch.optim.Opt
 
 
 def _early(
-    optimizer: torch.optim.Optimizer, strategy: Strategy, device: torch.device, moved: Offloaded
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
+    device: torch.device,
+    moved: Offloaded,
+    *,
+    num_layers: int,
 ) -> EarlyUpdate | None:
     if not strategy.optimizer_in_backward:
         return None
-    return EarlyUpdate(optimizer, device, moved.parameters)
+    away = offloaded(strategy, num_layers=num_layers)
+    return EarlyUpdate(optimizer, device, moved.parameters, state_travels=away.states)
 
 
 def _capability(device: torch.device) -> float:

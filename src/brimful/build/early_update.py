@@ -5,19 +5,21 @@ one micro-batch, no loss scale (``brimful.exact``). A gradient that is not finit
 by the time that the step's norm says so. As torchtune's ``optimizer_in_bwd``, with one optimizer
 for all parameters, so that state and checkpoints are those of any other run.
 
-Of blocks whose parameters are on the host it is the copy on the device that is updated, by state
-that stays there, and then brought home: as many bytes as the gradient would be, and the host
-computes nothing.
+Of blocks whose parameters are on the host it is the copy on the device that is updated, and then
+brought home: as many bytes as the gradient would be, and the host computes nothing. Their state
+stays on the device, or is on the host too and travels (``offload.travelling``).
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from brimful.build.gradient_clip import gradient_norm
 from brimful.build.offload.lane import Lane
-from brimful.build.offload.parameters import AwayBlocks
+from brimful.build.offload.parameters import AwayBlocks, Due
+from brimful.build.offload.travelling import Brought, State, bring, sent_home, take_home
 from brimful.build.precision.masters import MasterWeights
 
 Group = dict[str, Any]
@@ -26,17 +28,22 @@ NUM_ON_THE_WAY = 2
 
 
 class _Sent(NamedTuple):
-    """A copy on its way home, and what to wait for."""
+    """What is on its way home, and what to wait for."""
 
-    event: Any
-    copy: torch.Tensor
+    events: list[Any]
+    tensors: list[torch.Tensor]
 
 
 class EarlyUpdate:
     """Updates parameters from inside the backward pass."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, device: torch.device, away: AwayBlocks | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        away: AwayBlocks | None = None,
+        *,
+        state_travels: bool = False,
     ) -> None:
         """Listen to every parameter's gradient.
 
@@ -44,12 +51,14 @@ class EarlyUpdate:
             optimizer: Over all parameters that train, on one device.
             device: Where they are updated.
             away: Blocks whose parameters are on the host.
+            state_travels: Whether the state of these parameters is on the host too.
         """
         self._optimizer = optimizer
         self._device = device
         self._norms: list[torch.Tensor] = []
         self._sent: deque[_Sent] = deque()
-        self._lane = None if away is None else Lane(device)
+        self._home, self._here = Lane(device), Lane(device)
+        self._state_travels = state_travels
         at_home = set() if away is None else set(away.parameters)
         self._groups: dict[torch.Tensor, Group] = {}
         for group in optimizer.param_groups:
@@ -59,7 +68,7 @@ class EarlyUpdate:
                 else:
                     parameter.register_post_accumulate_grad_hook(self._hook(group))
         if away is not None:
-            away.update = self._update_copy
+            away.update = self._update_copies
 
     def begin(self, learning_rate: float) -> None:
         """Begin a step at a learning rate."""
@@ -70,16 +79,24 @@ class EarlyUpdate:
 
     @property
     def away(self) -> frozenset[torch.Tensor]:
-        """Parameters of the host; their state is on the device."""
+        """Parameters of the host whose copies are updated."""
         return frozenset(self._groups)
 
+    @property
+    def travelling(self) -> frozenset[torch.Tensor]:
+        """Those of ``away`` whose state is on the host too."""
+        return self.away if self._state_travels else frozenset()
+
+    def kept(self, state: State) -> State:
+        """Return the first state of a parameter of ``away`` as it is kept between updates."""
+        return sent_home(state, self._device) if self._state_travels else state
+
     def collect(self) -> None:
-        """Wait until all updated parameters are home: a backward pass is over."""
+        """Wait until all that was updated is home: a backward pass is over."""
         while self._sent:
-            sent = self._sent.popleft()
-            assert self._lane is not None
-            self._lane.wait(sent.event)
-            self._lane.finish(sent.event)
+            for event in self._sent.popleft().events:
+                self._home.wait(event)
+                self._home.finish(event)
 
     def norm(self) -> torch.Tensor:
         """Return the global norm of the gradients that were applied, and forget them."""
@@ -94,21 +111,43 @@ class EarlyUpdate:
 
         return update
 
-    def _update_copy(self, home: torch.Tensor, copy: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Update what stands on the device for a parameter of the host, and send it home."""
-        states = self._optimizer.state
-        copy.grad = gradient
+    def _update_copies(self, due: Sequence[Due]) -> None:
+        """Update what stands on the device for parameters of the host, and send it home."""
+        ready = self._ready(due[0].home) if due else None
+        for number, one in enumerate(due, start=1):
+            now, ready = ready, self._ready(due[number].home) if number < len(due) else None
+            assert now is not None
+            for event in now.events:
+                self._here.wait(event)
+            self._update_copy(one, now.state)
+            self._send(one, now.state)
+
+    def _ready(self, home: torch.Tensor) -> Brought:
+        """Have a parameter's state brought, or take it from where it is."""
+        state = self._optimizer.state[home]
+        return bring(self._here, state) if self._state_travels else Brought(state, [])
+
+    def _update_copy(self, due: Due, state: State) -> None:
+        states, copy = self._optimizer.state, due.copy
+        copy.grad = due.gradient
         self._norms.append(gradient_norm([copy]))
-        states[copy] = states[home]
+        states[copy] = state
         try:
-            self._step(copy, self._groups[home])
+            self._step(copy, self._groups[due.home])
         finally:
-            states[home] = states.pop(copy)
+            del states[copy]
             copy.grad = None
-        assert self._lane is not None
-        self._sent.append(_Sent(self._lane.copy(home, copy), copy))
+
+    def _send(self, due: Due, state: State) -> None:
+        """Begin to bring a copy and its state home, and forget what has arrived."""
+        events, tensors = [self._home.copy(due.home, due.copy)], [due.copy]
+        if self._state_travels:
+            more = take_home(self._home, self._optimizer.state[due.home], state)
+            events, tensors = events + more[0], tensors + more[1]
+        self._sent.append(_Sent(events, tensors))
         while len(self._sent) > NUM_ON_THE_WAY:
-            self._lane.wait(self._sent.popleft().event)
+            for event in self._sent.popleft().events:
+                self._home.wait(event)
 
     def _step(self, parameter: torch.Tensor, group: Group) -> None:
         whole = self._optimizer.param_groups

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from brimful.build.early_update import EarlyUpdate
 from brimful.build.offload import HostOptimizer
 from brimful.build.optimizers.adamw_8bit import AdamW8bit, initial_state
 from brimful.build.optimizers.adamw_low_bit import LowBitAdamW
@@ -38,7 +39,7 @@ def make_state(program: Program) -> None:
         return
     with phase(STATE, program):
         try:
-            _fill(optimizer, away=_away(program), device=program.device)
+            _fill(optimizer, early=program.early, device=program.device)
         except BaseException:
             optimizer.state.clear()  # all of it or nothing: a later try begins anew
             raise
@@ -55,16 +56,11 @@ def _keeps_any(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in _FIRST and any(momenta)
 
 
-def _away(program: Program) -> frozenset[torch.Tensor]:
-    """Return parameters of the host whose copies on the device are updated."""
-    return frozenset() if program.early is None else program.early.away
-
-
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def _fill(
     optimizer: torch.optim.Optimizer,
     *,
-    away: frozenset[torch.Tensor] = frozenset(),
+    early: EarlyUpdate | None = None,
     device: torch.device | None = None,
 ) -> None:
     if isinstance(optimizer, HostOptimizer | MasterWeights):
@@ -75,10 +71,14 @@ def _fill(
         first = _of_low_bit(optimizer)
     if first is None:
         return
+    away = frozenset() if early is None else early.away
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             where = _stand_in(parameter, device) if parameter in away else parameter
-            if state := first(where, group):
+            state = first(where, group)
+            if early is not None and parameter in away:
+                state = early.kept(state)
+            if state:
                 optimizer.state[parameter].update(state)
 
 

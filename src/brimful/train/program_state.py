@@ -9,6 +9,7 @@ of adapters stays as small as they are, and a base that changed on the disk is n
 Knows nothing of files and folders.
 """
 
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -20,9 +21,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from brimful.build.assemble import build_skeleton
 from brimful.build.offload import HostOptimizer
+from brimful.build.offload.host import take
 from brimful.build.parallel.own import own_memory, whole
 from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
+from brimful.rungs import OPTIMIZER_STATE
 from brimful.strategy import stage_rank
 from brimful.train.tensor_files import TensorShape
 from brimful.train.world import of_all
@@ -125,6 +128,9 @@ def room_for(
     for name, shape in saved.items():
         _, parameter_name = _split(name)
         if parameter_name in trained:
+            if _travels(program, trained[parameter_name], shape):
+                room[name] = take(OPTIMIZER_STATE, shape.size, shape.dtype, program.device)
+                continue
             on_host = _belongs_on_host(program, name, shape, plain)
             device = torch.device("cpu") if on_host else program.device
             room[name] = _empty(shape, trained[parameter_name], device)
@@ -370,6 +376,15 @@ def _on_host(program: Program, tensors: Mapping[str, torch.Tensor]) -> Iterator[
         key, _ = _split(name)
         if key is not None and tensor.device.type != program.device.type:
             yield name
+
+
+def _travels(program: Program, parameter: torch.nn.Parameter, shape: TensorShape) -> bool:
+    """Whether a parameter's state is on the host between updates (``offload.travelling``)."""
+    return (
+        program.early is not None
+        and parameter in program.early.travelling
+        and math.prod(shape.size) > 1
+    )
 
 
 def _belongs_on_host(program: Program, name: str, shape: TensorShape, plain: PlainState) -> bool:

@@ -20,8 +20,18 @@ from brimful.build.offload.lane import Lane
 
 Deliver = Callable[[torch.Tensor, torch.Tensor], None]
 """Takes a parameter of the host and its gradient on the device."""
-Update = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""Takes a parameter of the host, its copy on the device, and the gradient there."""
+
+
+class Due(NamedTuple):
+    """A parameter of the host that is to be updated, its copy on the device, its gradient there."""
+
+    home: torch.Tensor
+    copy: torch.Tensor
+    gradient: torch.Tensor
+
+
+Update = Callable[[Sequence[Due]], None]
+"""Takes a block's parameters."""
 
 
 class Slot(NamedTuple):
@@ -105,8 +115,7 @@ class AwayBlocks:
                 self.deliver(home, gradient)
             return
         copies = self.copies(way.block) if way.copies is None else way.copies
-        for place, home, gradient in trained:
-            self.update(home, copies[place], gradient)
+        self.update([Due(home, copies[place], gradient) for place, home, gradient in trained])
 
     def _outlasts(self) -> bool:
         """Whether copies are kept until the block's gradients are there.
