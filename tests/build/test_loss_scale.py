@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.build.batch import Batch, count_targets
+from brimful.build.first_state import make_state
 from brimful.build.precision.loss_scaling import MIN_SCALE, LossScaler
 from brimful.build.program import gradients, state_tensors
 from brimful.build.step import micro_step, train_step
@@ -97,6 +98,7 @@ def test_its_state_is_plain_numbers_and_goes_on_where_it_was():
 def test_a_scale_far_too_large_is_backed_off_until_steps_are_taken(precision):
     scale = settings(initial_scale=2.0**40, backoff_factor=2.0**-6)
     program = start(job_of(precision, loss_scale=scale))
+    make_state(program)
     before = everything(program)
     first = step_of(program)
     assert first.skipped

@@ -93,6 +93,7 @@ def test_running_out_of_memory_is_one_sentence(brimful, monkeypatch, error):
         raise error
 
     monkeypatch.setattr("brimful.train.loop.train_step", refuse)
+    monkeypatch.setattr("brimful.simulate.ladder.next_plan", lambda _plan, _failed: None)
     code, said = brimful(*RUN, "--steps", "2")
     assert code == 2
     assert "out of memory in loading" in said.err
