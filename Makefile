@@ -1,6 +1,6 @@
 # make demo   the main job, end to end, on this machine
 # make test   the suite (<= 10 minutes on two cores)
-# make test-all  the suite and its long files
+# make test-all  the whole suite, of which make test runs a sample (tests/suite_sample.py)
 # make check  what CI asks of a change: format, lint, types, tests
 # make docs   the site, strictly, into site/
 # make prove  the long evidence, written to validation/

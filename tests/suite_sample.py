@@ -62,7 +62,6 @@ _LONG = {
         "test_blocks_unroll_in_a_hybrid_mesh_with_several_micro_batches",
     ),
     "simulate/test_pipeline.py": ("test_without_a_rank_it_is_the_fullest_place_of_the_row",),
-    "simulate/test_profile.py": ("test_a_shipped_profile_can_be_derived_again",),
     "simulate/test_search.py": ("test_under_a_limit_it_finds_what_the_formulas_find",),
     "validation/test_fp8.py": ("test_each_process_takes_what_its_rank_takes_in_simulation",),
     "validation/test_groups.py": (

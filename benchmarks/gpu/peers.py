@@ -92,7 +92,25 @@ def _trainer(name: str, job: "Job", strategy: "Strategy", site: tuple[str, str])
     config = trl.SFTConfig(**arguments, max_length=job.seq_len, dataset_kwargs={
         "skip_prepare_dataset": True,
     })  # fmt: skip
-    return trl.SFTTrainer(model=model, args=config, train_dataset=datasets.Dataset.from_list(ids))
+    return trl.SFTTrainer(
+        model=model,
+        args=config,
+        train_dataset=datasets.Dataset.from_list(ids),
+        processing_class=_tokenizer(),
+    )
+
+
+def _tokenizer() -> Any:
+    """Make a tokenizer for TRL, which wants one; rows are tokens already, and none is padded."""
+    import tokenizers
+    import transformers
+
+    words = tokenizers.models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<eos>")  # noqa: S106
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(words),
+        pad_token="<pad>",  # noqa: S106 - a word, no secret
+        eos_token="<eos>",  # noqa: S106
+    )
 
 
 def _arguments(job: "Job", strategy: "Strategy", site: tuple[str, str]) -> dict[str, Any]:
