@@ -75,18 +75,34 @@ def joined(place: Place, kernels: str, *, timeout_s: float = TIMEOUT_S) -> Itera
     """
     if kernels == "cuda":
         torch.cuda.set_device(place.local_rank)
-    store = meet(place.rank, place.size, timeout_s=timeout_s)
+    store, timeout = meet(place.rank, place.size, timeout_s=timeout_s), timedelta(seconds=timeout_s)
     dist.init_process_group(
-        BACKEND[kernels],
-        store=store,
-        rank=place.rank,
-        world_size=place.size,
-        timeout=timedelta(seconds=timeout_s),
+        BACKEND[kernels], store=store, rank=place.rank, world_size=place.size, timeout=timeout
     )
+    try:
+        with _patience(timeout):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _patience(timeout: timedelta) -> Iterator[None]:
+    """Let every group that is made inside the block wait as long as the one of all processes does.
+
+    Meshes make theirs with torch's defaults, 10 minutes for NCCL and 30 for gloo, whatever the
+    group of all was told.
+    """
+    names = ("default_pg_timeout", "default_pg_nccl_timeout")
+    known = {name: getattr(dist.distributed_c10d, name, None) for name in names}
+    before = {name: value for name, value in known.items() if value is not None}  # without NCCL
+    for name in before:
+        setattr(dist.distributed_c10d, name, timeout)
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        for name, value in before.items():
+            setattr(dist.distributed_c10d, name, value)
 
 
 def count_gpus() -> int:
