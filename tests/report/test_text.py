@@ -1,9 +1,12 @@
+from functools import partial
+
 import msgspec
 import pytest
 
 from brimful.cost.money import Cost
 from brimful.report.text import WIDTH, estimate_tables, plain_lines, search_table, verdict_table
 from brimful.report.words import (
+    brim_sentence,
     cluster_inputs,
     cost_words,
     plan_words,
@@ -11,8 +14,9 @@ from brimful.report.words import (
     spread_words,
     step_time_words,
 )
-from brimful.units import MIB, format_bytes
+from brimful.units import GIB, MIB, format_bytes
 from brimful.verdict import judge
+from samples import make_cluster
 
 from .sample import (
     HOSTILE,
@@ -169,3 +173,14 @@ def test_how_many_devices_share_every_matrix_is_said(plan):
     short, words = cut()
     assert short == "0 tp 2"
     assert "on 2 devices, every matrix cut over 2" in words
+
+
+def test_a_plan_close_to_the_brim_says_so_and_what_to_do():
+    device = make_cluster("cuda").device
+    said = partial(brim_sentence, usable_bytes=100 * GIB, device=device)
+    assert not said(peak_bytes=94 * GIB)
+    assert not said(peak_bytes=101 * GIB)
+    assert "leave 1.00 GiB (1.0%)" in said(peak_bytes=99 * GIB)
+    assert "brimful simulate" in said(peak_bytes=99 * GIB)
+    on_cpu = make_cluster("cpu").device
+    assert not brim_sentence(peak_bytes=99 * GIB, usable_bytes=100 * GIB, device=on_cpu)

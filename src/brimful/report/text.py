@@ -13,6 +13,7 @@ from brimful.report.host import host_words
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
     UNKNOWN,
+    brim_sentence,
     cluster_inputs,
     considered_fit,
     cost_words,
@@ -98,6 +99,9 @@ def estimate_tables(
 
     peak_bytes = estimate.predicted_peak_allocated_bytes
     verdict = fit_sentence(peak_bytes=peak_bytes, usable_bytes=estimate.usable_bytes)
+    caution = brim_sentence(
+        peak_bytes=peak_bytes, usable_bytes=estimate.usable_bytes, device=cluster.device
+    )
     blank = Text("")
     return Group(
         inputs_table(job, cluster, strategy),
@@ -111,6 +115,7 @@ def estimate_tables(
         *(() if cost is None else (cost_table(cost), blank)),
         bullets("Assumptions", estimate.assumptions),
         blank,
+        *((Text(caution, style="yellow"),) if caution else ()),
         Text(verdict, style="bold green" if estimate.fits else "bold red"),
     )
 

@@ -37,6 +37,9 @@ from brimful.verdict import Climbed, VerdictRow
 UNKNOWN = "unknown"
 ABSENT = "-"
 _METHODS: dict[Method, str] = {"lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA"}
+CLOSE_SHARE = 0.05
+"""Of the limit: with less of it left, the replay of the allocator may be what decides. A plan that
+left 0.05 % fell short by 2 GiB (docs/cookbook/one-node.md)."""
 NO_FORMULA = "peak unknown: no formula covers this job"
 
 
@@ -46,6 +49,18 @@ def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
         return f"fits: {format_bytes(peak_bytes)} of {format_bytes(usable_bytes)}"
     short_bytes = peak_bytes - usable_bytes
     return f"does not fit: {format_bytes(peak_bytes)}, short by {format_bytes(short_bytes)}"
+
+
+def brim_sentence(*, peak_bytes: int, usable_bytes: int, device: Device) -> str:
+    """Say that a predicted peak leaves a caching allocator little; empty where it leaves enough."""
+    left = usable_bytes - peak_bytes
+    if device.kernels != "cuda" or not 0 <= left < CLOSE_SHARE * usable_bytes:
+        return ""
+    return (
+        f"close to the brim: live bytes leave {format_bytes(left)} ({left / usable_bytes:.1%}), "
+        f"and the allocator needs some to work with; brimful simulate replays it, a --memory-limit "
+        f"of {format_bytes(int((1 - CLOSE_SHARE) * device.usable_bytes))} leaves it more"
+    )
 
 
 def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
