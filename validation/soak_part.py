@@ -1,7 +1,8 @@
 """2,000 real steps with checkpoints and evaluation: memory and disk stay as they are.
 
 A tiny decoder on the CPU through ``brimful train``. The trainer's own curve says what the process
-holds after each step; the checkpoints' folder is looked at from outside.
+holds after each step; the checkpoints' folder is looked at from outside, and tensors that are alive
+are counted inside (``soak_worker.py``).
 """
 
 import json
@@ -30,6 +31,8 @@ WARM_UP_SHARE = 0.2
 MOST_SHARE = 0.01
 POLL_S = 0.25
 NUM_KEPT = 2
+LIVE, LIVE_TIMES = "live.txt", 5
+"""Where live bytes are written, and how often between two checkpoints."""
 Sample = tuple[float, int]
 """A step and bytes."""
 
@@ -53,19 +56,28 @@ def soak(num_steps: int, *, seed: int) -> list[SoakRow]:
         folder = Path(place)
         (folder / "tiny.json").write_text(json.dumps(CONFIG))
         (folder / "data.txt").write_text("A line of text, and one more.\n" * 5000)
-        disk = _watched(folder, command)
+        disk = _watched(folder, command, every=max(1, every // LIVE_TIMES))
+        live = _read(folder / LIVE)
         lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     curve = [json.loads(line) for line in lines]
     resident = [(line["step"], line["used_bytes"]) for line in curve if line["kind"] == "train"]
     num_evals = sum(line["kind"] == "eval" for line in curve)
     made: dict[str, Any] = {"command": command, "num_steps": num_steps, "num_evals": num_evals}
-    return [row_of("resident", resident, **made), row_of("disk", disk, **made)]
+    samples = {"resident": resident, "live": live, "disk": disk}
+    return [row_of(what, own, **made) for what, own in samples.items()]
 
 
-def _watched(folder: Path, command: Sequence[str]) -> list[Sample]:
+def _read(path: Path) -> list[Sample]:
+    """Read steps and live bytes."""
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return [(int(step), int(size)) for step, size in pairs]
+
+
+def _watched(folder: Path, command: Sequence[str], *, every: int) -> list[Sample]:
     """Train, and look at the checkpoints meanwhile: steps so far, and bytes of whole ones."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "BRIMFUL_CACHE": str(folder / "cache")}
-    argv = [sys.executable, "-m", "brimful", *command]
+    worker = str(Path(__file__).with_name("soak_worker.py"))
+    argv = [sys.executable, worker, str(folder / LIVE), str(every), *command]
     samples: list[Sample] = []
     with (
         (folder / "said").open("wb") as said,
@@ -136,7 +148,9 @@ def summarize(rows: list[SoakRow]) -> Summary:
         num_cases=len(rows),
         num_rich=0,
         spreads=(),
-        bars=(f"resident memory and disk flat to {MOST_SHARE:.0%} after the warm-up",),
+        bars=(
+            f"resident memory, live tensors and disk flat to {MOST_SHARE:.0%} after the warm-up",
+        ),
         missed=tuple(missed),
         findings=tuple(
             f"{row.what}: {row.first_bytes} bytes at first, {row.change_share:+.3%}; "

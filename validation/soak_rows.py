@@ -7,7 +7,8 @@ class SoakRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One quantity of the run, the first and the last quarter of the steps after the warm-up.
 
     Attributes:
-        what: ``resident``: of the process, after each step; ``disk``: of the run's checkpoints.
+        what: ``resident``: of the process, after each step; ``live``: of all tensors behind some
+            steps; ``disk``: of the run's checkpoints.
         command: The run.
         num_steps: Optimizer steps.
         num_warm_up: Steps that are left out.
