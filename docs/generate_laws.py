@@ -2,25 +2,46 @@
 
 import sys
 from pathlib import Path
+from typing import cast
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "validation"))
+HERE = Path(__file__).parent
+VALIDATION = HERE.parent / "validation"
+sys.path[:0] = [str(HERE), str(VALIDATION)]
 
-from laws import LAWS
+from evidence import read_evidence  # noqa: E402
+from laws_of_costs import ALL_LAWS  # noqa: E402
+from laws_rows import LawRow  # noqa: E402
+from page_parts import folded  # noqa: E402
 
-PAGE = Path(__file__).parent / "laws.md"
+PAGE = HERE / "laws.md"
 _HEAD = """# Laws
 
-How predictions must change when the job, the plan or the machine does, each drawn at random in the
-test suite (`validation/laws.py`). *Padding* is the term by which a law may miss.
+How answers must change when the job, the plan or the machine does (`validation/laws.py`,
+`validation/laws_of_costs.py`). Cases are drawn at random, a few of each law in the test suite, more
+by `python validation/prove.py --part laws`, whose figures these are. *Padding* is the term by which
+a law may miss. *Cases* are those that have an answer; the others are refused.
 
-| law | of | padding |
-|---|---|---|
+| law | of | padding | cases | broken |
+|---|---|---|---:|---:|
 """
 
 
 def page() -> str:
     """Return the page, a line per law."""
-    return _HEAD + "".join(f"| {law.name} | {law.quantity} | {law.padding} |\n" for law in LAWS)
+    evidence = read_evidence("laws", VALIDATION)
+    rows = {row.law: row for row in cast("tuple[LawRow, ...]", evidence.rows)}
+    lines = [
+        f"| {law.name} | {law.quantity} | {law.padding} | {rows[law.name].num_looked_at} | "
+        f"{len(rows[law.name].broken)} |\n"
+        for law in ALL_LAWS
+    ]
+    made = evidence.provenance
+    return (
+        _HEAD
+        + "".join(lines)
+        + "\n"
+        + folded(f"Made on {made.date} with {', '.join(made.versions)}.")
+    )
 
 
 if __name__ == "__main__":

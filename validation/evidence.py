@@ -16,6 +16,7 @@ from exporters_rows import ExporterRow
 from fuzz_rows import FuzzRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from ladder_rows import LadderRow
+from laws_rows import LawRow
 from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
@@ -70,6 +71,7 @@ Part = Literal[
     "moonshot",
     "fuzz",
     "soak",
+    "laws",
 ]
 
 
@@ -372,6 +374,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "moonshot": MoonshotRows,
     "fuzz": FuzzRow,
     "soak": SoakRow,
+    "laws": LawRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

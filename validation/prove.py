@@ -52,6 +52,7 @@ _MODULES: dict[Part, str] = {
     "moonshot": "moonshot_part",
     "fuzz": "fuzz_part",
     "soak": "soak_part",
+    "laws": "laws_part",
 }
 BARS_MISSED = 1
 

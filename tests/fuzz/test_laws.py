@@ -6,14 +6,15 @@ from pathlib import Path
 import laws
 import msgspec
 import pytest
+from laws_of_costs import ALL_LAWS, SIMULATED
 
 ROOT = Path(__file__).parents[2]
 NUM_DRAWS, FEW, FEWER = 30, 6, 3
-SLOW = {laws.more_memory: FEW, **dict.fromkeys(laws.ON_THE_PRETEND_GPU, FEWER)}
+SLOW = {laws.more_memory: FEW, **dict.fromkeys(SIMULATED, FEWER)}
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", ALL_LAWS, ids=lambda law: law.name)
 def test_it_holds(law):
     num = SLOW.get(law.check, NUM_DRAWS)
     held, found = laws.broken(law, num=num, seed=7)

@@ -77,7 +77,8 @@ LEAST_ROWS = {
     "scale": 45,
     "moonshot": 15,
     "fuzz": 8,
-    "soak": 2,
+    "soak": 3,
+    "laws": 26,
 }
 DAY = dt.datetime.now(dt.UTC).date()
 
