@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 HERE = Path(__file__).parent
 VALIDATION = HERE.parent / "validation"
@@ -10,8 +10,10 @@ sys.path[:0] = [str(HERE), str(VALIDATION)]
 
 from evidence import read_evidence  # noqa: E402
 from laws_of_costs import ALL_LAWS  # noqa: E402
-from laws_rows import LawRow  # noqa: E402
 from page_parts import folded  # noqa: E402
+
+if TYPE_CHECKING:
+    from laws_rows import LawRow
 
 PAGE = HERE / "laws.md"
 _HEAD = """# Laws
@@ -36,12 +38,8 @@ def page() -> str:
         for law in ALL_LAWS
     ]
     made = evidence.provenance
-    return (
-        _HEAD
-        + "".join(lines)
-        + "\n"
-        + folded(f"Made on {made.date} with {', '.join(made.versions)}.")
-    )
+    told = folded(f"Made on {made.date} with {', '.join(made.versions)}.")
+    return _HEAD + "".join(lines) + "\n" + told
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from laws_of_costs import ALL_LAWS, SIMULATED
 from laws_rows import LawRow
 from progress import shown
 
-NUM_DRAWN, NUM_SEARCHED, NUM_SIMULATED = 400, 40, 12
+NUM_DRAWN, NUM_SEARCHED, NUM_SIMULATED = 400, 40, 8
 NUM_QUICK = 3
 LEAST_SHARE = 0.5
 """Of the draws: with fewer that have an answer the law was hardly looked at."""
@@ -43,9 +43,7 @@ def summarize(rows: list[LawRow]) -> Summary:
         for row in rows
         if row.num_looked_at < LEAST_SHARE * row.num_drawn
     ]
-    drawn, looked_at = (
-        sum(getattr(row, of) for row in rows) for of in ("num_drawn", "num_looked_at")
-    )
+    drawn, looked_at = sum(r.num_drawn for r in rows), sum(r.num_looked_at for r in rows)
     return Summary(
         num_drawn=drawn,
         refusals=(),

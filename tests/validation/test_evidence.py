@@ -9,6 +9,7 @@ from pathlib import Path
 
 import examples_part
 import fuzz_draws
+import laws_of_costs
 import measured_part
 import msgspec
 import packages_part
@@ -140,9 +141,13 @@ def fuzz_kinds(rows):
 
 
 def soak_quantities(rows):
-    assert {row.what for row in rows} == {"resident", "disk"}
+    assert {row.what for row in rows} == {"resident", "live", "disk"}
     assert all(row.num_steps >= 2000 for row in rows)
     assert all(row.num_evals >= 20 for row in rows)
+
+
+def law_names(rows):
+    assert [row.law for row in rows] == [law.name for law in laws_of_costs.ALL_LAWS]
 
 
 def published_ids(rows):
@@ -167,6 +172,7 @@ CASELESS = {
     "scale": scale_sizes,
     "fuzz": fuzz_kinds,
     "soak": soak_quantities,
+    "laws": law_names,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 
