@@ -64,7 +64,7 @@ _SIZES = tuple(
         ("qwen05b", "qwen2.5-0.5b", 4096, "4/4", "--loss-chunks 8"),
         ("qwen3-17b", "qwen3-1.7b", 4096, "2/2", "--ac selective --loss-chunks 8"),
         ("phi3", "phi-3-mini", 2048, "2/2", "--ac full"),
-        ("gemma2-2b", "gemma-2-2b", 2048, "2/2", "--ac full --loss-chunks 16"),
+        ("gemma2-2b", "gemma-2-2b", 2048, "2/2", "--ac full --loss-chunks 16 --attention eager"),
         ("mistral-7b", "mistral-7b-v0.3", 2048, "1/1", "--ac full"),
         ("olmo2-7b", "olmo-2-7b", 2048, "1/1", "--ac full"),
     )
@@ -123,7 +123,8 @@ _ADAPTERS = tuple(
 )  # fmt: skip
 _MIXTURES = tuple(
     _case("mixture", f"{name}-{precision}", model, f"--precision {precision} --seq-len {seq_len} "
-          f"--global-batch 2 --micro-batch 1 --ac full --loss-chunks 8", layers=layers)
+          f"--global-batch 2 --micro-batch 1 --ac full --loss-chunks 8"
+          f"{' --attention eager' if 'gpt-oss' in name else ''}", layers=layers)
     for name, model, layers, seq_len in (
         ("mixtral-2", "mixtral-8x7b", 2, 2048), ("qwen3-moe-6", "qwen3-30b-a3b", 6, 2048),
         ("deepseek-v2-lite-5", "deepseek-v2-lite", 5, 2048), ("gpt-oss-4", "gpt-oss-20b", 4, 2048),

@@ -109,30 +109,37 @@ def simulate(request: Request) -> Simulated:
     from brimful.simulate.capacity import reserve
     from brimful.simulate.items import read_simulation
     from brimful.simulate.run import trace
+    from brimful.simulate.unrolled import record_whole
 
     job, strategy = _asked(request)
-    kernels = request.device.kernels
-    traced = trace(job, strategy, imitate=kernels, capability=request.device.capability)
+    kernels, start_s, hosts = request.device.kernels, time.perf_counter(), []
+
+    def record(job: "Job", strategy: "Strategy") -> "Recording":
+        traced = trace(job, strategy, imitate=kernels, capability=request.device.capability)
+        hosts.append(traced.host)
+        return traced.recording
+
+    recording = record_whole(job, strategy, record)  # as brimful simulate does
     if torch.cuda.is_initialized():
         raise RunError("the simulation touched CUDA; it must not")
     allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # that of the measuring process
     capacity_bytes = allocatable_bytes(request.device)
     reserved = None
     if kernels == "cuda":
-        reserved = reserve(traced.recording, allocator=allocator, capacity_bytes=capacity_bytes)
+        reserved = reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)
     simulation = read_simulation(
-        traced.recording,
+        recording,
         kernels=kernels,
         reserved=reserved,
-        simulate_s=traced.simulate_s,
-        host=traced.host,
+        simulate_s=time.perf_counter() - start_s,
+        host=hosts[-1],
     )
     return Simulated(
         versions=simulation.versions,
         kernels=simulation.kernels,
         simulated_peak_allocated_bytes=simulation.simulated_peak_allocated_bytes,
         simulated_phases=simulation.phases,
-        simulated_fine_phases=_fine_phases(traced.recording),
+        simulated_fine_phases=_fine_phases(recording),
         simulated_items=simulation.items,
         simulated_peak_block_bytes=reserved.simulated_peak_block_bytes if reserved else None,
         simulated_peak_reserved_bytes=reserved.simulated_peak_reserved_bytes if reserved else None,
