@@ -29,18 +29,18 @@ _WIDE_WEIGHTS = ("mixtral",)
 """Whose routers give weights in fp32 whatever the type that computes."""
 
 
-def expert_messages(job: Job, family: Family, sent: Sent) -> Iterator[Message]:
+def expert_messages(job: Job, sent: Sent) -> Iterator[Message]:
     """Yield what a device of a group sends in a micro-batch.
 
     Args:
         job: What is trained.
-        family: Says whether experts are parted.
         sent: How large micro-batches are; its tokens are those of one device.
     """
     experts, element = experts_of(job.model), computed_bytes(job.precision)
     weight = FP32_BYTES if job.model.model_type in _WIDE_WEIGHTS else element
     choices = sent.tokens * experts.num_experts_per_token
-    forward, backward = job.model.num_layers + sent.num_blocks, job.model.num_layers
+    backward = len(experts.sparse_blocks)
+    forward = backward + np.searchsorted(experts.sparse_blocks, sent.num_blocks)
     row = job.model.hidden_size * element
     yield Message("all-to-all", np.asarray(experts.num_experts * _COUNT_BYTES, float), forward)
     yield Message("all-to-all", choices * row, 2 * (forward + backward))
@@ -59,7 +59,7 @@ def experts_seconds(job: Job, family: Family, cluster: Cluster, sent: Sent) -> A
     total = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in sent)))
     if family.ep == 1:
         return total
-    for message in expert_messages(job, family, sent):
+    for message in expert_messages(job, sent):
         each = collective_seconds(message.kind, message.num_bytes, family.ep, cluster)
         total = total + message.times * each
     return total

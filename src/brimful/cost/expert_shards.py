@@ -56,9 +56,10 @@ def shard_shape(shape: Shape, num_same: int) -> Shape:
 
 
 def block_experts(job: Job, ep: int) -> list[Shape]:
-    """List the shapes of a device's experts in one block."""
-    block = layout_of(job.model).blocks[0].parameters
-    return [own_shape(p, ep) for p in block if p.kind == EXPERTS]
+    """List the shapes of a device's experts in the first block that has some."""
+    runs = (run.parameters for run in layout_of(job.model).blocks)
+    stacks = ([own_shape(p, ep) for p in block if p.kind == EXPERTS] for block in runs)
+    return next(filter(None, stacks), [])
 
 
 def held_shapes(parameters: Sequence[Parameter], family: Family, num_shards: int) -> list[Shape]:

@@ -2,9 +2,11 @@
 
 ZeRO-3 gathers every block twice per micro-batch and reduces its gradients once; ZeRO-2 gathers
 once; DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device has updated. Replicas
-of a shard reduce among themselves, and experts that devices part among those that have the same. Held gradients are reduced once a step. What devices that share
-every matrix send each other stands in ``exchange.py``; they are neighbours, so that those which
-share a copy are as far apart as a group of them is large.
+of a shard reduce among themselves, and experts that devices part are sharded over those that have
+the same. Held gradients are reduced once a step. What devices that share every matrix send each
+other stands in ``exchange.py``; they are neighbours, so that those which share a copy are as far
+apart as a group of them is large. What devices that part experts send stands in
+``expert_exchange.py``.
 """
 
 from typing import NamedTuple

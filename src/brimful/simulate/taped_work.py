@@ -1,0 +1,49 @@
+"""What a micro-batch computes, counted on the tape of the simulated program.
+
+A time for what no formula covers: FLOPs and bytes are those of the traced operations, and what
+turns them into seconds is the first rung's (``cost.step``). So a time of it is a prediction from a
+simulated program, neither simulated nor measured.
+"""
+
+from brimful.cost.step import StepWork
+from brimful.job import Job
+from brimful.pretend.kernels import Kernels
+from brimful.pretend.recording import Recording
+from brimful.simulate.run import trace
+from brimful.strategy import Strategy
+
+_MESSAGES = "c10d."
+_FIRST = "step 1 "
+
+
+def micro_batch_work(
+    job: Job, strategy: Strategy, *, imitate: Kernels, parted: int = 1
+) -> StepWork:
+    """Trace a step and add up the forward and backward of its last kind of micro-batch.
+
+    Args:
+        job: What is trained; of more than one micro-batch, so that gradients are added to.
+        strategy: How it is run on one device.
+        imitate: Whose kernels.
+        parted: Devices that part experts (``trace``).
+
+    Returns:
+        Of one micro-batch; the optimizer's work is not among it.
+    """
+    recording = trace(
+        job, strategy, imitate=imitate, count_costs=True, num_steps=1, parted=parted
+    ).recording
+    return _work_of(recording)
+
+
+def _work_of(recording: Recording) -> StepWork:
+    starts = [i for i, name in enumerate(recording.phases) if name == f"{_FIRST}forward"]
+    wanted = {
+        i
+        for i, name in enumerate(recording.phases)
+        if i >= starts[-1] and name in {f"{_FIRST}forward", f"{_FIRST}backward"}
+    }
+    costs = [c for c in recording.costs if c.phase in wanted and not c.op.startswith(_MESSAGES)]
+    matrix, attention = sum(c.matrix_flops for c in costs), sum(c.attention_flops for c in costs)
+    moved = sum(sum(c.moved_bytes) for c in costs)
+    return StepWork(float(matrix), float(attention), float(moved), float(len(costs)))
