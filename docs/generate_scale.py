@@ -56,7 +56,8 @@ _READ = """## How to read it
 - The *letter* at a point says what costs most beyond the kernels themselves: **R** recomputing
   activations, **T** messages of tensor parallelism, **B** waiting in a pipeline (bubble), **G**
   gathering parameters and reducing gradients, **A** rows on their way to experts and back
-  (all-to-all), **U** the update, and **K** where all of these together cost less than 5 % of a step: nothing but kernels.
+  (all-to-all), **U** the update, and **K** where all of these together cost less than 5 % of a
+  step: nothing but kernels.
 - *Kernels* are slower than the data sheet everywhere: products are taken to reach 63 % of it, fused
   attention 25 %, both fitted to or bounded by published runs (`brimful estimate` says of which).
 - *Diamonds* are other people's measurements, most of them with another batch, sequence length and
@@ -70,14 +71,15 @@ _READ = """## How to read it
 _MIXTURE = """## DeepSeek-V3
 
 No formula covers its blocks (latent attention, dense first blocks, shared experts), so that its
-curve is made of two rungs. *Memory is simulated*: one GPU of the layout at full depth, tokens routed
-evenly. *Seconds are predicted* from the simulated program: FLOPs and bytes of every operation are
-counted on tapes of few blocks and added up to 61, and turned into time at the shares above. What
-GPUs send is closed form.
+curve is made of two rungs. *Memory is simulated*: one GPU of the layout at full depth, tokens
+routed evenly. *Seconds are predicted* from the simulated program: FLOPs and bytes of every
+operation are counted on tapes of few blocks and added up to 61, and turned into time at the shares
+above. What GPUs send is closed form.
 
 The layouts looked at are few: ZeRO-3 over 128 GPUs or more, experts parted among 8, 16, 32 or 64,
 micro-batches of 1, 2 or 4, every block recomputed, no stages and no tensor parallelism. The fastest
-of them that fits is in the table. On more than 2,048 GPUs some would have no sequence of this batch.
+of them that fits is in the table. On more than 2,048 GPUs some would have no sequence of this
+batch.
 """
 _BOUNDS = """### Bounds
 
@@ -240,9 +242,9 @@ def _curve_words() -> Iterator[str]:
     costed = sum(row.num_layouts for row in rows)
     yield folded(
         f"Of {costed} layouts that were costed {simulated} were simulated, the fastest first. "
-        f"The report's {scale_ceiling.reported_mfu():.1%} on {scale_ceiling.REPORTED_GPUS:,} H800 is "
-        f"of another program: products in fp8, 16 stages instead of gathered parameters, messages "
-        f"hidden beside products by kernels of its own, nothing whole recomputed."
+        f"The report's {scale_ceiling.reported_mfu():.1%} on {scale_ceiling.REPORTED_GPUS:,} H800 "
+        f"is of another program: products in fp8, 16 stages instead of gathered parameters, "
+        f"messages hidden beside products by kernels of its own, no block wholly recomputed."
     )
 
 

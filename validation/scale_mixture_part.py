@@ -25,13 +25,13 @@ from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.expert_shards import EXPERTS, held_shapes
 from brimful.cost.family import Family, family_of, family_shards
 from brimful.cost.recipes import RECIPES
-from brimful.cost.step import StepWork, step_seconds, traffic_of_update
+from brimful.cost.step import StepSeconds, StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import experts_traffic, gather_seconds, reduce_seconds, with_traffic
 from brimful.cost.trained import Part
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.job import Job, plain_job
 from brimful.models.config import experts_of, layout_of, load_model
-from brimful.models.layout import all_parameters
+from brimful.models.layout import Parameters, all_parameters
 from brimful.models.spec import ModelSpec
 from brimful.simulate.run import simulate
 from brimful.simulate.taped_work import micro_batch_work
@@ -127,14 +127,14 @@ def cost_of(job: Job, cluster: Cluster, strategy: Strategy) -> MixtureCost:
     moved = update_bytes(job, strategy)
     again = seconds_of(job, cluster, strategy, whole_work(strategy.micro_batch, AGAIN), moved)
     once = seconds_of(job, cluster, strategy, whole_work(strategy.micro_batch, ONCE), moved)
-    alone = float(again.matrix_s + again.memory_s + again.launch_s)
+    alone = _busy(again)
     waited = num * float(experts_seconds(job, family, cluster, sent_of(job, family))[0])
     traffic = num * traffic_of_micro_batch(job, family, cluster)
     exposed = with_traffic(again, np.asarray([traffic]), np.asarray([waited])).exposed_s
     bandwidth = cluster.device.memory_bytes_per_s * efficiency_of(cluster.device).memory_share
     return MixtureCost(
         work_s=alone - moved / bandwidth,
-        again_s=alone - float(once.matrix_s + once.memory_s + once.launch_s),
+        again_s=alone - _busy(once),
         experts_s=waited,
         exposed_s=float(exposed[0]) - waited,
         update_s=moved / bandwidth,
@@ -142,9 +142,13 @@ def cost_of(job: Job, cluster: Cluster, strategy: Strategy) -> MixtureCost:
     )
 
 
+def _busy(seconds: StepSeconds) -> float:
+    return float((seconds.matrix_s + seconds.memory_s + seconds.launch_s)[0])
+
+
 def seconds_of(
     job: Job, cluster: Cluster, strategy: Strategy, each: StepWork, moved_by_update: float
-):  # type: ignore[no-untyped-def]
+) -> StepSeconds:
     """Return the seconds of a step's work on one device."""
     total = StepWork(*(np.asarray([num_micro_batches(job, strategy) * part]) for part in each))
     total = total._replace(moved_bytes=total.moved_bytes + moved_by_update)
@@ -162,23 +166,26 @@ def update_bytes(job: Job, strategy: Strategy) -> float:
 
 def traffic_of_micro_batch(job: Job, family: Family, cluster: Cluster) -> float:
     """Return the seconds of gathering (twice, but what is in no block) and reducing."""
-    shards, layout = family_shards(family), layout_of(job.model)
-    around = (layout.embedding, layout.final, layout.head)
-    rest = [p.shape for part in around for p in part]
-    total = _part_seconds(job, rest, family, shards, cluster, gathers=1)
+    layout = layout_of(job.model)
+    around = (*layout.embedding, *layout.final, *layout.head)
+    gathered, reduced = _sent_seconds(job, around, family, cluster)
+    total = gathered + reduced
     for run in layout.blocks:
-        own = [p.shape for p in run.parameters if p.kind != EXPERTS]
-        total += run.num_blocks * _part_seconds(job, own, family, shards, cluster, gathers=2)
-    gathered, reduced = experts_traffic(job, family, cluster)
+        gathered, reduced = _sent_seconds(job, run.parameters, family, cluster)
+        total += run.num_blocks * (2 * gathered + reduced)
+    each = experts_traffic(job, family, cluster)
     sparse = len(experts_of(job.model).sparse_blocks)
-    return total + sparse * float(2 * gathered[0] + reduced[0])
+    return total + sparse * float(2 * each[0][0] + each[1][0])
 
 
-def _part_seconds(job, shapes, family, shards, cluster, *, gathers):  # type: ignore[no-untyped-def]
+def _sent_seconds(
+    job: Job, parameters: Parameters, family: Family, cluster: Cluster
+) -> tuple[float, float]:
+    """Return the seconds of gathering what is no expert's once, and of reducing it."""
+    shapes, shards = [p.shape for p in parameters if p.kind != EXPERTS], family_shards(family)
     part = Part(shapes, shapes)
     gathered = gather_seconds(job, part, family, shards, cluster)
-    reduced = reduce_seconds(job, part, family, shards, cluster)
-    return gathers * float(gathered[0]) + float(reduced[0])
+    return float(gathered[0]), float(reduce_seconds(job, part, family, shards, cluster)[0])
 
 
 def ideal_seconds(job: Job, cluster: Cluster) -> float:
@@ -207,7 +214,7 @@ def whole_work(micro_batch: int, checkpointing: str) -> StepWork:
 def _traced(micro_batch: int, checkpointing: str, num_dense: int, num_sparse: int) -> StepWork:
     job = job_of("bf16")
     job = msgspec.structs.replace(
-        job, model=_with_depth(job.model, num_dense, num_sparse), global_batch=2 * micro_batch
+        job, model=_with_depth(job.model, num_dense, num_sparse), global_batch=micro_batch
     )
     strategy = Strategy(
         micro_batch=micro_batch, activation_checkpointing=checkpointing, loss_chunks=LOSS_CHUNKS,

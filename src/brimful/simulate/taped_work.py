@@ -19,10 +19,12 @@ _FIRST = "step 1 "
 def micro_batch_work(
     job: Job, strategy: Strategy, *, imitate: Kernels, parted: int = 1
 ) -> StepWork:
-    """Trace a step and add up the forward and backward of its last kind of micro-batch.
+    """Trace a step and add up the forward and backward of its first micro-batch.
+
+    Its gradients are new, as they are in every micro-batch where each is reduced by itself.
 
     Args:
-        job: What is trained; of more than one micro-batch, so that gradients are added to.
+        job: What is trained.
         strategy: How it is run on one device.
         imitate: Whose kernels.
         parted: Devices that part experts (``trace``).
@@ -37,12 +39,7 @@ def micro_batch_work(
 
 
 def _work_of(recording: Recording) -> StepWork:
-    starts = [i for i, name in enumerate(recording.phases) if name == f"{_FIRST}forward"]
-    wanted = {
-        i
-        for i, name in enumerate(recording.phases)
-        if i >= starts[-1] and name in {f"{_FIRST}forward", f"{_FIRST}backward"}
-    }
+    wanted = {recording.phases.index(f"{_FIRST}{name}") for name in ("forward", "backward")}
     costs = [c for c in recording.costs if c.phase in wanted and not c.op.startswith(_MESSAGES)]
     matrix, attention = sum(c.matrix_flops for c in costs), sum(c.attention_flops for c in costs)
     moved = sum(sum(c.moved_bytes) for c in costs)
