@@ -21,7 +21,7 @@ from scale_rows import MixtureCost, MixtureScaleRow
 from brimful.cost.efficiency import efficiency_of, size_of
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.exchange import sent_of
-from brimful.cost.expert_exchange import experts_seconds
+from brimful.cost.expert_exchange import expert_messages, experts_seconds
 from brimful.cost.expert_shards import EXPERTS, held_shapes
 from brimful.cost.family import Family, family_of, family_shards
 from brimful.cost.recipes import RECIPES
@@ -33,6 +33,8 @@ from brimful.job import Job, plain_job
 from brimful.models.config import experts_of, layout_of, load_model
 from brimful.models.layout import Parameters, all_parameters
 from brimful.models.spec import ModelSpec
+from brimful.rungs import Simulation
+from brimful.simulate.messages import ALL_TO_ALL
 from brimful.simulate.run import simulate
 from brimful.simulate.taped_work import micro_batch_work
 from brimful.strategy import Strategy, check_strategy, num_micro_batches
@@ -42,6 +44,8 @@ SIZES = (128, 256, 512, 1024, 2048)
 """Of fewer GPUs the states alone are more than the memory; of more, some would have no sequence."""
 EXPERT_DEGREES, MICRO_BATCHES, SHARDS = (8, 16, 32, 64), (1, 2, 4), (128, 256, 512, 1024, 2048)
 LOSS_CHUNKS = 8
+TRACED_MICRO_BATCH = 2
+"""The largest that is traced."""
 AGAIN, ONCE = "full", "none"
 """Every block is computed again: kept whole, what its experts save is beyond 80 GB."""
 MOST_TRIES = 6
@@ -84,14 +88,14 @@ def plan_of(num_gpus: int) -> MixtureScaleRow:
     tried = 0
     for strategy in found[:MOST_TRIES]:
         tried += 1
-        peak = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
-        if peak <= limit:
-            return _row(num_gpus, strategy, peak, tried)
+        simulated = simulate(job, cluster, strategy)
+        if simulated.simulated_peak_allocated_bytes <= limit:
+            return _row(num_gpus, strategy, simulated, tried)
     return _row(num_gpus, None, None, tried)
 
 
 def _row(
-    num_gpus: int, strategy: Strategy | None, peak: int | None, num_tried: int
+    num_gpus: int, strategy: Strategy | None, simulated: Simulation | None, num_tried: int
 ) -> MixtureScaleRow:
     job, cluster = job_of(), cluster_of(num_gpus)
     return MixtureScaleRow(
@@ -100,10 +104,23 @@ def _row(
         num_layouts=len(list(layouts(job, num_gpus))),
         num_simulated=num_tried,
         strategy=strategy,
-        simulated_peak_allocated_bytes=peak,
+        simulated_peak_allocated_bytes=simulated and simulated.simulated_peak_allocated_bytes,
+        simulated_experts_bytes=simulated and _bytes_to_experts(simulated),
+        predicted_experts_bytes=None if strategy is None else sent_to_experts(job, strategy),
         predicted_cost=None if strategy is None else cost_of(job, cluster, strategy),
         ideal_s=ideal_seconds(job, cluster),
     )
+
+
+def _bytes_to_experts(simulated: Simulation) -> int:
+    return sum(of.num_bytes for of in simulated.collectives if of.kind == ALL_TO_ALL)
+
+
+def sent_to_experts(job: Job, strategy: Strategy) -> int:
+    """Return the bytes that a device sends to experts and back in a step, as they are costed."""
+    messages = expert_messages(job, sent_of(job, family_of(job, strategy)))
+    each = sum(float(np.sum(message.times * message.num_bytes)) for message in messages)
+    return round(num_micro_batches(job, strategy) * each)
 
 
 def least_bytes(job: Job, strategy: Strategy) -> float:
@@ -200,8 +217,12 @@ def whole_work(micro_batch: int, checkpointing: str) -> StepWork:
     """Add up the work of a micro-batch of the whole model from tapes of few blocks.
 
     One block of each kind, and one more of either: what each adds is what every one of its kind
-    takes. Parameters are gathered in 16 bits, so that the traced program is that of ``bf16``.
+    takes. Parameters are gathered in 16 bits, so that the traced program is that of ``bf16``. Of
+    larger micro-batches it is linear in the sequences.
     """
+    if micro_batch > TRACED_MICRO_BATCH:
+        one, two = (np.array(whole_work(n, checkpointing)) for n in (1, TRACED_MICRO_BATCH))
+        return StepWork(*map(float, one + (micro_batch - 1) * (two - one)))
     whole = job_of().model
     num_sparse = len(experts_of(whole).sparse_blocks)
     tapes = [_traced(micro_batch, checkpointing, *kinds) for kinds in ((1, 1), (2, 1), (1, 2))]
@@ -237,6 +258,12 @@ def summarize(rows: list[MixtureScaleRow]) -> Summary:
         for row, cost in costed
         if cost.step_s < row.ideal_s
     ]
+    missed += [
+        f"{row.model} on {row.num_gpus}: {row.predicted_experts_bytes} bytes to experts were costed "
+        f"and {row.simulated_experts_bytes} simulated"
+        for row, _ in costed
+        if row.predicted_experts_bytes != row.simulated_experts_bytes
+    ]
     least = min((row.num_gpus for row, _ in costed), default=None)
     told = f"fits on {least:,} GPUs" if least else "fits on none of them"
     return Summary(
@@ -245,7 +272,10 @@ def summarize(rows: list[MixtureScaleRow]) -> Summary:
         num_cases=len(rows),
         num_rich=0,
         spreads=(),
-        bars=("no step is faster than the model's FLOPs at the data sheet's rate",),
+        bars=(
+            "no step is faster than the model's FLOPs at the data sheet's rate",
+            "the bytes sent to experts are those that are simulated",
+        ),
         missed=tuple(missed),
         findings=(f"{MODEL} {told}",),
     )

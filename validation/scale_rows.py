@@ -58,6 +58,8 @@ class MixtureScaleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         num_simulated: Of which so many were simulated, the fastest first, until one fitted.
         strategy: The layout; None: none of them fits.
         simulated_peak_allocated_bytes: Its peak; second rung, tokens routed evenly.
+        simulated_experts_bytes: That it sends to experts and back in a step; second rung.
+        predicted_experts_bytes: The same as it was costed.
         predicted_cost: Where a step's seconds go.
         ideal_s: What the model's own FLOPs take at the data sheet's rate.
     """
@@ -68,5 +70,7 @@ class MixtureScaleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     num_simulated: int
     strategy: Strategy | None
     simulated_peak_allocated_bytes: int | None
+    simulated_experts_bytes: int | None
+    predicted_experts_bytes: int | None
     predicted_cost: MixtureCost | None
     ideal_s: float
