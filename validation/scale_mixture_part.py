@@ -259,8 +259,8 @@ def summarize(rows: list[MixtureScaleRow]) -> Summary:
         if cost.step_s < row.ideal_s
     ]
     missed += [
-        f"{row.model} on {row.num_gpus}: {row.predicted_experts_bytes} bytes to experts were costed "
-        f"and {row.simulated_experts_bytes} simulated"
+        f"{row.model} on {row.num_gpus}: {row.predicted_experts_bytes} bytes to experts were "
+        f"costed and {row.simulated_experts_bytes} simulated"
         for row, _ in costed
         if row.predicted_experts_bytes != row.simulated_experts_bytes
     ]
