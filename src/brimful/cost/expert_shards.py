@@ -70,13 +70,20 @@ def held_shapes(parameters: Sequence[Parameter], family: Family, num_shards: int
         family: Strategies that gather parameters and part experts.
         num_shards: Devices that share one copy of all that is no expert's.
     """
+    return [shape for group in held_groups(parameters, family, num_shards) for shape in group]
+
+
+def held_groups(
+    parameters: Sequence[Parameter], family: Family, num_shards: int
+) -> tuple[list[Shape], list[Shape]]:
+    """List the same apart: an optimizer updates parameters of one mesh at a time."""
     num_same = num_shards * family.tp // family.ep
     dense = [p.shape for p in parameters if p.kind != EXPERTS]
     stacks = [own_shape(p, family.ep) for p in parameters if p.kind == EXPERTS]
-    return [
-        *((-(-shape[0] // num_shards), *shape[1:]) for shape in dense),
-        *(shard_shape(stack, num_same) for stack in stacks),
-    ]
+    return (
+        [(-(-shape[0] // num_shards), *shape[1:]) for shape in dense],
+        [shard_shape(stack, num_same) for stack in stacks],
+    )
 
 
 def padded_experts(stacks: Sequence[Shape], num_same: Array) -> Array:
