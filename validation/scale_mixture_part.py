@@ -167,7 +167,7 @@ def seconds_of(
     job: Job, cluster: Cluster, strategy: Strategy, each: StepWork, moved_by_update: float
 ) -> StepSeconds:
     """Return the seconds of a step's work on one device."""
-    total = StepWork(*(np.asarray([num_micro_batches(job, strategy) * part]) for part in each))
+    total = StepWork(*(num_micro_batches(job, strategy) * part for part in each))
     total = total._replace(moved_bytes=total.moved_bytes + moved_by_update)
     found = step_seconds(total, job, cluster.device, size_of(job, strategy.micro_batch))
     assert found is not None, "the rates of the GPU are known"
@@ -208,7 +208,7 @@ def _sent_seconds(
 def ideal_seconds(job: Job, cluster: Cluster) -> float:
     """Return what the model's own FLOPs take, nothing computed twice, at the data sheet's rate."""
     once = whole_work(1, ONCE)
-    flops = job.global_batch * float(once.matrix_flops + once.attention_flops)
+    flops = job.global_batch * float((once.matrix_flops + once.attention_flops)[0])
     return flops / (matrix_rate(cluster.device, job.precision) * cluster.num_devices)
 
 
@@ -222,14 +222,14 @@ def whole_work(micro_batch: int, checkpointing: str) -> StepWork:
     """
     if micro_batch > TRACED_MICRO_BATCH:
         one, two = (np.array(whole_work(n, checkpointing)) for n in (1, TRACED_MICRO_BATCH))
-        return StepWork(*map(float, one + (micro_batch - 1) * (two - one)))
+        return StepWork(*(one + (micro_batch - 1) * (two - one)))
     whole = job_of().model
     num_sparse = len(experts_of(whole).sparse_blocks)
     tapes = [_traced(micro_batch, checkpointing, *kinds) for kinds in ((1, 1), (2, 1), (1, 2))]
     both, dense, sparse = (np.array(tape) for tape in tapes)
     num_dense = whole.num_layers - num_sparse
     total = both + (num_dense - 1) * (dense - both) + (num_sparse - 1) * (sparse - both)
-    return StepWork(*map(float, total))
+    return StepWork(*total)
 
 
 def _traced(micro_batch: int, checkpointing: str, num_dense: int, num_sparse: int) -> StepWork:

@@ -5,6 +5,8 @@ turns them into seconds is the first rung's (``cost.step``). So a time of it is 
 simulated program, neither simulated nor measured.
 """
 
+import numpy as np
+
 from brimful.cost.step import StepWork
 from brimful.job import Job
 from brimful.pretend.kernels import Kernels
@@ -30,7 +32,7 @@ def micro_batch_work(
         parted: Devices that part experts (``trace``).
 
     Returns:
-        Of one micro-batch; the optimizer's work is not among it.
+        [1] each, of one micro-batch; the optimizer's work is not among it.
     """
     recording = trace(
         job, strategy, imitate=imitate, count_costs=True, num_steps=1, parted=parted
@@ -43,4 +45,5 @@ def _work_of(recording: Recording) -> StepWork:
     costs = [c for c in recording.costs if c.phase in wanted and not c.op.startswith(_MESSAGES)]
     matrix, attention = sum(c.matrix_flops for c in costs), sum(c.attention_flops for c in costs)
     moved = sum(sum(c.moved_bytes) for c in costs)
-    return StepWork(float(matrix), float(attention), float(moved), float(len(costs)))
+    amounts = (matrix, attention, moved, len(costs))
+    return StepWork(*(np.array([amount], dtype=np.float64) for amount in amounts))
