@@ -22,7 +22,7 @@ from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
-from scale_rows import ScaleRow
+from scale_rows import MixtureScaleRow, ScaleRow
 from site_rows import PackageRow, WatchedRow
 from soak_rows import SoakRow
 from technique_rows import TechniqueRow
@@ -68,6 +68,7 @@ Part = Literal[
     "packages",
     "exporters",
     "scale",
+    "scale_mixture",
     "moonshot",
     "fuzz",
     "soak",
@@ -371,6 +372,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "packages": PackageRow,
     "exporters": ExporterRow,
     "scale": ScaleRow,
+    "scale_mixture": MixtureScaleRow,
     "moonshot": MoonshotRows,
     "fuzz": FuzzRow,
     "soak": SoakRow,

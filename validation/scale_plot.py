@@ -1,7 +1,7 @@
 """Efficiency against the number of GPUs: curves by model, points that others published."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scale_rows import ScaleRow
@@ -44,6 +44,14 @@ class Point(NamedTuple):
     mfu: float
 
 
+class Place(NamedTuple):
+    """A plan of ours: on how many GPUs, its utilisation, and the letter of what limits it."""
+
+    num_gpus: int
+    mfu: float
+    limit: str
+
+
 class Area(NamedTuple):
     """Bounds from a number of GPUs on."""
 
@@ -70,26 +78,21 @@ class Panel(NamedTuple):
         return self.top + _TOP + height * (1 - mfu / MOST_MFU)
 
 
-def scale_svg(
-    rows: Sequence[ScaleRow], limits: Sequence[str], points: Sequence[Point], area: Area
-) -> str:
+def scale_svg(curves: Mapping[str, Sequence[Place]], points: Sequence[Point], area: Area) -> str:
     """Draw a panel for each model.
 
     Args:
-        rows: Of all models; those that do not fit are left out.
-        limits: A letter for each row: what limits it.
+        curves: Plans that fit, by model; the mixture's among them.
         points: What others published.
         area: Bounds of the mixture.
     """
-    models = [*dict.fromkeys(row.model for row in rows), area.name]
     parts: list[str] = []
-    for number, model in enumerate(models):
+    for number, (model, places) in enumerate(curves.items()):
         panel = Panel(number % 2 * WIDTH / 2, number // 2 * _PANEL_HEIGHT)
         parts += _grid(panel, model)
         if model == area.name:
             parts += _area(panel, area)
-        own = [(r, key) for r, key in zip(rows, limits, strict=True) if r.model == model and r.fits]
-        parts += _curve(panel, own)
+        parts += _curve(panel, places)
         parts += [_published(panel, point) for point in points if point.model == model]
     told = "Model FLOPs utilisation on paper, 1 to 16,384 GPUs"
     parts += _legend()
@@ -127,11 +130,11 @@ def _area(panel: Panel, area: Area) -> Iterator[str]:
     yield _words(x, bottom + 14, "messages waited for", style="soft")
 
 
-def _curve(panel: Panel, rows: Sequence[tuple[ScaleRow, str]]) -> Iterator[str]:
-    places = [(panel.x(row.num_gpus), panel.y(mfu_of(row)), key) for row, key in rows]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+def _curve(panel: Panel, places: Sequence[Place]) -> Iterator[str]:
+    drawn = [(panel.x(place.num_gpus), panel.y(place.mfu), place.limit) for place in places]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in drawn)
     yield f'<polyline class="curve" stroke="{TONE}" points="{line}"/>'
-    for x, y, key in places:
+    for x, y, key in drawn:
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{TONE}"/>'
         yield _words(x, y + 16, key, anchor="middle", style="letter")
 

@@ -57,6 +57,22 @@ def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
     assert [short.owners[i] for i in short.owner] == [whole.owners[i] for i in whole.owner]
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_dense_blocks_that_come_first_stay(checkpointing):
+    prefix, num_blocks = 2, 10
+    job = other("deepseek_v3", num_hidden_layers=num_blocks, first_k_dense_replace=prefix)
+    strategy, depths = make_strategy(activation_checkpointing=checkpointing), []
+
+    def record(job, strategy):
+        depths.append(job.model.num_layers)
+        return trace(job, strategy, imitate="cuda").recording
+
+    short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
+    assert depths == [prefix + unrolled.NUM_DEEP, prefix + unrolled.NUM_SHALLOW, num_blocks]
+    assert (short.num_bytes == whole.num_bytes).all()
+    assert [short.owners[i] for i in short.owner] == [whole.owners[i] for i in whole.owner]
+
+
 @pytest.mark.parametrize(
     "job",
     [

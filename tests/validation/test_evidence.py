@@ -17,6 +17,7 @@ import predicted_part
 import published_part
 import pytest
 import sampler
+import scale_mixture_part
 import scale_part
 import tables
 import timed_part
@@ -76,6 +77,7 @@ LEAST_ROWS = {
     "packages": 6,
     "exporters": 79,
     "scale": 45,
+    "scale_mixture": 5,
     "moonshot": 15,
     "fuzz": 8,
     "soak": 3,
@@ -135,6 +137,14 @@ def scale_sizes(rows):
     assert {(row.model, row.num_gpus) for row in rows} == asked
 
 
+def mixture_sizes(rows):
+    assert tuple(row.num_gpus for row in rows) == scale_mixture_part.SIZES
+    for row in rows:
+        if row.strategy is not None:
+            assert world_size(row.strategy) == row.num_gpus
+            assert row.predicted_experts_bytes == row.simulated_experts_bytes
+
+
 def fuzz_kinds(rows):
     assert {row.kind for row in rows} == set(fuzz_draws.KINDS)
     assert sum(row.num_examples for row in rows) >= 10_000
@@ -170,6 +180,7 @@ CASELESS = {
     "watched": watched_names,
     "packages": package_commands,
     "scale": scale_sizes,
+    "scale_mixture": mixture_sizes,
     "fuzz": fuzz_kinds,
     "soak": soak_quantities,
     "laws": law_names,

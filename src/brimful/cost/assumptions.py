@@ -74,6 +74,7 @@ def describe(
     gathers: bool = False,
     num_groups: int = 0,
     updates_on_host: bool = False,
+    parts_experts: bool = False,
 ) -> tuple[str, ...]:
     """Say each assumption in a line, those that do not concern this run left out.
 
@@ -82,9 +83,12 @@ def describe(
         gathers: Whether parameters are sharded.
         num_groups: Process groups that a device belongs to.
         updates_on_host: Whether a GPU's host updates the parameters.
+        parts_experts: Whether devices part experts among them.
     """
     assumed = assumptions_for(device)
     lines = ["dropout off, every sequence full length, labels unmasked"]
+    if parts_experts:
+        lines.append("tokens routed evenly: each device's experts get as many rows as it sends")
     lines.append(_rates_words(device, assumed))
     if device.kernels == "cuda":
         high = assumed.reserved_high_sharded if gathers else assumed.reserved_high

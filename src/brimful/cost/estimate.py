@@ -8,6 +8,7 @@ from brimful.cost.assumptions import assumptions_for, describe
 from brimful.cost.efficiency import size_of
 from brimful.cost.eval_phase import other_phases, resting_phases
 from brimful.cost.exchange import exchange_seconds, sent_of
+from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
@@ -62,7 +63,12 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         step_flops=flops,
         usable_bytes=allocatable_bytes(device),
         fits=peak <= allocatable_bytes(device),
-        assumptions=describe(device, gathers=gathers(strategy), num_groups=num_groups(strategy)),
+        assumptions=describe(
+            device,
+            gathers=gathers(strategy),
+            num_groups=num_groups(strategy),
+            parts_experts=strategy.ep > 1,
+        ),
         tokens_per_s=speed.tokens_per_s,
         mfu=speed.mfu,
         hfu=speed.hfu,
@@ -89,9 +95,11 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     alone = step_seconds(work, job, device, size)
-    waited = family_micro_batches(job, family) * exchange_seconds(
-        job, family, cluster, sent_of(job, family)
+    sent = sent_of(job, family)
+    each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
+        job, family, cluster, sent
     )
+    waited = family_micro_batches(job, family) * each
     seconds = _step_time(
         alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
     )
@@ -156,7 +164,10 @@ def limit_bytes(plan: Plan) -> int:
 
 def num_groups(strategy: Strategy) -> int:
     """Count the process groups that a device belongs to: one per axis of more than one device."""
-    degrees = (strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.pp)
+    same = strategy.dp_shard * strategy.tp // strategy.ep if strategy.ep > 1 else 1
+    degrees = (
+        strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.pp, strategy.ep, same,
+    )  # fmt: skip
     return sum(degree > 1 for degree in degrees)
 
 

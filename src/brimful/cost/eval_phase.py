@@ -11,12 +11,13 @@ held. Resuming makes the optimizer's state anew beside the loaded model, in the 
 first step would have made it.
 """
 
+from brimful.cost.additions import Way
 from brimful.cost.family import Family, family_counts, family_of, family_variant
 from brimful.cost.memory import StepMemory, Steps, describe_run, step_sizes
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import EVALUATED, is_shipped, load_profile
 from brimful.cost.programs import HALF, program_of
-from brimful.cost.spread import Way, spread_runs
+from brimful.cost.spread import spread_runs
 from brimful.cost.trajectory import follow_step
 from brimful.hardware.cluster import Device
 from brimful.job import Job
@@ -59,8 +60,8 @@ def resting_phases(memory: StepMemory) -> tuple[PhasePeak, PhasePeak]:
 def _judged(job: Job, strategy: Strategy, device: Device) -> tuple[int, str] | None:
     """Return the peak of one held-out batch above what is resident, and where that lies."""
     family = family_of(job, strategy)._replace(body="plain", num_blocks=0, recompute="full")
-    attention, gathers, tp = strategy.attention, family.gathers, family.tp
-    program = program_of(job, attention, device.kernels, "full", gathers=gathers, tp=tp)
+    attention, gathers, tp, ep = strategy.attention, family.gathers, family.tp, family.ep
+    program = program_of(job, attention, device.kernels, "full", gathers=gathers, tp=tp, ep=ep)
     key = f"{program.key}{EVALUATED}"
     if not is_shipped(key):
         return None

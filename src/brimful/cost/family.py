@@ -48,6 +48,7 @@ class Family(NamedTuple):
         accumulate: What happens to gradients between micro-batches.
         reference: Where a preference task's reference model is.
         tp: Devices that share every matrix.
+        ep: Devices that part the experts of a block among them.
     """
 
     micro_batch: int
@@ -61,6 +62,7 @@ class Family(NamedTuple):
     accumulate: Accumulate = "reduce-each"
     reference: Reference = "none"
     tp: int = 1
+    ep: int = 1
 
     @property
     def is_spread(self) -> bool:
@@ -90,6 +92,7 @@ def family_of(job: Job, strategy: Strategy) -> Family:
         accumulate=strategy.accumulate,
         reference=strategy.reference,
         tp=strategy.tp,
+        ep=strategy.ep,
     )
 
 
@@ -141,6 +144,7 @@ def family_dimensions(job: Job, family: Family) -> Dimensions:
         micro_batch=family.micro_batch * job.rows_per_sample,
         chunk_tokens=-(-family_tokens(job, family) // family.loss_chunks),
         tp=family.tp,
+        ep=family.ep,
     )
 
 

@@ -103,11 +103,8 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         if reason := _missing_row(job, strategy):
             return reason
         job = untied_job(job)
-    if strategy.ep > 1:
-        return (
-            f"ep={strategy.ep} has no formula to predict from in this version; brimful simulate "
-            f"traces it, for balanced routing and for the worst"
-        )
+    if strategy.ep > 1 and (reason := _missing_parted(job, strategy)):
+        return reason
     untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
     covered = {
         f"task={job.task}": job.task in TASKS,
@@ -146,6 +143,21 @@ def _untraced_switch(strategy: Strategy) -> str:
     return next((what for what, is_asked in asked.items() if is_asked), "")
 
 
+def _missing_parted(job: Job, strategy: Strategy) -> str:
+    """Say why no formula covers parted experts; empty where those of their blocks do."""
+    covered = {
+        f"tp={strategy.tp}": strategy.tp == 1,
+        f"pp={strategy.pp}": strategy.pp == 1,
+        f"method={job.method}": job.method == "full",
+    }
+    if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
+        return (
+            f"ep={strategy.ep} with {' and '.join(missing)} has no formula to predict from; "
+            f"brimful simulate traces it, for balanced routing and for the worst"
+        )
+    return ""
+
+
 def _missing_row(job: Job, strategy: Strategy) -> str:
     """Say why no formula covers a pipeline; empty where those of its blocks do."""
     num = num_micro_batches(job, strategy)
@@ -172,8 +184,10 @@ def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
             f"or precision={job.precision.removesuffix('-mixed')}, or brimful simulate, which "
             f"traces it"
         )
-    recompute, gathers, tp = family.recompute, family.gathers, family.tp
-    program = program_of(job, strategy.attention, device.kernels, recompute, gathers=gathers, tp=tp)
+    recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
+    program = program_of(
+        job, strategy.attention, device.kernels, recompute, gathers=gathers, tp=tp, ep=ep
+    )
     if is_shipped(program.key):
         return ""
     checkpointing, cut = strategy.activation_checkpointing, f"tp={tp}, " if tp > 1 else ""

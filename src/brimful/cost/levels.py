@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.additions import NUM_PIECES
 from brimful.cost.profiles import EventKind, Group, Profile, Run
-from brimful.cost.spread import NUM_PIECES, has_pieces
+from brimful.cost.spread import has_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
 
 Array = NDArray[np.float64]

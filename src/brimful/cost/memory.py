@@ -80,8 +80,8 @@ class StepMemory(NamedTuple):
 
 def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
-    recompute, gathers, tp = family.recompute, family.gathers, family.tp
-    program = program_of(job, attention, device.kernels, recompute, gathers=gathers, tp=tp)
+    recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
+    program = program_of(job, attention, device.kernels, recompute, gathers=gathers, tp=tp, ep=ep)
     return load_profile(program.key)
 
 

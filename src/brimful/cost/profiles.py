@@ -49,6 +49,8 @@ class Dimensions(NamedTuple):
         M: Inner width of one expert.
         n: Tokens of the residual stream on one of several devices that share every matrix, B x S
             among all of them; 0 where there is one. There F, A, K and V are of one device too.
+        e: Experts that one of several devices has which part them; 0 where there is one.
+        r: Rows that come to those experts, from all devices that part them.
     """
 
     B: int
@@ -66,6 +68,8 @@ class Dimensions(NamedTuple):
     T: int = 0
     M: int = 0
     n: int = 0
+    e: int = 0
+    r: int = 0
 
 
 class Term(msgspec.Struct, frozen=True, array_like=True):
@@ -178,9 +182,15 @@ def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.group != "chunk" or run.role not in absent)
 
 
-def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int, tp: int = 1) -> Dimensions:
-    """Collect the sizes that a profile's formulas need, of the first of ``tp`` devices."""
+def dimensions(
+    job: Job, *, micro_batch: int, chunk_tokens: int, tp: int = 1, ep: int = 1
+) -> Dimensions:
+    """Collect the sizes that a profile's formulas need, of the first of ``tp`` or ``ep`` devices.
+
+    Tokens are routed evenly: as many rows come to a device's experts as it sends.
+    """
     spec, experts = job.model, experts_of(job.model)
+    rows = micro_batch * job.seq_len * experts.num_experts_per_token
     return Dimensions(
         B=micro_batch,
         S=job.seq_len,
@@ -197,6 +207,8 @@ def dimensions(job: Job, *, micro_batch: int, chunk_tokens: int, tp: int = 1) ->
         T=experts.num_experts_per_token,
         M=experts.width,
         n=micro_batch * job.seq_len // tp if tp > 1 else 0,
+        e=experts.num_experts // ep if ep > 1 else 0,
+        r=rows if ep > 1 else 0,
     )
 
 

@@ -113,7 +113,8 @@ class Program(NamedTuple):
 
     Attributes:
         architecture: Whose block it is, with ``-gelu``, ``-tied`` and ``-mha`` where they make a
-            difference, and ``-tp`` where several devices share every matrix.
+            difference, ``-tp`` where several devices share every matrix, ``-ep`` where they part
+            the experts.
         tuning: What is trained.
         precision: The recipe that was traced.
         attention: How it attends.
@@ -144,15 +145,16 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     *,
     gathers: bool = False,
     tp: int = 1,
+    ep: int = 1,
 ) -> Program:
     """Name the program that a job runs, if it runs one that was traced (``formula.py``).
 
     Mixed recipes whose parameters are gathered in 16 bits run what pure ones do. Among devices that
-    share every matrix a program is the same however many they are.
+    share every matrix, or part the experts, a program is the same however many they are.
     """
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     tuning = tuning_of(job) or ""
-    cut = "-tp" if tp > 1 else ""
+    cut = ("-tp" if tp > 1 else "") + ("-ep" if ep > 1 else "")
     return Program(
         architecture=_architecture(job.model, precision, attention, kernels) + cut,
         tuning=_GATHERED.get(tuning, tuning) if gathers else tuning,

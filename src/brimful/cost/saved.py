@@ -8,6 +8,7 @@ that lists. Knows nothing of files but how many bytes torch and DCP write around
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from brimful.cost.expert_shards import held_shapes
 from brimful.cost.family import family_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
@@ -18,7 +19,7 @@ from brimful.cost.update import QUANTIZED_BLOCK, QUANTIZED_LEAST
 from brimful.job import QUANTIZED, Job
 from brimful.low_bit import LOW_BIT
 from brimful.models.config import layout_of
-from brimful.models.layout import parts
+from brimful.models.layout import all_parameters, parts
 from brimful.strategy import Strategy, gathers
 
 RANDOM_BYTES = 5056
@@ -36,6 +37,8 @@ def saved_sizes(job: Job, strategy: Strategy | None, kernels: str) -> list[int]:
         strategy: Of one device, the fullest; None: of all together, whole.
         kernels: ``cuda`` or ``cpu``.
     """
+    if strategy is not None and strategy.ep > 1:
+        return _parted_sizes(job, strategy, kernels)
     whole, num_shards = trained_shapes(job, 1 if strategy is None else strategy.tp), 1
     updated: Sequence[Shape] = whole
     if strategy is not None:
@@ -46,6 +49,18 @@ def saved_sizes(job: Job, strategy: Strategy | None, kernels: str) -> list[int]:
         *(prod(first_shard(shape, num_shards)) * element for shape in whole),
         *_frozen_sizes(job, num_shards),
         *_state_sizes(job, updated),
+        *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
+    ]
+
+
+def _parted_sizes(job: Job, strategy: Strategy, kernels: str) -> list[int]:
+    """List the same of a device that has some of the experts."""
+    parameters = tuple(all_parameters(layout_of(job.model)))
+    held = held_shapes(parameters, family_of(job, strategy), strategy.dp_shard)
+    element = trained_recipe(job).parameter
+    return [
+        *(prod(shape) * element for shape in held),
+        *_state_sizes(job, held),
         *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
     ]
 

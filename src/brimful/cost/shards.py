@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.embedding import embedding_workspace
+from brimful.cost.expert_shards import PIECES, expert_pieces
 from brimful.cost.family import Family, family_shards, family_tokens
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
-from brimful.cost.spread import NUM_PIECES, Piece
 from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
 from brimful.job import Job, Precision
 
@@ -67,7 +68,7 @@ def piece_bytes(job: Job, family: Family) -> Array:
         job: What is trained.
         family: The strategies.
     """
-    return part_pieces(job, family, trained_parts(job, family.tp))
+    return part_pieces(job, family, trained_parts(job, family.tp, apart=family.ep > 1))
 
 
 def part_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
@@ -84,6 +85,8 @@ def part_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
     )
     for piece, copied in _COPIES.items():
         sizes[piece] = sizes[copied]
+    if family.ep > 1:
+        sizes[list(PIECES)] = expert_pieces(job, family)
     return sizes
 
 

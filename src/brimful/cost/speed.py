@@ -60,7 +60,7 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
     However the work is shared out, it is that of one device doing all of it.
     """
     alone = msgspec.structs.replace(
-        strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1, pp_schedule="1f1b",
+        strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, ep=1, pp=1, pp_schedule="1f1b",
         stages_per_device=1, stage_blocks=(),
     )  # fmt: skip
     family = family_of(job, alone)

@@ -10,16 +10,32 @@ and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 """
 
 from collections.abc import Iterator
-from enum import IntEnum
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.additions import (
+    COME,
+    GO,
+    NUM_PIECES,
+    Additions,
+    Neighbours,
+    Piece,
+    Signed,
+    Way,
+    gather,
+    held_gone,
+    hold,
+    is_block,
+    keep,
+    neighbours,
+)
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work, load_profile
 from brimful.cost.programs import HALF
+from brimful.cost.spread_experts import parted_additions
 from brimful.job import Job
 from brimful.rungs import (
     GATHERED,
@@ -30,39 +46,18 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Accumulate, Zero
 
-
-class Piece(IntEnum):
-    """What an added event brings or takes; of a block, or of what is in no block (the rest)."""
-
-    BLOCK_CAST = 0
-    BLOCK = 1
-    BLOCK_BUFFER = 2
-    BLOCK_SHARD = 3
-    BLOCK_GRADIENTS = 4
-    BLOCK_HELD = 5
-    REST_CAST = 6
-    REST = 7
-    REST_BUFFER = 8
-    REST_SHARD = 9
-    REST_GRADIENTS = 10
-    REST_HELD = 11
-    ROW_SUMS = 12
-    ROW_GRADIENT = 13
-    BLOCK_AMONG = 14
-    REST_AMONG = 15
-    BLOCK_COPY = 16
-    REST_COPY = 17
-    BLOCK_BUFFER_COPY = 18
-    REST_BUFFER_COPY = 19
-
+if TYPE_CHECKING:
+    from brimful.strategy import Accumulate, Zero
 
 Array = NDArray[np.float64]
-NUM_PIECES = len(Piece)
 _ITEMS = {
     **dict.fromkeys((Piece.BLOCK_CAST, Piece.BLOCK, Piece.REST_CAST, Piece.REST), GATHERED),
     **dict.fromkeys((Piece.BLOCK_BUFFER, Piece.REST_BUFFER), REDUCED),
+    **dict.fromkeys(
+        (Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED, Piece.EXPERTS, Piece.EXPERTS_TURNED), GATHERED
+    ),
+    **dict.fromkeys((Piece.EXPERTS_BUFFER, Piece.EXPERTS_DIVIDED), REDUCED),
     **dict.fromkeys((Piece.BLOCK_COPY, Piece.REST_COPY), WORKSPACES),
     **dict.fromkeys((Piece.BLOCK_BUFFER_COPY, Piece.REST_BUFFER_COPY), WORKSPACES),
     Piece.ROW_SUMS: WORKSPACES,
@@ -71,49 +66,8 @@ _ITEMS = {
 """Classes of what is added; all else is gradients."""
 
 
-class Way(NamedTuple):
-    """How the devices of a strategy share the work, as far as events hang on it.
-
-    Attributes:
-        zero: Which states are sharded.
-        accumulate: What happens to gradients between micro-batches.
-        is_first: Whether it is the first micro-batch of a step.
-        is_last: Whether it is the last.
-        widens: Whether gradients are reduced in a wider type than they are computed in.
-        tied: Whether the head is the embedding.
-    """
-
-    zero: Zero
-    accumulate: Accumulate
-    is_first: bool
-    is_last: bool
-    widens: bool
-    tied: bool
-
-    @property
-    def reduces(self) -> bool:
-        """Whether gradients are reduced behind this micro-batch."""
-        return self.is_last or self.accumulate == "reduce-each"
-
-
-Signed = tuple[int, Piece]
-_COME, _GO = 1, -1
-
-
-def _gather(cast: Piece, whole: Piece) -> tuple[Signed, ...]:
-    """The shard in the type that computes, the buffer of all shards, and the first goes."""
-    return (_COME, cast), (_COME, whole), (_GO, cast)
-
-
-_GATHER = _gather(Piece.BLOCK_CAST, Piece.BLOCK)
-_GATHER_REST = (*_gather(Piece.REST_CAST, Piece.REST), (_COME, Piece.REST))
-
-
-class Additions(NamedTuple):
-    """Events before and behind the events of a run."""
-
-    before: tuple[Signed, ...]
-    behind: tuple[Signed, ...]
+_GATHER = gather(Piece.BLOCK_CAST, Piece.BLOCK)
+_GATHER_REST = (*gather(Piece.REST_CAST, Piece.REST), (COME, Piece.REST))
 
 
 def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -126,7 +80,7 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     found = []
     for index, run in enumerate(runs):
         adds = _forward if run.phase == "forward" else _backward
-        before, behind = adds(run, _neighbours(runs, index), way)
+        before, behind = adds(run, neighbours(runs, index), way)
         found.append(Additions(before, behind))
     return found
 
@@ -149,7 +103,7 @@ def pipelined_additions(
     way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
     found = []
     for index, run in enumerate(runs):
-        at = _neighbours(runs, index)
+        at = neighbours(runs, index)
         if run.phase == "forward":
             before, behind = _forward_in_row(run, at, way, is_gathered=is_gathered)
             rest = _GATHER_REST if at.begins and is_first else ()
@@ -160,130 +114,78 @@ def pipelined_additions(
 
 
 def _forward_in_row(
-    run: Run, at: "_Neighbours", way: Way, *, is_gathered: bool
+    run: Run, at: Neighbours, way: Way, *, is_gathered: bool
 ) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     if not is_block(run):
         return (), ()
-    frees: tuple[Signed, ...] = ((_GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
+    frees: tuple[Signed, ...] = ((GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
     if is_gathered:
         return (), frees
-    rest: tuple[Signed, ...] = ((_GO, Piece.REST),) if way.is_first else ()
-    previous = rest if at.first_block else ((_GO, Piece.BLOCK),)
-    before = (*_GATHER, (_COME, Piece.BLOCK), *previous)
-    return before, (*frees, (_GO, Piece.BLOCK)) if at.last_block else frees
+    rest: tuple[Signed, ...] = ((GO, Piece.REST),) if way.is_first else ()
+    previous = rest if at.first_block else ((GO, Piece.BLOCK),)
+    before = (*_GATHER, (COME, Piece.BLOCK), *previous)
+    return before, (*frees, (GO, Piece.BLOCK)) if at.last_block else frees
 
 
 def _backward_in_row(
-    run: Run, at: "_Neighbours", way: Way, *, is_gathered: bool
+    run: Run, at: Neighbours, way: Way, *, is_gathered: bool
 ) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     before: tuple[Signed, ...] = _GATHER if at.begins and not is_gathered else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
         if not is_gathered:
             ahead = () if at.last_block else _GATHER
-            before = (*before, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
-        behind = _hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK), *ahead)
+        behind = hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
     elif at.ends:
-        behind = _hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
+        behind = hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
     return before, behind
 
 
-class _Neighbours(NamedTuple):
-    """Where a run stands in its phase."""
-
-    begins: bool
-    ends: bool
-    first_block: bool
-    last_block: bool
-
-
-def _neighbours(runs: tuple[Run, ...], index: int) -> _Neighbours:
-    phase = [i for i, run in enumerate(runs) if run.phase == runs[index].phase]
-    blocks = [i for i in phase if is_block(runs[i])]
-    return _Neighbours(
-        begins=index == phase[0],
-        ends=index == phase[-1],
-        first_block=index == blocks[0],
-        last_block=index == blocks[-1],
-    )
-
-
-def is_block(run: Run) -> bool:
-    """Whether a run is of a block, and not of the loss or of what is in no block."""
-    return run.group in {"plain", "checkpointed"}
-
-
-def _forward(run: Run, at: _Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+def _forward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     before: tuple[Signed, ...] = _GATHER_REST if at.begins else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
         previous = Piece.REST if at.first_block else Piece.BLOCK
-        before = (*before, *_GATHER, (_COME, Piece.BLOCK), (_GO, previous))
-        behind = ((_GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
-    return before, (*behind, (_GO, Piece.BLOCK)) if at.ends else behind
+        before = (*before, *_GATHER, (COME, Piece.BLOCK), (GO, previous))
+        behind = ((GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
+    return before, (*behind, (GO, Piece.BLOCK)) if at.ends else behind
 
 
-def _backward(run: Run, at: _Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
     before: tuple[Signed, ...] = _GATHER if at.begins and regathers else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
         if regathers:
             ahead = () if at.last_block else _GATHER
-            before = (*before, (_COME, Piece.BLOCK), (_GO, Piece.BLOCK), *ahead)
-        behind = ((_GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
+            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK), *ahead)
+        behind = ((GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
     return before, (*behind, *_end(way)) if at.ends else behind
 
 
 def _reduce_block(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
     if not way.reduces:
-        return _hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
-    previous = () if is_first else ((_GO, Piece.BLOCK_BUFFER),)
-    held = _held(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+        return hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+    previous = () if is_first else ((GO, Piece.BLOCK_BUFFER),)
+    held = held_gone(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
     return (
-        *previous, *held[:-1], (_COME, Piece.BLOCK_BUFFER), *held[-1:],
-        *_keep(way, Piece.BLOCK_SHARD),
+        *previous, *held[:-1], (COME, Piece.BLOCK_BUFFER), *held[-1:],
+        *keep(way, Piece.BLOCK_SHARD),
     )  # fmt: skip
 
 
 def _end(way: Way) -> tuple[Signed, ...]:
     """The rows of the embedding are added up, then what is in no block is reduced."""
-    rows = ((_COME, Piece.ROW_SUMS), (_COME, Piece.ROW_GRADIENT))
-    gone = ((_GO, Piece.ROW_GRADIENT), (_GO, Piece.ROW_SUMS), (_GO, Piece.REST))
+    rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
+    gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), (GO, Piece.REST))
     if not way.reduces:
-        return (*rows, *gone, *_hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
-    held = _held(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
+        return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
+    held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
     return (
-        *rows, *gone, (_GO, Piece.BLOCK_BUFFER), *held[:-1], (_COME, Piece.REST_BUFFER), *held[-1:],
-        *_keep(way, Piece.REST_SHARD), (_GO, Piece.REST_BUFFER),
+        *rows, *gone, (GO, Piece.BLOCK_BUFFER), *held[:-1], (COME, Piece.REST_BUFFER), *held[-1:],
+        *keep(way, Piece.REST_SHARD), (GO, Piece.REST_BUFFER),
     )  # fmt: skip
-
-
-def _hold(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
-    """Keep whole gradients, in the type that they are reduced in."""
-    if not way.widens:
-        return ()
-    return ((_GO, gradients), (_COME, held)) if way.is_first else ((_GO, gradients),)
-
-
-def _held(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
-    """Let go of what was reduced; what is copied into the buffer is the last of it."""
-    if way.is_first or way.accumulate == "reduce-each" or not way.widens:
-        return ((_GO, gradients),)
-    return (_GO, gradients), (_GO, held)
-
-
-def _keep(way: Way, shard: Piece) -> tuple[Signed, ...]:
-    """Keep the reduced shard, or add it to that of the micro-batches before.
-
-    Where replicas reduce shards among themselves, each unit's stays until all of backward ends.
-
-    Source: ``_all_reduce_state`` of ``FSDPParamGroup``.
-    """
-    if way.is_first or way.accumulate == "hold":
-        return ((_COME, shard),)
-    among = Piece.BLOCK_AMONG if shard == Piece.BLOCK_SHARD else Piece.REST_AMONG
-    return (_COME, shard), (_GO, shard), (_COME, among)
 
 
 def spread_runs(
@@ -315,19 +217,19 @@ def _spread(key: str, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[R
 
 def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
     """List what sharding adds to each run, by NCCL or, on a CPU, by gloo."""
-    added = sharded_additions(runs, way)
+    added = (parted_additions if way.parted else sharded_additions)(runs, way)
     if "cpu" not in key.split("."):
         return added
     return [Additions(with_copies(more.before), with_copies(more.behind)) for more in added]
 
 
 _COPIED = {
-    ((_COME, Piece.BLOCK_CAST), (_COME, Piece.BLOCK)): Piece.BLOCK_COPY,
-    ((_COME, Piece.REST_CAST), (_COME, Piece.REST)): Piece.REST_COPY,
+    ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK)): Piece.BLOCK_COPY,
+    ((COME, Piece.REST_CAST), (COME, Piece.REST)): Piece.REST_COPY,
 }
 _COPIED_BUFFER = {
-    (_COME, Piece.BLOCK_SHARD): Piece.BLOCK_BUFFER_COPY,
-    (_COME, Piece.REST_SHARD): Piece.REST_BUFFER_COPY,
+    (COME, Piece.BLOCK_SHARD): Piece.BLOCK_BUFFER_COPY,
+    (COME, Piece.REST_SHARD): Piece.REST_BUFFER_COPY,
 }
 
 
@@ -343,7 +245,7 @@ def with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
         copy = _COPIED_BUFFER.get(event, copy)
         found.append(event)
         if copy is not None:
-            found += [(_COME, copy), (_GO, copy)]
+            found += [(COME, copy), (GO, copy)]
     return tuple(found)
 
 
@@ -398,7 +300,7 @@ def negated_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
 
 def piece_kinds() -> Iterator[EventKind]:
     """Yield the kinds of all pieces coming, then going; their sizes are no formulas."""
-    for _sign in (_COME, _GO):
+    for _sign in (COME, GO):
         for piece in Piece:
             yield EventKind((), ITEM_NAMES.index(_ITEMS.get(piece, GRADIENTS)), "")
 
@@ -486,7 +388,7 @@ def spread_step(
         spread_runs(
             profile,
             variant.first if fresh or not place else variant.later,
-            Way(zero, accumulate, not place, place == places[-1], widens, tied),
+            Way(zero, accumulate, not place, place == places[-1], widens, tied, family.ep > 1),
         )
         for place in places
     ]

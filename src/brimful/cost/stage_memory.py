@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.additions import Piece, Way
 from brimful.cost.embedding import embedding_workspace
 from brimful.cost.family import Family, body_of, family_dimensions, family_of, family_tokens
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
@@ -25,7 +26,7 @@ from brimful.cost.programs import HALF, program_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
-from brimful.cost.spread import Piece, Way, has_pieces, with_pieces
+from brimful.cost.spread import has_pieces, with_pieces
 from brimful.cost.stage_runs import (
     REDUCES,
     Act,

@@ -16,6 +16,7 @@ from functools import cache
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from brimful.cost.additions import Additions, Way, is_block
 from brimful.cost.profiles import (
     Body,
     EventKind,
@@ -28,9 +29,6 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.cost.spread import (
-    Additions,
-    Way,
-    is_block,
     negated_terms,
     piece_kinds,
     pipelined_additions,

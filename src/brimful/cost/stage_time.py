@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from brimful.cost.additions import is_block
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, size_of
 from brimful.cost.exchange import exchange_seconds, sent_of
@@ -28,7 +29,6 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
-from brimful.cost.spread import is_block
 from brimful.cost.stage_memory import (
     Site,
     Stage,

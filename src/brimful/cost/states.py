@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.expert_shards import held_groups, held_shapes
 from brimful.cost.family import Family, family_shards
 from brimful.cost.preference import reference_bytes
 from brimful.cost.shapes import Shape, parameter_shapes
@@ -22,7 +23,8 @@ from brimful.cost.trained import (
 )
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
-from brimful.models.config import parameter_count
+from brimful.models.config import layout_of, parameter_count
+from brimful.models.layout import all_parameters
 
 Bytes = NDArray[np.float64]
 
@@ -88,10 +90,23 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
     """
     shards, place = np.unique(family_shards(family), return_inverse=True)
     whole = trained_shapes(job, family.tp)
-    each = [update_of(job, kernels, updated_shapes(whole, family, int(n))) for n in shards]
+    each = [
+        update_of(job, kernels, updated_shapes(whole, family, int(n)))
+        if family.ep == 1
+        else _parted_update(job, kernels, family, int(n))
+        for n in shards
+    ]
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, transient = columns[place.reshape(-1)].T
     return Update(kept, transient, each[0].why)
+
+
+def _parted_update(job: Job, kernels: str, family: Family, num_shards: int) -> Update:
+    """Follow the update of what is no expert's, then that of a device's experts."""
+    parameters = tuple(all_parameters(layout_of(job.model)))
+    groups = held_groups(parameters, family, num_shards)
+    own, experts = (update_of(job, kernels, shapes) for shapes in groups)
+    return Update(own.kept + experts.kept, max(own.transient, experts.transient), own.why)
 
 
 def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:
@@ -114,7 +129,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     """
     recipe, shards = trained_recipe(job), family_shards(family)
     whole = holds_everything(family)
-    held = held_numbers(trained_shapes(job, family.tp), shards, whole=whole)
+    held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
     return States(
@@ -126,6 +141,16 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
         optimizer_state=updates.kept,
         reference=np.full_like(shards, reference_bytes(job, family.reference, kernels)),
     )
+
+
+def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
+    """Count the numbers that train and that one device holds: [strategies]."""
+    if family.ep == 1:
+        return held_numbers(trained_shapes(job, family.tp), shards, whole=whole)
+    numbers, place = np.unique(shards, return_inverse=True)
+    parameters = tuple(all_parameters(layout_of(job.model)))
+    each = [sum(map(prod, held_shapes(parameters, family, int(n)))) for n in numbers]
+    return np.array(each, dtype=np.float64)[place.reshape(-1)]
 
 
 def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:

@@ -2,9 +2,11 @@
 
 ZeRO-3 gathers every block twice per micro-batch and reduces its gradients once; ZeRO-2 gathers
 once; DDP and ZeRO-1 reduce whole gradients, and ZeRO-1 sends what each device has updated. Replicas
-of a shard reduce among themselves. Held gradients are reduced once a step. What devices that share
-every matrix send each other stands in ``exchange.py``; they are neighbours, so that those which
-share a copy are as far apart as a group of them is large.
+of a shard reduce among themselves, and experts that devices part are sharded over those that have
+the same. Held gradients are reduced once a step. What devices that share every matrix send each
+other stands in ``exchange.py``; they are neighbours, so that those which share a copy are as far
+apart as a group of them is large. What devices that part experts send stands in
+``expert_exchange.py``.
 """
 
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
+from brimful.cost.expert_shards import block_experts, padded_experts, same_experts
 from brimful.cost.family import Family, family_micro_batches, family_shards
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shards import computed_bytes, padded
@@ -52,8 +55,12 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     gathers, reduces = np.zeros_like(shards), np.zeros_like(shards)
     if not family.is_spread:
         return Traffic(gathers, reduces)
-    block, rest = trained_parts(job, family.tp)
+    block, rest = trained_parts(job, family.tp, apart=family.ep > 1)
     again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
+    if family.ep > 1:
+        gathered, reduced = experts_traffic(job, family, cluster)
+        gathers = gathers + job.model.num_layers * (1 + again) * gathered
+        reduces = reduces + job.model.num_layers * reduced
     for part, times, twice in ((block, job.model.num_layers, again), (rest, 1, False)):
         if family.gathers:
             gathers = gathers + times * (1 + twice) * gather_seconds(
@@ -96,6 +103,28 @@ def reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster:
     replicas, stride = family.num_data_parallel / shards, shards * family.tp
     among = collective_seconds("all-reduce", num_bytes / shards, replicas, cluster, stride)
     return scattered + np.where(replicas > 1, among, 0.0)
+
+
+def experts_traffic(job: Job, family: Family, cluster: Cluster) -> tuple[Array, Array]:
+    """Return the seconds of gathering one block's parted experts once, and of reducing them.
+
+    Devices with the same experts are as far apart as a group that parts them is large; replicas of
+    the same shard as far as all that share a copy.
+    """
+    same, shards = same_experts(family), family_shards(family)
+    stacks = block_experts(job, family.ep)
+    numbers = padded_experts(stacks, same)
+    sent = numbers * computed_bytes(job.precision)
+    gathered = collective_seconds("all-gather", sent, same, cluster, family.ep)
+    num_bytes = numbers * RECIPES[job.precision].gradient
+    scattered = collective_seconds("reduce-scatter", num_bytes, same, cluster, family.ep)
+    replicas = family.num_data_parallel / shards
+    among = collective_seconds("all-reduce", num_bytes / same, replicas, cluster, shards)
+    alone = same == 1
+    return (
+        np.where(alone, 0.0, gathered),
+        np.where(alone, 0.0, scattered) + np.where(replicas > 1, among, 0.0),
+    )
 
 
 def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:

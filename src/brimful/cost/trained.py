@@ -84,7 +84,7 @@ class Part(NamedTuple):
     packed: Sequence[Shape] = ()
 
 
-def trained_parts(job: Job, tp: int = 1) -> tuple[Part, Part]:
+def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, Part]:
     """Return the parameters of one block, and of what is in no block.
 
     Of a model with several kinds of blocks the first kind is taken.
@@ -92,9 +92,11 @@ def trained_parts(job: Job, tp: int = 1) -> tuple[Part, Part]:
     Args:
         job: What is trained.
         tp: Devices that share every matrix; the shapes are those of the first one's pieces.
+        apart: Whether a block's experts are left out, which devices part among them.
     """
     layout = layout_of(job.model)
-    block = [piece_shape(p, tp) for p in layout.blocks[0].parameters]
+    kept = [p for p in layout.blocks[0].parameters if not (apart and p.kind == "experts")]
+    block = [piece_shape(p, tp) for p in kept]
     around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
     rest = [piece_shape(p, tp) for part in around for p in part]
     if job.adapter is None:

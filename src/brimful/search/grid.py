@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.additions import NUM_PIECES
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
@@ -22,7 +23,7 @@ from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
-from brimful.cost.spread import NUM_PIECES, holds_whole
+from brimful.cost.spread import holds_whole
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import Traffic, traffic_of

@@ -8,10 +8,11 @@ from math import prod
 
 from brimful.cost.profiles import Dimensions, Term
 
-TOKEN_FACTORS = ("", "B", "S", "BS", "SS", "BSS", "C", "n")
+TOKEN_FACTORS = ("", "B", "S", "BS", "SS", "BSS", "C", "n", "r")
 WIDTH_FACTORS = (
     "", "D", "A", "K", "H", "F", "V", "AD", "KD", "HH", "HF", "HAD", "HKD", "HV", "HP",
     "R", "RH", "RF", "RAD", "RKD", "E", "EH", "EHM", "T", "TH", "TM", "THM",
+    "M", "HM", "e", "eHM",
 )  # fmt: skip
 DENOMINATORS = frozenset({1, 2, 4, 8, 16, 32, 64})
 """Halves of halves happen (rotary halves, packed bits); a fifth would be a chunk in disguise."""

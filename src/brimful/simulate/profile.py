@@ -29,6 +29,7 @@ from brimful.cost.profiles import (
 from brimful.cost.programs import (
     ADAPTED,
     EAGER_ONLY,
+    HALF,
     TRACED_ATTENTIONS,
     TRACED_PRECISIONS,
     Kernels,
@@ -39,11 +40,19 @@ from brimful.cost.programs import (
 from brimful.errors import UnsupportedError, unknown_name
 from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
 from brimful.pretend.recording import Recording
+from brimful.routing import Routing
 from brimful.rungs import WORKSPACES
 from brimful.simulate.phases import Continuation, judged
 from brimful.simulate.run import trace
 from brimful.simulate.runs import EVALUATION, GROUP_SIZE, RunFitter, Tables
-from brimful.simulate.small_models import SHAPES, Sizes, degree, small_model
+from brimful.simulate.small_models import (
+    SHAPES,
+    Sizes,
+    degree,
+    parting,
+    share_received,
+    small_model,
+)
 from brimful.strategy import Recompute, Strategy, spell_checkpointing
 from brimful.versions import versions
 
@@ -52,6 +61,7 @@ ARCHITECTURES = (
     "phi3", "olmo2", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
     "gemma2-tied",
     "llama-tp", "llama-tied-tp", "llama-mha-tp", "llama-tied-mha-tp", "qwen3-tp", "qwen3-tied-tp",
+    "mixtral-ep", "qwen3_moe-ep",
 )  # fmt: skip
 PUBLISHED = ("gpt2-gelu-tied",)
 """Architectures of published runs, shipped for what was published: everything trained in bf16 or
@@ -106,8 +116,9 @@ FITTED_BUFFERS = (
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
 CUT_IN_HALF = ("qwen3",)
 """Architectures whose cut programs are shipped for recipes that compute in 16 bits."""
-_CUT = "-tp"
-"""Of architectures whose every matrix is cut: everything trained, by CUDA kernels."""
+_CUT, _PARTED = "-tp", "-ep"
+"""Of architectures whose every matrix is cut, or whose experts are parted among devices: everything
+trained, by CUDA kernels."""
 
 
 def source_hash() -> str:
@@ -156,6 +167,8 @@ def _is_wanted(program: Program) -> bool:
         program.tuning not in NARROW or program.recompute == "full",
         not is_cut(program) or (on_cuda and is_plain and not program.tuning),
         not is_cut(program) or code not in CUT_IN_HALF or program.precision != "fp32",
+        not is_parted(program) or (on_cuda and is_plain and not program.tuning),
+        not is_parted(program) or program.precision not in HALF,  # they are gathered in 16 bits
     )
     return all(wanted)
 
@@ -163,6 +176,11 @@ def _is_wanted(program: Program) -> bool:
 def is_cut(program: Program) -> bool:
     """Whether it is the program of one of several devices that share every matrix."""
     return program.architecture.endswith(_CUT)
+
+
+def is_parted(program: Program) -> bool:
+    """Whether it is the program of one of several devices that part the experts among them."""
+    return program.architecture.endswith(_PARTED)
 
 
 def _is_published(program: Program) -> bool:
@@ -183,7 +201,7 @@ def shipped_eval_keys() -> tuple[str, ...]:
 
 def _judged_programs() -> Iterator[Program]:
     programs = (program for program in shipped_programs() if program.recompute == "full")
-    return (program for program in programs if not is_cut(program))
+    return (program for program in programs if not (is_cut(program) or is_parted(program)))
 
 
 def program_named(key: str) -> Program:
@@ -285,7 +303,7 @@ def _fitter(
     recordings, shapes = [], []
     for sizes in _shapes(program):
         job = _job(program, sizes, num_layers=asked.num_blocks)
-        tp = degree(program.architecture, sizes)
+        tp, ep = (f(program.architecture, sizes) for f in (degree, parting))
         strategy = Strategy(
             micro_batch=sizes.micro_batch,
             activation_checkpointing=spell_checkpointing(
@@ -297,13 +315,15 @@ def _fitter(
         )
         kernels = program.kernels
         traced = trace(
-            job, strategy, imitate=kernels, count_costs=True, num_steps=num_steps, then=then
-        )
+            job, strategy, imitate=kernels, count_costs=True, num_steps=num_steps, then=then,
+            routing=Routing(share_received(sizes)), parted=ep,
+        )  # fmt: skip
         recordings.append(_with_formulas(traced.recording))
         chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
-        shapes.append(
-            dimensions(job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp)
+        own = dimensions(
+            job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp, ep=ep
         )
+        shapes.append(own._replace(r=round(own.r * share_received(sizes))))
     return RunFitter(recordings, tuple(shapes), tables, asked.num_checkpointed)
 
 
@@ -336,7 +356,7 @@ def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
 
 def _shapes(program: Program) -> tuple[Sizes, ...]:
     """Three shapes tell products apart; a fourth is a check, on the basic programs."""
-    is_special = program.tuning != "" or is_cut(program)
+    is_special = program.tuning != "" or is_cut(program) or is_parted(program)
     is_basic = not is_special and program.recompute == "full"
     return SHAPES if is_basic else SHAPES[:3]
 

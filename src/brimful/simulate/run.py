@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
 
 from brimful.build import phases
 from brimful.build.assemble import HOST, build_skeleton, finish_program
@@ -15,6 +16,8 @@ from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
 from brimful.build.offload import host as offload_host
 from brimful.build.optimizers.adamw_low_bit import LowBitAdamW
+from brimful.build.parallel.experts import expert_parallel
+from brimful.build.parallel.mesh import EXPERTS
 from brimful.build.parallel.routing import assumed
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
@@ -156,6 +159,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     rank: int | None = None,
     routing: Routing = BALANCED,
     chosen: Chosen | None = None,
+    parted: int = 1,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
@@ -171,6 +175,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         rank: As for ``simulate``.
         routing: Likewise.
         chosen: Which micro-batches of a pipeline are run; the others are filled in. None: all.
+        parted: Devices that part the experts of a model that is spread in no other way, as no run
+            is: what a profile is made of, to which sharding adds events (``cost.spread``).
 
     Raises:
         NotPeriodicError: Micro-batches that should be alike are not; trace all.
@@ -190,12 +196,14 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if imitate == "cuda"
         else kernels.imitate(imitate)
     )
-    world = _world(job, strategy, tape, rank)
+    world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
     routed = assumed(Replay(routing))
     fake_mode = _Fake(allow_non_fake_inputs=True)
     with device.there(), imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
+        if parted > 1:
+            expert_parallel(skeleton, init_device_mesh("gpu", (parted,), mesh_dim_names=(EXPERTS,)))
         with offload_host.listening(_keeping(tape)):
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
         if isinstance(program.optimizer, LowBitAdamW):
@@ -231,6 +239,14 @@ def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterat
         return
     degrees = (strategy.pp, strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.ep)
     world = World(size=size, rank=chosen, layout=(strategy.zero, *degrees))
+    with pretend_world(world, tape.paused), named_buffers(tape):
+        yield
+
+
+@contextmanager
+def _experts_world(size: int, tape: Tape) -> Iterator[None]:
+    """Be one of so many devices that part experts inside the block, and nothing else."""
+    world = World(size=size, rank=0, layout=(0, 1, 1, 1, 1, size))
     with pretend_world(world, tape.paused), named_buffers(tape):
         yield
 

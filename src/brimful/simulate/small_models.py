@@ -57,7 +57,10 @@ attention's backward rounds; matrices of 64 weights, which share a scale in 4 bi
 
 DEGREES = (2, 3, 5, 4)
 """Devices that share every matrix, at each shape, of an architecture such as ``llama-tp``."""
-_CUT = "tp"
+SHARES = (1.5, 0.8, 1.25, 1.1)
+"""Rows that come to a device's experts for each that it sends, of an architecture such as
+``mixtral-ep``, whose experts as many devices part as share a matrix elsewhere."""
+_CUT, _PARTED = "tp", "ep"
 
 
 def degree(architecture: str, sizes: Sizes) -> int:
@@ -65,16 +68,27 @@ def degree(architecture: str, sizes: Sizes) -> int:
     return DEGREES[SHAPES.index(sizes)] if _CUT in architecture.split("-") else 1
 
 
+def parting(architecture: str, sizes: Sizes) -> int:
+    """Return how many devices part the experts where a program is traced at some sizes."""
+    return DEGREES[SHAPES.index(sizes)] if _PARTED in architecture.split("-") else 1
+
+
+def share_received(sizes: Sizes) -> float:
+    """Return the rows that come to a device's experts there for each that it sends."""
+    return SHARES[SHAPES.index(sizes)]
+
+
 def small_model(architecture: str, sizes: Sizes, *, num_layers: int) -> ModelSpec:
     """Return a model of an architecture such as ``llama-tied-mha`` or ``gpt2-gelu-tied``.
 
-    Where it is cut, the sizes are those of one device.
+    Where it is cut, the sizes are those of one device, and so are experts that are parted.
     """
     model_type, *flags = architecture.split("-")
-    tp = degree(architecture, sizes)
+    tp, ep = degree(architecture, sizes), parting(architecture, sizes)
     sizes = sizes._replace(
-        kv_heads=tp * sizes.kv_heads, intermediate=tp * sizes.intermediate, vocab=tp * sizes.vocab
-    )
+        kv_heads=tp * sizes.kv_heads, intermediate=tp * sizes.intermediate, vocab=tp * sizes.vocab,
+        experts=ep * sizes.experts,
+    )  # fmt: skip
     sizes = sizes._replace(per_kv=1) if "mha" in flags else sizes
     config = {"model_type": model_type, "tie_word_embeddings": "tied" in flags, **_NO_TOKENS}
     chosen = {"activation_function": "gelu"} if "gelu" in flags else {}

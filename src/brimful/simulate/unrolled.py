@@ -30,9 +30,12 @@ from brimful.strategy import (
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
 _LAYERS = ("llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe")
-_STACKS = {**dict.fromkeys(_LAYERS, "model.layers"), "gpt2": "transformer.h"}
-_DEPTH_FIELDS = {**dict.fromkeys(_LAYERS, "num_hidden_layers"), "gpt2": "n_layer"}
-"""Architectures of one stack of blocks of one kind: its place, and what its depth is called."""
+_PREFIXED = ("deepseek_v2", "deepseek_v3")
+"""Architectures whose first blocks are dense, however many follow."""
+_STACKS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "model.layers"), "gpt2": "transformer.h"}
+_DEPTH_FIELDS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "num_hidden_layers"), "gpt2": "n_layer"}
+"""Architectures of one stack of blocks, of one kind but for dense ones that come first: its place,
+and what its depth is called."""
 
 Trace = Callable[[Job, Strategy], Recording]
 
@@ -46,9 +49,9 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         trace: Runs a program on the pretend GPU and returns its tape.
     """
     num_blocks = job.model.num_layers
-    stack = _STACKS.get(job.model.model_type)
+    stack, prefix = _STACKS.get(job.model.model_type), _num_prefix(job.model)
     is_staged = strategy.pp > 1
-    is_short = num_blocks <= NUM_DEEP + NUM_SHALLOW
+    is_short = num_blocks <= 2 * prefix + NUM_DEEP + NUM_SHALLOW
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
     is_cut = is_cut or _names_blocks(job) or strategy.offload != NO_OFFLOAD
@@ -58,8 +61,9 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         return trace(job, strategy)
     spelled = _of_any_depth(strategy, num_blocks)
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
-    pattern = Pattern(stack=stack, num_prefix=0, period=1)
-    deep, shallow = (trace(_with_depth(job, n), few) for n in (NUM_DEEP, NUM_SHALLOW))
+    pattern = Pattern(stack=stack, num_prefix=prefix, period=1)
+    depths = (prefix + NUM_DEEP, prefix + NUM_SHALLOW)
+    deep, shallow = (trace(_with_depth(job, depth), few) for depth in depths)
     try:
         return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)
     except NotPeriodicError:
@@ -67,9 +71,20 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
 
 
 def _is_uniform(model: ModelSpec) -> bool:
-    """Whether every block is of one kind: of the same parameters, and attending as far."""
+    """Whether every block behind the first dense ones is of one kind.
+
+    That is of the same parameters, and attending as far.
+    """
     differs = ("layer_types", "use_sliding_window")
-    return len(layout_of(model).blocks) == 1 and not any(map(model.hf_config.get, differs))
+    num_kinds = len(layout_of(model).blocks) - (_num_prefix(model) > 0)
+    return num_kinds == 1 and not any(map(model.hf_config.get, differs))
+
+
+def _num_prefix(model: ModelSpec) -> int:
+    """Count the dense blocks before those with experts."""
+    if model.model_type not in _PREFIXED or len(layout_of(model).blocks) == 1:
+        return 0
+    return layout_of(model).blocks[0].num_blocks
 
 
 def _is_alike(strategy: Strategy, num_blocks: int) -> bool:

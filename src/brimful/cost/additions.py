@@ -1,0 +1,158 @@
+"""What an event that sharding adds to a run brings or takes, and what it hangs on.
+
+Owns the names of the pieces and the few events that all ways of sharding share; which of them come
+when is said by ``spread.py`` and ``spread_experts.py``, how large they are by ``shards.py``.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from brimful.cost.profiles import Run
+from brimful.strategy import Accumulate, Zero
+
+
+class Piece(IntEnum):
+    """What an added event brings or takes: of a block, of its experts apart, or of the rest.
+
+    Experts are apart where devices part them (``spread_experts.py``); the rest is in no block.
+    """
+
+    BLOCK_CAST = 0
+    BLOCK = 1
+    BLOCK_BUFFER = 2
+    BLOCK_SHARD = 3
+    BLOCK_GRADIENTS = 4
+    BLOCK_HELD = 5
+    REST_CAST = 6
+    REST = 7
+    REST_BUFFER = 8
+    REST_SHARD = 9
+    REST_GRADIENTS = 10
+    REST_HELD = 11
+    ROW_SUMS = 12
+    ROW_GRADIENT = 13
+    BLOCK_AMONG = 14
+    REST_AMONG = 15
+    BLOCK_COPY = 16
+    REST_COPY = 17
+    BLOCK_BUFFER_COPY = 18
+    REST_BUFFER_COPY = 19
+    EXPERTS_CAST = 20
+    EXPERTS_GATHERED = 21
+    EXPERTS = 22
+    EXPERTS_TURNED = 23
+    EXPERTS_KEPT = 24
+    EXPERTS_BUFFER = 25
+    EXPERTS_DIVIDED = 26
+    EXPERTS_SHARD = 27
+    EXPERTS_GRADIENTS = 28
+    EXPERTS_HELD = 29
+    EXPERTS_AMONG = 30
+    EXPERTS_LAST = 31
+
+
+NUM_PIECES = len(Piece)
+
+
+class Way(NamedTuple):
+    """How the devices of a strategy share the work, as far as events hang on it.
+
+    Attributes:
+        zero: Which states are sharded.
+        accumulate: What happens to gradients between micro-batches.
+        is_first: Whether it is the first micro-batch of a step.
+        is_last: Whether it is the last.
+        widens: Whether gradients are reduced in a wider type than they are computed in.
+        tied: Whether the head is the embedding.
+        parted: Whether devices part the experts of a block among them.
+    """
+
+    zero: Zero
+    accumulate: Accumulate
+    is_first: bool
+    is_last: bool
+    widens: bool
+    tied: bool
+    parted: bool = False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients are reduced behind this micro-batch."""
+        return self.is_last or self.accumulate == "reduce-each"
+
+
+Signed = tuple[int, Piece]
+
+
+COME, GO = 1, -1
+
+
+def gather(cast: Piece, whole: Piece) -> tuple[Signed, ...]:
+    """The shard in the type that computes, the buffer of all shards, and the first goes."""
+    return (COME, cast), (COME, whole), (GO, cast)
+
+
+class Additions(NamedTuple):
+    """Events before and behind the events of a run."""
+
+    before: tuple[Signed, ...]
+    behind: tuple[Signed, ...]
+
+
+class Neighbours(NamedTuple):
+    """Where a run stands in its phase."""
+
+    begins: bool
+    ends: bool
+    first_block: bool
+    last_block: bool
+
+
+def neighbours(runs: tuple[Run, ...], index: int) -> Neighbours:
+    """Say where a run stands in its phase."""
+    phase = [i for i, run in enumerate(runs) if run.phase == runs[index].phase]
+    blocks = [i for i in phase if is_block(runs[i])]
+    return Neighbours(
+        begins=index == phase[0],
+        ends=index == phase[-1],
+        first_block=index == blocks[0],
+        last_block=index == blocks[-1],
+    )
+
+
+def is_block(run: Run) -> bool:
+    """Whether a run is of a block, and not of the loss or of what is in no block."""
+    return run.group in {"plain", "checkpointed"}
+
+
+def hold(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
+    """Keep whole gradients, in the type that they are reduced in."""
+    if not way.widens:
+        return ()
+    return ((GO, gradients), (COME, held)) if way.is_first else ((GO, gradients),)
+
+
+def held_gone(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
+    """Let go of what was reduced; what is copied into the buffer is the last of it."""
+    if way.is_first or way.accumulate == "reduce-each" or not way.widens:
+        return ((GO, gradients),)
+    return (GO, gradients), (GO, held)
+
+
+_AMONG = {
+    Piece.BLOCK_SHARD: Piece.BLOCK_AMONG,
+    Piece.REST_SHARD: Piece.REST_AMONG,
+    Piece.EXPERTS_SHARD: Piece.EXPERTS_AMONG,
+}
+
+
+def keep(way: Way, shard: Piece) -> tuple[Signed, ...]:
+    """Keep the reduced shard, or add it to that of the micro-batches before.
+
+    Where replicas reduce shards among themselves, each unit's stays until all of backward ends.
+
+    Source: ``_all_reduce_state`` of ``FSDPParamGroup``.
+    """
+    if way.is_first or way.accumulate == "hold":
+        return ((COME, shard),)
+    return (COME, shard), (GO, shard), (COME, _AMONG[shard])

@@ -1,0 +1,137 @@
+"""What one of several devices has of a block's experts that they part among them.
+
+A device has every ``ep``-th part of a block's experts and shards them with those that have the same
+ones: by expert where each gets as many, else by the rows of every expert where those come out even,
+else by expert with padding. Tested equal to what ``build.parallel.shard`` makes.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from brimful.cost.additions import Piece
+from brimful.cost.family import Family, family_micro_batches, family_shards
+from brimful.cost.programs import HALF
+from brimful.cost.recipes import RECIPES
+from brimful.cost.shapes import Shape
+from brimful.cost.trajectory import Array
+from brimful.job import Job
+from brimful.models.config import layout_of
+from brimful.models.layout import Parameter
+
+HALF_BYTES = 2
+EXPERTS = "experts"
+PIECES = (
+    Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED, Piece.EXPERTS, Piece.EXPERTS_TURNED,
+    Piece.EXPERTS_KEPT, Piece.EXPERTS_BUFFER, Piece.EXPERTS_LAST, Piece.EXPERTS_DIVIDED,
+    Piece.EXPERTS_SHARD, Piece.EXPERTS_GRADIENTS, Piece.EXPERTS_HELD, Piece.EXPERTS_AMONG,
+)  # fmt: skip
+"""In the order of ``_bytes_of``."""
+
+
+def own_shape(parameter: Parameter, ep: int) -> Shape:
+    """Return the shape of a device's part of a parameter: all of what is no expert's."""
+    first, *others = parameter.shape
+    return (first // ep, *others) if parameter.kind == EXPERTS else parameter.shape
+
+
+def same_experts(family: Family) -> Array:
+    """Count the devices that have the same experts: [strategies]."""
+    return family_shards(family) * family.tp / family.ep
+
+
+def is_by_rows(shape: Shape, num_same: int) -> bool:
+    """Whether so many devices cut a stack of experts by the rows of each."""
+    return bool(shape[0] % num_same and len(shape) > 1 and shape[1] % num_same == 0)
+
+
+def shard_shape(shape: Shape, num_same: int) -> Shape:
+    """Return what the first of these devices holds of a stack of experts."""
+    first, *others = shape
+    if is_by_rows(shape, num_same):
+        rows, *rest = others
+        return (first, rows // num_same, *rest)
+    return (-(-first // num_same), *others)
+
+
+def block_experts(job: Job, ep: int) -> list[Shape]:
+    """List the shapes of a device's experts in the first block that has some."""
+    runs = (run.parameters for run in layout_of(job.model).blocks)
+    stacks = ([own_shape(p, ep) for p in block if p.kind == EXPERTS] for block in runs)
+    return next(filter(None, stacks), [])
+
+
+def held_shapes(parameters: Sequence[Parameter], family: Family, num_shards: int) -> list[Shape]:
+    """List the shards that a device holds: of what is no expert's, then of its experts.
+
+    Args:
+        parameters: Of a model that trains in full, whole.
+        family: Strategies that gather parameters and part experts.
+        num_shards: Devices that share one copy of all that is no expert's.
+    """
+    return [shape for group in held_groups(parameters, family, num_shards) for shape in group]
+
+
+def held_groups(
+    parameters: Sequence[Parameter], family: Family, num_shards: int
+) -> tuple[list[Shape], list[Shape]]:
+    """List the same apart: an optimizer updates parameters of one mesh at a time."""
+    num_same = num_shards * family.tp // family.ep
+    dense = [p.shape for p in parameters if p.kind != EXPERTS]
+    stacks = [own_shape(p, family.ep) for p in parameters if p.kind == EXPERTS]
+    return (
+        [(-(-shape[0] // num_shards), *shape[1:]) for shape in dense],
+        [shard_shape(stack, num_same) for stack in stacks],
+    )
+
+
+def padded_experts(stacks: Sequence[Shape], num_same: Array) -> Array:
+    """Count the numbers of a block's experts over all that have the same, padding too."""
+    each = [sum(prod(shard_shape(stack, int(n))) for stack in stacks) * int(n) for n in num_same]
+    return np.array(each, dtype=np.float64)
+
+
+def expert_pieces(job: Job, family: Family) -> Array:
+    """Return the bytes of the pieces of one block's experts: [``PIECES``, strategies]."""
+    stacks, num_same = block_experts(job, family.ep), same_experts(family)
+    columns = [_bytes_of(job, family, stacks, int(n)) for n in num_same]
+    return np.array(columns, dtype=np.float64).T
+
+
+def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> list[float]:
+    """Return the bytes of every piece where so many devices have the same experts.
+
+    One device alone copies each stack into place, casts the next beside the last one's cast, and
+    divides what it does not reduce, by one. Of several the last gradient is let go of last: a name
+    in ``foreach_reduce`` holds it.
+    """
+    recipe, narrows = RECIPES[job.precision], job.precision in HALF
+    computed = HALF_BYTES if narrows else recipe.parameter
+    sizes = [prod(stack) for stack in stacks]
+    padded = float(padded_experts(stacks, np.array([num_same]))[0])
+    several, last = num_same > 1, stacks[-1]
+    by_rows = [s for s, stack in zip(sizes, stacks, strict=True) if is_by_rows(stack, num_same)]
+    turned = sum(by_rows) if several else narrows * max(sizes)
+    buffer, shard = padded * recipe.gradient, padded * recipe.gradient / num_same
+    reduced = prod(last) * (recipe.gradient if _waits(job, family) else computed)
+    is_kept = several and is_by_rows(last, num_same)
+    return [
+        several * narrows * padded / num_same * computed,
+        several * padded * computed,
+        padded * computed,
+        turned * computed,
+        is_kept * reduced,
+        buffer,
+        (several and not is_kept) * reduced,
+        (not several) * buffer,
+        shard,
+        sum(sizes) * computed,
+        sum(sizes) * recipe.gradient,
+        shard * (family.num_data_parallel > np.max(family_shards(family))),
+    ]
+
+
+def _waits(job: Job, family: Family) -> bool:
+    """Whether gradients are held in the type that they are reduced in until the last of several."""
+    return family.accumulate == "hold" and family_micro_batches(job, family) > 1
