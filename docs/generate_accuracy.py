@@ -101,7 +101,7 @@ FAMILIES = (
            "against processes that were slowed down to let it show.", ("bubbles",)),
     Family("Yes or no", "Evidence without an error: what had to happen, in every case.",
            ("resume", "lost_workers", "ladder", "precision", "rehearsals", "mixtures",
-            "packages", "scale", "moonshot", "fuzz", "soak", "laws")),
+            "packages", "scale", "scale_experts", "moonshot", "fuzz", "soak", "laws")),
 )  # fmt: skip
 _WORDS = frozenset({"error of", "the worst is"})
 """Columns that are no numbers."""

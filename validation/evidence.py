@@ -22,7 +22,7 @@ from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
-from scale_rows import MixtureScaleRow, ScaleRow
+from scale_rows import ExpertScaleRow, ScaleRow
 from site_rows import PackageRow, WatchedRow
 from soak_rows import SoakRow
 from technique_rows import TechniqueRow
@@ -68,7 +68,7 @@ Part = Literal[
     "packages",
     "exporters",
     "scale",
-    "scale_mixture",
+    "scale_experts",
     "moonshot",
     "fuzz",
     "soak",
@@ -372,7 +372,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "packages": PackageRow,
     "exporters": ExporterRow,
     "scale": ScaleRow,
-    "scale_mixture": MixtureScaleRow,
+    "scale_experts": ExpertScaleRow,
     "moonshot": MoonshotRows,
     "fuzz": FuzzRow,
     "soak": SoakRow,

@@ -49,7 +49,7 @@ _MODULES: dict[Part, str] = {
     "packages": "packages_part",
     "exporters": "exporters_part",
     "scale": "scale_part",
-    "scale_mixture": "scale_mixture_part",
+    "scale_experts": "scale_experts_part",
     "moonshot": "moonshot_part",
     "fuzz": "fuzz_part",
     "soak": "soak_part",

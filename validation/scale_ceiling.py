@@ -74,11 +74,16 @@ def sent_bytes(*, num_layers: int = _LAYERS - _DENSE, passes: int = 2) -> int:
     return 2 * passes * num_layers * _CHOSEN * _HIDDEN * _BYTES
 
 
+def flops_per_token(seq_len: int) -> tuple[float, float]:
+    """Return the FLOPs of products, and of attention that is not masked, forward and backward."""
+    attention = 2.0 * _PASSES * _LAYERS * seq_len * _HEADS * (_QUERY + _VALUE)
+    return 2.0 * _PASSES * product_weights(), attention
+
+
 def ceiling() -> Ceiling:
     """Return the bounds."""
     cluster = cluster_of_reported()
-    products = 2.0 * _PASSES * product_weights()
-    attention = 2.0 * _PASSES * _LAYERS * SEQ_LEN * _HEADS * (_QUERY + _VALUE)
+    products, attention = flops_per_token(SEQ_LEN)
     rate = matrix_rate(cluster.device, "bf16-mixed")
     reached = efficiency_of(cluster.device)
     compute = products / (rate * reached.matrix_shares["bf16"])

@@ -1,10 +1,10 @@
 """Efficiency against the number of GPUs: curves by model, points that others published."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from scale_rows import ScaleRow
+from scale_rows import ExpertScaleRow, ScaleRow
 
 from brimful.report.markup import text
 
@@ -28,6 +28,9 @@ _STYLE = """
 """
 
 
+Row = ScaleRow | ExpertScaleRow
+
+
 class Point(NamedTuple):
     """A run that somebody published.
 
@@ -42,14 +45,6 @@ class Point(NamedTuple):
     model: str
     num_gpus: int
     mfu: float
-
-
-class Place(NamedTuple):
-    """A plan of ours: on how many GPUs, its utilisation, and the letter of what limits it."""
-
-    num_gpus: int
-    mfu: float
-    limit: str
 
 
 class Area(NamedTuple):
@@ -78,21 +73,26 @@ class Panel(NamedTuple):
         return self.top + _TOP + height * (1 - mfu / MOST_MFU)
 
 
-def scale_svg(curves: Mapping[str, Sequence[Place]], points: Sequence[Point], area: Area) -> str:
+def scale_svg(
+    rows: Sequence[Row], limits: Sequence[str], points: Sequence[Point], area: Area
+) -> str:
     """Draw a panel for each model.
 
     Args:
-        curves: Plans that fit, by model; the mixture's among them.
+        rows: Of all models; those that do not fit are left out.
+        limits: A letter for each row: what limits it.
         points: What others published.
         area: Bounds of the mixture.
     """
+    models = list(dict.fromkeys([*(row.model for row in rows), area.name]))
     parts: list[str] = []
-    for number, (model, places) in enumerate(curves.items()):
+    for number, model in enumerate(models):
         panel = Panel(number % 2 * WIDTH / 2, number // 2 * _PANEL_HEIGHT)
         parts += _grid(panel, model)
         if model == area.name:
             parts += _area(panel, area)
-        parts += _curve(panel, places)
+        own = [(r, key) for r, key in zip(rows, limits, strict=True) if r.model == model and r.fits]
+        parts += _curve(panel, own)
         parts += [_published(panel, point) for point in points if point.model == model]
     told = "Model FLOPs utilisation on paper, 1 to 16,384 GPUs"
     parts += _legend()
@@ -130,16 +130,16 @@ def _area(panel: Panel, area: Area) -> Iterator[str]:
     yield _words(x, bottom + 14, "messages waited for", style="soft")
 
 
-def _curve(panel: Panel, places: Sequence[Place]) -> Iterator[str]:
-    drawn = [(panel.x(place.num_gpus), panel.y(place.mfu), place.limit) for place in places]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in drawn)
+def _curve(panel: Panel, rows: Sequence[tuple[Row, str]]) -> Iterator[str]:
+    places = [(panel.x(row.num_gpus), panel.y(mfu_of(row)), key) for row, key in rows]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
     yield f'<polyline class="curve" stroke="{TONE}" points="{line}"/>'
-    for x, y, key in drawn:
+    for x, y, key in places:
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{TONE}"/>'
         yield _words(x, y + 16, key, anchor="middle", style="letter")
 
 
-def mfu_of(row: ScaleRow) -> float:
+def mfu_of(row: Row) -> float:
     """Return the share of the rate that the model's own FLOPs use."""
     return row.ideal_s / row.cost.step_s
 

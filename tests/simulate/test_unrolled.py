@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from brimful.models.config import read_config
+from brimful.models.mixtures import known_experts
 from brimful.simulate import unrolled
 from brimful.simulate.run import trace
 from other_decoders import CONFIGS
@@ -37,6 +38,7 @@ JOBS = {
     "qwen3": other("qwen3"),
     "phi3": other("phi3"),
     "mixtral": other("mixtral"),
+    "deepseek_v3": other("deepseek_v3", num_hidden_layers=NUM_BLOCKS + 3, first_k_dense_replace=2),
 }
 
 
@@ -51,24 +53,11 @@ def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
         return trace(job, strategy, imitate="cuda").recording
 
     short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
-    assert depths == [unrolled.NUM_DEEP, unrolled.NUM_SHALLOW, NUM_BLOCKS]
+    num_layers = job.model.num_layers
+    num_first = known_experts(job.model).sparse_blocks[0] if name == "deepseek_v3" else 0
+    num_deep = unrolled.NUM_DEEP_PREFIXED if num_first else unrolled.NUM_DEEP
+    assert depths == [num_first + num_deep, num_first + unrolled.NUM_SHALLOW, num_layers]
     assert (short.events == whole.events).all()
-    assert (short.num_bytes == whole.num_bytes).all()
-    assert [short.owners[i] for i in short.owner] == [whole.owners[i] for i in whole.owner]
-
-
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-def test_dense_blocks_that_come_first_stay(checkpointing):
-    prefix, num_blocks = 2, 10
-    job = other("deepseek_v3", num_hidden_layers=num_blocks, first_k_dense_replace=prefix)
-    strategy, depths = make_strategy(activation_checkpointing=checkpointing), []
-
-    def record(job, strategy):
-        depths.append(job.model.num_layers)
-        return trace(job, strategy, imitate="cuda").recording
-
-    short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
-    assert depths == [prefix + unrolled.NUM_DEEP, prefix + unrolled.NUM_SHALLOW, num_blocks]
     assert (short.num_bytes == whole.num_bytes).all()
     assert [short.owners[i] for i in short.owner] == [whole.owners[i] for i in whole.owner]
 

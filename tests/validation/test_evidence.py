@@ -17,7 +17,8 @@ import predicted_part
 import published_part
 import pytest
 import sampler
-import scale_mixture_part
+import scale_ceiling
+import scale_experts_part
 import scale_part
 import tables
 import timed_part
@@ -77,7 +78,7 @@ LEAST_ROWS = {
     "packages": 6,
     "exporters": 79,
     "scale": 45,
-    "scale_mixture": 5,
+    "scale_experts": 5,
     "moonshot": 15,
     "fuzz": 8,
     "soak": 3,
@@ -137,12 +138,10 @@ def scale_sizes(rows):
     assert {(row.model, row.num_gpus) for row in rows} == asked
 
 
-def mixture_sizes(rows):
-    assert tuple(row.num_gpus for row in rows) == scale_mixture_part.SIZES
-    for row in rows:
-        if row.strategy is not None:
-            assert world_size(row.strategy) == row.num_gpus
-            assert row.predicted_experts_bytes == row.simulated_experts_bytes
+def expert_sizes(rows):
+    asked = {(scale_experts_part.MODEL, size) for size in scale_experts_part.SIZES}
+    asked.add((scale_experts_part.REPORTED, scale_ceiling.REPORTED_GPUS))
+    assert {(row.model, row.num_gpus) for row in rows} == asked
 
 
 def fuzz_kinds(rows):
@@ -180,7 +179,7 @@ CASELESS = {
     "watched": watched_names,
     "packages": package_commands,
     "scale": scale_sizes,
-    "scale_mixture": mixture_sizes,
+    "scale_experts": expert_sizes,
     "fuzz": fuzz_kinds,
     "soak": soak_quantities,
     "laws": law_names,

@@ -14,6 +14,7 @@ import msgspec
 from brimful.cost.recipes import RECIPES
 from brimful.job import Job
 from brimful.models.config import layout_of
+from brimful.models.mixtures import known_experts
 from brimful.models.spec import ModelSpec
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend.blocks import NotPeriodicError, Pattern
@@ -31,11 +32,13 @@ NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Blocks of the two models that are traced."""
 _LAYERS = ("llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe")
 _PREFIXED = ("deepseek_v2", "deepseek_v3")
-"""Architectures whose first blocks are dense, however many follow."""
+"""Architectures whose first blocks are dense: as many in the models that are traced."""
+NUM_DEEP_PREFIXED = NUM_DEEP + 2
+"""Of four blocks behind dense ones no two are alike where FSDP2 shards a large mixture."""
 _STACKS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "model.layers"), "gpt2": "transformer.h"}
 _DEPTH_FIELDS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "num_hidden_layers"), "gpt2": "n_layer"}
-"""Architectures of one stack of blocks, of one kind but for dense ones that come first: its place,
-and what its depth is called."""
+"""Architectures of one stack of blocks, of one kind but for a prefix: its place, and what its depth
+is called."""
 
 Trace = Callable[[Job, Strategy], Recording]
 
@@ -49,9 +52,11 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         trace: Runs a program on the pretend GPU and returns its tape.
     """
     num_blocks = job.model.num_layers
-    stack, prefix = _STACKS.get(job.model.model_type), _num_prefix(job.model)
+    stack = _STACKS.get(job.model.model_type)
     is_staged = strategy.pp > 1
-    is_short = num_blocks <= 2 * prefix + NUM_DEEP + NUM_SHALLOW
+    num_first = _num_prefix(job.model)
+    num_deep = NUM_DEEP_PREFIXED if num_first else NUM_DEEP
+    is_short = num_blocks <= num_first + num_deep + NUM_SHALLOW
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
     is_cut = is_cut or _names_blocks(job) or strategy.offload != NO_OFFLOAD
@@ -61,9 +66,8 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
         return trace(job, strategy)
     spelled = _of_any_depth(strategy, num_blocks)
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
-    pattern = Pattern(stack=stack, num_prefix=prefix, period=1)
-    depths = (prefix + NUM_DEEP, prefix + NUM_SHALLOW)
-    deep, shallow = (trace(_with_depth(job, depth), few) for depth in depths)
+    pattern = Pattern(stack=stack, num_prefix=num_first, period=1)
+    deep, shallow = (trace(_with_depth(job, num_first + n), few) for n in (num_deep, NUM_SHALLOW))
     try:
         return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)
     except NotPeriodicError:
@@ -71,9 +75,9 @@ def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
 
 
 def _is_uniform(model: ModelSpec) -> bool:
-    """Whether every block behind the first dense ones is of one kind.
+    """Whether every block is of one kind: of the same parameters, and attending as far.
 
-    That is of the same parameters, and attending as far.
+    The dense blocks before a mixture's others are left out.
     """
     differs = ("layer_types", "use_sliding_window")
     num_kinds = len(layout_of(model).blocks) - (_num_prefix(model) > 0)
@@ -81,10 +85,11 @@ def _is_uniform(model: ModelSpec) -> bool:
 
 
 def _num_prefix(model: ModelSpec) -> int:
-    """Count the dense blocks before those with experts."""
-    if model.model_type not in _PREFIXED or len(layout_of(model).blocks) == 1:
+    """Count the dense blocks before the first that has experts; 0 in a model without any."""
+    if model.model_type not in _PREFIXED:
         return 0
-    return layout_of(model).blocks[0].num_blocks
+    sparse = known_experts(model).sparse_blocks
+    return sparse[0] if sparse else 0
 
 
 def _is_alike(strategy: Strategy, num_blocks: int) -> bool:
