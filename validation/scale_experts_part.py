@@ -1,4 +1,4 @@
-"""DeepSeek-V3 on 256 to 8,192 GPUs, on paper: the job of ``scale_part``, with parted experts.
+"""DeepSeek-V3 on 256 to 16,384 GPUs, on paper: the job of ``scale_part``, with parted experts.
 
 The layouts of a small space that is named here are costed (``scale_experts``) and simulated, the
 fastest first, until one fits. Nothing is run.
@@ -26,7 +26,7 @@ from brimful.strategy import Strategy, check_strategy, world_size
 
 HERE = Path(__file__).parent
 MODEL, REPORTED = scale_ceiling.MODEL, "deepseek-v3, as reported"
-SIZES = (256, 1024, 2048, 8192)
+SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """On half of the first, parameters, gradients and state alone leave less than 2 GiB."""
 EXPERT_DEVICES, MICRO_BATCHES, SHARDS = (8, 64), (1,), (64, 128, 256, 512)
 """Experts of a block within a node, or over eight as the report has them."""

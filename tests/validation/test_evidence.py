@@ -78,7 +78,7 @@ LEAST_ROWS = {
     "packages": 6,
     "exporters": 79,
     "scale": 45,
-    "scale_experts": 5,
+    "scale_experts": 8,
     "moonshot": 15,
     "fuzz": 8,
     "soak": 3,
