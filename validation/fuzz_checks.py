@@ -46,7 +46,10 @@ def ask(asked: Asked) -> Came:
     start_s, code, fault = time.process_time(), None, ""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         for name, content in asked.files:
-            Path(folder, name).write_bytes(content)
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        stack.enter_context(_own_cache(Path(folder, "cache")))
         os.chdir(folder)
         stack.callback(os.chdir, before)
         stack.enter_context(contextlib.redirect_stdout(out))
@@ -62,6 +65,20 @@ def ask(asked: Asked) -> Came:
     seconds = time.process_time() - start_s
     faults = (fault,) if fault else tuple(judge(code, out.getvalue(), err.getvalue()))
     return Came(code, err.getvalue(), seconds, faults)
+
+
+@contextlib.contextmanager
+def _own_cache(folder: Path) -> Iterator[None]:
+    """Keep what the machine's own cache holds out of it."""
+    before = os.environ.get("BRIMFUL_CACHE")
+    os.environ["BRIMFUL_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["BRIMFUL_CACHE"]
+        else:
+            os.environ["BRIMFUL_CACHE"] = before
 
 
 @contextlib.contextmanager

@@ -157,7 +157,8 @@ def plans(draw: st.DrawFn) -> Asked:
 
 
 @cache
-def _plan() -> dict[str, Any]:
+def plan_of() -> dict[str, Any]:
+    """Return a sound plan as plain dicts and lists."""
     job = plain_job(
         load_model("tinyllama-1.1b"), precision="bf16-mixed", seq_len=512, global_batch=8
     )
@@ -255,7 +256,7 @@ def _json(value: Any) -> bytes:
 @st.composite
 def plan_files(draw: st.DrawFn) -> Asked:
     """Draw plan files: a real one with a few changes, or none at all."""
-    content = draw(st.one_of(BROKEN, *[mutated(_plan()).map(_yaml)] * 4))
+    content = draw(st.one_of(BROKEN, *[mutated(plan_of()).map(_yaml)] * 4))
     return Asked(("estimate", "plan.yaml", "--json"), (("plan.yaml", content),))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from evidence import Refusal, Summary
 from fuzz_checks import Came, ask
-from fuzz_draws import KINDS, Asked
+from fuzz_draws import KINDS as DRAWN
+from fuzz_draws import Asked
+from fuzz_files import KINDS as FILES
 from fuzz_rows import FuzzFault, FuzzReason, FuzzRow
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
@@ -16,9 +18,11 @@ from progress import shown
 
 NUM_EXAMPLES = {
     "strategies": 3000, "flags": 2500, "config.json": 2000, "plan files": 1000, "job files": 1000,
-    "price files": 500, "DeepSpeed files": 150, "searches": 50,
+    "price files": 500, "DeepSpeed files": 150, "searches": 50, "exported plans": 200,
+    "run folders": 100, "published runs": 600, "calibrations": 200,
 }  # fmt: skip
-"""How many of each kind; 10,200 in all. A search takes longer than a formula."""
+"""How many of each kind; 11,300 in all. A search takes longer than a formula."""
+KINDS = {**DRAWN, **FILES}
 QUICK_SHARE = 100
 MOST_FAULTS, MOST_REASONS, MOST_CHARACTERS = 20, 12, 400
 MOST_S, MOST_BYTES = 5.0, 300 * 2**20

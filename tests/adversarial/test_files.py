@@ -14,6 +14,7 @@ READERS = {
     "exported plan": ("x.yaml", ("export", "x.yaml", "--to", "deepspeed")),
     "prices": ("p.yaml", ("estimate", "gpt2", *GPU, "--prices", "p.yaml")),
     "prices to shop by": ("p.yaml", ("shop", "gpt2", "--tokens", "1B", "--prices", "p.yaml")),
+    "runs to validate": ("r.jsonl", ("validate", "--file", "r.jsonl")),
     "deepspeed": ("d.json", ("plan", "gpt2", "--gpus", "2xh100-80gb", "--from", "d.json")),
 }
 DEEP = 100_000

@@ -13,6 +13,10 @@ from brimful.files import cache_dir, write_text
 from brimful.hardware.cluster import Device, MatrixRates
 
 CALIBRATION_SCHEMA = "brimful.calibration/1"
+LEAST_PER_S, MOST_PER_S = 1.0, 1e20
+"""FLOPs or bytes that a machine does in a second: no slower one trains, and none is as fast."""
+MOST_OVERHEAD_S = 60.0
+"""No operation takes a minute to launch."""
 QUIET_LOAD = 0.15
 """Beyond this share of the CPU, other programs have visibly slowed the measurement."""
 
@@ -91,14 +95,28 @@ def load_calibration(machine: str) -> Calibration | None:
             f"{CALIBRATION_SCHEMA!r}; run brimful calibrate again"
         )
     if not _plausible(calibration):
-        raise FileFormatError(f"{path} holds a rate of 0 or less; run brimful calibrate again")
+        raise FileFormatError(
+            f"{path} holds a rate of 0 or less, or one that no machine has; "
+            "run brimful calibrate again"
+        )
+    if not calibration.date.isprintable():
+        raise FileFormatError(f"{path} holds a control character; run brimful calibrate again")
     return calibration
 
 
 def _plausible(calibration: Calibration) -> bool:
+    """Whether a machine could have these rates; with others sums overflow."""
     rates = calibration.matrix_flops_per_s
-    positive = (rates.fp32, calibration.memory_bytes_per_s, calibration.op_overhead_s)
-    return min(positive) > 0 and rates.bf16 >= 0
+    measured = (rates.fp32, calibration.memory_bytes_per_s)
+    perhaps = (rates.bf16, calibration.copy_bytes_per_s)
+    return (
+        all(LEAST_PER_S <= rate <= MOST_PER_S for rate in measured)
+        and all(rate == 0 or LEAST_PER_S <= rate <= MOST_PER_S for rate in perhaps)
+        and 0 < calibration.op_overhead_s <= MOST_OVERHEAD_S
+        and 0 <= calibration.others_load <= 1
+        and calibration.spread >= 0
+        and calibration.num_threads > 0
+    )
 
 
 def calibrated(device: Device, calibration: Calibration) -> Device:

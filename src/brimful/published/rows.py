@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import FileFormatError, unknown_name
+from brimful.files import read_whole
 from brimful.job import Method, Optimizer, Precision, Task, Upcast
 from brimful.strategy import Attention, Zero
 
@@ -188,22 +189,52 @@ def read_runs(path: Path) -> tuple[PublishedRun, ...]:
         FileFormatError: It cannot be read, or a line is not a run.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_whole(path).splitlines()
     except OSError as error:
         raise FileFormatError(
             f"{path} cannot be read ({error.strerror}); check the path"
         ) from error
-    return tuple(_decode(path, n, line) for n, line in enumerate(lines, 1) if line.strip())
+    runs = tuple(_decode(path, n, line) for n, line in enumerate(lines, 1) if line.strip())
+    if not runs:
+        raise FileFormatError(f"{path} holds no runs; write a JSON object a line")
+    return runs
+
+
+_COUNTS = ("num_devices", "seq_len", "micro_batch", "accumulation", "loss_chunks", "dp_replicate",
+           "dp_shard", "tp", "pp")  # fmt: skip
+_FIGURES = ("usable_gib", "allocated_gib", "active_gib", "reserved_gib", "process_gib",
+            "tokens_per_s")  # fmt: skip
+_MOST = 10**9
+"""No run has as many of anything; sums with more overflow."""
+
+
+def _check(path: Path, number: int, run: PublishedRun) -> None:
+    """Refuse figures that no run has: they would be divided by."""
+    for name in (*_COUNTS, *_FIGURES):
+        value = getattr(run, name)
+        least = 1 if name in _COUNTS else 0
+        is_possible = value is None or (least <= value <= _MOST and value > 0)
+        if not is_possible:
+            raise FileFormatError(
+                f"{path} line {number}: {name} is {value:g} and must be over 0 and at most {_MOST}"
+            )
+    if not 0 <= run.devices_per_node <= run.num_devices:
+        raise FileFormatError(
+            f"{path} line {number}: devices_per_node is {run.devices_per_node} and "
+            f"num_devices {run.num_devices}; give at most that many, 0 for all"
+        )
 
 
 def _decode(path: Path, number: int, line: bytes) -> PublishedRun:
     try:
-        return msgspec.json.decode(line, type=PublishedRun)
+        run = msgspec.json.decode(line, type=PublishedRun)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(
             f"{path} line {number} is not a published run ({error}); brimful/data/published "
             f"in the package holds examples"
         ) from error
+    _check(path, number, run)
+    return run
 
 
 @cache

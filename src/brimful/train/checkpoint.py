@@ -197,6 +197,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     checkpoint = _read_manifest(folder)
     for file in checkpoint.files:
         path = folder / file.name
+        if path.name != file.name:
+            raise FileFormatError(
+                f"{folder} is not a checkpoint: it names {file.name!r}, outside it; name another"
+            )
         num_bytes = path.stat().st_size if path.is_file() else 0
         if num_bytes != file.num_bytes:
             raise FileFormatError(
