@@ -94,7 +94,15 @@ PUBLISHED = {
 @st.composite
 def published(draw: st.DrawFn) -> Asked:
     """Draw measured runs that ``validate --file`` reads."""
-    content = draw(_changed(PUBLISHED, _json))
+    ways = {
+        "seq_len": draw(st.sampled_from((512, 2048, 8192))),
+        "micro_batch": draw(st.integers(1, 8)),
+        "checkpointing": draw(st.sampled_from(("none", "full", "selective"))),
+        "zero": draw(st.sampled_from((2, 3))),
+        "allocated_gib": draw(st.floats(1, 80)),
+    }
+    sound = {**PUBLISHED, **ways}
+    content = draw(st.one_of(st.just(_json(sound)), _changed(sound, _json)))
     return Asked(("validate", "--file=runs.jsonl", "--runs", "--json"), (("runs.jsonl", content),))
 
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from progress import shown
 
 NUM_EXAMPLES = {
-    "strategies": 3000, "flags": 2500, "config.json": 2000, "plan files": 1000, "job files": 1000,
+    "strategies": 2700, "flags": 2300, "config.json": 1900, "plan files": 1000, "job files": 1000,
     "price files": 500, "DeepSpeed files": 150, "searches": 50, "exported plans": 200,
     "run folders": 100, "published runs": 600, "calibrations": 200,
 }  # fmt: skip
-"""How many of each kind; 11,300 in all. A search takes longer than a formula."""
+"""How many of each kind; 10,700 in all. A search takes longer than a formula."""
 KINDS = {**DRAWN, **FILES}
 QUICK_SHARE = 100
 MOST_FAULTS, MOST_REASONS, MOST_CHARACTERS = 20, 12, 400

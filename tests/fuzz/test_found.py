@@ -53,3 +53,62 @@ def test_an_unreadable_file_is_said_to_be_one(brimful, folder):  # noqa: F811
     (folder / "prices.yaml").write_text("h100-80gb: 1")
     (folder / "prices.yaml").chmod(0)
     assert "cannot be read" in brimful(*GPU, "--prices", "prices.yaml").err
+
+
+RUN = {
+    "id": "mine", "family": "x", "implementation": "hf", "model": "gpt2", "gpu": "h100-80gb",
+    "num_devices": 1, "method": "full", "precision": "fp32", "optimizer": "adamw", "seq_len": 64,
+    "micro_batch": 1, "checkpointing": "none", "source": "me", "versions": "torch 2.13.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_devices": 0}, "num_devices is 0"),
+        ({"seq_len": -1}, "seq_len is -1"),
+        ({"usable_gib": 1e308}, "usable_gib is 1e+308"),
+        ({"tokens_per_s": -1.0}, "tokens_per_s is -1"),
+        ({"devices_per_node": 2}, "devices_per_node is 2 and num_devices 1"),
+    ],
+)
+def test_a_published_run_that_cannot_be_is_refused(brimful, folder, changes, says):  # noqa: F811
+    (folder / "runs.jsonl").write_text(json.dumps({**RUN, **changes}))
+    said = brimful("validate", "--file", "runs.jsonl")
+    assert said.code == 2
+    assert says in said.err
+
+
+def test_a_file_of_no_runs_is_said_to_be_one(brimful, folder):  # noqa: F811
+    (folder / "runs.jsonl").write_text("\n")
+    said = brimful("validate", "--file", "runs.jsonl")
+    assert said.code == 2
+    assert "holds no runs" in said.err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"copy_bytes_per_s": -5.0},
+        {"op_overhead_s": 1e308},
+        {"memory_bytes_per_s": 1e-308},
+        {"matrix_flops_per_s": {"fp32": 1e10, "bf16": -1}},
+        {"spread": -1.0},
+        {"num_threads": 0},
+        {"date": "\x1b[31m"},
+    ],
+)
+def test_a_calibration_of_no_machine_is_not_believed(folder, changes):  # noqa: F811
+    from fuzz_files import _calibration
+
+    from brimful.errors import FileFormatError
+    from brimful.hardware.calibration import calibration_path, load_calibration
+
+    sound = _calibration()
+    path = calibration_path(sound["machine"])
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(sound))
+    assert load_calibration(sound["machine"]) is not None
+    path.write_text(json.dumps({**sound, **changes}))
+    with pytest.raises(FileFormatError, match="calibrate again"):
+        load_calibration(sound["machine"])
