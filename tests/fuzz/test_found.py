@@ -86,6 +86,7 @@ def test_a_file_of_no_runs_is_said_to_be_one(brimful, folder):  # noqa: F811
     assert "holds no runs" in said.err
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -98,7 +99,7 @@ def test_a_file_of_no_runs_is_said_to_be_one(brimful, folder):  # noqa: F811
         {"date": "\x1b[31m"},
     ],
 )
-def test_a_calibration_of_no_machine_is_not_believed(folder, changes):  # noqa: F811
+def test_a_calibration_of_no_machine_is_not_believed(changes):
     from fuzz_files import _calibration
 
     from brimful.errors import FileFormatError

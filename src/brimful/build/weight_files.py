@@ -98,9 +98,9 @@ def _indexed(folder: Path) -> list[Path]:
             f"{index} is not an index of shards ({type(error).__name__}); download it again"
         ) from error
     for name in named:
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
             raise FileFormatError(
-                f"{index} names a file outside of its folder ({name!r}); download it again"
+                f"{index} names a file outside of its folder, or none ({name!r}); download it again"
             )
         if not (folder / name).is_file():
             raise InputError(

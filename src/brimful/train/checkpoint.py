@@ -197,7 +197,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     checkpoint = _read_manifest(folder)
     for file in checkpoint.files:
         path = folder / file.name
-        if path.name != file.name:
+        if path.name != file.name or file.name == "..":
             raise FileFormatError(
                 f"{folder} is not a checkpoint: it names {file.name!r}, outside it; name another"
             )
