@@ -190,8 +190,8 @@ def _refuse_engine(args: argparse.Namespace) -> None:
 def _refuse_experts(args: argparse.Namespace) -> None:
     if args.ep not in {None, 1}:
         raise UnsupportedError(
-            f"--ep {args.ep} is not searched by this version, which has no formula for experts "
-            f"that devices part; brimful simulate shows what they take, and brimful train runs it"
+            f"--ep {args.ep} is not searched by this version; brimful estimate predicts one way of "
+            f"parting experts, brimful simulate shows what it takes, and brimful train runs it"
         )
 
 
