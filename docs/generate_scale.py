@@ -311,7 +311,7 @@ def _expert_curve() -> Iterator[str]:
         f"{_listed(sorted({pp for pp, _ in part.STAGES}))} devices with 1 or 4 stages each, all "
         f"blocks recomputed. Without rows that is ZeRO-3, which gathers for every micro-batch; "
         f"beside them ZeRO-2 and whole gradients. {min(row.num_layouts for row in rows)} to "
-        f"{max(row.num_layouts for row in rows)} layouts of a size run at all; of these at most "
+        f"{max(row.num_layouts for row in rows)} layouts of a size are not too large by closed form; of these at most "
         f"{part.MOST_TRIES} were simulated, the fastest first. Routing is balanced, messages to "
         f"experts are waited for, and products of experts are taken to be as fast as others: the "
         f"last is kind to the curve. Larger micro-batches and selective checkpointing were not "

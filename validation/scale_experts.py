@@ -157,6 +157,24 @@ def least_bytes(job: Job, num_devices: int) -> int:
     return -(-sum(weights_of(job.model)) * _held_bytes(job) // num_devices)
 
 
+def bound_bytes(job: Job, strategy: Strategy) -> float:
+    """Return what the fullest device of a layout holds at least, activations left out.
+
+    Its shards; under ZeRO-2 beside stages whole gradients too, and gathered parameters, which stay
+    from forward to backward.
+    """
+    recipe, element = RECIPES[job.precision], computed_bytes(job.precision)
+    whole = 0 if strategy.zero == _ZERO_3 else recipe.gradient + element
+    return max(
+        sum(
+            sum(part.weights) / strategy.dp_shard * _held_bytes(job)
+            + _here(part.weights, strategy) * whole
+            for part in own
+        )
+        for own in parts_of(job, strategy)
+    )
+
+
 def _held_bytes(job: Job) -> int:
     recipe = RECIPES[job.precision]
     kept = recipe.parameter + recipe.gradient + recipe.master

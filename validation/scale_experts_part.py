@@ -13,9 +13,10 @@ import scale_part
 from evidence import Summary, read_evidence
 from progress import shown
 from rehearsal_rows import MixtureRow
-from scale_experts import cost_of, ideal_seconds, least_bytes, places_of
+from scale_experts import bound_bytes, cost_of, ideal_seconds, least_bytes, places_of
 from scale_rows import ExpertScaleRow
 
+from brimful.cost.estimate import allocatable_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
@@ -32,7 +33,7 @@ EXPERT_DEVICES, MICRO_BATCHES, SHARDS = (8, 64), (1,), (64, 128, 256, 512)
 """Experts of a block within a node, or over eight as the report has them."""
 STAGES: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (2, 4), (4, 1), (4, 4), (8, 1), (8, 4))
 """Devices in a row, and stages on each."""
-CHUNKS, MOST_TRIES = 8, 3
+CHUNKS, MOST_TRIES = 8, 4
 
 
 def run(*, seed: int, quick: bool) -> tuple[list[ExpertScaleRow], Summary]:
@@ -47,9 +48,9 @@ def run(*, seed: int, quick: bool) -> tuple[list[ExpertScaleRow], Summary]:
 def row_of(num_gpus: int) -> ExpertScaleRow:
     """Find the fastest layout of one size that fits; else the one with the smallest peak."""
     job, cluster = scale_part.job_of(MODEL), scale_part.cluster_of(num_gpus)
-    layouts = sorted(
-        layouts_of(job, num_gpus), key=lambda layout: cost_of(job, cluster, layout).step_s
-    )
+    limit = allocatable_bytes(cluster.device)
+    layouts = [layout for layout in layouts_of(job, num_gpus) if bound_bytes(job, layout) < limit]
+    layouts.sort(key=lambda layout: cost_of(job, cluster, layout).step_s)
     tried: list[tuple[bool, int, Strategy]] = []
     for layout in layouts[:MOST_TRIES]:
         fits, peak = simulated(job, cluster, layout)
