@@ -71,10 +71,11 @@ _READ = """## How to read it
 _MIXTURE = """## DeepSeek-V3
 
 No formula covers its blocks (latent attention, dense first blocks, shared experts). So no search
-looks at millions of plans, and a row of the table is made of three things: what the *pretend GPU counts* of a dense block, a block with
-experts and the head (FLOPs, bytes, messages to experts), costed by the rates and links of the other
-curves; gathers, reductions, bubbles and the update in closed form; and *simulated* peaks, of the
-first and the last place of a pipeline. The table has the fastest that fits of the layouts below it.
+looks at millions of plans, and a row of the table is made of three things: what the *pretend GPU
+counts* of a dense block, a block with experts and the head (FLOPs, bytes, messages to experts),
+costed by the rates and links of the other curves; gathers, reductions, bubbles and the update in
+closed form; and *simulated* peaks, of the first and the last place of a pipeline. The table has the
+fastest that fits of the layouts below it.
 """
 
 
@@ -313,9 +314,9 @@ def _expert_curve() -> Iterator[str]:
         f"beside them ZeRO-2 and whole gradients. {min(row.num_layouts for row in rows)} to "
         f"{max(row.num_layouts for row in rows)} layouts of a size are not too large by "
         f"closed form; of these at most {part.MOST_TRIES} were simulated, the fastest first. "
-        f"Routing is balanced, messages to experts are waited for, and products of experts are taken to be as fast as others: the "
-        f"last is kind to the curve. Larger micro-batches and selective checkpointing were not "
-        f"looked at; either may be faster."
+        f"Routing is balanced, messages to experts are waited for, and products of experts are "
+        f"taken to be as fast as others: the last is kind to the curve. Larger "
+        f"micro-batches and selective checkpointing were not looked at; either may be faster."
     )
     (theirs,) = [row for row in rows_of_experts() if row.model == part.REPORTED]
     cost = theirs.cost
