@@ -183,7 +183,8 @@ _HEADS = (
 )  # fmt: skip
 
 
-_EXPERT_HEADS = tuple("experts" if head == "tensor" else head for head in _HEADS)
+_OTHER_HEADS = {"tensor": "experts", "peak": "simulated peak"}
+_EXPERT_HEADS = tuple(_OTHER_HEADS.get(head, head) for head in _HEADS)
 
 
 def _cells(row: Row) -> list[str]:
