@@ -1,8 +1,7 @@
-import subprocess
-import sys
-
 import pytest
 import torch
+
+import processes
 
 pytestmark = pytest.mark.torch
 BAR = 0.02
@@ -12,13 +11,8 @@ CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 def harness(root, out, *arguments):
     """Run the harness; a quarter of a machine's cores simulate, one here."""
-    return subprocess.run(
-        [sys.executable, str(root / "benchmarks/gpu/run.py"), "--out", str(out), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=root,
-    )
+    command = [root / "benchmarks/gpu/run.py", "--out", out, *arguments]
+    return processes.run(command, cwd=root, forks=True)
 
 
 def test_a_rehearsal_climbs_all_rungs_and_they_agree(root, gpu_rows, tmp_path):

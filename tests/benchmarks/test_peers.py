@@ -2,11 +2,11 @@
 
 import json
 import runpy
-import subprocess
 import sys
 
 import pytest
 
+import processes
 from samples import ALL_CASES
 
 PARTS = ("simulator", "estimator", "search", "loop")
@@ -191,19 +191,14 @@ def test_a_score_is_of_relative_errors():
 
 @pytest.mark.parametrize("part", PARTS if ALL_CASES else ["search", "estimator"])
 def test_the_quick_variant_runs_the_same_code(root, tmp_path, part):
-    command = [sys.executable, "benchmarks/peers/run.py", "--quick", "--part", part]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=root, capture_output=True, text=True, check=False
-    )
+    command = ["benchmarks/peers/run.py", "--quick", "--part", part, "--out", tmp_path]
+    done = processes.run(command, cwd=root, forks=True)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.iterdir()  # and no partial one
     made = json.loads(path.read_text())
     assert made["quick"]
     assert made["rows"]
-    again = subprocess.run(
-        [*command, "--resume", "--out", str(tmp_path)],
-        cwd=root, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    again = processes.run([*command, "--resume"], cwd=root)
     assert "is there already" in again.stdout
 
 

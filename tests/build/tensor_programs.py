@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.multiprocessing import spawn
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
@@ -24,6 +23,7 @@ from brimful.measure.meter import CpuMeter
 from brimful.strategy import check_strategy, world_size
 from build.plain import ragged_batch
 from other_decoders import make_decoder
+from processes import run_group
 from samples import make_job, make_model, make_strategy
 
 NUM_STEPS = 5
@@ -221,7 +221,7 @@ def in_processes(num, *asked):
         asked: Names in ``DO`` and their arguments.
     """
     with TemporaryDirectory() as folder:
-        spawn(_work, args=(num, asked, folder), nprocs=num)
+        run_group(_work, num, num, asked, folder)
         return [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(num)]
 
 

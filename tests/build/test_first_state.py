@@ -1,10 +1,5 @@
 """Optimizer state that is made before the first step is what the first update would have made."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,6 +9,8 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.optimizers import RULES
 from brimful.build.program import own_optimizer, state_tensors
 from brimful.build.step import train_step
+from build.first_state_programs import compare
+from processes import run_group
 from samples import make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -105,18 +102,6 @@ def test_sgd_without_momentum_keeps_nothing_and_says_nothing():
     assert not program.optimizer.state
 
 
-@pytest.mark.parametrize(
-    ("zero", "rule"), [(1, "adamw"), (1, "sgd"), (3, "adamw"), (3, "adamw-foreach")]
-)
-def test_devices_that_keep_a_part_each_make_the_same_part(zero, rule):
-    worker = Path(__file__).with_name("first_state_worker.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(worker),
-               str(zero), rule]  # fmt: skip
-    paths = [str(worker.parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("no bit differs") == 2
+def test_devices_that_keep_a_part_each_make_the_same_part(tmp_path):
+    cases = [(1, "adamw"), (1, "sgd"), (3, "adamw"), (3, "adamw-foreach")]
+    run_group(compare, 2, 2, tmp_path / "store", cases)

@@ -1,7 +1,6 @@
 """Weights are those that ``from_pretrained`` loads, bit for bit, and never twice in memory."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+import processes
 from brimful.build import weight_files
 from brimful.build.added_rows import fill_added
 from brimful.build.assemble import build_program
@@ -398,7 +398,7 @@ def test_loading_holds_the_model_once_and_one_piece_beside_it(tmp_path, precisio
     code = MEASURE.format(
         tests=str(Path(__file__).parents[1]), folder=str(tmp_path), precision=precision
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = processes.run(["-c", code])
     peak, model = json.loads(run.stdout.strip().splitlines()[-1])
     assert model > (380 if precision == "fp32" else 190) * 10**6
     assert model < peak < model + PIECE + SLACK

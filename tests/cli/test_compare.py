@@ -1,15 +1,15 @@
 """``brimful precision --compare``: what it prints, keeps, and refuses."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
 
+import processes
 from brimful.compare.record import COMPARISON_SCHEMA, Comparison
 
 pytestmark = pytest.mark.torch
@@ -59,18 +59,18 @@ def test_nothing_that_ends_well_is_exit_code_1(brimful, folder):
 
 
 def test_ctrl_c_keeps_what_was_done(folder):
-    command = [sys.executable, "-m", "brimful", "precision", *SHORT, "--steps", 60]
+    command = ["-m", "brimful", "precision", *SHORT, "--steps", 60]
     command += ["--compare", "fp32", "--seeds", 50, "--out", "made"]
-    process = subprocess.Popen([str(part) for part in command], cwd=folder, stderr=subprocess.PIPE)
+    started = processes.Started(command, cwd=folder)
     kept = folder / "made" / "comparison.json"
     deadline_s = time.monotonic() + 60
     while not kept.exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    os.kill(started.process.pid, signal.SIGINT)
+    done = started.wait()
     # Between two runs it is Python that is interrupted; to a shell both are 130.
-    assert process.returncode in {130, -signal.SIGINT}
-    assert b"interrupted" in err
+    assert done.returncode in {130, -signal.SIGINT}
+    assert "interrupted" in done.stderr
     made = json.loads(kept.read_text())
     assert 1 <= len(made["rows"][0]["runs"]) < 50
 

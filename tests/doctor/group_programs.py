@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import spawn
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
@@ -19,6 +18,7 @@ from brimful.doctor.program import PlainStep
 from brimful.job import LossScale
 from brimful.strategy import check_strategy
 from brimful.train.bad_step import StepNumbers, look_together
+from processes import run_group
 from samples import make_job, make_model, make_strategy
 
 TIMEOUT = dt.timedelta(seconds=120)
@@ -86,7 +86,7 @@ def made_batches():
 def answers():
     """Return what both processes say, by layout: of an ill pair and of a healthy one; the files."""
     with TemporaryDirectory() as folder:
-        spawn(_work, args=(folder,), nprocs=2)
+        run_group(_work, 2, folder)
         told = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(2)]
         files = {path.parent.parent.name: path.read_text() for path in Path(folder).rglob("*.json")}
         return told, files, folder

@@ -3,11 +3,12 @@
 Every example's row stands in ``validation/pretend_examples.json``; one is made again here.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import processes
 
 pytestmark = pytest.mark.torch
 
@@ -30,8 +31,7 @@ def test_an_example_peaks_where_it_really_does():
 
 @pytest.mark.parametrize("script", ["lora_peft.py", "hf_trainer.py"])
 def test_an_example_fits_a_card_and_not_a_budget_below_its_peak(script):
-    command = [sys.executable, "-m", "brimful", "pretend", "--gpu", "t4"]
-    budget = ["--memory-budget", "100MiB", "--", str(EXAMPLES / script), "--steps", "2"]
-    done = subprocess.run([*command, *budget], capture_output=True, text=True, check=False)
+    command = ["-m", "brimful", "pretend", "--gpu", "t4", "--memory-budget", "100MiB"]
+    done = processes.run([*command, "--", EXAMPLES / script, "--steps", "2"])
     assert done.returncode == 1, done.stderr
     assert "does not fit" in done.stdout

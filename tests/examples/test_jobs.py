@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+import processes
 from brimful.cli.main import main
 
 pytestmark = pytest.mark.torch
@@ -173,8 +174,7 @@ def test_a_switch_transformer_is_trained(brimful, here):
 
 def test_a_convolutional_network_is_trained(here):
     # In a process of its own: in this one, "examples" is the folder of these tests.
-    command = [sys.executable, "-m", "brimful", "train", "examples/cnn/job.yaml", *SMALLEST]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    done = processes.run(["-m", "brimful", "train", "examples/cnn/job.yaml", *SMALLEST], cwd=here)
     said = Said(done.returncode, done.stdout, done.stderr)
     check_run(said, here / "runs" / "cnn")
     assert "samples/s" in said.out

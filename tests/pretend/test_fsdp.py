@@ -1,8 +1,6 @@
 """FSDP2 on the pretend GPU against the same program run for real, one rank of a world."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from tests.pretend import fsdp_program
 from tests.pretend.bf16_units import has_bf16_units, need_bf16_units
 from tests.pretend.chosen import chosen
 
+import processes
 from brimful import pretend
 from brimful.errors import InputError
 
@@ -36,8 +35,7 @@ def real_peaks(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("fsdp") / "peaks.json"
     script = Path(fsdp_program.__file__)
     names = [n for n in chosen(request, "case") if n != "bf16" or has_bf16_units()]
-    command = [sys.executable, str(script), str(path), str(WORLD_SIZE), str(RANK), *names]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    processes.run([script, path, WORLD_SIZE, RANK, *names]).check_returncode()
     return json.loads(path.read_text("utf-8"))
 
 

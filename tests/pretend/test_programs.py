@@ -2,8 +2,6 @@
 
 import gc
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +13,7 @@ from tests.pretend.chosen import chosen
 from tests.pretend.programs import ONLY_PRETENDED
 from tests.pretend.programs import PROGRAMS as PLAIN
 
+import processes
 from brimful import pretend
 
 pytestmark = pytest.mark.torch
@@ -81,18 +80,15 @@ def peaks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     names = chosen(request, "name") & real_peaks.programs().keys()
     run = names - (set() if has_bf16_units() else {*BF16_PRODUCTS})
-    command = [sys.executable, "-m", real_peaks.__name__, str(folder / "peaks.json"), *run]
-    with (folder / "errors.txt").open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=errors
-        )
+    command = ["-m", real_peaks.__name__, folder / "peaks.json", *run]
+    process = processes.Started(command, cwd=Path(__file__).parents[2])
     try:
         known = real_peaks.programs()
         recordings = {name: simulated(known[name]) for name in names}
-        status = process.wait(timeout=300)
+        done = process.wait()
     finally:
         process.kill()
-    assert status == 0, (folder / "errors.txt").read_text("utf-8")
+    assert done.returncode == 0, done.stderr
     real = json.loads((folder / "peaks.json").read_text("utf-8"))
     found = {}
     for name, recording in recordings.items():

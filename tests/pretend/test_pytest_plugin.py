@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import processes
+
 SUITE = """
 import pytest
 import torch
@@ -36,15 +38,18 @@ def test_nothing_on_it(pretend_gpu):
 """
 
 
-def pytest_in(folder, *arguments):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+COMMAND = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def pytest_without_torch(folder, *arguments):
+    command = [sys.executable, *COMMAND, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.torch
 def test_a_step_is_held_to_its_budget(tmp_path):
     (tmp_path / "test_step.py").write_text(SUITE)
-    done = pytest_in(tmp_path)
+    done = processes.run(COMMAND, cwd=tmp_path)
     assert "2 failed, 2 passed" in done.stdout, done.stdout
     assert "FAILED test_step.py::test_over_budget - assert" in done.stdout
     assert "test_nothing_on_it - brimful.errors.InputError: 0 " in done.stdout
@@ -57,6 +62,8 @@ def test_a_suite_that_does_not_use_it_imports_nothing_for_it(tmp_path):
         "    assert not heavy & set(sys.modules)\n"
     )
     # Other people's plugins may import what they like.
-    done = pytest_in(tmp_path, "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:xdist")
+    done = pytest_without_torch(
+        tmp_path, "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:xdist"
+    )
     assert done.returncode == 0, done.stdout
-    assert "brimful" in pytest_in(tmp_path, "--fixtures", "-v").stdout
+    assert "brimful" in pytest_without_torch(tmp_path, "--fixtures", "-v").stdout

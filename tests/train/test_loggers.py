@@ -3,11 +3,10 @@ import json
 import os
 import signal
 import struct
-import subprocess
-import sys
 
 import pytest
 
+import processes
 from brimful.errors import UnknownNameError, UnsupportedError
 from brimful.plan import write_yaml
 from brimful.run_files import EvalRow
@@ -49,14 +48,8 @@ def drive(text_folder, tmp_path, plan_with):
 
     def start(where, track):
         arguments = [tmp_path / "plan.yaml", text_folder, tmp_path / "out", tmp_path / "cache"]
-        settings = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "HOME": str(tmp_path)}
-        return subprocess.run(
-            [sys.executable, "-c", DRIVER, *map(str, arguments), where, track],
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {**os.environ, "WANDB_MODE": "offline", "HOME": str(tmp_path)}
+        return processes.run(["-c", DRIVER, *arguments, where, track], env=environment)
 
     return start
 

@@ -9,6 +9,7 @@ import threading
 import msgspec
 import pytest
 
+import processes
 from brimful.errors import DataError, InputError, RunError
 from brimful.plan import write_yaml
 
@@ -163,7 +164,6 @@ def test_a_run_keeps_as_many_as_asked_and_its_best(run, plan_with, tmp_path):
 
 def test_a_failed_save_in_the_background_ends_the_run(run, plan_with, tmp_path, monkeypatch):
     import resource
-    import sys
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut it, too
 
@@ -436,13 +436,8 @@ def drive(text_folder, tmp_path, plan_with):
 
     def start(where):
         arguments = [tmp_path / "plan.yaml", text_folder, tmp_path / "out", tmp_path / "cache"]
-        return subprocess.run(
-            [sys.executable, "-c", DRIVER, *map(str, arguments), where],
-            env={**os.environ, "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {**os.environ, "PYTHONWARNINGS": "error"}
+        return processes.run(["-c", DRIVER, *arguments, where], env=environment)
 
     return start
 

@@ -1,4 +1,3 @@
-import os
 import resource
 import signal
 import subprocess
@@ -8,6 +7,7 @@ import threading
 import pytest
 from tests.train.programs import build, nudge, progress, same, weights
 
+import processes
 from brimful.errors import RunError
 
 pytestmark = pytest.mark.torch
@@ -289,14 +289,7 @@ def test_a_process_that_ends_while_it_saves_leaves_whole_checkpoints(
 
     write_yaml(plan_with(), tmp_path / "plan.yaml")
     root = tmp_path / "checkpoints"
-    arguments = [sys.executable, "-c", DRIVER, root, tmp_path / "plan.yaml", how]
-    ended = subprocess.run(
-        [str(argument) for argument in arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = processes.run(["-c", DRIVER, root, tmp_path / "plan.yaml", how])
     assert ended.returncode == code, ended.stderr
     assert {path.name for path in root.iterdir()} == left
     for path in root.glob("step-*"):
