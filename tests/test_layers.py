@@ -10,7 +10,17 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
-    ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader", "low_bit"),
+    (
+        "errors",
+        "units",
+        "files",
+        "versions",
+        "quiet",
+        "child_process",
+        "mismatch",
+        "yaml_loader",
+        "low_bit",
+    ),
     ("models",),
     (
         "job",

@@ -1,13 +1,19 @@
 """Observers that a worker can import by name."""
 
+import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
+import msgspec
+
+from brimful.child_process import ending_with_parent
 from brimful.train.observers import PlainObserver
 
 LOST = Path(os.environ.get("BRIMFUL_TEST_LOST", "/nonexistent"))
 """A file that says that the worker was lost already."""
+PATIENCE_S = 600.0
 
 
 class Lost(PlainObserver):
@@ -26,3 +32,35 @@ def lost_once():
 
 def plain():
     return PlainObserver()
+
+
+def doubled(number):
+    return 2 * number
+
+
+def launch_endlessly(folder):
+    """Train a tiny model in two processes for more steps than anybody waits for."""
+    from tests.launch.test_local import plan_of, settings_of
+
+    from brimful.launch.local import Group, launch
+
+    folder = Path(folder)
+    (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    plan = plan_of()
+    job = msgspec.structs.replace(plan.job, num_steps=100_000)
+    settings = settings_of(folder / "run", folder / "text.txt", checkpoint_every_steps=100_000)
+    launch(msgspec.structs.replace(plan, job=job), settings, Group(), observer=plain)
+
+
+def stuck_child(folder):
+    """Start a process that hears no signal, as one that waits for others in a collective."""
+    process = multiprocessing.get_context("spawn").Process(target=stuck, args=(folder,))
+    process.start()
+    process.join()
+
+
+def stuck(folder):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with ending_with_parent(grace_s=0.5):
+        Path(folder, "begun").write_text("yes")
+        time.sleep(PATIENCE_S)

@@ -12,8 +12,7 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
+    from collections.abc import Sequence
 
     from brimful.job import Job
     from brimful.launch.local import Group
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from brimful.train.result import TrainResult
     from brimful.train.settings import RunSettings
 
-    A = TypeVar("A")
-    R = TypeVar("R")
 
 HELP = "run a plan, or plan a model and run it: progress, checkpoints, measurement, verdict"
 
@@ -125,6 +122,7 @@ def _trained(
 
         alone = run_alone(plan, settings, observer=observer, next_plan=next_plan)
         return alone.result, (alone.reading,)
+    from brimful.child_process import ending_with_parent
     from brimful.launch.local import launch
     from brimful.launch.worker import Patience, checked, work
 
@@ -133,7 +131,10 @@ def _trained(
         end = launch(plan, settings, group, observer=observer)
     else:
         patience = Patience(group.timeout_s)
-        end = work(plan, settings, observer=observer, next_plan=group.next_plan, patience=patience)
+        with ending_with_parent():
+            end = work(
+                plan, settings, observer=observer, next_plan=group.next_plan, patience=patience
+            )
     return checked(end), end.readings
 
 
@@ -206,12 +207,13 @@ def _planned(args: argparse.Namespace) -> _Planned:
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
     if args.pp not in (None, 1) or args.ep not in {None, 1}:
+        from brimful.child_process import run_in_child
         from brimful.train.world import place_here
 
         plan = _as_asked(args)
         if place_here() is not None:
             return _known(plan)  # each process would simulate, and the others wait
-        row = _elsewhere(_simulated_row, plan)
+        row = run_in_child(_simulated_row, plan)
         fullest = max(row, key=lambda found: found.simulated_peak_allocated_bytes)
         peak_bytes = fullest.simulated_peak_allocated_bytes
         return _Planned(plan, (peak_bytes, "simulated"), simulation=fullest)
@@ -255,23 +257,12 @@ def _known(plan: "Plan") -> _Planned:
 
 def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
+    from brimful.child_process import run_in_child
     from brimful.cli.plan import needs_simulation, search
 
     if not needs_simulation(args):
         return search(args), None
-    return _elsewhere(_simulated, args)
-
-
-def _elsewhere(run: "Callable[[A], R]", given: "A") -> "R":
-    """Run something in another process: what is measured in this one never saw the tape."""
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    from brimful.quiet import quiet_libraries
-
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=quiet_libraries) as process:
-        return process.submit(run, given).result()
+    return run_in_child(_simulated, args)
 
 
 def _simulated_row(plan: "Plan") -> "list[Simulation]":

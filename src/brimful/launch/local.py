@@ -7,10 +7,10 @@ from typing import NoReturn
 
 import msgspec
 
+from brimful.child_process import call_packed, ending_with_parent, packed
 from brimful.errors import FileFormatError, InputError, RunError
 from brimful.launch.worker import FAILURES, End, Failure, Patience, checked, work
 from brimful.plan import Plan
-from brimful.quiet import quiet_libraries
 from brimful.strategy import keeps_checkpoints, world_size
 from brimful.train.observers import Observer
 from brimful.train.run_folder import require_device
@@ -75,7 +75,7 @@ def launch(
     check_machine(plan)
     _forget_failures(settings.out)
     try:
-        ends = elastic_launch(config, _work)(plan, settings, group, observer)
+        ends = elastic_launch(config, call_packed)(packed(_work, plan, settings, group, observer))
     except ChildFailedError as error:
         _give_up(settings.out, error, group)
     except SignalException as error:
@@ -117,14 +117,14 @@ def check_machine(plan: Plan) -> None:
 
 
 def _work(plan: Plan, settings: RunSettings, group: Group, observer: Callable[[], Observer]) -> End:
-    quiet_libraries()
-    return work(
-        plan,
-        settings,
-        observer=observer,
-        next_plan=group.next_plan,
-        patience=Patience(group.timeout_s, group.max_restarts),
-    )
+    with ending_with_parent():
+        return work(
+            plan,
+            settings,
+            observer=observer,
+            next_plan=group.next_plan,
+            patience=Patience(group.timeout_s, group.max_restarts),
+        )
 
 
 def _forget_failures(out: Path) -> None:

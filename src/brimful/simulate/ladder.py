@@ -5,15 +5,13 @@ peak is low enough. Simulated in another process: what is measured in this one n
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import msgspec
 
+from brimful.child_process import run_in_child
 from brimful.cost.estimate import allocatable_bytes, estimate_or_none
 from brimful.errors import InputError, UnsupportedError
 from brimful.plan import Plan
-from brimful.quiet import quiet_libraries
 from brimful.search.ladder import next_strategy, rungs, target_bytes
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy
@@ -35,17 +33,15 @@ def next_plan(plan: Plan, failed: tuple[Strategy, ...]) -> Plan | None:
     """
     chosen = next_strategy(plan.job, plan.cluster, failed)
     if chosen is None:
-        chosen = _elsewhere(plan, failed)
+        chosen = run_in_child(_below, (plan, failed))
     if chosen is None or chosen in failed:
         return None
     estimate = estimate_or_none(plan.job, plan.cluster, chosen)
     return msgspec.structs.replace(plan, strategy=chosen, estimate=estimate)
 
 
-def _elsewhere(plan: Plan, failed: tuple[Strategy, ...]) -> Strategy | None:
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=quiet_libraries) as process:
-        return process.submit(simulated_next, plan, failed).result()
+def _below(tried: tuple[Plan, tuple[Strategy, ...]]) -> Strategy | None:
+    return simulated_next(*tried)
 
 
 def simulated_next(plan: Plan, failed: Sequence[Strategy]) -> Strategy | None:

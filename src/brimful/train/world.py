@@ -8,7 +8,7 @@ in a process that trains alone. Agreement goes through gloo on the host: it need
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -219,7 +219,10 @@ def was_agreed(error: BrimfulError) -> bool:
 def note_step(step: int) -> None:
     """Let the others know in which step this process is, should they wait for it in vain."""
     if is_spread():
-        _store().set(f"{_STEP}{own_rank()}", str(step))
+        with suppress(
+            RuntimeError
+        ):  # the store went with its process; this step may still be saved
+            _store().set(f"{_STEP}{own_rank()}", str(step))
 
 
 def who_is_missing() -> str:
