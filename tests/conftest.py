@@ -1,32 +1,34 @@
 """Settings that must stand before torch and the libraries of models are imported."""
 
 import os
-from pathlib import Path
+from collections import defaultdict
 
-from suite_sample import sample
+import pytest
+
+import processes
+from brimful import child_process
+from few_cases import chosen
 
 os.environ["OMP_NUM_THREADS"] = "1"
 """Tests use tiny tensors: threads would wait for each other, most of all beside other tests."""
 os.environ["HF_HUB_OFFLINE"] = "1"
 """Tests ask no network; where there is none, the hub's client would try again and again."""
 
-HERE = Path(__file__).parent
-ALL_CASES = bool(os.environ.get("BRIMFUL_ALL_CASES"))
+child_process.START_METHOD = "forkserver"
+processes.server()
+"""Workers of a run too are forks; what the server loads is said before any of them starts."""
 
 
-def pytest_collection_modifyitems(config, items):
-    """Leave out what is not in the sample, where whole files or more are run.
-
-    What is named on the command line (``file.py::test``) is run.
-    """
-    if ALL_CASES or any("::" in str(argument) for argument in config.args):
-        return
-    kept = sample([_name(item) for item in items])
-    left_out = [item for item in items if _name(item) not in kept]
-    items[:] = [item for item in items if _name(item) in kept]
-    config.hook.pytest_deselected(items=left_out)
-
-
-def _name(item):
-    function = item.nodeid.partition("::")[2]
-    return f"{item.path.relative_to(HERE)}::{function}"
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as long what ``few`` leaves out, before marks are looked at."""
+    functions = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few"):
+            functions[item.path, item.originalname].append(item)
+    for cases in functions.values():
+        mark = cases[0].get_closest_marker("few")
+        kept = set(chosen([case.callspec.params for case in cases], *mark.args, **mark.kwargs))
+        for place, case in enumerate(cases):
+            if place not in kept:
+                case.add_marker(pytest.mark.long)

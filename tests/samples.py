@@ -1,14 +1,9 @@
 """Tiny jobs, strategies and clusters that the tests of many packages share."""
 
-import os
-
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.job import Adapter, plain_job
 from brimful.models.config import read_config
 from brimful.strategy import Strategy
-
-ALL_CASES = bool(os.environ.get("BRIMFUL_ALL_CASES"))
-"""Whether long files run every case (``make test-all``) or a fixed sample of them."""
 
 TINY_LLAMA = {
     "model_type": "llama",

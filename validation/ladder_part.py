@@ -5,11 +5,11 @@ limit 40 % under the simulated peak of the first plan, which every process enfor
 """
 
 import math
-import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import msgspec
 from cases import Case
 from evidence import Summary
 from ladder_rows import LadderRow
-from planted_shortage import DONE, GATHER, PLACE, Plant, planting, quiet
+from planted_shortage import GATHER, Plant, planting, quiet
 from progress import shown
 from safetensors.torch import load_file
 
@@ -32,6 +32,7 @@ from brimful.report.run_folder import RunFolder, read_run_folder
 from brimful.simulate.ladder import next_plan
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, world_size
+from brimful.train.observers import PlainObserver
 from brimful.train.settings import RunSettings, plain_settings
 
 BAR = 1e-5
@@ -152,8 +153,8 @@ def _run(kind: _Kind, out: Path, text: Path, *, place: str | None) -> RunFolder:
             run_alone(plan, settings, observer=quiet, next_plan=next_plan)
     else:
         group = Group(max_restarts=0, timeout_s=TIMEOUT_S, next_plan=next_plan)
-        with _planted_there(planted, out.with_suffix(".done")):
-            launch(plan, settings, group, observer=planting if planted else quiet)
+        launch(plan, settings, group, observer=_observer(planted, out.with_suffix(".done")))
+        assert planted is None or out.with_suffix(".done").exists()
     return read_run_folder(out)
 
 
@@ -169,17 +170,11 @@ def _planted_here(place: str | None) -> Iterator[None]:
     assert plant.is_done
 
 
-@contextmanager
-def _planted_there(place: str | None, done: Path) -> Iterator[None]:
+def _observer(place: str | None, done: Path) -> Callable[[], PlainObserver]:
     if place is None:
-        yield
-        return
-    os.environ.update({PLACE: place, DONE: str(done)})
-    try:
-        yield
-    finally:
-        del os.environ[PLACE], os.environ[DONE]
-    assert done.exists()
+        return quiet
+    name, step = place.split(":")
+    return partial(planting, name, int(step), done)
 
 
 def _settings(out: Path, text: Path, *, is_limited: bool) -> RunSettings:

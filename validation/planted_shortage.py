@@ -1,7 +1,5 @@
 """Memory that runs out where one wants it to, once: in a phase of a step, or a gather of FSDP2."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,6 @@ import torch
 from brimful.build import phases
 from brimful.train.observers import PlainObserver
 
-PLACE, DONE = "BRIMFUL_PLANTED_PLACE", "BRIMFUL_PLANTED_DONE"
-"""Environment of a group: ``forward:2`` and so on; a file that says that it was done."""
 PLANTED = "planted on purpose"
 GATHER = "all-gather"
 _UPDATE = "optimizer"
@@ -20,25 +16,24 @@ _UPDATE = "optimizer"
 class Plant:
     """Fails at the beginning of a phase of a step, of an update at its end, when it is made."""
 
-    def __init__(
-        self, place: str, step: int, *, is_over: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, place: str, step: int, *, done: Path | None = None) -> None:
         """Fail once.
 
         Args:
             place: A phase.
             step: From 1.
-            is_over: Whether somebody else has failed already.
+            done: A file that says, to a group that starts again too, that it was done.
         """
         self.is_done = False
-        self._place, self._step, self._is_over = place, step, is_over
+        self._place, self._step, self._done = place, step, done
         self._num_updates = 0
 
     def listen(self, name: str, begins: bool, _program: Any) -> None:  # noqa: FBT001
         """Hear of a phase."""
         is_there = self._num_updates + 1 == self._step and name == self._place
         is_now = is_there and begins == (name != _UPDATE)
-        if is_now and not self.is_done and not self._is_over():
+        is_over = self.is_done or (self._done is not None and self._done.exists())
+        if is_now and not is_over:
             # The last to hear of it: all others know by then which phase it is.
             phases._listeners.append(self.strike)  # noqa: SLF001
         self._num_updates += name == _UPDATE and not begins
@@ -47,13 +42,12 @@ class Plant:
         """Fail."""
         phases._listeners.remove(self.strike)  # noqa: SLF001
         self.is_done = True
-        done = os.environ.get(DONE)
-        if done:
-            Path(done).write_text("done")
+        if self._done is not None:
+            self._done.write_text("done")
         raise torch.OutOfMemoryError(PLANTED)
 
 
-def _plant_in_gathers(step: int, is_over: Callable[[], bool]) -> None:
+def _plant_in_gathers(step: int, done: Path) -> None:
     """Fail in an all-gather of FSDP2, of the backward pass of a step."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group
 
@@ -64,8 +58,8 @@ def _plant_in_gathers(step: int, is_over: Callable[[], bool]) -> None:
         seen["phase"] = name if begins else ""
 
     def gather(*args: Any, **kwargs: Any) -> Any:
-        if seen == {"updates": step - 1, "phase": "backward"} and not is_over():
-            Path(os.environ[DONE]).write_text("done")
+        if seen == {"updates": step - 1, "phase": "backward"} and not done.exists():
+            done.write_text("done")
             raise torch.OutOfMemoryError(PLANTED)
         return original(*args, **kwargs)
 
@@ -73,17 +67,18 @@ def _plant_in_gathers(step: int, is_over: Callable[[], bool]) -> None:
     phases._listeners.append(listen)  # noqa: SLF001
 
 
-def planting() -> PlainObserver:
-    """Make an observer of the first process, which fails where the environment says."""
-    place, step = os.environ[PLACE].split(":")
+def planting(place: str, step: int, done: Path) -> PlainObserver:
+    """Make an observer of the first process, which fails once, in all attempts of a group together.
 
-    def is_over() -> bool:
-        return Path(os.environ[DONE]).exists()
-
+    Args:
+        place: A phase, or ``GATHER``.
+        step: From 1.
+        done: A file that says that it was done.
+    """
     if place == GATHER:
-        _plant_in_gathers(int(step), is_over)
+        _plant_in_gathers(step, done)
     else:
-        phases._listeners.append(Plant(place, int(step), is_over=is_over).listen)  # noqa: SLF001
+        phases._listeners.append(Plant(place, step, done=done).listen)  # noqa: SLF001
     return PlainObserver()
 
 

@@ -16,6 +16,9 @@ from brimful.quiet import quiet_libraries
 
 A = TypeVar("A")
 R = TypeVar("R")
+START_METHOD = "spawn"
+"""How a process starts. A fork of a process that has asked for a GPU cannot use one; where there is
+none, as in the suite, "forkserver" saves each process the seconds that imports take."""
 _POLL_S = 0.5
 GRACE_S = 15.0
 """What a process may take, once its parent has gone, to end its step and save."""
@@ -31,8 +34,8 @@ def run_in_child(run: Callable[[A], R], given: A) -> R:
     Returns:
         What it returned; what it raised is raised.
     """
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin) as process:
+    context = multiprocessing.get_context(START_METHOD)
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_begin) as process:
         result: R = process.submit(call_packed, packed(run, given)).result()
         return result
 
@@ -54,19 +57,22 @@ def call_packed(call: bytes) -> Any:
 
 
 def _begin() -> None:
-    _follow(_Watched(_parent(), grace_s=0.0))
+    _follow(_Watched(grace_s=0.0))
 
 
 class _Watched:
     """A parent that is watched, and how long its child may go on without it."""
 
-    def __init__(self, parent: int, *, grace_s: float) -> None:
-        self.parent, self.grace_s = parent, grace_s
+    def __init__(self, *, grace_s: float) -> None:
+        self.grace_s = grace_s
         self.done = threading.Event()
+        self._parent = os.getppid()
 
     @property
     def has_gone(self) -> bool:
-        return os.getppid() != self.parent
+        """Whether the process that started this one, forked it from a server too, has ended."""
+        started_by = multiprocessing.parent_process()
+        return os.getppid() != self._parent or not (started_by is None or started_by.is_alive())
 
 
 @contextmanager
@@ -81,19 +87,12 @@ def ending_with_parent(*, grace_s: float = GRACE_S) -> Iterator[None]:
     Args:
         grace_s: How long the block may take to end.
     """
-    watched = _Watched(_parent(), grace_s=grace_s)
+    watched = _Watched(grace_s=grace_s)
     _follow(watched)
     try:
         yield
     finally:
         watched.done.set()
-
-
-def _parent() -> int:
-    """Return the process that started this one, though it may have ended meanwhile."""
-    started_by = multiprocessing.parent_process()
-    known = None if started_by is None else started_by.pid
-    return os.getppid() if known is None else known
 
 
 def _follow(watched: _Watched) -> None:

@@ -46,6 +46,7 @@ def test_what_there_was_no_time_for_is_left_for_the_next_call(root, tmp_path):
     assert not list(tmp_path.glob("*.json"))
 
 
+@pytest.mark.long
 def test_other_trainers_do_the_same_work_or_say_why_not(root, gpu_rows, tmp_path):
     done = harness(root, tmp_path, "--rehearse", "--cases", "tiny-llama-fp32")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import processes
-from samples import ALL_CASES
 
 PARTS = ("simulator", "estimator", "search", "loop")
 MADE = PARTS[:3]
@@ -189,7 +188,8 @@ def test_a_score_is_of_relative_errors():
     assert score([(None, 1.0)]) is None
 
 
-@pytest.mark.parametrize("part", PARTS if ALL_CASES else ["search", "estimator"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("part", ["search", "estimator", "simulator", "loop"])
 def test_the_quick_variant_runs_the_same_code(root, tmp_path, part):
     command = ["benchmarks/peers/run.py", "--quick", "--part", part, "--out", tmp_path]
     done = processes.run(command, cwd=root, forks=True)

@@ -76,6 +76,7 @@ def check_steps(steps, others):
         assert norm == pytest.approx(other_norm, rel=NORM_BAR)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("switches", [{}, PIECES, SELECTIVE, {"attention": "eager"}], ids=str)
 @pytest.mark.parametrize("model_type", CONFIGS)
 def test_every_decoder_takes_the_steps_of_the_plain_loop(model_type, switches):
@@ -83,6 +84,7 @@ def test_every_decoder_takes_the_steps_of_the_plain_loop(model_type, switches):
     check_steps(run(make_decoder_job(model_type), strategy), expected(model_type))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", CONFIGS)
 def test_adapters_take_the_steps_of_pefts_own(model_type, monkeypatch):
     monkeypatch.setattr(CONVERSION, lambda *_args, **_kwargs: None)
@@ -92,6 +94,7 @@ def test_adapters_take_the_steps_of_pefts_own(model_type, monkeypatch):
     check_steps(run(job, strategy), peft_steps(with_eager_experts(job), weights))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", CONFIGS)
 def test_adapters_are_beside_every_linear_layer_but_the_head(model_type):
     job = make_decoder_job(model_type, method="lora")
@@ -131,6 +134,7 @@ def peft_step(job, model, optimizer, trained, step):
     return float(loss.detach()), float(norm)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", ["mixtral", "deepseek_v3", *WINDOWED])
 @pytest.mark.parametrize("pieces", [False, True])
 def test_packed_documents_learn_what_they_would_alone(model_type, pieces):
@@ -209,6 +213,7 @@ class Sometimes(Squared):
         return logits
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_class", [Squared, Sometimes])
 def test_what_cannot_be_read_is_refused(model_class):
     skeleton = build_skeleton(make_job(), make_strategy())
@@ -220,6 +225,7 @@ def test_what_cannot_be_read_is_refused(model_class):
 # -- windows --
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seq_len", [5, 16, 24])
 @pytest.mark.parametrize("window", [1, 3, 8])
 def test_a_window_hides_what_is_before_it_and_after(seq_len, window):
@@ -237,6 +243,7 @@ def test_a_window_ends_with_its_document():
     assert visible == [[0], [0, 1], [1, 2], [3], [3, 4], [4, 5], [5, 6], [7]]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", WINDOWED)
 def test_a_window_is_seen_in_the_loss(model_type):
     """Rows longer than the window are learnt otherwise than without it."""
@@ -247,6 +254,7 @@ def test_a_window_is_seen_in_the_loss(model_type):
         check_steps(without, expected(model_type))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", WINDOWED)
 @pytest.mark.parametrize("attention", ["flash", "flex", "varlen"])
 def test_a_kernel_without_masks_is_refused_where_a_window_matters(model_type, attention):
@@ -263,6 +271,7 @@ def test_a_window_as_long_as_the_row_is_none():
 # -- what is refused --
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", EAGER_ONLY)
 @pytest.mark.parametrize("attention", ["sdpa", "flash", "efficient", "cudnn", "flex", "varlen"])
 def test_attention_that_would_leave_something_out_is_refused(model_type, attention):
@@ -272,6 +281,7 @@ def test_attention_that_would_leave_something_out_is_refused(model_type, attenti
         build_skeleton(job, make_strategy(attention=attention))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("attention", ["flash", "varlen"])
 def test_kernels_of_one_width_are_refused_where_keys_and_values_differ(attention):
     job = make_decoder_job("deepseek_v3")

@@ -14,7 +14,7 @@ from brimful.job import LossScale
 from brimful.strategy import check_strategy
 from build.plain import plain_run, ragged_batch
 from pairs import cut_pairs, make_lora, make_pair_job, make_pairs
-from samples import ALL_CASES, make_job, make_strategy
+from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -25,7 +25,7 @@ OFFLOADS = (
     "optimizer", "parameters", "parameters:2", "activations", "activations:1",
     "parameters,activations", "optimizer,activations:2",
 )  # fmt: skip
-EVERY = [
+CASES = [
     (architecture, offload, checkpointing, micro_batch, accumulate)
     for architecture in ("llama", "gpt2")
     for offload in OFFLOADS
@@ -33,7 +33,6 @@ EVERY = [
     for micro_batch in (4, 1)
     for accumulate in ("reduce-each", "hold")
 ]
-CASES = EVERY if ALL_CASES else EVERY[::9]
 RECIPES = ("bf16", "bf16-mixed", "bf16-master", "fp16-mixed", "fp16-master")
 SCALE = LossScale(initial_scale=2.0**8, growth_factor=2.0, backoff_factor=0.5, growth_interval=9)
 
@@ -67,6 +66,7 @@ def plain(architecture):
     return plain_run(job, weights, num_steps=NUM_STEPS)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_step_is_the_plain_one(case):
     architecture, offload, checkpointing, micro_batch, accumulate = case
@@ -209,7 +209,8 @@ EARLY = [
 ]
 
 
-@pytest.mark.parametrize("case", EARLY if ALL_CASES else EARLY[::3], ids=str)
+@pytest.mark.few
+@pytest.mark.parametrize("case", EARLY, ids=str)
 def test_an_early_update_is_the_late_one_bit_for_bit(case):
     optimizer, precision, checkpointing = case
     job = make_job(optimizer=optimizer, precision=precision, clip=0.0)
@@ -240,7 +241,8 @@ STREAMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", STREAMED if ALL_CASES else STREAMED[::13], ids=str)
+@pytest.mark.few
+@pytest.mark.parametrize("case", STREAMED, ids=str)
 def test_an_early_update_of_what_is_away_is_the_late_one_bit_for_bit(case):
     optimizer, precision, checkpointing, offload = case
     job = make_job(optimizer=optimizer, precision=precision, clip=0.0)

@@ -143,6 +143,7 @@ def test_zero_1_gives_every_parameter_to_one_device():
     assert all(names)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("accumulate", ["reduce-each", "hold"])
 @pytest.mark.parametrize("spread", [*SHARDED, HYBRID], ids=str)
 def test_shards_of_gradients_are_there_when_they_are_reduced(spread, accumulate):

@@ -11,15 +11,15 @@ from brimful.units import KIB, MIB
 from build import tensor_programs
 from build.plain import plain_run
 from build.tensor_programs import CASES, case, in_processes, is_for, whole_gradients
-from samples import ALL_CASES, make_cluster
+from samples import make_cluster
 
 pytestmark = pytest.mark.torch
 
 MEASURED = [name for name in CASES if name.startswith("measured")]
 TRAINED = [name for name in CASES if name not in MEASURED]
-SAMPLE = ("llama", "llama-tied-uneven", "olmo2-padding", "bf16-mixed", "bf16-master")
-"""What runs where not all cases are asked for: one start of two processes."""
-NUM = (2, 4, 8) if ALL_CASES else (2,)
+SHOWN = ("llama", "llama-tied-uneven", "olmo2-padding", "bf16-mixed", "bf16-master")
+"""What ``make test`` trains, in one start of two processes; all else is long."""
+NUM = (2, 4, 8)
 DTYPES = (torch.float32, torch.bfloat16)
 BOUND = 1.5
 LOSS, NORM = 1e-5, 1e-4
@@ -29,22 +29,32 @@ SCRATCH_BYTES = 32 * KIB
 COLLECTIVES = ("gather", "scatter", "reduce")
 
 
-def asked(num):
+def asked(num, *, shown):
     """List what is asked of so many processes: everything at once, since starting them costs."""
-    runs = [n for n in TRAINED if is_for(n, num) and (ALL_CASES or n in SAMPLE)]
-    clips = [("clip", dtype, BOUND) for dtype in DTYPES] if num < 8 else []
-    measured = [n for n in MEASURED if is_for(n, num) and (ALL_CASES or n == MEASURED[1])]
-    collectives = [("allocations", name) for name in COLLECTIVES] if num == 2 else []
+    if shown and num > 2:
+        return []
+    runs = [name for name in TRAINED if is_for(name, num) and (name in SHOWN) == shown]
+    clips = [("clip", dtype, BOUND) for dtype in DTYPES] if num < 8 and shown == (num == 2) else []
+    measured = [n for n in MEASURED if is_for(n, num) and (n == MEASURED[1]) == shown]
+    collectives = [("allocations", name) for name in COLLECTIVES] if shown else []
     return [*(("run", n) for n in runs), *clips, *(("measure", n) for n in measured), *collectives]
 
 
 def answers(num, *what):
-    every = asked(num)
+    shown = what in asked(num, shown=True)
+    every = asked(num, shown=shown)
     return [answers[every.index(what)] for answers in in_processes(num, *every)]
 
 
-EVERY = [(num, *what) for num in NUM for what in asked(num)]
-RUNS, CLIPS, METERED = ([e for e in EVERY if e[1] == do] for do in ("run", "clip", "measure"))
+EVERY = [
+    pytest.param((num, *what), marks=() if shown else pytest.mark.long, id=str((num, *what)))
+    for num in NUM
+    for shown in (True, False)
+    for what in asked(num, shown=shown)
+]
+RUNS, CLIPS, METERED = (
+    [case for case in EVERY if case.values[0][1] == do] for do in ("run", "clip", "measure")
+)
 
 
 def whole(name):
@@ -54,7 +64,7 @@ def whole(name):
     return tensor_programs.run(name, msgspec.structs.replace(strategy, **alone))
 
 
-@pytest.mark.parametrize("which", RUNS, ids=str)
+@pytest.mark.parametrize("which", RUNS)
 def test_steps_are_those_of_one_device(which):
     name, expected = which[-1], whole(which[-1])
     is_half = case(name)[0].precision != "fp32"
@@ -69,8 +79,13 @@ def test_steps_are_those_of_one_device(which):
         assert found.held_out == pytest.approx(expected.held_out, abs=10 * loss)
 
 
-@pytest.mark.parametrize("which", [r for r in RUNS if CASES[r[-1]].momentum is None
-                                   and not r[-1].startswith("bf16")], ids=str)  # fmt: skip
+PLAIN = [
+    case for case in RUNS
+    if CASES[case.values[0][-1]].momentum is None and not case.values[0][-1].startswith("bf16")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", PLAIN)
 def test_steps_are_those_of_a_plain_loop(which):
     job, _ = case(which[-1])
     if job.precision != "fp32":
@@ -84,7 +99,7 @@ def test_steps_are_those_of_a_plain_loop(which):
         assert m == pytest.approx(n, rel=NORM)
 
 
-@pytest.mark.parametrize("which", CLIPS, ids=str)
+@pytest.mark.parametrize("which", CLIPS)
 def test_one_norm_over_several_meshes_and_plain_gradients(which):
     dtype = which[2]
     every = whole_gradients(dtype)
@@ -99,7 +114,7 @@ def test_one_norm_over_several_meshes_and_plain_gradients(which):
             torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=1e-5)
 
 
-@pytest.mark.parametrize("which", METERED, ids=str)
+@pytest.mark.parametrize("which", METERED)
 def test_every_rank_measures_what_was_simulated(which):
     job, strategy = case(which[-1])
     expected = simulate(job, make_cluster("cpu"), strategy)

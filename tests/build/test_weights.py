@@ -382,6 +382,7 @@ print(json.dumps([peak_bytes(cpu) - before, sum(sizes)]))
 PIECE, SLACK = 2**26, 24 * 2**20
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="forgets a process's peak on Linux only")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_loading_holds_the_model_once_and_one_piece_beside_it(tmp_path, precision):

@@ -86,6 +86,7 @@ def unseen_bytes(job, checkpointing):
     return libraries().cublas_lt_bytes * (1 if checkpointing == "none" else 2)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=named)
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_the_prediction_is_the_simulation(case, micro_batch):
@@ -106,6 +107,7 @@ def test_the_prediction_is_the_simulation(case, micro_batch):
     assert mine[OPTIMIZER_STATE] == pytest.approx(theirs[OPTIMIZER_STATE], abs=ROTARY_BYTES)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "phi3"])
 def test_what_trains_is_what_the_model_says(model_type):
     job = job_of(model_type, base="same")

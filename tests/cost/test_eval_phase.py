@@ -1,6 +1,5 @@
 """Judging, saving and resuming: formulas against the trainer's own code on the pretend GPU."""
 
-import datetime as dt
 import random
 
 import msgspec
@@ -14,11 +13,11 @@ from brimful.simulate.lifetime import peak_bytes, simulate_phases
 from brimful.simulate.profile import make_profile, shipped_eval_keys
 from brimful.strategy import check_strategy, data_parallel
 from brimful.train.keeping import KEEPING
-from samples import ALL_CASES, make_adapter, make_cluster, make_job, make_model, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
-NUM_CASES, NUM_AT_ONCE = 64, 1
+NUM_CASES = 64
 SEED = 11
 BAR = 2e-3
 """Of the peak; 1 % is what is asked for. Ignored are scalars of the optimizer, 4 bytes each."""
@@ -30,7 +29,6 @@ SPREADS = (
     {"zero": 3, "dp_shard": 4},
     {"zero": 3, "dp_shard": 4, "dp_replicate": 2},
 )
-TODAY = dt.datetime.now(dt.UTC).date()
 
 
 def draw(rng, number):
@@ -77,14 +75,8 @@ def cases():
     return [draw(rng, number) for number in range(NUM_CASES)]
 
 
-def numbers():
-    """Return all cases, or a few, others every day."""
-    if ALL_CASES:
-        return range(NUM_CASES)
-    return [(TODAY.toordinal() * NUM_AT_ONCE + n) % NUM_CASES for n in range(NUM_AT_ONCE)]
-
-
-@pytest.mark.parametrize("number", numbers())
+@pytest.mark.few(3)
+@pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_what_the_trainers_own_code_takes(number):
     asked = cases()[number]
     predicted = estimate(*asked)
@@ -147,7 +139,8 @@ def test_every_program_is_shipped_without_gradients_too():
 SOME = ("gpt2-tied.hf.fp32.sdpa.cpu", "llama+lora.hf.bf16.sdpa.cuda")
 
 
-@pytest.mark.parametrize("key", SOME if ALL_CASES else [SOME[TODAY.toordinal() % len(SOME)]])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("key", SOME)
 def test_a_shipped_profile_without_gradients_can_be_derived_again(key):
     shares = []
     made = make_profile(key + EVALUATED, on_progress=shares.append)

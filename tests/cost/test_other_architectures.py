@@ -11,7 +11,7 @@ from brimful.models.config import read_config
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE
 from brimful.simulate.run import simulate, trace
 from brimful.strategy import data_parallel
-from samples import ALL_CASES, make_adapter, make_job, make_strategy
+from samples import make_adapter, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -120,20 +120,18 @@ KINDS = [
         ("bf16-mixed", "lora-half"), ("bf16", "qlora"), ("bf16-mixed", "qlora"),
     )
 ]  # fmt: skip
-CASES = [
-    (kind, "medium" if number % 3 == 0 else "tiny", WAYS[number % len(WAYS)])
-    for number, kind in enumerate(KINDS)
-]
 ALL = [(kind, size, way) for kind in KINDS for size in SIZES for way in WAYS]
 
 
-@pytest.mark.parametrize(("kind", "size", "way"), ALL if ALL_CASES else CASES)
+@pytest.mark.few
+@pytest.mark.parametrize(("kind", "size", "way"), ALL)
 def test_the_prediction_is_the_simulation(kind, size, way):
     (architecture, precision, method), (checkpointing, chunks, batch) = kind, way
     job = make_other_job(architecture, size, precision, method, global_batch=batch)
     assert abs(errors(job, how(architecture, checkpointing, chunks))) < EXACT
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
 @pytest.mark.parametrize(("size", "way"), [("tiny", WAYS[0]), ("medium", WAYS[1])])
 def test_a_gelu_of_one_kernel_is_the_simulation(precision, size, way):
@@ -148,6 +146,7 @@ def test_partial_sums_of_biases_are_not_in_a_prediction():
     assert -0.05 < error < -0.03
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe", "gemma2", "gpt2-gelu"])
 @pytest.mark.parametrize(("zero", "dp_shard"), [(2, 3), (3, 4)])
 def test_shards_are_those_of_the_simulation(architecture, zero, dp_shard):
@@ -165,12 +164,14 @@ def test_gathered_blocks_whose_masks_are_wider_are_unknown():
     assert "zero=3 with precision=bf16-mixed and attention=eager" in reason
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
 def test_more_devices_than_experts_hold_padded_shards(architecture):
     job = make_other_job(architecture, "tiny", "bf16", global_batch=2 * 24)
     assert abs(errors(job, how(architecture, "none", 1, zero=3, dp_shard=24))) < EXACT
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
 def test_experts_compute_what_their_tokens_need(architecture):
     """Three matrices per expert, 2 FLOPs a weight, forward once and backward twice."""
@@ -185,6 +186,7 @@ def test_experts_compute_what_their_tokens_need(architecture):
     assert sum(term.coefficient for term in terms) == 3 * (2 * 3)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("activation", ["gelu", "gelu_pytorch_tanh"])
 def test_both_spellings_of_one_kernel_simulate_alike(activation):
     model = make_other("gpt2-gelu", activation_function=activation)
@@ -221,6 +223,7 @@ UNTRACED = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("architecture", "changes", "words"), UNTRACED)
 def test_what_was_not_traced_is_unknown(architecture, changes, words):
     model = make_other(architecture, **changes)

@@ -19,10 +19,9 @@ from brimful.models.config import layout_of, read_config
 from brimful.models.layout import all_parameters
 from brimful.rungs import GATHERED, OPTIMIZER_STATE, PARAMETERS, REDUCED, WORKSPACES
 from brimful.strategy import check_strategy, data_parallel, num_micro_batches, world_size
-from samples import ALL_CASES, make_cluster, make_job, make_strategy
+from samples import make_cluster, make_job, make_strategy
 
 NUM_CASES = 48
-NUM_SAMPLED = 4
 PEAK_SHARE = 5e-4
 """Of the peak without workspaces; the bar is 1 %."""
 ALONE_SHARE = 0.01
@@ -133,9 +132,8 @@ def sent_to_experts(job, strategy):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "number", range(0, NUM_CASES, 1 if ALL_CASES else NUM_CASES // NUM_SAMPLED)
-)
+@pytest.mark.few(3)
+@pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = draw(number)
     is_alone = strategy.ep == strategy.dp_shard

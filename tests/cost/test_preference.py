@@ -18,9 +18,9 @@ from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.strategy import check_strategy
 from pairs import make_lora, make_pair_job
-from samples import ALL_CASES, make_cluster, make_model, make_strategy
+from samples import make_cluster, make_model, make_strategy
 
-NUM_CASES = 60 if ALL_CASES else 4
+NUM_CASES = 60
 VARIANTS = ("resident", "offloaded", "adapters-off", "precomputed")
 
 
@@ -68,6 +68,7 @@ def _drawn(rng):
 
 
 @pytest.mark.torch
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(NUM_CASES))
 def test_the_predicted_peak_is_the_simulated_one(seed):
     """Beside cuBLAS's workspaces, which are much of such small peaks."""

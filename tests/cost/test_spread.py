@@ -102,6 +102,7 @@ def items(found):
     return {item.name: item.num_bytes for item in found}
 
 
+@pytest.mark.few(by_words=True)
 @pytest.mark.torch
 @pytest.mark.parametrize("name", CASES)
 def test_the_prediction_is_the_simulation(name):

@@ -20,10 +20,9 @@ from brimful.models.config import read_config
 from brimful.pipeline_split import ONE_STAGE
 from brimful.rungs import OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from brimful.strategy import check_strategy, stage_rank, world_size
-from samples import ALL_CASES, TINY_LLAMA, make_cluster, make_job, make_strategy
+from samples import TINY_LLAMA, make_cluster, make_job, make_strategy
 
 NUM_CASES = 48
-NUM_SAMPLED = 4
 PEAK_SHARE = 1e-3
 """Of the peak without workspaces; the worst of 48 is stated in decision 30."""
 SCALAR_BYTES = 2048
@@ -115,8 +114,9 @@ def missed(number):
     return rows, (job, strategy)
 
 
+@pytest.mark.few(3)
 @pytest.mark.torch
-@pytest.mark.parametrize("number", range(NUM_CASES if ALL_CASES else NUM_SAMPLED))
+@pytest.mark.parametrize("number", range(NUM_CASES))
 def test_every_device_of_a_row_takes_what_its_simulation_takes(number):
     rows, drawn = missed(number)
     for miss, own in rows:

@@ -19,10 +19,9 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.rungs import GATHERED, GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REDUCED, WORKSPACES
 from brimful.strategy import check_strategy, data_parallel, num_micro_batches, world_size
-from samples import ALL_CASES, make_cluster, make_job, make_strategy
+from samples import make_cluster, make_job, make_strategy
 
 NUM_CASES = 48
-NUM_SAMPLED = 3
 PEAK_SHARE = 5e-4
 """Of the peak without workspaces; the bar is 0.5 %."""
 BUFFER_BYTES = 1024
@@ -146,9 +145,8 @@ def assert_messages(job, strategy, simulated):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "number", range(0, NUM_CASES, 1 if ALL_CASES else NUM_CASES // NUM_SAMPLED)
-)
+@pytest.mark.few(3)
+@pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = draw(number)
     assert abs(compare(job, cluster, strategy)) <= PEAK_SHARE

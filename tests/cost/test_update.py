@@ -70,6 +70,7 @@ def job_of(*, precision, optimizer, architecture="llama", **changes):
     )
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "-".join(cell.values()))
 def test_the_prediction_is_the_simulation(cell):
     job = job_of(**{k: cell[k] for k in ("precision", "optimizer", "architecture")})

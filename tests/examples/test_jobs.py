@@ -108,6 +108,7 @@ def test_a_model_is_pretrained(pretrained, here):
     assert {row["kind"] for row in rows(here / "runs" / "pretrain")} == {"train", "eval"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CHATS)
 def test_a_chat_model_is_made_of_it(brimful, here, pretrained, name):
     from peft import PeftModel

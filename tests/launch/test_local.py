@@ -1,6 +1,7 @@
 """Groups of workers on this machine, started for real."""
 
 import json
+from functools import partial
 
 import msgspec
 import pytest
@@ -60,12 +61,10 @@ def alone(tmp_path_factory, text):
 def lost(tmp_path_factory, text):
     """A run on two devices of which one is lost after step 3: it goes on from step 2."""
     out = tmp_path_factory.mktemp("lost") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRIMFUL_TEST_LOST", str(out.parent / "lost"))
-        end = launch(
-            plan_of(), settings_of(out, text), Group(max_restarts=3, timeout_s=60),
-            observer=watchers.lost_once,
-        )  # fmt: skip
+    end = launch(
+        plan_of(), settings_of(out, text), Group(max_restarts=3, timeout_s=60),
+        observer=partial(watchers.Lost, out.parent / "lost"),
+    )  # fmt: skip
     return out, end
 
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 import planted_shortage as planted
@@ -185,6 +186,7 @@ def test_without_a_formula_the_ladder_is_simulated(text, tmp_path):
     assert row.in_place
 
 
+@pytest.mark.long
 def test_where_nothing_is_left_it_says_so_and_keeps_no_strategy_twice(text, tmp_path):
     out, plan = tmp_path / "run", plan_of(limit_bytes=2**15)
     with pytest.raises(RunError, match=r"out of memory in .*no exact one is left"):
@@ -203,15 +205,14 @@ def test_a_run_that_may_do_nothing_ends_as_before(text, tmp_path):
 PLACES = [("forward", 2), ("backward", 2), ("optimizer", 1), ("optimizer", 3), ("all-gather", 2)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("place", "step"), PLACES)
 def test_of_two_processes_all_start_again(place, step, undisturbed, text, tmp_path):
     out = tmp_path / "run"
     plan = plan_of(2, micro_batch=4, zero=3, dp_shard=2)
     group = Group(max_restarts=0, timeout_s=60, next_plan=next_plan)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(planted.PLACE, f"{place}:{step}")
-        patch.setenv(planted.DONE, str(tmp_path / "done"))
-        end = launch(plan, settings_of(out, text), group, observer=planted.planting)
+    observer = partial(planted.planting, place, step, tmp_path / "done")
+    end = launch(plan, settings_of(out, text), group, observer=observer)
     assert end.failure is None
     assert end.result.num_takeovers == 1
     assert (tmp_path / "done").exists()

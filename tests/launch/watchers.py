@@ -11,23 +11,21 @@ import msgspec
 from brimful.child_process import ending_with_parent
 from brimful.train.observers import PlainObserver
 
-LOST = Path(os.environ.get("BRIMFUL_TEST_LOST", "/nonexistent"))
-"""A file that says that the worker was lost already."""
 PATIENCE_S = 600.0
 
 
 class Lost(PlainObserver):
-    """Loses its process after the third step, once."""
+    """Loses its process after the third step, once: a file says that it was lost already."""
+
+    def __init__(self, lost):
+        super().__init__()
+        self._lost = lost
 
     def on_step(self, report):
         super().on_step(report)
-        if report.row.step == 3 and not LOST.exists():
-            LOST.write_text("lost")
+        if report.row.step == 3 and not self._lost.exists():
+            self._lost.write_text("lost")
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def lost_once():
-    return Lost()
 
 
 def plain():

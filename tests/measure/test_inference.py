@@ -56,6 +56,7 @@ def job_of(case, **changes):
     return InferenceJob(**{**fields, **changes})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_takes_what_was_simulated(case):
     if case[0] == "nf4":

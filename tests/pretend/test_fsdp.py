@@ -39,6 +39,7 @@ def real_peaks(request, tmp_path_factory):
     return json.loads(path.read_text("utf-8"))
 
 
+@pytest.mark.few(by_words=True)
 @pytest.mark.parametrize("case", CASES)
 def test_a_sharded_step_takes_what_it_takes_for_real(real_peaks, case):
     """A CPU keeps the statistics of a bf16 norm in bf16, a GPU in fp32: 24 KiB here."""
@@ -49,6 +50,7 @@ def test_a_sharded_step_takes_what_it_takes_for_real(real_peaks, case):
     assert simulated - statistics == pytest.approx(real_peaks[case], abs=64)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("rank", [0, 3])
 def test_ranks_of_equal_shards_take_the_same(rank):
     assert peak(sharded("zero-3", rank=rank)) == peak(sharded("zero-3"))

@@ -101,6 +101,7 @@ BF16_PRODUCTS = ("pure_bf16", "mixed_by_hand")
 """Programs whose real run multiplies in bf16 outside autocast."""
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", real_peaks.programs())
 def test_a_program_takes_what_it_takes_for_real(peaks, name):
     if name in BF16_PRODUCTS:
@@ -115,11 +116,13 @@ def test_a_program_takes_what_it_takes_for_real(peaks, name):
     assert found.simulated == pytest.approx(real, abs=bound)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", real_peaks.programs())
 def test_when_a_program_has_ended_nothing_is_left_on_the_gpu(peaks, name):
     assert peaks[name].left == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ONLY_PRETENDED)
 def test_what_a_cpu_does_otherwise_runs_on_the_pretend_gpu(name):
     """A CPU has kernels of oneDNN for an LSTM, none for a GRU cell, and no host to save on."""

@@ -116,20 +116,18 @@ WAYS = {
     for kept in ("kept", "recomputed")
     for sharded, reshard in (("whole", None), ("zero3", True), ("zero2", False))
 }
-SAMPLED = [
-    pytest.param(family, how, id=f"{family}-{name}")
-    for row, family in enumerate(FAMILIES)
-    for column, (name, how) in enumerate(WAYS.items())
-    if samples.ALL_CASES or (row + column) % 6 == 0
-]
 
 
-@pytest.mark.parametrize(("family", "how"), SAMPLED)
-def test_blocks_unroll_to_the_whole_model(family, how):
+@pytest.mark.few
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blocks_unroll_to_the_whole_model(family, way):
+    how = WAYS[way]
     num_units = FEWER_UNITS if family in PERIODS else NUM_UNITS
     assert_same(*unrolled_and_full(family, num_units=num_units, **how))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reshard", [True, False])
 def test_blocks_unroll_in_a_hybrid_mesh_with_several_micro_batches(reshard):
     how = {"reshard": reshard, "mesh_shape": (2, 4), "num_micro_batches": 2}
@@ -153,6 +151,7 @@ def test_steps_unroll(reshard):
     assert_same(unroll_steps(few, num_steps=7), whole)
 
 
+@pytest.mark.long
 def test_blocks_then_micro_batches_then_steps_unroll():
     def traced(num_blocks, num_micro_batches, num_steps):
         return trace(

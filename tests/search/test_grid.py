@@ -13,10 +13,10 @@ from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.search.table import strategy_at
 from brimful.strategy import check_strategy, world_size
-from samples import ALL_CASES, make_adapter, make_job, make_model
+from samples import make_adapter, make_job, make_model
 from search.test_solve import FREE, draw, on_devices
 
-NUM_DRAWS = 40 if ALL_CASES else 8
+NUM_DRAWS = 40
 NUM_ROWS = 60
 DEVICES = (1, 2, 4, 6, 8)
 SECONDS_SHARE = 1e-9
@@ -42,6 +42,7 @@ def sampled(number, table):
     return rows[:NUM_ROWS]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("number", range(NUM_DRAWS))
 def test_a_row_is_an_estimate(number):
     num_devices = DEVICES[number % len(DEVICES)]

@@ -18,11 +18,10 @@ from brimful.search.solve import solve
 from brimful.search.space import CHUNKS, Pins
 from brimful.search.table import TIE
 from brimful.strategy import check_strategy
-from samples import ALL_CASES, make_adapter, make_cluster, make_job, make_model, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 NUM_SPACES = 200
-NUM_SAMPLED = 12
-NUM_ROWS, NUM_ROWS_SAMPLED = 40, 4
+NUM_ROWS = 40
 MAX_SHARE = 2
 """Trying everything on many devices takes long."""
 FREE = Pins(micro_batch=None, activation_checkpointing=None, loss_chunks=None)
@@ -174,7 +173,8 @@ def best_of(rows, limit):
     return min(fitting, key=lambda row: (round(math.log(row[2]) / math.log1p(TIE)), row[1]))
 
 
-@pytest.mark.parametrize("number", range(NUM_SPACES if ALL_CASES else NUM_SAMPLED))
+@pytest.mark.few(3)
+@pytest.mark.parametrize("number", range(NUM_SPACES))
 def test_the_optimum_is_that_of_trying_everything(number):
     """Every other space is one of 2 to 8 devices."""
     rng = random.Random(-number)  # noqa: S311 - cases, not secrets
@@ -192,7 +192,8 @@ def test_the_optimum_is_that_of_trying_everything(number):
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
 
 
-@pytest.mark.parametrize("number", range(NUM_ROWS if ALL_CASES else NUM_ROWS_SAMPLED))
+@pytest.mark.few(4)
+@pytest.mark.parametrize("number", range(NUM_ROWS))
 def test_the_best_pipeline_is_that_of_trying_every_one(number):
     """Bounds leave out none that could be the best."""
     rng = random.Random(number)  # noqa: S311 - cases, not secrets

@@ -91,6 +91,7 @@ def simulated(case):
     return simulate(job, make_cluster("cpu"), strategy).simulated_peak_allocated_bytes
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     allowed = SCRATCH_BYTES if case[1] == "fp32" else max(0.005 * measured(case), MIB)
@@ -135,6 +136,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("attention", "packing"),
     [(name, "wrapped") for name in KERNELS]
@@ -159,6 +161,7 @@ GRID = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("place", GRID, ids=str)
 def test_what_is_refused_beforehand_is_what_pytorch_would_refuse(place, monkeypatch):
     attention, precision, capability, head_dim = place
@@ -176,6 +179,7 @@ def test_what_is_refused_beforehand_is_what_pytorch_would_refuse(place, monkeypa
             trace(job, strategy, imitate="cuda", capability=capability, num_steps=1)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seq_len", [256, 250])
 def test_one_mask_in_the_type_of_the_queries_serves_all_blocks(seq_len):
     made = allocations(
@@ -211,6 +215,7 @@ def recording_of(job, strategy):
     return trace(job, strategy, imitate="cuda").recording
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("checkpointing", ["full", "selective:9"])
 def test_blocks_that_are_alike_are_unrolled_to_the_tape_of_the_whole_model(checkpointing):
     job = make_job(model=make_model(num_hidden_layers=9), precision="bf16-mixed", seq_len=128)
@@ -228,6 +233,7 @@ def test_blocks_that_are_alike_are_unrolled_to_the_tape_of_the_whole_model(check
     assert short.live_bytes().tolist() == whole.live_bytes().tolist()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_selective_checkpointing_is_between_none_and_full(kernels):
     job = make_job(precision="bf16-mixed", seq_len=256)

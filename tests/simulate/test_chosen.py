@@ -76,6 +76,7 @@ def stream_order(recording):
     return [seen.setdefault(stream, len(seen)) for stream in recording.stream.tolist()]
 
 
+@pytest.mark.few(by_words=True)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_filled_in_is_what_would_have_been_recorded(name):
     place, (job, strategy, kernels) = CASES[name]
@@ -97,6 +98,7 @@ def test_what_is_filled_in_is_what_would_have_been_recorded(name):
     assert filled.phases == whole.phases
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kernels", ["cuda", "cpu"])
 def test_a_simulation_says_the_same_either_way(kernels, monkeypatch):
     job, strategy, _ = case_of("1f1b", ZERO_3)

@@ -15,7 +15,7 @@ from brimful.simulate.run import simulate
 from brimful.strategy import check_strategy
 from brimful.units import KIB
 from metered import meter_steps, random_batches, take_two_steps
-from samples import ALL_CASES, make_cluster, make_job, make_model, make_strategy
+from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -24,7 +24,7 @@ SIZES = {
     "gpt2": {"n_embd": 128, "n_inner": 344, "vocab_size": 2000},
 }
 SCRATCH_BYTES = 96 * KIB
-EVERY = [
+CASES = [
     # architecture, recipe, offload, checkpointing, optimizer, sequences of a step
     ("llama", "fp32", "optimizer", "none", "adamw", 2),
     ("llama", "bf16-master", "optimizer,activations", "full", "adamw", 4),
@@ -39,7 +39,6 @@ EVERY = [
     ("gpt2", "fp32", "optimizer,activations:1", "selective:2", "adamw", 4),
     ("llama", "bf16", "optimizer", "full:2", "adamw", 4),
 ]
-CASES = EVERY if ALL_CASES else EVERY[:6]
 
 
 def settings(case):
@@ -62,6 +61,7 @@ def both(case):
     return simulate(job, make_cluster("cpu"), strategy), meter_steps(job, strategy)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_device_peaks_where_it_was_simulated_to(case):
     simulation, reading = both(case)
@@ -69,6 +69,7 @@ def test_the_device_peaks_where_it_was_simulated_to(case):
     assert abs(difference) <= SCRATCH_BYTES
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_host_holds_what_it_was_simulated_to(case):
     simulation, reading = both(case)
@@ -80,7 +81,7 @@ def test_the_host_holds_what_it_was_simulated_to(case):
 
 
 def test_offload_takes_from_the_device_what_it_puts_on_the_host():
-    job, strategy = settings(EVERY[0])
+    job, strategy = settings(CASES[0])
     there = simulate(job, make_cluster("cpu"), make_strategy())
     away = simulate(job, make_cluster("cpu"), strategy)
     assert there.simulated_peak_host_bytes == 0
@@ -93,7 +94,7 @@ def test_offload_takes_from_the_device_what_it_puts_on_the_host():
 
 
 def test_pinned_blocks_are_powers_of_two_and_kept_for_later_ones():
-    job, _ = settings(EVERY[0])
+    job, _ = settings(CASES[0])
     strategy = make_strategy(offload="activations", micro_batch=1)
     cuda = simulate(job, make_cluster("cuda"), strategy)
     assert cuda.simulated_host_block_bytes >= cuda.simulated_peak_host_bytes
@@ -135,6 +136,7 @@ STREAMED = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", STREAMED, ids=str)
 def test_blocks_that_are_updated_while_they_are_there_take_what_was_simulated(case):
     optimizer, precision, checkpointing, offload = case
@@ -161,7 +163,7 @@ def test_blocks_that_are_updated_while_they_are_there_take_what_was_simulated(ca
 
 def test_what_stays_on_the_device_keeps_its_class():
     """A purpose of the host must not hide what parameters are that stay."""
-    job, _ = settings(EVERY[0])
+    job, _ = settings(CASES[0])
     found = simulate(job, make_cluster("cpu"), make_strategy(offload="parameters"))
     held = {item.name: item.num_bytes for item in found.items}
     model = job.model
@@ -171,13 +173,13 @@ def test_what_stays_on_the_device_keeps_its_class():
 
 def test_a_meter_that_begins_late_counts_what_is_on_the_device_only():
     """As it does where a run goes on under another strategy."""
-    job, strategy = settings(EVERY[0])
+    job, strategy = settings(CASES[0])
     program = build_program(job, strategy, torch.device("cpu"))
     meter = CpuMeter()
     meter.begin_again(program)
     take_two_steps(program, random_batches(job, strategy))
     meter.stop(program)
-    simulation, _ = both(EVERY[0])
+    simulation, _ = both(CASES[0])
     difference = (
         simulation.simulated_peak_allocated_bytes - meter.reading.measured_peak_allocated_bytes
     )

@@ -96,6 +96,7 @@ def simulated(case):
     return simulate(job_of(case), make_cluster("cpu"), make_strategy())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     """Within half of what is allowed elsewhere: 512 KiB, or 0.25 %."""
@@ -104,6 +105,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= max(0.0025 * peak, 512 * KIB)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte_but_for_step_counts_on_the_host(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}
@@ -113,6 +115,7 @@ def test_what_lasts_is_the_same_to_the_byte_but_for_step_counts_on_the_host(case
     assert seen[OPTIMIZER_STATE] == expected[OPTIMIZER_STATE] + on_host
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", BYTES, ids=str)
 def test_the_bytes_per_parameter_are_those_that_are_written_down(case):
     num_parameters = parameter_count(job_of(case).model).total
@@ -148,6 +151,7 @@ def test_8_bit_moments_are_widened_on_a_cpu_and_in_registers_on_cuda():
     assert num_bytes["cuda"] < 16 * KIB
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("imitate", ["cpu", "cuda"])
 @pytest.mark.parametrize("optimizer", RULES)
 @pytest.mark.parametrize("precision", with_skips(TECHNIQUES))

@@ -32,6 +32,7 @@ def fullest(phases):
     return most
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("schedule", WAYS)
 def test_each_stage_keeps_as_many_micro_batches_as_the_replay_says(schedule):
     strategy = row_of(schedule)
@@ -54,6 +55,7 @@ def test_earlier_stages_of_1f1b_keep_more_and_gpipe_keeps_all():
     assert saved("gpipe", 1) > 2 * in_turn[0]
 
 
+@pytest.mark.long
 def test_without_a_rank_it_is_the_fullest_place_of_the_row():
     strategy = row_of("1f1b")
     each = [

@@ -55,6 +55,7 @@ def test_the_whole_batch_in_one_piece_needs_no_further_look():
     assert found.record.num_considered == 2
 
 
+@pytest.mark.long
 def test_under_a_limit_it_finds_what_the_formulas_find():
     job, cluster = make_job(seq_len=128), make_cluster()
     whole = attempt(job, cluster, make_strategy(micro_batch=4))

@@ -18,7 +18,7 @@ from brimful.simulate.search import solve_by_simulation
 from brimful.strategy import check_strategy, world_size
 from brimful.tensor_split import CUT_DECODERS
 from other_decoders import EAGER_ONLY, make_decoder, make_decoder_job
-from samples import ALL_CASES, make_cluster, make_job, make_model, make_strategy
+from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -27,8 +27,6 @@ TP = 2
 NUM_BLOCKS = 6
 SHALLOW = {"num_hidden_layers": 1}
 EVEN = {"vocab_size": 96}
-NUM_WAYS = None if ALL_CASES else 1
-"""How many of a few slow cases are run."""
 
 
 def cut_job(kind, **changes):
@@ -106,8 +104,9 @@ def test_the_first_device_holds_as_much_as_any(vocab_size, monkeypatch):
     assert peaks[0] > peaks[1] if vocab_size % TP else peaks[0] == peaks[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("checkpointing", "spread"), [("none", {}), ("full", {"zero": 3, "dp_shard": 2})][:NUM_WAYS]
+    ("checkpointing", "spread"), [("none", {}), ("full", {"zero": 3, "dp_shard": 2})]
 )
 def test_a_few_blocks_unrolled_are_the_whole_model(checkpointing, spread):
     job = make_job(model=make_model(num_hidden_layers=NUM_BLOCKS), precision="bf16")
@@ -124,9 +123,10 @@ def test_a_few_blocks_unrolled_are_the_whole_model(checkpointing, spread):
     assert short.live_bytes().max() == whole.live_bytes().max()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kernels", "precision"),
-    [("cuda", "bf16-mixed"), ("cpu", "fp32"), ("cuda", "bf16-master")][:NUM_WAYS],
+    [("cuda", "bf16-mixed"), ("cpu", "fp32"), ("cuda", "bf16-master")],
 )
 def test_a_device_of_several_holds_its_part_of_the_states(kernels, precision):
     job = make_job(model=make_model(**EVEN, **SHALLOW), precision=precision)

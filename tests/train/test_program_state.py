@@ -7,7 +7,6 @@ from tests.train.programs import build, nudge, progress, same, weights, with_opt
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.models.config import read_config
 from float8 import NEEDS_TORCHAO
-from samples import ALL_CASES
 
 pytestmark = pytest.mark.torch
 
@@ -449,11 +448,9 @@ def test_a_copy_on_the_host_that_was_not_refreshed_would_be_noticed(plan_with, t
     assert take_steps(fresh, (3, 4)) != expected
 
 
-LOW_BIT = ["adamw-fp8", *(["adamw-4bit"] if ALL_CASES else [])]
-
-
+@pytest.mark.few(1)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("optimizer", LOW_BIT)
+@pytest.mark.parametrize("optimizer", ["adamw-fp8", "adamw-4bit"])
 def test_moments_of_few_bits_go_on_bit_for_bit(plan_with, tmp_path, optimizer, precision):
     pytest.importorskip("torchao")
     config = {**plan_with().job.model.hf_config, "model_type": "llama", "vocab_size": 512}

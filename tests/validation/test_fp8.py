@@ -13,7 +13,6 @@ from group import Turn, answers
 from brimful.build.assemble import build_program
 from brimful.strategy import Strategy, check_strategy
 from float8 import WHY
-from samples import ALL_CASES
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torchao", reason=WHY)
@@ -64,9 +63,10 @@ def test_shards_round_their_weights_to_bf16_first():
     assert farthest(three, right, 1) <= 10 * GATHERED
 
 
+@pytest.mark.long
 def test_each_process_takes_what_its_rank_takes_in_simulation():
     plain, changes = ranks_part.PLAIN, {"precision": "fp8"}
-    layouts = (REPLICATED[0], SHARDED[1]) if ALL_CASES else (SHARDED[1],)
+    layouts = (REPLICATED[0], SHARDED[1])
     rows = ranks_part.compare(
         [ranks_part.case_of("llama", {**plain, **layout}, changes) for layout in layouts]
     )

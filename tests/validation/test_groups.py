@@ -41,6 +41,7 @@ def test_parted_experts_are_the_plain_loop():
         assert row.norm_error <= NORM, row.case.strategy
 
 
+@pytest.mark.long
 def test_a_planted_expert_is_named_and_each_device_takes_what_its_routing_takes():
     asked = [pair for pair in routing_part.cases() if pair[0].job.model.model_type == "gpt_oss"]
     rows = routing_part.compare(asked)
@@ -50,6 +51,7 @@ def test_a_planted_expert_is_named_and_each_device_takes_what_its_routing_takes(
         assert abs(row.peak_error) <= PEAK
 
 
+@pytest.mark.long
 def test_parted_experts_say_what_they_say_in_simulation():
     case = next(case for case in ranks_part.cases() if case.strategy.ep == 2)
     for row in ranks_part.compare([case]):
@@ -58,6 +60,7 @@ def test_parted_experts_say_what_they_say_in_simulation():
         assert {of.kind for of in row.measured_collectives} >= {"all-to-all", "reduce-scatter"}
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_in_another_layout():
     (pair,) = [p for p in reshard_part.pairs() if p.names == ("llama", "zero3x2", "zero1x2")]
     (row,) = reshard_part.compare([pair])
@@ -65,6 +68,7 @@ def test_a_checkpoint_goes_on_in_another_layout():
     assert row.norm_error <= NORM
 
 
+@pytest.mark.long
 def test_each_stage_takes_what_it_takes_in_simulation():
     case = next(c for c in ranks_part.cases() if c.strategy.pp_schedule == "interleaved")
     for row in ranks_part.compare([case]):

@@ -73,6 +73,7 @@ def test_everything_kept_is_what_one_device_makes_of_it():
         assert norm <= NORM, case.strategy
 
 
+@pytest.mark.long
 def test_each_process_takes_what_its_rank_takes_in_simulation():
     plain = ranks_part.PLAIN
     cases = [ranks_part.case_of("llama", {**plain, **ways}, changes) for ways, changes in SOME]

@@ -51,6 +51,7 @@ def test_more_blocks_on_the_host_take_less_of_the_device():
     assert peaks[0] - peaks[1] == pytest.approx(4 * block_bytes(job.model), abs=MIB)
 
 
+@pytest.mark.long
 def test_the_small_run_is_made_again():
     rows = read_evidence("moonshot", ROOT / "validation").rows
     (ran,) = [row.run for row in rows if row.run is not None]

@@ -30,6 +30,7 @@ def bench_in(folder):
     return Bench(Site(folder / "site", TEXT), TINY)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[5]], ids=["full", "lora"])
 def test_both_trainers_learn_the_same_in_the_same_memory(setting, tmp_path, monkeypatch):
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))

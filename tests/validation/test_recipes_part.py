@@ -90,6 +90,7 @@ def test_the_demos_job_is_the_demos_but_for_its_models_size():
     ]
 
 
+@pytest.mark.long
 def test_an_example_is_compared_as_it_is(tmp_path):
     recipes_part._prepare(tmp_path)
     (asked,) = (asked for asked in ASKED if asked.name == "classifier")

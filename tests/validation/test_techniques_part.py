@@ -39,6 +39,7 @@ def covered():
     return cells.cover(random.Random(1))  # noqa: S311 - cases, not secrets
 
 
+@pytest.mark.long
 def test_every_possible_pair_of_techniques_is_in_a_cell(covered):
     held = {pair for chosen in covered.cells for pair in pairs_of(chosen)}
     assert held == cells.all_pairs(cells.FACTORS) - covered.impossible
@@ -107,6 +108,7 @@ def test_a_case_says_which_techniques_it_has():
         assert part.techniques_of(cells.case_of(chosen, SMALL)) == chosen
 
 
+@pytest.mark.long
 def test_weights_from_a_folder_are_simulated_and_run_in_a_process_without_the_tape():
     chosen = cell(tuning="lora bf16", weights="folder", precision="bf16-mixed")
     unwanted = Counter()

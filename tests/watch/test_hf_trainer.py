@@ -34,6 +34,7 @@ def watch(tmp_path, **settings):
     return callback, watched
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, settings):
     run = watch(tmp_path, **settings)[0].run
@@ -158,6 +159,7 @@ def test_measuring_alone_is_possible(tmp_path):
     assert (tmp_path / "here" / "watched.json").is_file()
 
 
+@pytest.mark.long
 def test_what_brimfuls_own_loop_has_not_is_not_predicted(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import msgspec
 
+from brimful import child_process
 from brimful.child_process import call_packed, ending_with_parent, packed
 from brimful.errors import FileFormatError, InputError, RunError
 from brimful.launch.worker import FAILURES, End, Failure, Patience, checked, work
@@ -70,7 +71,7 @@ def launch(
         local_addr="localhost",
         max_restarts=_num_restarts(plan, group),
         monitor_interval=_POLL_S,
-        start_method="spawn",
+        start_method=child_process.START_METHOD,
     )
     check_machine(plan)
     _forget_failures(settings.out)

@@ -1,0 +1,41 @@
+from itertools import product
+
+from few_cases import chosen
+
+
+def test_every_value_of_every_parameter_is_seen_in_few_cases():
+    cases = [{"a": a, "b": b, "c": c} for a, b, c in product("xyz", (1, 2), (True, False))]
+    found = [cases[i] for i in chosen(cases)]
+    assert len(found) == 3
+    for name in "abc":
+        assert {case[name] for case in found} == {case[name] for case in cases}
+
+
+def test_what_is_made_of_parts_counts_by_its_parts():
+    tuples = [{"case": ("llama", "lora")}, {"case": ("llama", "lora")}, {"case": ("gpt2", "full")}]
+    assert chosen(tuples) == [0, 2]
+    switches = [{"how": {"zero": 3}}, {"how": {"zero": 2}}, {"how": {"zero": 2, "hold": True}}]
+    assert chosen(switches) == [0, 2]
+
+
+def test_of_drawn_cases_the_first_are_chosen():
+    cases = [{"number": number} for number in range(5)]
+    assert chosen(cases, 2) == [0, 1]
+    assert chosen(cases, 9) == [0, 1, 2, 3, 4]
+    assert chosen(cases) == [0, 1, 2, 3, 4]
+
+
+def test_one_case_is_there_at_least():
+    assert chosen([{}]) == []
+    assert chosen([{"a": 1}]) == [0]
+
+
+def test_words_of_a_name_count_where_they_are_asked_for():
+    cases = [{"name": name} for name in ("zero2-lora", "zero3-full", "zero2-full", "zero3-lora")]
+    assert chosen(cases, by_words=True) == [0, 1]
+    assert chosen(cases) == [0, 1, 2, 3]
+
+
+def test_folders_named_build_are_collected_too(pytestconfig):
+    """pytest leaves them out by default, and did so here for a while."""
+    assert "build" not in pytestconfig.getini("norecursedirs")
