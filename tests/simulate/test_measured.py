@@ -69,6 +69,7 @@ def allowed_bytes(case, num_bytes):
     return SCRATCH_BYTES if case[1] == "fp32" else max(0.005 * num_bytes, MIB)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -76,6 +77,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(case, peak)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     phases = {phase.phase: phase.num_bytes for phase in measured(case).phases}
@@ -86,6 +88,7 @@ def test_every_phase_peaks_where_it_was_simulated_to(case):
         assert abs(difference) <= allowed_bytes(case, phase.num_bytes)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}

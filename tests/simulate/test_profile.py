@@ -17,7 +17,7 @@ CAPPED = "gemma2-tied.hf.bf16.eager.cuda.selective"
 CUT = "llama-tp.hf.bf16.sdpa.cuda.selective"
 
 
-KEYS = (ADAPTED, SMALLEST, ROUTED, CAPPED, CUT)
+KEYS = (SMALLEST, ADAPTED, ROUTED, CAPPED, CUT)
 
 
 @pytest.mark.few(1)
