@@ -10,7 +10,18 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
-    ("errors", "units", "files", "versions", "quiet", "mismatch", "yaml_loader", "low_bit"),
+    (
+        "errors",
+        "escaping",
+        "terminal",
+        "units",
+        "files",
+        "versions",
+        "quiet",
+        "mismatch",
+        "yaml_loader",
+        "low_bit",
+    ),
     ("models",),
     (
         "job",

@@ -7,8 +7,6 @@ import re
 from functools import cache
 from typing import Any
 
-from brimful.errors import CONTROL
-
 _FLOAT_1_2 = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+")
 """Numbers with an exponent as YAML 1.2 has them (section 10.3.2)."""
 MOST_LEVELS = 64
@@ -20,8 +18,6 @@ MOST_VALUES = 100_000
 def _count(node: Any, known: dict[int, float]) -> float:
     """Count the values of a node, as often as aliases repeat them; inf where it holds itself."""
     if id(node) not in known:
-        if isinstance(node.value, str) and CONTROL.search(node.value):
-            raise ValueError(f"{node.value[:40]!a} holds a control character")
         known[id(node)] = float("inf")
         inner = node.value if isinstance(node.value, list) else []
         parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]

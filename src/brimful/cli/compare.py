@@ -13,6 +13,7 @@ from brimful.cli.progress import Progress
 from brimful.compare.recipes import RECIPES, shortened
 from brimful.compare.record import MOST_STEPS, NUM_SEEDS, CompareSettings
 from brimful.errors import InputError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
@@ -151,7 +152,7 @@ def _keep(out: Path | None, made: "Comparison") -> None:
 
     _write(out, made)
     write_text(out / PLOT_FILE, comparison_svg(made))
-    print(f"{out / COMPARISON_FILE} and {out / PLOT_FILE} are written", file=sys.stderr)
+    say(f"{out / COMPARISON_FILE} and {out / PLOT_FILE} are written", file=sys.stderr)
 
 
 def _show(made: "Comparison") -> None:

@@ -10,6 +10,7 @@ import msgspec
 from brimful.cli import data_flags, defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -295,7 +296,7 @@ def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":
 
 
 def _refuse(planned: _Planned) -> int:
-    print(
+    say(
         f"{_fit_words(planned)}; brimful plan with the same flags says what would",
         file=sys.stderr,
     )
@@ -327,7 +328,7 @@ def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
         return msgspec.structs.replace(plan, estimate=None)
     before_bytes = plan.estimate.predicted_peak_allocated_bytes
     if now.predicted_peak_allocated_bytes != before_bytes:
-        print(
+        say(
             f"{path} was changed since it was made: its predicted peak is now "
             f"{format_bytes(now.predicted_peak_allocated_bytes)}, not {format_bytes(before_bytes)}",
             file=sys.stderr,
@@ -350,7 +351,7 @@ def _preview(args: argparse.Namespace, settings: "RunSettings") -> int:
         cache=settings.cache,
         num_eval_tokens=settings.num_eval_tokens,
     )
-    print(preview(prepared, number=1, width=shutil.get_terminal_size().columns))
+    say(preview(prepared, number=1, width=shutil.get_terminal_size().columns))
     return FITS
 
 
@@ -465,8 +466,8 @@ def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
         )
         show("", verdict_table(verdict), *verdict.takeovers)
     if result.model is not None:
-        print(f"model in {result.model}: {_opened_by(plan.job, settings)}")
-    print(f"run in {settings.out}; next: brimful report {settings.out}")
+        say(f"model in {result.model}: {_opened_by(plan.job, settings)}")
+    say(f"run in {settings.out}; next: brimful report {settings.out}")
 
 
 def _opened_by(job: "Job", settings: "RunSettings") -> str:
