@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from brimful.errors import InputError
+from brimful.yaml_loader import dumper
 
 _UNSAFE = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 UNSAFE = re.compile(f"[{_UNSAFE}]")
@@ -107,7 +108,8 @@ def yaml_text(content: Any) -> str:
     """Spell plain dicts, lists and values as YAML, fields in their order."""
     import yaml
 
-    return yaml.safe_dump(content, sort_keys=False, width=100)
+    text: str = yaml.dump(content, Dumper=dumper(), sort_keys=False, width=100)
+    return text
 
 
 def json_text(content: Any, *, indent: int | None = None, also: str = "") -> str:
@@ -118,8 +120,21 @@ def json_text(content: Any, *, indent: int | None = None, also: str = "") -> str
         indent: Spaces of a level; None: all on one line.
         also: Characters to spell besides, which stand in no JSON but within texts.
     """
-    text = msgspec.json.encode(content).decode()
+    try:
+        text = msgspec.json.encode(content).decode()
+    except UnicodeEncodeError:  # a file's name that is no UTF-8, which JSON has no way to say
+        text = msgspec.json.encode(_without_halves(msgspec.to_builtins(content))).decode()
     text = UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
     for character in also:
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text if indent is None else msgspec.json.format(text, indent=indent)
+
+
+def _without_halves(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {_without_halves(key): _without_halves(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_halves(inner) for inner in value]
+    return value

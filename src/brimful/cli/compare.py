@@ -13,6 +13,7 @@ from brimful.cli.progress import Progress
 from brimful.compare.recipes import RECIPES, shortened
 from brimful.compare.record import MOST_STEPS, NUM_SEEDS, CompareSettings
 from brimful.errors import InputError
+from brimful.escaping import json_text
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -137,10 +138,10 @@ class _Told:
 
 
 def _write(out: Path, made: "Comparison") -> None:
-    from brimful.files import write_bytes
+    from brimful.files import write_text
 
-    told = msgspec.json.format(msgspec.json.encode(made), indent=1)
-    write_bytes(out / COMPARISON_FILE, told + b"\n")
+    told = json_text(made, indent=1)
+    write_text(out / COMPARISON_FILE, told + "\n")
 
 
 def _keep(out: Path | None, made: "Comparison") -> None:

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
+from brimful.escaping import json_text
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Precision, plain_job
 from brimful.terminal import say
@@ -164,22 +163,22 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
 
 
 def _write_plan(found: "Solution", out: Path) -> None:
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.plan import write_yaml
     from brimful.report.run_folder import record_command
 
     write_yaml(found.plan, out / "plan.yaml")
-    write_bytes(out / "search.json", msgspec.json.encode(found.record))
+    write_text(out / "search.json", json_text(found.record))
     record_command(out, sys.argv)
 
 
 def _simulate(plan: "Plan", out: Path) -> None:
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.simulate.run import simulate
 
     _headline("4 of 6: the simulation", "the plan's own code on a pretend GPU")
     simulation = simulate(plan.job, plan.cluster, plan.strategy)
-    write_bytes(out / "simulation.json", msgspec.json.encode(simulation))
+    write_text(out / "simulation.json", json_text(simulation))
     say(
         f"simulated peak {format_bytes(simulation.simulated_peak_allocated_bytes)} in "
         f"{format_seconds(simulation.simulate_s)}, {simulation.num_events} allocations and frees"

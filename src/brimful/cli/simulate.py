@@ -9,6 +9,7 @@ import msgspec
 from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import json_text
 from brimful.rungs import EVAL, RESUME, SAVE
 from brimful.terminal import say
 
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return inference.run_simulate(args)
     asked = flags.asked(args)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.quiet import quiet_libraries
 
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     check_buildable(asked.job.model)
     simulation = _simulated(args, asked)
     if args.output is not None:
-        write_bytes(args.output, msgspec.json.encode(simulation))
+        write_text(args.output, json_text(simulation))
     usable_bytes = limit_bytes(plan)
     fits = _fits(simulation, usable_bytes)
     if args.json:

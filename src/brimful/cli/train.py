@@ -10,6 +10,7 @@ import msgspec
 from brimful.cli import data_flags, defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
+from brimful.escaping import json_text
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -418,23 +419,23 @@ def _keep(
     planned: _Planned, readings: "Sequence[Reading | None]", result: "TrainResult", out: Path
 ) -> None:
     """Write what the report reads beside what the loop wrote: of many devices, the hottest's."""
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.measure.reading import measurement
     from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE, SIMULATION_FILE
 
     if result.num_takeovers:  # what was found before is of a strategy that did not run to the end
         planned = planned._replace(record=None, simulation=None)
     if planned.record is not None:
-        write_bytes(out / SEARCH_FILE, msgspec.json.encode(planned.record))
+        write_text(out / SEARCH_FILE, json_text(planned.record))
     if planned.simulation is not None:
-        write_bytes(out / SIMULATION_FILE, msgspec.json.encode(planned.simulation))
+        write_text(out / SIMULATION_FILE, json_text(planned.simulation))
     found = [reading for reading in readings if reading is not None]
     if found:
         hottest = max(found, key=lambda reading: reading.measured_peak_allocated_bytes)
         measured = measurement(
             hottest, process_bytes=result.peak_bytes, step_s=result.median_step_s
         )
-        write_bytes(out / MEASUREMENT_FILE, msgspec.json.encode(measured))
+        write_text(out / MEASUREMENT_FILE, json_text(measured))
 
 
 def _show_plan(planned: _Planned) -> None:

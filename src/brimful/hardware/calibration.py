@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import FileFormatError
-from brimful.escaping import Line
+from brimful.escaping import Line, json_text
 from brimful.files import cache_dir, write_text
 from brimful.hardware.cluster import Device, MatrixRates
 
@@ -65,7 +65,7 @@ def save_calibration(calibration: Calibration) -> Path:
         RunError: The folder cannot be written.
     """
     path = calibration_path(calibration.machine)
-    write_text(path, msgspec.json.format(msgspec.json.encode(calibration), indent=1).decode())
+    write_text(path, json_text(calibration, indent=1))
     return path
 
 
