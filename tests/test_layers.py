@@ -12,6 +12,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     (
         "errors",
+        "escaping",
+        "terminal",
         "units",
         "files",
         "versions",

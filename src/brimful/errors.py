@@ -16,7 +16,6 @@ that says what was wrong, both numbers where there are two, and what to change.
 """
 
 import difflib
-import re
 from collections.abc import Iterable
 
 
@@ -53,22 +52,6 @@ class RunError(BrimfulError, RuntimeError):
 
 
 _MOST_HINTS = 3
-_MOST_CHARACTERS = 900
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys instead of showing it, what turns text around, halves of characters."""
-
-
-def one_line(message: str) -> str:
-    """Return a message fit for a terminal: one line, of characters that show, not endless.
-
-    What the user gave stands in it as it was given, and that may be anything.
-    """
-    text = " ".join(message.splitlines())
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    if len(shown) <= _MOST_CHARACTERS:
-        return shown
-    half = _MOST_CHARACTERS // 2
-    return f"{shown[:half]} [...] {shown[-half:]}"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownNameError:

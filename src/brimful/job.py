@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import Line
 from brimful.low_bit import LOW_BIT
 from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
@@ -75,8 +76,8 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     rank: int
     alpha: float
-    targets: tuple[str, ...]
-    trained_modules: tuple[str, ...]
+    targets: tuple[Line, ...]
+    trained_modules: tuple[Line, ...]
     dtype: Literal["same", "fp32"]
     base: Base
     upcast: Upcast
@@ -142,7 +143,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     model: ModelSpec
-    weights: str | None
+    weights: Line | None
     task: Task
     method: Method
     adapter: Adapter | None
@@ -163,7 +164,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     clip: float
     seed: int
     preference: Preference | None = None
-    keep_fp32: tuple[str, ...] = ()
+    keep_fp32: tuple[Line, ...] = ()
     router_aux_loss: float = 0.0
     router_z_loss: float = 0.0
     allow: tuple[Allowed, ...] = ()

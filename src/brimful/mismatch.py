@@ -63,7 +63,16 @@ def _clause(what: str, place: str, info: Any) -> str:
         expected = " or ".join(_word(name) for name in found[1].split(" | "))
         where = f"{place} is" if place else "the file holds"
         return f"{where} {_word(found[2])}; it must be {expected}"
-    return f"{place or 'the top level'} is wrong ({what}); mend it"
+    return _line_clause(what, place or "the top level")
+
+
+def _line_clause(what: str, place: str) -> str:
+    """Say why text is no ``escaping.Line``."""
+    if what.startswith("Expected `str` matching regex"):
+        return f"{place} holds a line break or a control character; write it on one plain line"
+    if found := re.fullmatch(r"Expected `str` of length <= (\d+)", what):
+        return f"{place} is longer than the {found[1]} characters that are read; shorten it"
+    return f"{place} is wrong ({what}); mend it"
 
 
 def _spell(steps: Iterable[str]) -> str:

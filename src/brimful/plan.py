@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.escaping import Line, yaml_text
 from brimful.files import read_whole
 from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.job import Job, check_job
@@ -40,19 +41,19 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         why: The formula or the place they come from, in words.
     """
 
-    name: str
-    phase: str
+    name: Line
+    phase: Line
     num_bytes: int
-    where: str
-    why: str
+    where: Line
+    why: Line
 
 
 class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The largest number of live bytes in one phase, and what was running then."""
 
-    phase: str
+    phase: Line
     num_bytes: int
-    where: str
+    where: Line
 
 
 class HostMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +135,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     step_flops: float
     usable_bytes: int
     fits: bool
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Line, ...]
     tokens_per_s: float | None = None
     mfu: float | None = None
     hfu: float | None = None
@@ -153,7 +154,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             time are unknown until they are simulated.
     """
 
-    schema: str
+    schema: Line
     job: Job
     cluster: Cluster
     strategy: Strategy
@@ -172,9 +173,7 @@ def write_yaml(value: msgspec.Struct, path: Path) -> None:
 
 def to_yaml(value: msgspec.Struct) -> str:
     """Spell a value as YAML, fields in the order of its class."""
-    import yaml
-
-    return yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, width=100)
+    return yaml_text(msgspec.to_builtins(value))
 
 
 def read_yaml(path: Path, kind: type[Value]) -> Value:
@@ -239,7 +238,7 @@ def _parse_yaml(text: str, path: Path) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         raise FileFormatError(
             f"{path} is not a plan (a date that never was, a number of thousands of digits, a key "
-            f"that is a list, a control character, or thousands of brackets); plan again"
+            f"that is a list, or thousands of brackets); plan again"
         ) from error
 
 

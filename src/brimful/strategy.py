@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import Line
 from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
@@ -93,7 +94,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     micro_batch: int
-    activation_checkpointing: str
+    activation_checkpointing: Line
     loss_chunks: int
     attention: Attention
     zero: Zero = 0
@@ -108,7 +109,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accumulate: Accumulate = "reduce-each"
     reference: Reference = "none"
     engine: Engine = "torch"
-    offload: str = NO_OFFLOAD
+    offload: Line = NO_OFFLOAD
     optimizer_in_backward: bool = False
 
 

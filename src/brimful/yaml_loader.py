@@ -1,4 +1,4 @@
-"""Reading YAML as people write it: ``3e-4`` is a number, and a key stands once.
+"""YAML as people write it: ``3e-4`` is a number, and a key stands once; and writing what it reads.
 
 PyYAML follows YAML 1.1, where ``3e-4`` is text, and takes the last of two equal keys in silence.
 """
@@ -7,10 +7,9 @@ import re
 from functools import cache
 from typing import Any
 
-from brimful.errors import CONTROL
-
 _FLOAT_1_2 = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+")
 """Numbers with an exponent as YAML 1.2 has them (section 10.3.2)."""
+_NUMBERS = ("tag:yaml.org,2002:float", _FLOAT_1_2, list("-+.0123456789"))
 MOST_LEVELS = 64
 """Brackets within brackets; PyYAML's scanner takes the square of them."""
 MOST_VALUES = 100_000
@@ -20,8 +19,6 @@ MOST_VALUES = 100_000
 def _count(node: Any, known: dict[int, float]) -> float:
     """Count the values of a node, as often as aliases repeat them; inf where it holds itself."""
     if id(node) not in known:
-        if isinstance(node.value, str) and CONTROL.search(node.value):
-            raise ValueError(f"{node.value[:40]!a} holds a control character")
         known[id(node)] = float("inf")
         inner = node.value if isinstance(node.value, list) else []
         parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]
@@ -65,5 +62,17 @@ def loader() -> Any:
         }
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_1_2, list("-+.0123456789"))
+    Loader.add_implicit_resolver(*_NUMBERS)
     return Loader
+
+
+@cache
+def dumper() -> Any:
+    """Return the class that writes what ``loader`` reads: it quotes a name such as ``1e3``."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """A SafeDumper that knows YAML 1.2's numbers."""
+
+    Dumper.add_implicit_resolver(*_NUMBERS)
+    return Dumper

@@ -13,6 +13,8 @@ from brimful.cli.progress import Progress
 from brimful.compare.recipes import RECIPES, shortened
 from brimful.compare.record import MOST_STEPS, NUM_SEEDS, CompareSettings
 from brimful.errors import InputError
+from brimful.escaping import json_text
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
@@ -136,10 +138,10 @@ class _Told:
 
 
 def _write(out: Path, made: "Comparison") -> None:
-    from brimful.files import write_bytes
+    from brimful.files import write_text
 
-    told = msgspec.json.format(msgspec.json.encode(made), indent=1)
-    write_bytes(out / COMPARISON_FILE, told + b"\n")
+    told = json_text(made, indent=1)
+    write_text(out / COMPARISON_FILE, told + "\n")
 
 
 def _keep(out: Path | None, made: "Comparison") -> None:
@@ -151,7 +153,7 @@ def _keep(out: Path | None, made: "Comparison") -> None:
 
     _write(out, made)
     write_text(out / PLOT_FILE, comparison_svg(made))
-    print(f"{out / COMPARISON_FILE} and {out / PLOT_FILE} are written", file=sys.stderr)
+    say(f"{out / COMPARISON_FILE} and {out / PLOT_FILE} are written", file=sys.stderr)
 
 
 def _show(made: "Comparison") -> None:

@@ -4,6 +4,7 @@ import argparse
 
 from brimful.cli import flags
 from brimful.cli.output import show_json
+from brimful.terminal import say
 
 HELP = "print a script that teaches your shell brimful's verbs and flags"
 SHELLS = ("bash", "zsh", "tcsh")
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json({"schema": "brimful.completion/1", "shell": args.shell, "script": script})
     else:
-        print(script)
+        say(script)
     return 0
 
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
+from brimful.escaping import json_text
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Precision, plain_job
+from brimful.terminal import say
 from brimful.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _headline(title: str, rest: str = "") -> None:
-    print(f"\n== {title} {'- ' + rest if rest else ''}".rstrip(), flush=True)
+    say(f"\n== {title} {'- ' + rest if rest else ''}".rstrip(), flush=True)
 
 
 def _probe(memory_limit_bytes: int) -> Cluster:
@@ -111,7 +111,7 @@ def _precision(device: Device) -> Precision:
     rates = device.matrix_flops_per_s
     faster = rates.bf16 >= MIXED_GAIN * rates.fp32
     name: Precision = "bf16-mixed" if faster else "fp32"
-    print(
+    say(
         f"precision {name}: bf16 matrix products run at "
         f"{rates.bf16 / rates.fp32:.2f} x the rate of fp32 here"
     )
@@ -144,9 +144,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     precision = _precision(cluster.device)
     job = _job(precision, num_steps)
     total = parameter_count(job.model).total
-    print(
-        f"{job.model.name}: {format_count(total)} parameters, {job.tokens_per_step} tokens a step"
-    )
+    say(f"{job.model.name}: {format_count(total)} parameters, {job.tokens_per_step} tokens a step")
     naive = Strategy(
         micro_batch=GLOBAL_BATCH,
         activation_checkpointing="none",
@@ -154,7 +152,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
         attention="sdpa",
     )
     peak = estimate(job, cluster, naive).predicted_peak_allocated_bytes
-    print(
+    say(
         f"naive settings (whole batch at once) need {format_bytes(peak)}; "
         f"the limit is {format_bytes(cluster.device.usable_bytes)}"
     )
@@ -165,23 +163,23 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
 
 
 def _write_plan(found: "Solution", out: Path) -> None:
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.plan import write_yaml
     from brimful.report.run_folder import record_command
 
     write_yaml(found.plan, out / "plan.yaml")
-    write_bytes(out / "search.json", msgspec.json.encode(found.record))
+    write_text(out / "search.json", json_text(found.record))
     record_command(out, sys.argv)
 
 
 def _simulate(plan: "Plan", out: Path) -> None:
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.simulate.run import simulate
 
     _headline("4 of 6: the simulation", "the plan's own code on a pretend GPU")
     simulation = simulate(plan.job, plan.cluster, plan.strategy)
-    write_bytes(out / "simulation.json", msgspec.json.encode(simulation))
-    print(
+    write_text(out / "simulation.json", json_text(simulation))
+    say(
         f"simulated peak {format_bytes(simulation.simulated_peak_allocated_bytes)} in "
         f"{format_seconds(simulation.simulate_s)}, {simulation.num_events} allocations and frees"
     )
@@ -201,5 +199,5 @@ def _report(out: Path) -> int:
     from brimful.report.html import write_report
 
     _headline("6 of 6: the report")
-    print(f"open {write_report(out)}")
+    say(f"open {write_report(out)}")
     return FITS

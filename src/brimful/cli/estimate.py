@@ -13,6 +13,7 @@ from brimful.cli.output import (
     show_host,
     show_json,
 )
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
         show(estimate_tables(*asked, predicted, cost=cost))
         if not predicted.fits:
-            print("  brimful plan with the same job looks for a strategy that fits")
+            say("  brimful plan with the same job looks for a strategy that fits")
         show_host(predicted.host)
     return FITS if predicted.fits and host_may_fit(predicted.host) else DOES_NOT_FIT
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli import flags
 from brimful.cli.output import show_json
 from brimful.errors import InputError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.export.given import Exported
@@ -60,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.to == _WITHOUT_COMMENTS:
         # Standard output may be the JSON, and nothing else may be in it.
-        print("\n".join([*about(plan, args.to), *lost_lines(exported.lost)]), file=sys.stderr)
+        say("\n".join([*about(plan, args.to), *lost_lines(exported.lost)]), file=sys.stderr)
     if args.output is None:
-        print(exported.text, end="")
+        say(exported.text, end="")
     else:
-        print(f"wrote {args.output}")
+        say(f"wrote {args.output}")
     return 0
 
 

@@ -9,6 +9,7 @@ from brimful.cli import defaults, flags
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import json_text
 from brimful.hardware.cluster import Cluster, spelled
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def run_simulate(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     job, cluster = asked(args)
     from brimful.cost.inference import estimate_inference
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
@@ -90,7 +91,7 @@ def run_simulate(args: argparse.Namespace) -> int:
 
     estimate, simulation = estimate_inference(job, cluster), simulate_inference(job, cluster)
     if args.output is not None:
-        write_bytes(args.output, msgspec.json.encode(simulation))
+        write_text(args.output, json_text(simulation))
     fits = _fits(simulation, estimate.usable_bytes)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(simulation)}

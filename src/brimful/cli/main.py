@@ -11,7 +11,9 @@ from brimful import __version__
 from brimful.cli.flags import HelpText, Parser
 from brimful.cli.job_file import expand
 from brimful.cli.output import BAD_INPUT, INTERRUPTED
-from brimful.errors import CONTROL, BrimfulError, InputError, one_line, unknown_name
+from brimful.errors import BrimfulError, InputError, unknown_name
+from brimful.escaping import check_line, one_line
+from brimful.terminal import say
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",
@@ -46,6 +48,9 @@ EXTRAS = {
 
 JOB_VERBS = ("estimate", "plan", "shop", "simulate", "train", "precision")
 """Verbs that take a job file where a model may stand."""
+SCRIPT_VERBS = ("pretend",)
+"""Verbs that hand the rest of their arguments to the user's script."""
+_MOST_SHOWN = 80
 
 
 def parser_of(verb: str) -> Parser:
@@ -122,7 +127,7 @@ def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
 
 def _complain(message: str, code: int) -> int:
     """Print one line, whatever a name that the user gave may hold."""
-    print(f"brimful: {one_line(message)}", file=sys.stderr)
+    say(f"brimful: {one_line(message)}", file=sys.stderr)
     return code
 
 
@@ -137,19 +142,23 @@ def _parse(verb: str, arguments: list[str]) -> argparse.Namespace:
     parser = parser_of(verb)
     if verb in JOB_VERBS:
         arguments = expand(arguments, parser, lambda: [parser_of(other) for other in JOB_VERBS])
+        for argument in arguments:
+            _check_argument(argument, is_free=False)
     return parser.parse_args(arguments)
 
 
-def _check_argument(argument: str) -> None:
+def _check_argument(argument: str, *, is_free: bool) -> None:
     """Refuse what no flag means and what argparse, files or terminals trip over.
+
+    Args:
+        argument: As it was typed, or as a job file has it.
+        is_free: Whether it may be a script's own, which may have lines and tabs.
 
     Raises:
         InputError: It holds a control character, or a flag's value is ``--``.
     """
-    if found := CONTROL.search(argument):
-        raise InputError(
-            f"the argument {argument!a} holds {found.group()!a}, which no name has; leave it out"
-        )
+    checked = argument.translate({ord("\n"): " ", ord("\t"): " "}) if is_free else argument
+    check_line(checked, what=f"the argument {argument[:_MOST_SHOWN]!a}")
     flag, _, value = argument.partition("=")
     if flag.startswith("-") and value == "--":  # argparse makes an empty list of it
         raise InputError(f"{flag} is given as --, which is no value; give one")
@@ -157,14 +166,14 @@ def _check_argument(argument: str) -> None:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        print(usage(), file=sys.stdout if arguments else sys.stderr)
+        say(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else BAD_INPUT
     if arguments[0] in {"--version", "-V"}:
-        print(f"brimful {__version__}")
+        say(f"brimful {__version__}")
         return 0
-    for argument in arguments:
-        _check_argument(argument)
     verb, *rest = arguments
+    for argument in arguments:
+        _check_argument(argument, is_free=verb in SCRIPT_VERBS)
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)
     args = _parse(verb, rest)

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 
 from brimful.cli.flags import Asked
+from brimful.escaping import json_text
 from brimful.plan import Estimate, HostMemory
+from brimful.terminal import console, say
 
 FITS, DOES_NOT_FIT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; an interrupted run is what a shell calls a process ended by Ctrl-C."""
@@ -15,23 +17,20 @@ WIDTH = 100
 
 def show(*renderables: Any) -> None:
     """Print tables, in colour on a terminal and as plain lines elsewhere."""
-    from rich.console import Console
-
     from brimful.report.text import plain_lines
 
     if sys.stdout.isatty():
-        console = Console(highlight=False)
+        screen = console()
         for renderable in renderables:
-            console.print(renderable)
+            screen.print(renderable)
         return
     for renderable in renderables:
-        print("\n".join(plain_lines(renderable, width=WIDTH)))
+        say("\n".join(plain_lines(renderable, width=WIDTH)))
 
 
 def show_json(content: dict[str, Any]) -> None:
     """Print one JSON object."""
-    text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    print(text.decode())
+    say(json_text(content, indent=1))
 
 
 def show_host(host: HostMemory | None) -> None:
@@ -39,7 +38,7 @@ def show_host(host: HostMemory | None) -> None:
     from brimful.report.host import host_sentence
 
     if sentence := host_sentence(host):
-        print(sentence)
+        say(sentence)
 
 
 def host_may_fit(host: HostMemory | None) -> bool:

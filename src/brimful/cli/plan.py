@@ -18,6 +18,7 @@ from brimful.cli.output import (
     show_json,
 )
 from brimful.errors import InputError, UnsupportedError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -282,14 +283,14 @@ def _show(found: "Solution", ways_out: tuple[str, ...], output: Path | None) -> 
     show(plan_tables(plan, found.record))
     show(*(line_of("way out: " + way) for way in ways_out))
     if output is not None:
-        print(f"plan written to {output}; next: brimful simulate {output}")
+        say(f"plan written to {output}; next: brimful simulate {output}")
 
 
 def _show_frontier(found: "Solution") -> None:
     from brimful.cost.estimate import limit_bytes
     from brimful.report.text import strategies_table
 
-    print()
+    say()
     title = "Pareto set of time and peak (predicted), fastest first"
     usable_bytes = limit_bytes(found.plan)
     show(strategies_table(title, found.frontier, usable_bytes=usable_bytes))
@@ -298,8 +299,8 @@ def _show_frontier(found: "Solution") -> None:
 def _show_why(why: dict[str, Any]) -> None:
     from brimful.report.ledger import explain_tables
 
-    print()
+    say()
     if why:
         show(explain_tables(*why.values()))
     else:
-        print("no formula covers this job, so there is no ledger: brimful simulate traces it")
+        say("no formula covers this job, so there is no ledger: brimful simulate traces it")

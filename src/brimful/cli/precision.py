@@ -8,6 +8,7 @@ from brimful.cli import compare, data_flags, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import json_text
 from brimful.strategy import check_examined, world_size
 
 if TYPE_CHECKING:
@@ -135,14 +136,13 @@ def _keep(args: argparse.Namespace, examined: "Examination") -> None:
     """Write plots and JSON into the folder that was asked for."""
     if args.out is None:
         return
-    import msgspec
 
-    from brimful.files import write_bytes, write_text
+    from brimful.files import write_text
     from brimful.report.precision import precision_json, spectra
     from brimful.report.precision_plots import exponents_svg, scale_svg
 
-    told = msgspec.json.format(msgspec.json.encode(precision_json(examined)), indent=1)
-    write_bytes(args.out / "precision.json", told + b"\n")
+    told = json_text(precision_json(examined), indent=1)
+    write_text(args.out / "precision.json", told + "\n")
     found = spectra(examined)
     if found:
         write_text(args.out / "exponents.svg", exponents_svg(found))

@@ -15,6 +15,7 @@ import msgspec
 from brimful.cli import defaults, flags
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import BrimfulError, InputError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
@@ -123,7 +124,7 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
         shown = _of_the_script(error.__traceback__)
         traceback.print_exception(type(error), error, shown)
         why = f"{name} raised {type(error).__name__}, see above; nothing is reported"
-        print(f"brimful: {why}", file=sys.stderr)
+        say(f"brimful: {why}", file=sys.stderr)
         return False
     return True
 

@@ -7,6 +7,7 @@ import msgspec
 from brimful.cli import flags
 from brimful.cli.output import show_json
 from brimful.errors import InputError
+from brimful.terminal import say
 
 HELP = "trace the profile of a key such as llama.hf.bf16-mixed.sdpa.cuda; --all makes every one"
 
@@ -53,5 +54,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json({"schema": "brimful.profile-run/1", "written": written})
     else:
-        print("\n".join(written))
+        say("\n".join(written))
     return 0

@@ -4,6 +4,8 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+from brimful.terminal import console, say
+
 
 class Progress:
     """Shows how much of one task is done."""
@@ -25,17 +27,16 @@ class Progress:
         if self._quiet:
             return self
         if not sys.stderr.isatty():
-            print(f"{self._what} ...", file=sys.stderr)
+            say(f"{self._what} ...", file=sys.stderr)
             return self
-        from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=console(stderr=True),
             transient=True,
         )
         self._task = self._bar.add_task(self._what, total=1.0)
@@ -50,9 +51,9 @@ class Progress:
     def note(self, text: str) -> None:
         """Say a sentence: above the bar on a terminal, as a line of its own elsewhere."""
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
+            self._bar.console.print(text)
         elif not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            say(text, file=sys.stderr, flush=True)
 
     def update_share(self, share: float) -> None:
         """Say the share of the whole that is behind; the name of the task says the rest."""

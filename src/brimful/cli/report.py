@@ -5,6 +5,7 @@ import argparse
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
 from brimful.errors import InputError
+from brimful.terminal import say
 
 HELP = "write RUN_DIR/report.html and print the verdict"
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         show_json({**msgspec.structs.asdict(verdict), "report": str(path)})
     else:
         show(verdict_table(verdict), *verdict.takeovers)
-        print(f"report: {path}")
+        say(f"report: {path}")
     return 0
 
 
@@ -73,7 +74,7 @@ def _against(args: argparse.Namespace) -> int:
     else:
         show(filled_table("Figures", ("figure", *names, "difference"), rows))
         show(filled_table("Inputs that differ", ("input", *names), differ))
-        print(f"report: {path}")
+        say(f"report: {path}")
     return 0
 
 
@@ -90,5 +91,5 @@ def _watched(args: argparse.Namespace) -> int:
         show_json({**msgspec.structs.asdict(run.verdict), "report": str(path)})
     else:
         show(watched_lines(run))
-        print(f"report: {path}")
+        say(f"report: {path}")
     return 0

@@ -9,6 +9,7 @@ from brimful.cli import defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.links import network_names
+from brimful.terminal import say
 from brimful.units import parse_duration, parse_electricity, parse_money
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
         show(*shop_tables(shopped))
         if args.output is not None:
-            print(f"written to {args.output}")
+            say(f"written to {args.output}")
     return FITS if shopped.choice is not None and shopped.choice.meets else DOES_NOT_FIT
 
 

@@ -9,7 +9,9 @@ import msgspec
 from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import json_text
 from brimful.rungs import EVAL, RESUME, SAVE
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return inference.run_simulate(args)
     asked = flags.asked(args)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.quiet import quiet_libraries
 
@@ -98,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     check_buildable(asked.job.model)
     simulation = _simulated(args, asked)
     if args.output is not None:
-        write_bytes(args.output, msgspec.json.encode(simulation))
+        write_text(args.output, json_text(simulation))
     usable_bytes = limit_bytes(plan)
     fits = _fits(simulation, usable_bytes)
     if args.json:
@@ -115,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(plan, simulation, usable_bytes)
         if asked.strategy.ep > 1 and args.routing is None:
-            print(_worst_sentence(args, asked))
+            say(_worst_sentence(args, asked))
     return FITS if fits else DOES_NOT_FIT
 
 
@@ -203,15 +205,15 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
     if plan.strategy.pp > 1:
         from brimful.report.pipeline_chart import chart_text, schedule_of
 
-        print(chart_text(schedule_of(plan.job, plan.strategy)), end="\n\n")
+        say(chart_text(schedule_of(plan.job, plan.strategy)), end="\n\n")
     if simulation.collectives:
-        print(collectives_sentence(simulation.collectives))
-    print(
+        say(collectives_sentence(simulation.collectives))
+    say(
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
     )
     peak_bytes = simulation.simulated_peak_allocated_bytes
-    print(
+    say(
         fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
         if simulation.reserved is None
         else reserved_sentence(simulation.reserved)

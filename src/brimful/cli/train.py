@@ -10,6 +10,8 @@ import msgspec
 from brimful.cli import data_flags, defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
+from brimful.escaping import json_text
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -286,7 +288,7 @@ def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":
 
 
 def _refuse(planned: _Planned) -> int:
-    print(
+    say(
         f"{_fit_words(planned)}; brimful plan with the same flags says what would",
         file=sys.stderr,
     )
@@ -318,7 +320,7 @@ def _predicted_anew(plan: "Plan", path: Path) -> "Plan":
         return msgspec.structs.replace(plan, estimate=None)
     before_bytes = plan.estimate.predicted_peak_allocated_bytes
     if now.predicted_peak_allocated_bytes != before_bytes:
-        print(
+        say(
             f"{path} was changed since it was made: its predicted peak is now "
             f"{format_bytes(now.predicted_peak_allocated_bytes)}, not {format_bytes(before_bytes)}",
             file=sys.stderr,
@@ -341,7 +343,7 @@ def _preview(args: argparse.Namespace, settings: "RunSettings") -> int:
         cache=settings.cache,
         num_eval_tokens=settings.num_eval_tokens,
     )
-    print(preview(prepared, number=1, width=shutil.get_terminal_size().columns))
+    say(preview(prepared, number=1, width=shutil.get_terminal_size().columns))
     return FITS
 
 
@@ -408,23 +410,23 @@ def _keep(
     planned: _Planned, readings: "Sequence[Reading | None]", result: "TrainResult", out: Path
 ) -> None:
     """Write what the report reads beside what the loop wrote: of many devices, the hottest's."""
-    from brimful.files import write_bytes
+    from brimful.files import write_text
     from brimful.measure.reading import measurement
     from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE, SIMULATION_FILE
 
     if result.num_takeovers:  # what was found before is of a strategy that did not run to the end
         planned = planned._replace(record=None, simulation=None)
     if planned.record is not None:
-        write_bytes(out / SEARCH_FILE, msgspec.json.encode(planned.record))
+        write_text(out / SEARCH_FILE, json_text(planned.record))
     if planned.simulation is not None:
-        write_bytes(out / SIMULATION_FILE, msgspec.json.encode(planned.simulation))
+        write_text(out / SIMULATION_FILE, json_text(planned.simulation))
     found = [reading for reading in readings if reading is not None]
     if found:
         hottest = max(found, key=lambda reading: reading.measured_peak_allocated_bytes)
         measured = measurement(
             hottest, process_bytes=result.peak_bytes, step_s=result.median_step_s
         )
-        write_bytes(out / MEASUREMENT_FILE, msgspec.json.encode(measured))
+        write_text(out / MEASUREMENT_FILE, json_text(measured))
 
 
 def _show_plan(planned: _Planned) -> None:
@@ -456,8 +458,8 @@ def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
         )
         show("", verdict_table(verdict), *verdict.takeovers)
     if result.model is not None:
-        print(f"model in {result.model}: {_opened_by(plan.job, settings)}")
-    print(f"run in {settings.out}; next: brimful report {settings.out}")
+        say(f"model in {result.model}: {_opened_by(plan.job, settings)}")
+    say(f"run in {settings.out}; next: brimful report {settings.out}")
 
 
 def _opened_by(job: "Job", settings: "RunSettings") -> str:

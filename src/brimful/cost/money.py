@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import FileFormatError
+from brimful.escaping import Line
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.job import Job
@@ -31,16 +32,16 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What an hour of a GPU cost, when, and where."""
 
     usd_per_gpu_hour: float
-    date: str
-    source: str
+    date: Line
+    source: Line
 
 
 class Purchase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a GPU cost to buy, when, and where."""
 
     usd: float
-    date: str
-    source: str
+    date: Line
+    source: Line
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +53,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bought: GPU to the price of one; few have one that can be cited.
     """
 
-    date: str
+    date: Line
     gpus: dict[str, Price]
     bought: dict[str, Purchase] = {}
 
@@ -78,7 +79,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     energy_kwh: float | None
     usd_per_gpu_hour: float | None
     usd: float | None
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Line, ...]
 
 
 MOST_USD = 10**9

@@ -10,8 +10,7 @@ Source: ``accelerate/commands/config/config_args.py``, ``commands/launch.py`` an
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import yaml
-
+from brimful.escaping import yaml_text
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.job import Job, Precision
@@ -40,7 +39,7 @@ def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
     del given
     content, found = config(plan), losses(plan)
-    body = yaml.safe_dump(content, sort_keys=False)
+    body = yaml_text(content)
     return Exported("\n".join([*header(plan, TO, found), body]), found)
 
 

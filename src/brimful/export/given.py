@@ -5,6 +5,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from brimful.cost.estimate import limit_bytes
+from brimful.escaping import comments
 from brimful.export.lost import Lost, lost_lines
 from brimful.plan import Plan
 from brimful.report.words import fit_sentence, plan_words
@@ -46,7 +47,7 @@ def header(plan: Plan, to: str, lost: Iterable[Lost] = ()) -> list[str]:
         to: The target.
         lost: What the target does not say.
     """
-    return [f"# {line}" for line in (*about(plan, to), *lost_lines(lost))]
+    return comments((*about(plan, to), *lost_lines(lost)))
 
 
 def about(plan: Plan, to: str) -> list[str]:

@@ -6,8 +6,7 @@ Source: ``transformers/training_args.py`` and ``optimization.py`` of Transformer
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
+from brimful.escaping import yaml_text
 from brimful.export import deepspeed
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
@@ -40,7 +39,7 @@ _SAID = (
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
     content, found = config(plan, given), losses(plan)
-    body = yaml.safe_dump(content, sort_keys=False)
+    body = yaml_text(content)
     return Exported("\n".join([*header(plan, TO, found), body]), found)
 
 

@@ -8,8 +8,8 @@ Source: https://slurm.schedmd.com/sbatch.html, https://docs.pytorch.org/docs/sta
 """
 
 import re
-import shlex
 
+from brimful.escaping import shell_words
 from brimful.export.given import Exported, Given, header
 from brimful.export.torchrun import program, workers
 from brimful.plan import Plan
@@ -33,8 +33,8 @@ def script(plan: Plan, given: Given) -> Exported:
         "port=$((29500 + SLURM_JOB_ID % 1000))",
         'srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --rdzv-id "$SLURM_JOB_ID" \\',
         '    --rdzv-backend c10d --rdzv-endpoint "$head_node:$port" \\',
-        f"    {shlex.join(workers(plan))} \\",
-        f"    {shlex.join(program(given))}",
+        f"    {shell_words(workers(plan))} \\",
+        f"    {shell_words(program(given))}",
         "",
     ]  # fmt: skip
     return Exported("\n".join(lines))

@@ -1,7 +1,6 @@
 """The line that starts a plan with ``torchrun``, on one machine or on each of several."""
 
-import shlex
-
+from brimful.escaping import shell_flag, shell_words
 from brimful.export.given import Exported, Given, header
 from brimful.plan import Plan
 
@@ -18,7 +17,7 @@ def command(plan: Plan, given: Given) -> Exported:
         "--nnodes", str(cluster.num_nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", _HEAD,
     ]  # fmt: skip
     words = ["torchrun", *meeting, *workers(plan), *program(given)]
-    lines = [*header(plan, "torchrun"), *_where(cluster.num_nodes), shlex.join(words), ""]
+    lines = [*header(plan, "torchrun"), *_where(cluster.num_nodes), shell_words(words), ""]
     return Exported("\n".join(lines))
 
 
@@ -30,7 +29,9 @@ def workers(plan: Plan) -> list[str]:
 
 def program(given: Given) -> list[str]:
     """Return what every process runs."""
-    return ["-m", "brimful", "train", given.plan, "--data", given.data, "--out", given.out]
+    plan = f"./{given.plan}" if given.plan.startswith("-") else given.plan
+    given_as = (*shell_flag("--data", given.data), *shell_flag("--out", given.out))
+    return ["-m", "brimful", "train", plan, *given_as]
 
 
 def _where(num_nodes: int) -> list[str]:

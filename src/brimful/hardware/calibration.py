@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import FileFormatError
+from brimful.escaping import Line, json_text
 from brimful.files import cache_dir, write_text
 from brimful.hardware.cluster import Device, MatrixRates
 
@@ -38,10 +39,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         copy_bytes_per_s: Bytes copied per second, from the host or to it; 0: not measured.
     """
 
-    schema: str
-    versions: tuple[str, ...]
-    date: str
-    machine: str
+    schema: Line
+    versions: tuple[Line, ...]
+    date: Line
+    machine: Line
     num_threads: int
     matrix_flops_per_s: MatrixRates
     memory_bytes_per_s: float
@@ -64,7 +65,7 @@ def save_calibration(calibration: Calibration) -> Path:
         RunError: The folder cannot be written.
     """
     path = calibration_path(calibration.machine)
-    write_text(path, msgspec.json.format(msgspec.json.encode(calibration), indent=1).decode())
+    write_text(path, json_text(calibration, indent=1))
     return path
 
 
@@ -99,8 +100,6 @@ def load_calibration(machine: str) -> Calibration | None:
             f"{path} holds a rate of 0 or less, or one that no machine has; "
             "run brimful calibrate again"
         )
-    if not calibration.date.isprintable():
-        raise FileFormatError(f"{path} holds a control character; run brimful calibrate again")
     return calibration
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from brimful.errors import InputError
+from brimful.escaping import Line
 from brimful.job import FP8, Precision
 
 
@@ -46,8 +47,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             CPU from one place in memory to another. Measured; 0: unknown.
     """
 
-    name: str
-    description: str
+    name: Line
+    description: Line
     kernels: Literal["cuda", "cpu"]
     usable_bytes: int
     capability: float
@@ -55,7 +56,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_bytes_per_s: float
     op_overhead_s: float
     calibrated: bool
-    source: str
+    source: Line
     copy_bytes_per_s: float = 0.0
 
 
@@ -77,14 +78,14 @@ class Cluster(
         network: Between nodes, a name of ``data/links``; empty for one node or unknown.
     """
 
-    name: str
+    name: Line
     device: Device
     num_devices: int
     host_ram_bytes: int
     num_nodes: int = 1
     devices_per_node: int = 1
-    link: str = ""
-    network: str = ""
+    link: Line = ""
+    network: Line = ""
 
 
 TF32_SHARE = 0.5

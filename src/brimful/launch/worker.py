@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import BrimfulError, RunError
-from brimful.files import disk_error, write_bytes
+from brimful.escaping import json_text
+from brimful.files import disk_error, write_text
 from brimful.measure.limit import limited
 from brimful.measure.meter import Meter, meter_for
 from brimful.measure.reading import Reading
@@ -253,7 +254,7 @@ def _is_of_launch(path: Path, launch: str) -> bool:
 def _tell(out: Path, rank: int, failure: Failure) -> None:
     folder = out / FAILURES
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / f"{rank}.json", msgspec.json.encode(failure))
+    write_text(folder / f"{rank}.json", json_text(failure))
 
 
 def _lost(error: RuntimeError) -> RunError | None:

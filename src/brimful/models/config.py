@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import FileFormatError, ModelConfigError, UnsupportedError, unknown_name
+from brimful.escaping import check_line
 from brimful.files import read_whole
 from brimful.job import Task
 from brimful.models import (
@@ -116,8 +117,10 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
     """Turn raw configuration fields into a checked ``ModelSpec``.
 
     Raises:
+        InputError: The name is no line.
         ModelConfigError: A field is missing, absurd or contradicts another.
     """
+    check_line(name, what="the model's name")
     model_type = _model_type(name, config)
     check_fields(name, config)
     fields = {field: value for field, value in config.items() if field != "model_type"}

@@ -1,5 +1,7 @@
 """What a field of a config.json may hold. Knows no architecture beyond the names of its fields."""
 
+import json
+import re
 from typing import Any
 
 from brimful.errors import ModelConfigError
@@ -10,6 +12,7 @@ MAX_VOCAB = 10**7
 MAX_POSITIONS = 10**9
 """No published model comes near these (Llama 4 has 10,485,760 positions); more is a slip."""
 
+_HALF = re.compile(r"[\ud800-\udfff]")
 _SIZES = {
     "hidden_size": MAX_WIDTH,
     "n_embd": MAX_WIDTH,
@@ -65,8 +68,13 @@ def check_fields(name: str, config: dict[str, Any]) -> None:
     """Check every field that decides bytes, under the name that it has in the file.
 
     Raises:
-        ModelConfigError: A size is no whole number, or absurd; a switch is neither true nor false.
+        ModelConfigError: A size is no whole number, or absurd; a switch is neither true nor false;
+            a text holds half of a character, which nothing can write.
     """
+    if found := _HALF.search(json.dumps(config, ensure_ascii=False, default=str)):
+        raise ModelConfigError(
+            f"{name} holds {found.group()!a}, half of a character; take it out of its config.json"
+        )
     for field, most in _SIZES.items():
         if field in config and not (config[field] is None and field in _MAY_BE_NULL):
             _check_size(name, field, config[field], most)

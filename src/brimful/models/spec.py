@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from brimful.escaping import Line
+
 MODULE = "module"
 """The ``model_type`` of a model that a factory makes and of which nothing else is known."""
 
@@ -30,8 +32,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         hf_config: The raw configuration fields, handed to ``transformers`` as they are.
     """
 
-    name: str
-    model_type: str
+    name: Line
+    model_type: Line
     hidden_size: int
     intermediate_size: int
     num_layers: int

@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.files import write_bytes
+from brimful.escaping import json_text
+from brimful.files import write_text
 from brimful.pretend.allocator import Placed, place_recording
 from brimful.pretend.allocator_config import AllocatorSettings
 from brimful.pretend.reading import classify
@@ -59,7 +59,7 @@ def write_trace(
         RunError: The file cannot be written.
     """
     trace = trace_of(recording, settings=settings, capacity_bytes=capacity_bytes)
-    write_bytes(path, msgspec.json.encode(trace))
+    write_text(path, json_text(trace))
 
 
 def trace_of(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.errors import FileFormatError
+from brimful.escaping import json_text
 from brimful.files import write_bytes
 from brimful.pretend.recording import OpCost, Recording
 
@@ -89,7 +90,7 @@ def save_recording(recording: Recording, path: Path) -> None:
         RunError: The file cannot be written.
     """
     named = {name: getattr(recording, name) for name in (*_NAMED_BY.values(), "costs")}
-    texts = msgspec.json.encode(_Texts(schema=TAPE_SCHEMA, **named))
+    texts = json_text(_Texts(schema=TAPE_SCHEMA, **named)).encode()
     arrays = {name: getattr(recording, name) for name in (*_ROWS, *_ORDERS)}
     arrays[_TEXTS] = np.frombuffer(texts, dtype=np.uint8)
     content = io.BytesIO()

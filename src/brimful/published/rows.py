@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import FileFormatError, unknown_name
+from brimful.escaping import Line
 from brimful.files import read_whole
 from brimful.job import Method, Optimizer, Precision, Task, Upcast
 from brimful.strategy import Attention, Zero
@@ -45,7 +46,7 @@ class PublishedAdapter(
     """
 
     rank: int
-    targets: tuple[str, ...]
+    targets: tuple[Line, ...]
     dtype: Literal["same", "fp32"]
     base: Literal["same", "bf16", "fp16", "nf4", "nf4-double"]
     upcast: Upcast
@@ -97,11 +98,11 @@ class PublishedRun(
         versions: Of the program that ran it.
     """
 
-    id: str
-    family: str
+    id: Line
+    family: Line
     implementation: Implementation
-    model: str
-    gpu: str
+    model: Line
+    gpu: Line
     num_devices: int
     devices_per_node: int = 0
     usable_gib: float | None = None
@@ -113,7 +114,7 @@ class PublishedRun(
     seq_len: int
     micro_batch: int
     accumulation: int = 1
-    checkpointing: str
+    checkpointing: Line
     products: Products = "all"
     attention: Attention = "sdpa"
     loss: LossCopies = "none"
@@ -124,17 +125,17 @@ class PublishedRun(
     dp_shard: int = 1
     tp: int = 1
     pp: int = 1
-    schedule: str = ""
+    schedule: Line = ""
     allocator: Literal["", "expandable"] = ""
-    unlike: tuple[str, ...] = ()
-    beyond: tuple[str, ...] = ()
+    unlike: tuple[Line, ...] = ()
+    beyond: tuple[Line, ...] = ()
     allocated_gib: float | None = None
     active_gib: float | None = None
     reserved_gib: float | None = None
     process_gib: float | None = None
     tokens_per_s: float | None = None
-    source: str
-    versions: str
+    source: Line
+    versions: Line
 
 
 class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,9 +147,9 @@ class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         note: In what the real model differs.
     """
 
-    model_type: str
+    model_type: Line
     config: dict[str, Any] | None = None
-    note: str = ""
+    note: Line = ""
 
 
 @cache

@@ -1,16 +1,36 @@
 """Escaped HTML and the few shapes that the page is made of. Knows nothing of runs."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NewType
 
+import msgspec
+
+from brimful.escaping import json_text, visible
+
 Html = NewType("Html", str)
 """Markup that is safe to put into a page; plain ``str`` is text that has not been escaped yet."""
+_UNPLAIN = re.compile(r"[^a-z0-9]")
 
 
 def text(value: str) -> Html:
-    """Escape text for use between tags and in quoted attributes."""
-    return Html(escape(value, quote=True))
+    """Escape text for use between tags and in quoted attributes, of HTML and of SVG.
+
+    What does not show is spelled: XML has no control characters, and a name must not turn the
+    text beside it around.
+    """
+    return Html(escape(visible(value), quote=True))
+
+
+def embedded(value: msgspec.Struct) -> Html:
+    """Spell a value as JSON that no HTML parser can mistake for the end of its script."""
+    return Html(json_text(value, also="<>&"))
+
+
+def style_class(kind: str, name: str) -> Html:
+    """Name the class of a thing, which the style sheet colours by name, and grey if unknown."""
+    return Html(f"{kind}-{_UNPLAIN.sub('-', name.lower())}")
 
 
 def join(parts: Iterable[Html], separator: str = "") -> Html:
@@ -20,7 +40,7 @@ def join(parts: Iterable[Html], separator: str = "") -> Html:
 
 def code(value: str) -> Html:
     """Set a name in code type and let it break after dots, slashes and underscores."""
-    soft = escape(value, quote=True)
+    soft = str(text(value))
     for mark in (".", "/", "_"):
         soft = soft.replace(mark, f"{mark}<wbr>")
     return Html(f"<code>{soft}</code>")

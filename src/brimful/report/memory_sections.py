@@ -149,11 +149,6 @@ def _order(names: set[str]) -> list[str]:
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
-def _style(name: str) -> str:
-    # The style sheet has a colour for every item by its name, and grey for one it does not know.
-    return "item-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
-
-
 def _bar(rung: str, items: dict[str, int], scale: float, limit_bytes: float) -> Html:
     total = sum(items.values())
     parts = []
@@ -163,9 +158,9 @@ def _bar(rung: str, items: dict[str, int], scale: float, limit_bytes: float) -> 
             continue
         words = markup.text(f"{name}: {format_bytes(items[name])}")
         share = f"{100 * items[name] / total:.0f} %" if width >= LABELLED_PERCENT else ""
+        style = markup.style_class("item", name)
         parts.append(
-            f'<span class="part {_style(name)}" style="width:{width:.3f}%" title="{words}">'
-            f"{share}</span>"
+            f'<span class="part {style}" style="width:{width:.3f}%" title="{words}">{share}</span>'
         )
     limit = f'<i class="limit" style="left:{100 * limit_bytes / scale:.3f}%"></i>'
     spoken = ", ".join(f"{name} {format_bytes(items[name])}" for name in _order(set(items)))
@@ -217,7 +212,11 @@ def _item_row(
 ) -> Html:
     lowest = next(iter(found.values()))
     share = ABSENT if lowest is None else share_words(lowest, total)
-    swatch = f'<i class="swatch {_style(name)}" aria-hidden="true"></i>' if name != "total" else ""
+    swatch = (
+        f'<i class="swatch {markup.style_class("item", name)}" aria-hidden="true"></i>'
+        if name != "total"
+        else ""
+    )
     cells = [
         Html(f"{swatch}{markup.text(name)}"),
         *(_bytes_cell(found.get(rung)) for rung in ("predicted", "simulated", "measured")),

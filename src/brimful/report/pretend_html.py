@@ -117,8 +117,7 @@ def _items(report: PretendReport) -> Html:
 
 
 def _named(item: str) -> Html:
-    # The style sheet has a colour for every item by its name.
-    colour = f"item-{item.replace(' ', '-')}"
+    colour = markup.style_class("item", item)
     return Html(f'<i class="swatch {colour}" aria-hidden="true"></i>{markup.text(item)}')
 
 

@@ -1,6 +1,5 @@
 """Reading a run's folder back as one value. Owns the names of its files; computes nothing."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import msgspec
 
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import FileFormatError
+from brimful.escaping import shell_words
 from brimful.files import write_text
 from brimful.mismatch import explain_mismatch
 from brimful.plan import Plan, read_plan
@@ -135,7 +135,7 @@ def record_command(run_dir: Path, argv: Sequence[str]) -> None:
         RunError: The folder cannot be written.
     """
     path = run_dir / COMMANDS_FILE
-    line = shlex.join(argument.replace("\n", " ") for argument in argv)
+    line = shell_words(argv)
     write_text(path, "".join(f"{known}\n" for known in (*_read_commands(path), line)))
 
 

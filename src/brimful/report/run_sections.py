@@ -1,8 +1,7 @@
 """The parts of the page about the run: strategies considered, loss, step time, and provenance."""
 
-import shlex
-
 from brimful.cost.estimate import limit_bytes
+from brimful.escaping import shell_words
 from brimful.report import markup
 from brimful.report.host import host_words
 from brimful.report.markup import Html
@@ -180,7 +179,7 @@ def _repeating_commands(folder: RunFolder) -> tuple[str, ...]:
     # The plan holds every value in full, so these repeat the run whatever flags made it.
     plan, run_dir = str(folder.run_dir / "plan.yaml"), str(folder.run_dir)
     return (
-        shlex.join(["brimful", "simulate", plan]),
-        f"{shlex.join(['brimful', 'train', plan])} --data PATH --out DIR",
-        shlex.join(["brimful", "report", run_dir]),
+        shell_words(["brimful", "simulate", plan]),
+        f"{shell_words(['brimful', 'train', plan])} --data PATH --out DIR",
+        shell_words(["brimful", "report", run_dir]),
     )

@@ -32,6 +32,7 @@ from brimful.report.words import (
 from brimful.rungs import Simulation
 from brimful.search.record import Considered, SearchRecord
 from brimful.strategy import Strategy, world_size
+from brimful.terminal import console
 from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.verdict import Verdict
 
@@ -65,11 +66,9 @@ def plain_lines(renderable: "RenderableType", *, width: int = WIDTH) -> list[str
     """
     import io
 
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(renderable)
+    paper = console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    with paper.capture() as capture:
+        paper.print(renderable)
     return [line.rstrip() for line in capture.get().splitlines()]
 
 

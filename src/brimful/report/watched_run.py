@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import FileFormatError
+from brimful.escaping import json_text
 from brimful.files import write_text
 from brimful.mismatch import explain_mismatch
 from brimful.plan import Estimate
@@ -71,7 +72,7 @@ def write_watched(run: WatchedRun, folder: Path) -> Path:
         RunError: The folder cannot be written.
     """
     path = folder / WATCHED_FILE
-    write_text(path, msgspec.json.format(msgspec.json.encode(run).decode()) + "\n")
+    write_text(path, json_text(run, indent=2) + "\n")
     return path
 
 

@@ -16,7 +16,8 @@ from brimful.build.program import Program
 from brimful.doctor.program import PlainStep, find_first_bad
 from brimful.doctor.records import GRADIENTS, FirstBad, Kind, earliest
 from brimful.errors import FileFormatError, RunError
-from brimful.files import disk_error, write_bytes
+from brimful.escaping import json_text
+from brimful.files import disk_error, write_text
 from brimful.run_files import CHECKPOINTS
 from brimful.train.checkpoint import newest_checkpoint
 from brimful.train.nan import Origin, find_origin
@@ -131,7 +132,7 @@ def keep_bad_step(out: Path, bad: BadStep, batch: Batch) -> Path:
             if tensor is not None
         }
         save_file(kept, temporary / BATCH_FILE)
-        write_bytes(temporary / STEP_FILE, msgspec.json.format(msgspec.json.encode(bad)) + b"\n")
+        write_text(temporary / STEP_FILE, json_text(bad, indent=2) + "\n")
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
     except OSError as error:

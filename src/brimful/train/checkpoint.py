@@ -19,7 +19,8 @@ import torch
 
 from brimful.build.program import Program
 from brimful.errors import FileFormatError
-from brimful.files import disk_error, write_bytes
+from brimful.escaping import json_text
+from brimful.files import disk_error, write_text
 from brimful.plan import Plan
 from brimful.train.data.batches import DataPosition
 from brimful.train.folders import sync
@@ -282,7 +283,7 @@ def _write_manifest(folder: Path, state: PlainState, progress: Progress) -> None
             for path in sorted(folder.iterdir())
         ),
     )
-    write_bytes(folder / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+    write_text(folder / _MANIFEST, json_text(manifest, indent=2))
 
 
 def _check_content(folder: Path, checkpoint: Checkpoint) -> None:

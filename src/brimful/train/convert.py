@@ -18,7 +18,8 @@ from brimful.build.program import Program
 from brimful.build.rounding import convert, left_whole, rounded_layers
 from brimful.build.step import evaluate
 from brimful.errors import InputError
-from brimful.files import write_bytes
+from brimful.escaping import json_text
+from brimful.files import write_text
 from brimful.job import FP8, QAT, Job, check_job, plain_job
 from brimful.models.config import default_task, load_model
 from brimful.models.kernels import attentions_of
@@ -206,7 +207,7 @@ def convert_model(
     program = build_program(job, strategy, torch.device("cpu"))
     with replacing(out) as temporary:
         conversion = _converted(program, data.heldout, given, temporary)
-        write_bytes(temporary / RESULT_FILE, msgspec.json.encode(conversion))
+        write_text(temporary / RESULT_FILE, json_text(conversion))
     return conversion
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.run_files import EvalRow, ExpertRow
+from brimful.terminal import console
 from brimful.train.step_report import (
     StepReport,
     describe_eval,
@@ -27,9 +28,8 @@ _REFRESHES_PER_S = 4
 class RichObserver:
     """Redraws the numbers in place; checkpoints and sentences scroll above them."""
 
-    def __init__(self, console: Any = None) -> None:
-        """Draw on ``console``, a ``rich`` console (None is standard output)."""
-        from rich.console import Console
+    def __init__(self, screen: Any = None) -> None:
+        """Draw on ``screen``, of ``terminal.console`` (None is standard output)."""
         from rich.live import Live
 
         self._spinner: Any = None
@@ -37,7 +37,7 @@ class RichObserver:
         self._last: EvalRow | None = None
         self._best: EvalRow | None = None
         self._experts: ExpertRow | None = None
-        self._console = console or Console()
+        self._console = screen or console()
         self._live = Live(
             console=self._console,
             refresh_per_second=_REFRESHES_PER_S,
@@ -48,8 +48,9 @@ class RichObserver:
     def on_stage(self, text: str) -> None:
         """Show that something is being done, and what."""
         from rich.spinner import Spinner
+        from rich.text import Text
 
-        self._spinner = Spinner("dots", text=f"{text} ...")
+        self._spinner = Spinner("dots", text=Text(f"{text} ..."))
         self._live.start()
         self._live.refresh()
 
@@ -73,7 +74,7 @@ class RichObserver:
 
     def on_message(self, text: str) -> None:
         """Print a sentence above the numbers."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def close(self) -> None:
         """Draw for the last time."""

@@ -7,7 +7,8 @@ from typing import BinaryIO
 import msgspec
 
 from brimful.errors import FileFormatError
-from brimful.files import disk_error, write_bytes
+from brimful.escaping import json_text
+from brimful.files import disk_error, write_bytes, write_text
 from brimful.mismatch import explain_mismatch
 from brimful.run_files import DATA_SCHEMA, DataSummary, ExpertRow, Row, TakeoverRow, TrainRow
 from brimful.train.data.prepare import Summary
@@ -117,7 +118,7 @@ def write_data_summary(path: Path, told: Summary) -> None:
         num_skipped=sum(skipped.num_records for skipped in told.skipped),
         num_truncated=told.num_truncated,
     )
-    write_bytes(path, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    write_text(path, json_text(summary, indent=2) + "\n")
 
 
 def _check_loss(row: Row, place: str) -> None:

@@ -1,12 +1,13 @@
 """Who watches a run: the protocol, several at once, and the plain one for log files."""
 
-import shlex
 import sys
 import time
 from pathlib import Path
 from typing import IO, Protocol
 
+from brimful.escaping import shell_words
 from brimful.run_files import EvalRow, ExpertRow
+from brimful.terminal import say
 from brimful.train.step_report import StepReport, describe_eval, describe_experts, describe_step
 
 PLAIN_EVERY_S = 5.0
@@ -138,7 +139,7 @@ class PlainObserver:
 
     def on_message(self, text: str) -> None:
         """Print a line."""
-        print(text, file=self._file or sys.stdout, flush=True)
+        say(text, file=self._file, flush=True)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -156,4 +157,4 @@ def make_observer() -> Observer:
 def describe_stop(step: int, out: Path) -> str:
     """Say that a run was stopped and how to go on."""
     command = ["brimful", "train", str(out / "plan.yaml"), "--out", str(out), "--resume"]
-    return f"stopped after step {step}, which is saved; go on with: {shlex.join(command)}"
+    return f"stopped after step {step}, which is saved; go on with: {shell_words(command)}"

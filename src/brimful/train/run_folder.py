@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, RunError
-from brimful.files import cache_dir, disk_error, write_bytes
+from brimful.escaping import json_text
+from brimful.files import cache_dir, disk_error, write_text
 from brimful.job import Job
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
@@ -110,7 +111,7 @@ def write_source(path: Path, source: DataSource) -> None:
     Raises:
         RunError: It cannot be written.
     """
-    write_bytes(path, msgspec.json.encode(source))
+    write_text(path, json_text(source))
 
 
 def read_source(path: Path) -> DataSource:
@@ -131,7 +132,7 @@ def write_settings(path: Path, settings: RunSettings) -> None:
     Raises:
         RunError: It cannot be written.
     """
-    write_bytes(path, msgspec.json.encode(stored(settings)))
+    write_text(path, json_text(stored(settings)))
 
 
 def read_settings(path: Path) -> StoredSettings:

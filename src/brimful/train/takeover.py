@@ -22,7 +22,8 @@ from brimful.build.program import Program
 from brimful.build.retarget import can_retarget
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import FileFormatError, RunError
-from brimful.files import disk_error, write_bytes
+from brimful.escaping import json_text
+from brimful.files import disk_error, write_text
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import METRICS_FILE, PLAN_FILE, SHORTAGES, Row, TakeoverRow
 from brimful.strategy import Strategy
@@ -206,7 +207,7 @@ def note_shortage(out: Path, shortage: Shortage) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(folder, error) from error
-    write_bytes(folder / f"{shortage.rank}.json", msgspec.json.encode(shortage))
+    write_text(folder / f"{shortage.rank}.json", json_text(shortage))
 
 
 def noted_shortage(out: Path) -> Shortage | None:

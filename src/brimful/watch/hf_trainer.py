@@ -19,6 +19,7 @@ from brimful.report.watched import watched_lines
 from brimful.report.watched_run import WATCHED_SCHEMA, WatchedRun
 from brimful.run_files import LoopRow
 from brimful.rungs import Measurement
+from brimful.terminal import console
 from brimful.watch.simulated import Simulated, simulate_loop
 from brimful.watch.trainer_plan import predict
 from brimful.watch.trainer_twin import train_twin
@@ -204,8 +205,6 @@ def _setting(args: Any, name: str) -> str:
 
 
 def _show(run: WatchedRun, report: Path) -> None:
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    console.print(watched_lines(run))
-    console.print(f"report: {report}", soft_wrap=True)
+    screen = console(stderr=True)
+    screen.print(watched_lines(run))
+    screen.print(f"report: {report}", soft_wrap=True)

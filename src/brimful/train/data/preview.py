@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import InputError
+from brimful.escaping import visible_line
 from brimful.train.data.batches import START
 from brimful.train.data.encoders.base import IGNORED
 from brimful.train.data.prepare import Prepared
@@ -136,6 +137,6 @@ def _decode(prepared: Prepared, ids: list[int]) -> str:
 def _lines(text: str, margin: str, columns: int) -> Iterator[str]:
     for line in text.splitlines(keepends=True):
         # Escape sequences of the data must not reach the terminal as such.
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+        shown = visible_line(line)
         for start in range(0, len(shown), columns):
             yield margin + shown[start : start + columns]

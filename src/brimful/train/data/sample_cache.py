@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import DataError
-from brimful.files import write_bytes
+from brimful.escaping import json_text
+from brimful.files import write_text
 from brimful.train.data.coder import TOKENIZER_FILE, Coder
 from brimful.train.data.encoders.base import Encoder
 from brimful.train.data.encoding import Split, encode_parsed, parsed_records
@@ -147,7 +148,7 @@ def _make(recipe: SampleRecipe, folder: Path, key: str) -> None:
         skipped=tally.skipped(),
         unigram_entropy=unigram_entropy(labels[labels >= 0]),
     )
-    write_bytes(folder / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    write_text(folder / _MANIFEST, json_text(manifest, indent=2) + "\n")
 
 
 def _write(recipe: SampleRecipe, coder: Coder, split: Split, tally: Tally, folder: Path) -> Written:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import InputError
+from brimful.escaping import Line, check_line
 
 Format = Literal["auto", "text", "jsonl", "json", "csv", "parquet", "datasets"]
 OnBadRecord = Literal["stop", "skip"]
@@ -40,21 +41,21 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             have a share of their own (``corpus``).
     """
 
-    path: str
-    config: str | None
+    path: Line
+    config: Line | None
     format: Format
-    split: str
-    tokenizer: str | None
+    split: Line
+    tokenizer: Line | None
     chat_template: str | None
-    text_field: str
-    messages_field: str
-    label_field: str
-    source_field: str
-    target_field: str
+    text_field: Line
+    messages_field: Line
+    label_field: Line
+    source_field: Line
+    target_field: Line
     on_bad_record: OnBadRecord
     streaming: bool
     shuffle_buffer: int
-    heldout: str | None
+    heldout: Line | None
     heldout_share: float
 
 
@@ -97,8 +98,12 @@ def check_source(source: DataSource) -> DataSource:
     """Return the source as it is, or say what is wrong with it.
 
     Raises:
-        InputError: A size is out of range.
+        InputError: A size is out of range, or a name is no line.
     """
+    for field in source.__struct_fields__:
+        value = getattr(source, field)
+        if isinstance(value, str) and field != "chat_template":
+            check_line(value, what=f"data: {field}")
     if not 1 <= source.shuffle_buffer <= MAX_SHUFFLE_BUFFER:
         raise InputError(
             f"shuffle_buffer={source.shuffle_buffer} is out of range; "

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from brimful.errors import DataError, InputError, RunError
-from brimful.files import write_bytes
+from brimful.escaping import json_text
+from brimful.files import write_text
 from brimful.train.data.coder import TOKENIZER_FILE, Coder, code_documents
 from brimful.train.data.corpus import Corpus, fingerprint, read_texts
 from brimful.train.data.records import Skipped
@@ -252,7 +253,7 @@ def _encode(texts: Texts, coder: Coder | None, *, vocab_size: int, key: str, fol
         unigram_entropy=unigram_entropy(heldout),
         skipped=skipped,
     )
-    write_bytes(folder / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    write_text(folder / _MANIFEST, json_text(manifest, indent=2) + "\n")
 
 
 def _write_tokens(encoded: Iterable[list[int]], path: Path, *, vocab_size: int) -> tuple[int, str]:

@@ -1,0 +1,58 @@
+"""Writing to a terminal: every line and every table of ours goes through here.
+
+What people gave stands in both, and none of it is an escape sequence, a line of its own making or
+Rich's markup.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any
+
+from brimful.escaping import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(
+    text: str = "", *, end: str = "\n", file: IO[str] | None = None, flush: bool = False
+) -> None:
+    """Print text, its line feeds kept and everything else that does not show spelled.
+
+    Args:
+        text: What to say.
+        end: What follows it.
+        file: Where to; None: standard output.
+        flush: Whether it must be seen at once.
+    """
+    print(visible(text), end=end, file=file, flush=flush)
+
+
+def console(**given: Any) -> "Console":
+    """Make a console that reads no markup in text and lets no text steer the terminal.
+
+    Args:
+        given: What ``rich.console.Console`` takes.
+    """
+    made: Console = _console_class()(markup=False, emoji=False, highlight=False, **given)
+    return made
+
+
+@cache
+def _console_class() -> Any:
+    """Define the class; rich is imported here, where something is printed."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PlainTextConsole(Console):
+        """A console whose text is data; its own styles and movements are not text."""
+
+        # Overridden, because it is the one way by which prints, tables and live displays go.
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control:
+                    yield segment
+                else:
+                    yield Segment(visible(segment.text), segment.style)
+
+    return PlainTextConsole
