@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.pretend import autocast, kernels
 from brimful.pretend.libraries import library
@@ -30,6 +31,9 @@ _MODES = {RELU: 0, TANH: 1, LSTM: 2, GRU: 3}
 _BF16_SINCE = (8, 0)
 """Capability of ``supportsBFloat16RNNWithCuDNN`` in ``aten/src/ATen/cuda/detail/CUDAHooks.cpp``."""
 _TYPES = (torch.float32, torch.float16, torch.float64)
+DROPOUT_STATE_BYTES = 2**21
+"""Of cuDNN's random numbers for dropout; ``get_dropout_state`` calls it "slightly over 2MB"."""
+_dropout_states: dict[torch.device, torch.Tensor] = {}
 _CALL = _aten._cudnn_rnn.default  # noqa: SLF001
 
 
@@ -38,6 +42,7 @@ def register() -> None:
     shapes = library("Meta")
     shapes.impl("_cudnn_rnn", _shapes, allow_override=True)
     shapes.impl("_cudnn_rnn_backward", _backward_shapes)
+    shapes.impl("_cudnn_init_dropout_state", _dropout_state_shape)
     own = library("AutocastPrivateUse1")
     own.impl("_cudnn_rnn", _lowered)
 
@@ -85,9 +90,18 @@ def run(  # noqa: PLR0913, PLR0917 - one call of cuDNN
     found = _CALL(
         x, params, each, _flat(params, layers), h, c, _MODES[layers.kind], last.shape[2],
         projection, layers.num_layers, batch_first, layers.dropout, train, layers.bidirectional,
-        list(sizes), None,
+        list(sizes), _dropout_state(x.device) if train and layers.dropout else None,
     )  # fmt: skip
     return tuple(found[: 2 if c is None else 3])
+
+
+def _dropout_state(device: torch.device) -> torch.Tensor:
+    """``get_dropout_state``: made once for each device, and never given back."""
+    if device not in _dropout_states:
+        _dropout_states[device] = _aten._cudnn_init_dropout_state(  # noqa: SLF001
+            0.5, True, 0, dtype=torch.uint8, device=device
+        )
+    return _dropout_states[device]
 
 
 def _buffer_elements(params: Sequence[torch.Tensor], has_biases: bool) -> int:  # noqa: FBT001
@@ -127,7 +141,10 @@ def _shares(x: torch.Tensor, storage: Any) -> bool:
 
 @contextlib.contextmanager
 def flattening() -> Iterator[None]:
-    """Let ``nn.RNNBase`` lay its parameters on the pretend GPU out one behind the other."""
+    """Let ``nn.RNNBase`` lay its parameters on the pretend GPU out one behind the other.
+
+    What cuDNN keeps for a whole process, it keeps inside the block.
+    """
     original = nn.RNNBase.flatten_parameters
 
     def flatten_parameters(module: Any) -> None:
@@ -135,13 +152,22 @@ def flattening() -> Iterator[None]:
         complete = len(params) == len(getattr(module, "_flat_weights_names", []))
         if not complete or not all(isinstance(p, torch.Tensor) for p in params):
             original(module)
-        elif params and params[0].device.type == "gpu" and kernels.current() == "cuda":
+        elif params and _is_pretended(params[0]) and kernels.current() == "cuda":
             _flatten(module, params)
         else:
             original(module)
 
-    with replaced([(nn.RNNBase, "flatten_parameters", flatten_parameters)]):
-        yield
+    _dropout_states.clear()
+    try:
+        with replaced([(nn.RNNBase, "flatten_parameters", flatten_parameters)]):
+            yield
+    finally:
+        _dropout_states.clear()
+
+
+def _is_pretended(x: torch.Tensor) -> bool:
+    """Whether it lies on the pretend GPU, whatever its program calls that."""
+    return isinstance(x, FakeTensor) and x.fake_device.type == "gpu"
 
 
 def _flatten(module: Any, params: list[torch.Tensor]) -> None:
@@ -183,8 +209,9 @@ def _lowered(
 def _copied(weight: Sequence[torch.Tensor], buffer: torch.Tensor) -> list[torch.Tensor]:
     views, offset = [], 0
     for p in weight:
-        with torch.no_grad():
-            view = buffer.narrow(0, offset, p.numel()).view(p.shape)
+        view = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
+        with torch.no_grad():  # no view to autograd, as there
+            view.set_(buffer.narrow(0, offset, p.numel()).view(p.shape))
         view.copy_(p)
         views.append(view)
         offset += p.numel()
@@ -192,6 +219,11 @@ def _copied(weight: Sequence[torch.Tensor], buffer: torch.Tensor) -> list[torch.
 
 
 # -- shapes --
+
+
+def _dropout_state_shape(*_args: Any, **how: Any) -> torch.Tensor:
+    """``_cudnn_init_dropout_state``."""
+    return torch.empty(DROPOUT_STATE_BYTES, dtype=torch.uint8, device=how["device"])
 
 
 def _shapes(
