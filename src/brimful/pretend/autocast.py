@@ -17,9 +17,13 @@ LOWER = (
     "_convolution", "conv1d", "conv2d", "conv3d", "addmm", "addbmm", "baddbmm", "bmm", "mm",
     "matmul", "linear", "prelu", "scaled_dot_product_attention", "einsum", "conv_tbc",
     "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "linalg_vecdot",
+    "mkldnn_rnn_layer",
 )  # fmt: skip
 """Run in the autocast type on CUDA and on CPU (there by the products inside, for einsum)."""
-LOWER_CUDA = ("addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot")
+LOWER_CUDA = (
+    "addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+)  # fmt: skip
 FP32_CUDA = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
     "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
@@ -45,6 +49,7 @@ FP32_OUTPUT_CUDA = (
 """On CUDA: read low precision and write fp32 without a copy of the input."""
 
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # noqa: SLF001
+_OWN_KEY = torch._C.DispatchKey.AutogradPrivateUse1  # noqa: SLF001
 _cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 on_weight_cast: list[Callable[[torch.Tensor], None]] = []
 """Called with every low-precision copy of a weight that enters the cache."""
@@ -82,14 +87,22 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _without_autocast(op: Any, args: Any, kwargs: Any) -> Any:
+def excluded() -> Any:
+    """Return a block in which nothing is cast."""
     keys = torch._C.DispatchKeySet(_KEY)  # noqa: SLF001
-    with torch._C._ExcludeDispatchKeyGuard(keys):  # noqa: SLF001
+    return torch._C._ExcludeDispatchKeyGuard(keys)  # noqa: SLF001
+
+
+def _without_autocast(op: Any, args: Any, kwargs: Any) -> Any:
+    with excluded():
         return op(*args, **kwargs)
 
 
 def _as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
     """Run an op that the imitated device's lists leave out; its parts may be on them."""
+    has_own = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
+    if has_own(op.name(), "AutogradPrivateUse1"):
+        return op._op_dk(_OWN_KEY, *args, **kwargs)  # noqa: SLF001
     if op._can_decompose():  # noqa: SLF001
         return op.decompose(*args, **kwargs)
     return _without_autocast(op, args, kwargs)
@@ -118,7 +131,7 @@ def _widening(op: Any, *, on: tuple[kernels.Kernels, ...]) -> Callable[..., Any]
 
 def _wide_output(op: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        low = _eligible(args[0]) and args[0].dtype != torch.float32
+        low = is_eligible(args[0]) and args[0].dtype != torch.float32
         if low and kwargs.get("dtype") is None and kernels.current() == "cuda":
             args, kwargs = _with_fp32_dtype(op, args, kwargs)
         return _without_autocast(op, args, kwargs)
@@ -136,7 +149,8 @@ def _with_fp32_dtype(op: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, {**kwargs, "dtype": torch.float32}
 
 
-def _eligible(x: Any) -> bool:
+def is_eligible(x: Any) -> bool:
+    """Tell whether autocast would change a tensor's type."""
     return (
         isinstance(x, torch.Tensor)
         and x.device.type == "gpu"
@@ -147,15 +161,21 @@ def _eligible(x: Any) -> bool:
 
 def _cast_all(args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     return (
-        tuple(_cast(x, dtype) for x in args),
-        {name: _cast(x, dtype) for name, x in kwargs.items()},
+        tuple(cast(x, dtype) for x in args),
+        {name: cast(x, dtype) for name, x in kwargs.items()},
     )
 
 
-def _cast(x: Any, dtype: torch.dtype) -> Any:
+def cast(x: Any, dtype: torch.dtype) -> Any:
+    """Return tensors in the type given, weights from the cache.
+
+    Args:
+        x: A tensor, a list of them, or anything else, which stays as it is.
+        dtype: The type.
+    """
     if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor):
-        return type(x)(_cast(y, dtype) for y in x)
-    if not _eligible(x) or x.dtype == dtype:
+        return type(x)(cast(y, dtype) for y in x)
+    if not is_eligible(x) or x.dtype == dtype:
         return x
     if not _cacheable(x, dtype):
         return x.to(dtype)

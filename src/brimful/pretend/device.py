@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils import backend_registration
 
-from brimful.pretend import attention, autocast, composites, eight_bit, guard, streams
+from brimful.pretend import attention, autocast, composites, eight_bit, guard, recurrent, streams
 from brimful.pretend.libraries import library
 
 NAME = "gpu"
@@ -245,6 +245,7 @@ def register() -> None:
     autocast.register()
     attention.register()
     composites.register()
+    recurrent.register()
     eight_bit.register()
 
 

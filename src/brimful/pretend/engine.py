@@ -26,8 +26,13 @@ IN_PLACE = {
     _aten.put.default: _aten.put_.default,
 }
 """Operations that autograd uses for tensor subclasses, and what it may use for other tensors."""
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _OURS = {
     _aten.scaled_dot_product_attention.default, _aten.dropout.default, _aten.rms_norm.default,
+    _aten._pad_packed_sequence.default, _aten._pack_padded_sequence_backward.default,  # noqa: SLF001
+    *(getattr(_aten, kind).input for kind in _RECURRENT),
+    *(getattr(_aten, kind).data for kind in _RECURRENT),
+    *(getattr(_aten, f"{kind}_cell").default for kind in _RECURRENT),
 }  # fmt: skip
 """Operations for which the pretend GPU has a kernel made of others."""
 _FILLING_NODES = {

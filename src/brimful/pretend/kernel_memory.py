@@ -15,6 +15,7 @@ from brimful.pretend import (
     cpu_collectives,
     cpu_convolutions,
     cpu_promotion,
+    cpu_recurrent,
     kernels,
     workspaces,
 )
@@ -127,15 +128,19 @@ class CpuKernelMemory(KernelMemory):
         """Return what a call takes."""
         rule = _cpu_rule(func)
         assert rule is not None
-        call = Call(func, args, kwargs, out, kernels.imitated().capability)
-        return tuple(Taken(w.num_bytes, w.why, stays=False) for w in rule(call))
+        found = rule(Call(func, args, kwargs, out, kernels.imitated().capability))
+        if found is None:
+            self.unknown[str(func)] = self.unknown.get(str(func), 0) + 1
+            return ()
+        return tuple(Taken(w.num_bytes, w.why, stays=False) for w in found)
 
 
 @cache
 def _cpu_rule(func: Any) -> Rule | None:
     if cpu_promotion.is_promoting(func):
         return cpu_promotion.promotion
-    return cpu_convolutions.RULES.get(func) or cpu_collectives.RULES.get(func)
+    tables = (cpu_convolutions.RULES, cpu_collectives.RULES, cpu_recurrent.RULES)
+    return next((table[func] for table in tables if func in table), None)
 
 
 def _kind(func: Any) -> _Kind:

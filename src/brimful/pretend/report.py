@@ -36,9 +36,9 @@ from brimful.pretend.report_values import (
     PretendReport,
     Reserved,
     Tensor,
-    UnknownOp,
 )
 from brimful.rungs import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
+from brimful.unknown_memory import peak_statement, unknown_ops_of
 from brimful.versions import versions
 
 if TYPE_CHECKING:
@@ -80,9 +80,11 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     live = recording.live_bytes()
     peak_event = int(live.argmax())
     item = classify(recording)
+    unknown = unknown_ops_of(unknown_ops)
     unlimited = replay_recording(recording, settings=settings, capacity_bytes=None)
     at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
     return PretendReport(
+        statement=peak_statement(int(live[peak_event]), unknown),
         schema=PRETEND_SCHEMA,
         versions=versions(),
         card=card.name,
@@ -105,10 +107,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         host=_host(host),
         timeline=timeline_of(recording),
         num_events=len(live),
-        unknown_ops=tuple(
-            UnknownOp(op=op, num_calls=count)
-            for op, count in sorted(unknown_ops.items(), key=lambda pair: (-pair[1], pair[0]))
-        ),
+        unknown_ops=unknown,
         assumptions=tuple(sorted(assumptions)),
     )
 

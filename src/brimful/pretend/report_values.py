@@ -8,6 +8,7 @@ import msgspec
 
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import Outcome, Timeline
+from brimful.unknown_memory import UnknownOp
 
 PRETEND_SCHEMA = "brimful.pretend/1"
 
@@ -208,17 +209,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tensors: tuple[Tensor, ...]
 
 
-class UnknownOp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An operation of whose kernel's own memory nothing is known, and how often it was called."""
-
-    op: str
-    num_calls: int
-
-
 class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program's memory on a GPU that does not exist.
 
     Attributes:
+        statement: The peak in a sentence: what is simulated, or that it is at least that, and of
+            which operations it is not known what their kernels take.
         schema: ``PRETEND_SCHEMA``.
         versions: Versions of python, torch, transformers and brimful, as ``name version``.
         card: The card that was pretended.
@@ -246,6 +242,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         assumptions: What the numbers rest on, a sentence each.
     """
 
+    statement: str
     schema: str
     versions: tuple[str, ...]
     card: str

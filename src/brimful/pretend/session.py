@@ -22,6 +22,7 @@ from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
 from brimful.pretend.optimizers import picking_as
 from brimful.pretend.recording import Recording
+from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport
 from brimful.pretend.steps import following
@@ -62,6 +63,7 @@ class Run(contextlib.ContextDecorator):
             fake = stack.enter_context(_Fake(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(picking_as(self.kernels))
+            stack.enter_context(flattening())
             known = stack.enter_context(knowing())
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape))

@@ -17,7 +17,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import autocast, device, engine, kernels, quantized, real_values, streams
+from brimful.pretend import (
+    autocast,
+    device,
+    engine,
+    kernels,
+    quantized,
+    real_values,
+    recurrent,
+    streams,
+)
 from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, first_tensor
@@ -230,7 +239,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run under the tape what an operation is made of; ``NotImplemented``: it is one."""
-        parts = quantized.parts_of(func)
+        parts = quantized.parts_of(func) or recurrent.parts_of(func)
         if parts is None and torch.is_inference_mode_enabled():
             parts = engine.parts_of(func)
         if parts is None:

@@ -52,7 +52,8 @@ class Call(NamedTuple):
         raise KeyError(name)
 
 
-Rule = Callable[[Call], Workspaces]
+Rule = Callable[[Call], Workspaces | None]
+"""Returns None where nobody knows."""
 
 
 def size(num_bytes: int, why: str) -> Workspaces:

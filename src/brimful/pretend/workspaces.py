@@ -59,7 +59,7 @@ def workspaces(
         rule = _rules[key] = _find(*key)
     if rule is None:
         return ()
-    return rule(Call(func, args, kwargs, out, capability))
+    return rule(Call(func, args, kwargs, out, capability)) or ()
 
 
 @cache

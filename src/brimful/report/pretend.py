@@ -67,7 +67,11 @@ def fit_lines(report: PretendReport) -> list[str]:
         flushes = _plural(at.num_retries, "cache flush", "cache flushes")
         line = f"fits with {at.num_retries} {flushes}: {reserved} reserved of {have}"
         return [f"{line}; each flush makes the step slow"]
-    return [f"fits: {reserved} reserved of {have}"]
+    line = f"fits: {reserved} reserved of {have}"
+    if report.unknown_ops:
+        left = format_bytes(at.capacity_bytes - at.simulated_peak_reserved_bytes)
+        line += f", if the kernels that are not known take no more than {left}"
+    return [line]
 
 
 def _failure_lines(failure: Failure) -> Iterator[str]:

@@ -51,6 +51,7 @@ def _header(report: PretendReport) -> Html:
     )
     return Html(
         "<header>"
+        f"{markup.paragraph(markup.text(report.statement))}"
         '<p class="eyebrow">Brimful pretend report</p>'
         f"<h1>{markup.text(report.card)}</h1>"
         f'<p class="verdict {"fits" if report.fits else "short"}">{markup.text(sentence)}</p>'

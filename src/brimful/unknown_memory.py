@@ -1,0 +1,58 @@
+"""Operations of whose kernels' own memory nothing is known, and what a peak is then called.
+
+A peak is exact only where of every operation it is known what its kernel takes beside its results.
+Where it is not, every report says so in its first line.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from brimful.units import format_bytes
+
+NUM_STATED = 3
+"""Operators that the first line names."""
+NAME_WIDTH = 40
+
+
+class UnknownOp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An operation of whose kernel's own memory nothing is known, and how often it was called."""
+
+    op: str
+    num_calls: int
+
+
+def unknown_ops_of(num_calls: Mapping[str, int]) -> tuple[UnknownOp, ...]:
+    """List operations, those called most often first.
+
+    Args:
+        num_calls: How often each was called.
+    """
+    ordered = sorted(num_calls.items(), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(UnknownOp(op=op, num_calls=count) for op, count in ordered)
+
+
+def peak_statement(peak_bytes: int, unknown_ops: Sequence[UnknownOp]) -> str:
+    """Say what the peak is, and if the memory of some kernels is unknown, that it is a bound.
+
+    Args:
+        peak_bytes: The simulated peak.
+        unknown_ops: Operations of whose kernels' own memory nothing is known.
+    """
+    peak = format_bytes(peak_bytes)
+    if not unknown_ops:
+        return f"simulated peak {peak}"
+    shown = [f"{_short(one.op)} ({_calls(one.num_calls)})" for one in unknown_ops[:NUM_STATED]]
+    rest = len(unknown_ops) - NUM_STATED
+    if rest > 0:
+        shown.append(f"{rest} more {'operators' if rest > 1 else 'operator'}")
+    return f"peak at least {peak}: the memory of some kernels is not known: {', '.join(shown)}"
+
+
+def _calls(count: int) -> str:
+    return f"{count} {'call' if count == 1 else 'calls'}"
+
+
+def _short(op: str) -> str:
+    name = op.removeprefix("aten.").removesuffix(".default")
+    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 3]}..."
