@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags
+from brimful.cli import flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster, Device
@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what tensors may take (default {format_bytes(MEMORY_LIMIT)})",
     )
     add(
-        "--out", type=flags.path("--out"), default=None, help="folder of the run (default runs/...)"
+        "--out",
+        type=output_paths.output_folder("--out"),
+        default=None,
+        help="folder of the run (default runs/...)",
     )
     add(
         "--steps",

@@ -175,6 +175,21 @@ def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate
     )
 
 
+def why_not_simulated(job: InferenceJob, device: Device) -> str:
+    """Say why ``brimful simulate --task inference`` refuses a job; empty where it takes it."""
+    if job.weights_format == "int4" and device.kernels == "cuda":
+        return (
+            "weights_format=int4 on CUDA kernels is predicted and not simulated by this version: "
+            "its kernels are mslk's, which is not here; use --gpus local, int8, nf4 or nf4-double"
+        )
+    if job.weights_format == "llm-int8" and device.kernels == "cpu":
+        return (
+            "weights_format=llm-int8 on CPU kernels takes memory by how many inputs are outliers, "
+            "which a pretend tensor does not have; use nf4, nf4-double, or a GPU"
+        )
+    return ""
+
+
 def _fits(least: int, peak: int | None, usable: int) -> bool | None:
     if peak is not None:
         return peak <= usable

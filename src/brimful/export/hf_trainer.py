@@ -41,7 +41,7 @@ def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
     content, found = config(plan, given), losses(plan)
     body = yaml.safe_dump(content, sort_keys=False)
-    return Exported("\n".join([*header(plan, TO, found), body]), found)
+    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:
