@@ -125,6 +125,19 @@ def test_a_short_text_takes_most_while_it_is_loaded(model_type, widths, weights_
     assert peaks[2] > 1.03 * floor
 
 
+def test_reading_weights_of_a_folder_takes_next_to_nothing_beside(tmp_path):
+    """An embedding that was read at once would be there twice."""
+    widths = {**WIDTHS, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 40_000}
+    job = job_of(("fp32", "fp32", 8), widths=widths, num_sequences=1, seq_len=8)
+    build(job).save_pretrained(tmp_path)
+    simulated = simulate_inference(job, make_cluster("cpu"))
+    measured = measure_inference(job, weights=str(tmp_path))
+    peaks = [{p.phase: p.num_bytes for p in found.phases} for found in (simulated, measured)]
+    assert peaks[1][LOAD] > 40_000 * 64 * 4
+    for name, size in peaks[0].items():
+        assert abs(peaks[1][name] - size) <= 1.1 * MIB, name
+
+
 def _cache_bytes(job):
     """Count keys and values of all tokens, in every block and each of its heads."""
     model, element = job.model, 4 if job.compute == "fp32" else 2
