@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from brimful.errors import FileFormatError, RunError
+from brimful.errors import FileFormatError, InputError, RunError
 
 MOST_BYTES = 16 * 2**20
 """Of a file that people write or a model brings as its description; data is read in pieces."""
@@ -44,6 +44,69 @@ def _replace(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def check_output_file(path: Path, *, what: str) -> None:
+    """Refuse a file that cannot be written, before the work whose result it would hold.
+
+    Args:
+        path: The file; a device or a pipe is none, and is written into.
+        what: The flag that names it.
+
+    Raises:
+        InputError: Its folder is not there or may not be written, or it is a folder itself.
+    """
+    target = _resolved(path, what)
+    if target.is_dir():
+        raise InputError(f"{what} {path} is a folder; give the name of a file in it")
+    if target.exists() and not target.is_file():
+        return
+    folder = target.parent
+    if not folder.exists():
+        named = path.parent if folder == path.parent.resolve() else folder
+        _check_folder(folder, what=what, path=path)
+        raise InputError(
+            f"{what} {path} cannot be written, since there is no folder {named}; make it first "
+            f"(mkdir -p {named}) or give another path"
+        )
+    _check_folder(folder, what=what, path=path)
+
+
+def check_output_folder(path: Path, *, what: str) -> None:
+    """Refuse a folder that cannot be made or written; it need not be there.
+
+    Args:
+        path: The folder.
+        what: The flag that names it.
+
+    Raises:
+        InputError: It, or what it would lie in, is a file or may not be written.
+    """
+    _check_folder(_resolved(path, what), what=what, path=path)
+
+
+def _resolved(path: Path, what: str) -> Path:
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError) as error:  # the former before Python 3.13
+        raise InputError(f"{what} {path} is a loop of links; give another path") from error
+
+
+def _check_folder(folder: Path, *, what: str, path: Path) -> None:
+    """Refuse a folder of which the part that is there is a file, or closed to this user."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise InputError(
+            f"{what} {path} cannot be written, since {there} is a file and not a folder; give "
+            f"another path"
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{what} {path} cannot be written, since this user may not write in {there}; give "
+            f"another path, or the right to write there"
+        )
 
 
 def read_whole(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:

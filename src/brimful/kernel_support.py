@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from brimful.errors import UnsupportedError
 from brimful.job import FP8, Job, Precision
-from brimful.strategy import Attention, Strategy
+from brimful.strategy import Attention, Strategy, check_simulated
 
 HALF: frozenset[Precision] = frozenset({
     "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8",
@@ -76,6 +76,23 @@ def check_precision(job: Job, place: Place) -> Job:
             f"{FP8_SINCE} on, not {place.capability}; use bf16-mixed, or fp16-mixed before {AMPERE}"
         )
     return job
+
+
+def why_not_simulated(job: Job, strategy: Strategy, place: Place) -> str:
+    """Say why ``brimful simulate`` refuses a plan; empty where it takes it.
+
+    Args:
+        job: What is trained.
+        strategy: How it is run.
+        place: On what.
+    """
+    try:
+        check_simulated(strategy)
+        check_precision(job, place)
+        check_attention(job, strategy, place)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def runnable(job: Job, place: Place) -> tuple[Attention, ...]:

@@ -303,7 +303,7 @@ def test_places_that_cannot_be_written(brimful, folder, path, facts):
 
 def test_a_folder_is_not_replaced_by_a_plan(brimful, folder):
     (folder / "dir.yaml").mkdir()
-    check(brimful("plan", *TINY, "-o", "dir.yaml"), "dir.yaml cannot be written", "directory")
+    check(brimful("plan", *TINY, "-o", "dir.yaml"), "-o dir.yaml is a folder; give the name")
 
 
 def test_exponents_and_links_in_a_plan(brimful, folder, plan):

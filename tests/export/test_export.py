@@ -1,6 +1,7 @@
 """Plans as command lines and batch scripts, which are then run."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -102,6 +103,37 @@ def test_the_verb_writes_a_file(tmp_path, capsys):
     assert main(["export", str(path), "--to", "slurm", "-o", str(out)]) == 0
     assert f"train {path} --data DATA" in out.read_text()
     assert "wrote" in capsys.readouterr().out
+
+
+def advice_on(path, capsys):
+    """Return the commands that any exporter advises for a plan."""
+    found = set()
+    for target in TARGETS:
+        capsys.readouterr()
+        code = main(["export", str(path), "--to", target])
+        said = capsys.readouterr()
+        assert code in {0, 2}
+        if code == 0:
+            assert "no formula covers it" in said.out + said.err
+        found |= set(re.findall(r"brimful (simulate .*)", said.out + said.err))
+    return found
+
+
+@pytest.mark.torch
+def test_what_is_advised_is_not_refused(tmp_path, capsys):
+    path = tmp_path / "a plan.yaml"
+    write_yaml(plan_on(), path)
+    (command,) = advice_on(path, capsys)
+    assert main(shlex.split(command)) in {0, 1}
+
+
+def test_what_would_be_refused_is_not_advised(tmp_path, capsys):
+    path, plan = tmp_path / "plan.yaml", plan_on()
+    deepspeed = msgspec.structs.replace(plan.strategy, engine="deepspeed", accumulate="reduce-each")
+    write_yaml(msgspec.structs.replace(plan, strategy=deepspeed), path)
+    assert not advice_on(path, capsys)
+    assert main(["simulate", str(path)]) == 2
+    assert "is not simulated by this version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

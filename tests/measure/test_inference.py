@@ -13,7 +13,15 @@ from brimful.build.model import materialize
 from brimful.build.writing import new_cache, next_token, prompts
 from brimful.cost.exported import exported_format
 from brimful.cost.held import held_bytes
-from brimful.cost.inference import CONSTANTS, DECODE, KV_CACHE, LOAD, PREFILL, InferenceJob
+from brimful.cost.inference import (
+    CONSTANTS,
+    DECODE,
+    KV_CACHE,
+    LOAD,
+    PREFILL,
+    InferenceJob,
+    estimate_inference,
+)
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.job import plain_job
 from brimful.measure.inference import measure_inference
@@ -42,9 +50,18 @@ CASES = [
 ]
 
 
-def job_of(case, **changes):
+SHORT = [
+    # model, how its widths are, format: a text so short that loading takes most
+    ("llama", {**WIDTHS, "tie_word_embeddings": True}, "int4"),
+    ("qwen2", {"hidden_size": 256, "intermediate_size": 896, "vocab_size": 3000}, "nf4-double"),
+    ("gpt2", {"n_embd": 256, "vocab_size": 1000}, "nf4"),
+    ("mixtral", {**WIDTHS, "intermediate_size": 256}, "int8"),
+]
+
+
+def job_of(case, *, model_type="llama", widths=WIDTHS, **changes):
     weights_format, compute, prompt_len = case
-    config = {"model_type": "llama", **SMALL["llama"], **WIDTHS}
+    config = {"model_type": model_type, **SMALL[model_type], **widths}
     fields = {
         "model": read_config("tiny", config),
         "weights_format": weights_format,
@@ -69,6 +86,8 @@ def test_every_phase_takes_what_was_simulated(case):
     assert set(found) == set(expected) == {LOAD, PREFILL} | ({DECODE} if case[2] < 96 else set())
     for name, size in found.items():
         assert abs(expected[name] - size) <= min(MIB, 0.05 * size), name
+    for phase in estimate_inference(job, make_cluster("cpu")).phases:
+        assert phase.num_bytes == pytest.approx(expected[phase.phase], rel=0.001), phase.phase
     peak = measured.measured_peak_allocated_bytes
     off = abs(simulated.simulated_peak_allocated_bytes - peak)
     assert off <= 0.005 * peak
@@ -82,6 +101,42 @@ def test_every_phase_takes_what_was_simulated(case):
     assert {item.phase for item in measured.items} == {PREFILL}
     cached = {item.name: item.num_bytes for item in simulated.items}[KV_CACHE]
     assert seen[KV_CACHE] == cached == _cache_bytes(job)
+
+
+@pytest.mark.parametrize(("model_type", "widths", "weights_format"), SHORT)
+def test_a_short_text_takes_most_while_it_is_loaded(model_type, widths, weights_format):
+    if weights_format.startswith("nf4"):
+        pytest.importorskip("bitsandbytes")
+    sizes = {"num_sequences": 1, "seq_len": 16}
+    job = job_of((weights_format, "bf16", 8), model_type=model_type, widths=widths, **sizes)
+    predicted = estimate_inference(job, make_cluster("cpu"))
+    simulated = simulate_inference(job, make_cluster("cpu"))
+    measured = measure_inference(job, weights=None)
+    peaks = (
+        predicted.predicted_peak_allocated_bytes,
+        simulated.simulated_peak_allocated_bytes,
+        measured.measured_peak_allocated_bytes,
+    )
+    assert max(peaks) - min(peaks) <= 0.001 * peaks[2]
+    for found in (predicted, simulated, measured):
+        assert {item.phase for item in found.items} == {LOAD}
+        phases = {phase.phase: phase.num_bytes for phase in found.phases}
+        assert max(phases, key=phases.get) == LOAD
+    floor = held_bytes(job.model, weights_format, "bf16").total
+    assert peaks[2] > 1.03 * floor
+
+
+def test_reading_weights_of_a_folder_takes_next_to_nothing_beside(tmp_path):
+    """An embedding that was read at once would be there twice."""
+    widths = {**WIDTHS, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 40_000}
+    job = job_of(("fp32", "fp32", 8), widths=widths, num_sequences=1, seq_len=8)
+    build(job).save_pretrained(tmp_path)
+    simulated = simulate_inference(job, make_cluster("cpu"))
+    measured = measure_inference(job, weights=str(tmp_path))
+    peaks = [{p.phase: p.num_bytes for p in found.phases} for found in (simulated, measured)]
+    assert peaks[1][LOAD] > 40_000 * 64 * 4
+    for name, size in peaks[0].items():
+        assert abs(peaks[1][name] - size) <= 1.1 * MIB, name
 
 
 def _cache_bytes(job):

@@ -69,6 +69,37 @@ def test_it_decorates():
     assert run.recording().phases[-1] == "step 2 optimizer"
 
 
+def test_every_call_of_what_it_decorates_is_its_own():
+    run = pretend.gpu("t4", imitate="cpu")
+    assert run.peaks_allocated_bytes == ()
+
+    @run
+    def allocate(num_bytes):
+        torch.empty(num_bytes, dtype=torch.uint8, device="gpu:0")
+
+    for num_bytes in (3000, 8000, 1000):
+        allocate(num_bytes)
+        assert run.peak_allocated_bytes == num_bytes
+    assert run.report().simulated_peak_allocated_bytes == 1000
+    assert len(run.recording().events) == 2
+    assert run.peaks_allocated_bytes == (3000, 8000, 1000)
+    with run:
+        torch.empty(500, dtype=torch.uint8, device="gpu:0")
+    assert run.peaks_allocated_bytes == (3000, 8000, 1000, 500)
+
+
+def test_a_later_call_that_puts_nothing_on_the_gpu_fails():
+    run = pretend.gpu("t4")
+
+    @run
+    def allocate(device):
+        torch.empty(1000, device=device)
+
+    allocate("gpu:0")
+    with pytest.raises(InputError, match="0 bytes were allocated on the pretend GPU"):
+        allocate("cpu")
+
+
 @pytest.mark.parametrize(("says_cuda", "place"), [(False, "gpu:0"), (True, "cuda")])
 def test_a_run_that_puts_nothing_on_the_gpu_fails(says_cuda, place):
     said = f"0 bytes were allocated on the pretend GPU; put the model on {place}"

@@ -21,8 +21,9 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_model.safetensors"
 _PATTERNS = ["*.safetensors", INDEX]
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-PIECE_BYTES = 2**26
-"""What is read at once; the host holds this much of the weights beside the model's own memory."""
+PIECE_BYTES = 2**21
+"""What is read at once; the host holds this much of the weights beside the model's own memory. So
+little that on a CPU, where both are one memory, the peak of loading is the model's own."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types, as safetensors spells them, that a model in full precision is stored in."""
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from brimful.cli import data_flags, flags
+from brimful.cli import data_flags, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError
 from brimful.quantization import GROUP_SIZE, LONGEST_ROW, Scheme
@@ -36,7 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.whole("--group-size"),
         help=f"weights of a row that share a scale, of int4; default {GROUP_SIZE}, or the run's",
     )
-    add("-o", "--output", metavar="DIR", type=flags.path("--output"), required=True, help="folder")
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=output_paths.output_folder("-o"),
+        required=True,
+        help="folder",
+    )
     add(
         "--seq-len",
         metavar="N",

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
 from brimful.escaping import json_text
@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what tensors may take (default {format_bytes(MEMORY_LIMIT)})",
     )
     add(
-        "--out", type=flags.path("--out"), default=None, help="folder of the run (default runs/...)"
+        "--out",
+        type=output_paths.output_folder("--out"),
+        default=None,
+        help="folder of the run (default runs/...)",
     )
     add(
         "--steps",

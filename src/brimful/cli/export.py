@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli import flags
+from brimful.cli import flags, output_paths
 from brimful.cli.output import show_json
 from brimful.errors import InputError
 from brimful.terminal import say
@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", default="runs/first", metavar="DIR", help="the run's folder; default runs/first"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write here, not to standard output"
+        "-o",
+        "--output",
+        type=output_paths.output_file("-o"),
+        metavar="FILE",
+        help="write here, not to standard output",
     )
     flags.add_json(parser)
 
@@ -53,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if not flags.is_plan(args.plan):
         raise InputError(f"{args.plan} is no plan; brimful plan MODEL -o plan.yaml makes one")
     plan = read_plan(Path(args.plan))
-    exported = TARGETS[args.to](plan, Given(args.plan, args.data, args.out))
+    given = Given(args.plan, args.data, args.out)
+    exported = TARGETS[args.to](plan, given)
     if args.output is not None:
         write_text(args.output, exported.text)
     if args.json:
@@ -61,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.to == _WITHOUT_COMMENTS:
         # Standard output may be the JSON, and nothing else may be in it.
-        say("\n".join([*about(plan, args.to), *lost_lines(exported.lost)]), file=sys.stderr)
+        lines = [*about(plan, given, args.to), *lost_lines(exported.lost)]
+        say("\n".join(lines), file=sys.stderr)
     if args.output is None:
         say(exported.text, end="")
     else:

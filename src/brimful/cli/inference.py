@@ -1,11 +1,12 @@
 """``--task inference`` of ``estimate`` and ``simulate``: a model that is loaded to write text."""
 
 import argparse
+import time
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
@@ -87,11 +88,19 @@ def run_simulate(args: argparse.Namespace) -> int:
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
-    from brimful.simulate.inference import simulate_inference
+    from brimful.simulate.inference import read_inference, trace_inference
 
-    estimate, simulation = estimate_inference(job, cluster), simulate_inference(job, cluster)
+    estimate, start = estimate_inference(job, cluster), time.perf_counter()
+    recording = trace_inference(job, cluster.device)
+    simulation = read_inference(
+        recording,
+        cluster,
+        simulate_s=time.perf_counter() - start,
+        allocator=args.allocator,
+    )
     if args.output is not None:
         write_text(args.output, json_text(simulation))
+    output_paths.write_simulated_files(args, recording, cluster)
     fits = _fits(simulation, estimate.usable_bytes)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(simulation)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=flags.path("-o", suffixes=flags.PLAN_SUFFIXES),
+        type=output_paths.output_file("-o", suffixes=flags.PLAN_SUFFIXES),
         default=None,
         help="write the plan here (YAML)",
     )

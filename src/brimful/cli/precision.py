@@ -4,7 +4,7 @@ import argparse
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from brimful.cli import compare, data_flags, flags
+from brimful.cli import compare, data_flags, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
@@ -44,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help=f"of steps, at the initial loss scale that is advised; default {_USUAL.bad_share:g}",
     )
-    add("--out", metavar="DIR", type=flags.path("--out"), help="folder for plots and JSON")
+    add(
+        "--out",
+        metavar="DIR",
+        type=output_paths.output_folder("--out"),
+        help="folder for plots and JSON",
+    )
     compare.add_arguments(parser)
     data_flags.add_data(parser)
     flags.add_job(parser)

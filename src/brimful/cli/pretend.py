@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import BrimfulError, InputError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
-    from brimful.pretend.report_values import PretendReport
 
 HELP = "run any script on a pretend GPU and read its memory"
 _ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -53,13 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     imitate = flags.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
-    for flag, what, suffixes in (
-        ("--snapshot", "a PyTorch memory snapshot", (".pickle", ".pkl")),
-        ("--perfetto", "a trace for ui.perfetto.dev", (".json",)),
-        ("--tape", "every allocation and free, as NumPy columns", (".npz",)),
-    ):
-        kind = flags.path(flag, suffixes=suffixes)
-        add(flag, metavar="FILE", type=kind, help=f"write {what} ({' or '.join(suffixes)})")
+    output_paths.add_recording_files(parser)
     flags.add_json(parser)
 
 
@@ -87,14 +80,26 @@ def run(args: argparse.Namespace) -> int:
     if not _ran(pretended, program, quietly=args.json):
         return BAD_INPUT
     report = pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
-    _write(args, pretended, report)
+    output_paths.write_recording_files(
+        args,
+        pretended.recording(),
+        allocator=report.allocator,
+        capacity_bytes=report.at_capacity.capacity_bytes,
+    )
     if args.json:
         show_json(msgspec.structs.asdict(report))
     else:
         from brimful.report.pretend import pretend_tables
         from brimful.report.sparkline import sparkline
 
-        show(report.statement, "", "Live bytes over time", *sparkline(report.timeline), "", pretend_tables(report))
+        show(
+            report.statement,
+            "",
+            "Live bytes over time",
+            *sparkline(report.timeline),
+            "",
+            pretend_tables(report),
+        )
     return FITS if report.fits else DOES_NOT_FIT
 
 
@@ -139,24 +144,3 @@ def _of_the_script(frames: TracebackType | None) -> TracebackType | None:
             return shown
         shown = shown.tb_next
     return frames
-
-
-def _write(args: argparse.Namespace, pretended: "Run", report: "PretendReport") -> None:
-    """Write the files that were asked for."""
-    recording = pretended.recording()
-    if args.tape is not None:
-        from brimful.pretend.tape_file import save_recording
-
-        save_recording(recording, args.tape)
-    if args.snapshot is None and args.perfetto is None:
-        return
-    from brimful.pretend.allocator_config import parse_settings
-    from brimful.pretend.perfetto import write_trace
-    from brimful.pretend.snapshot import write_snapshot
-
-    settings = parse_settings(report.allocator)
-    capacity_bytes = report.at_capacity.capacity_bytes
-    if args.snapshot is not None:
-        write_snapshot(recording, args.snapshot, settings=settings, capacity_bytes=capacity_bytes)
-    if args.perfetto is not None:
-        write_trace(recording, args.perfetto, settings=settings, capacity_bytes=capacity_bytes)

@@ -4,7 +4,7 @@ import argparse
 
 import msgspec
 
-from brimful.cli import flags
+from brimful.cli import flags, output_paths
 from brimful.cli.output import show_json
 from brimful.errors import InputError
 from brimful.terminal import say
@@ -19,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="every key that is shipped")
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=flags.path("-o"), help="folder (default: the data)"
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=output_paths.output_folder("-o"),
+        help="folder (default: the data)",
     )
     flags.add_json(parser)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.links import network_names
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=flags.path("-o", suffixes=OUTPUT_SUFFIXES),
+        type=output_paths.output_file("-o", suffixes=OUTPUT_SUFFIXES),
         help="write the plot here, with everything else (.html) or alone (.svg)",
     )
     flags.add_json(parser)

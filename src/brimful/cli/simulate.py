@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags, inference
+from brimful.cli import flags, inference, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brimful.plan import Plan
     from brimful.routing import Routing
     from brimful.rungs import Simulation
+    from brimful.simulate.run import Simulated
 
 HELP = "run a plan's own code on a pretend GPU and read its memory"
 
@@ -31,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=flags.path("-o"),
+        type=output_paths.output_file("-o"),
         default=None,
         help="write the simulation (JSON)",
     )
+    output_paths.add_recording_files(parser)
     parser.add_argument(
         "--allocator",
         metavar="SETTINGS",
@@ -98,9 +100,11 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    simulation = _simulated(args, asked)
+    simulated = _simulated(args, asked)
+    simulation = simulated.simulation
     if args.output is not None:
         write_text(args.output, json_text(simulation))
+    output_paths.write_simulated_files(args, simulated.recording, asked.cluster)
     usable_bytes = limit_bytes(plan)
     fits = _fits(simulation, usable_bytes)
     if args.json:
@@ -121,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
     return FITS if fits else DOES_NOT_FIT
 
 
-def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
-    from brimful.simulate.run import simulate
+def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulated":
+    from brimful.simulate.run import peak_of, simulate_recorded
 
     if args.phases and args.routing not in {None, "balanced"}:
         raise UnsupportedError(
@@ -135,16 +139,17 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
             f"or use pp=1"
         )
     each = (
-        simulate(*asked, allocator=args.allocator, rank=rank, routing=routing)
+        simulate_recorded(*asked, allocator=args.allocator, rank=rank, routing=routing)
         for rank, routing in _routed(args, asked)
     )
-    simulation = max(each, key=lambda found: found.simulated_peak_allocated_bytes)
+    simulated = max(each, key=peak_of)
     if not args.phases:
-        return simulation
+        return simulated
     from brimful.simulate.lifetime import simulate_phases, with_phases
     from brimful.train.keeping import KEEPING
 
-    return with_phases(simulation, simulate_phases(*asked, KEEPING, args.phases))
+    phases = simulate_phases(*asked, KEEPING, args.phases)
+    return simulated._replace(simulation=with_phases(simulated.simulation, phases))
 
 
 def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[tuple[int | None, Routing]]":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
-from brimful.cli import data_flags, defaults, flags
+from brimful.cli import data_flags, defaults, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError
 from brimful.escaping import json_text
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     flags.add_model(parser)
     add = parser.add_argument
-    add("--out", metavar="DIR", type=flags.path("--out"), help="folder of the run")
+    add("--out", metavar="DIR", type=output_paths.output_folder("--out"), help="folder of the run")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out")
     every = flags.whole("--checkpoint-every")
     add("--checkpoint-every", type=every, metavar="N", help="steps between checkpoints")
@@ -298,11 +298,14 @@ def _refuse(planned: _Planned) -> int:
 def _fit_words(planned: _Planned) -> str:
     """Say whether the plan fits, with both numbers; "unknown" where nobody has looked."""
     from brimful.cost.estimate import limit_bytes
+    from brimful.kernel_support import Place, why_not_simulated
     from brimful.report.words import NO_FORMULA, fit_sentence
 
     if planned.peak is None:
-        is_torch = planned.plan.strategy.engine == "torch"
-        return f"{NO_FORMULA}; {'brimful simulate traces it' if is_torch else 'it is measured'}"
+        device = planned.plan.cluster.device
+        place = Place(device.kernels, device.capability)
+        why = why_not_simulated(planned.plan.job, planned.plan.strategy, place)
+        return f"{NO_FORMULA}; {'it is measured' if why else 'brimful simulate traces it'}"
     peak_bytes, rung = planned.peak
     fit = fit_sentence(peak_bytes=peak_bytes, usable_bytes=limit_bytes(planned.plan))
     return f"{fit} ({rung})"

@@ -31,7 +31,7 @@ NUM_KEPT = 2
 """Checkpoints that a run keeps; tested equal to ``train.settings``."""
 NUM_EVAL_TOKENS = 16_384
 """Of the held-out sample, which stays on the host; tested equal to ``train.settings``."""
-PIECE_BYTES = 2**26
+PIECE_BYTES = 2**21
 """Read at once of a stored weight, if its numbers had 8 bytes; tested equal to
 ``build.weight_files``."""
 _STORED_SHARE = 0.5

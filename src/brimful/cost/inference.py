@@ -1,8 +1,8 @@
 """Does a model fit that is loaded to write text: weights, cache and forward, by item and phase.
 
-Phases: ``load``, when all weights are there; ``prefill``, one forward over whole prompts;
-``decode``, the forward that makes the cache as long as it will be. Without gradients nothing
-outlives a block but the cache.
+Phases: ``load``, in which weights are quantised one at a time; ``prefill``, one forward over whole
+prompts; ``decode``, the forward that makes the cache as long as it will be. Without gradients
+nothing outlives a block but the cache.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, FORMATS, Compute, WeightsFormat
 from brimful.cost.held import Held, held_bytes
 from brimful.cost.kv_cache import cache_layers, grown_bytes, prefilled_bytes
+from brimful.cost.loading import has_load_formula, largest_load
 from brimful.cost.reading import (
     Sizes,
     decode_transient,
@@ -70,7 +71,7 @@ class InferenceEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     Attributes:
         items: What is alive at the highest peak; without a formula for the forward, weights and
             cache. Their sum is that peak.
-        phases: The peak of every phase that has a formula.
+        phases: The peak of every phase that has a formula, loading included.
         predicted_floor_bytes: Weights and cache: no way of running the model needs less.
         predicted_peak_allocated_bytes: The largest of the phases; None where the forward of the
             architecture has no formula.
@@ -93,13 +94,19 @@ class InferenceEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class Phase(NamedTuple):
-    """Bytes of one phase beside the weights."""
+    """Bytes of one phase at its peak: of the model, and beside it."""
 
     name: str
+    held: Held
     cache: int
     transient: int
     workspaces: int
     where: str
+
+    @property
+    def total(self) -> int:
+        """Of all."""
+        return self.held.total + self.cache + self.transient + self.workspaces
 
 
 def check_inference(job: InferenceJob) -> InferenceJob:
@@ -151,26 +158,42 @@ def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate
     device = cluster.device
     held, usable = held_bytes(job.model, job.weights_format, job.compute), allocatable_bytes(device)
     unknown = missing_reading(job.model, sizes_of(job, device), device)
-    phases = () if unknown else _phases(job, device)
+    load = _load(job, device)
+    phases = (load,) if unknown else (load, *_forwards(held, job, device))
     floor = held.total + max(_cache_bytes(job))
-    peak = held.total + max(map(_above, phases)) if phases else None
+    peak = None if unknown else max(phase.total for phase in phases)
     return InferenceEstimate(
-        items=_items(held, phases, job),
-        phases=_peaks(held, phases),
+        items=_floor_items(held, job) if unknown else _items(max(phases, key=_total), held, job),
+        phases=tuple(PhasePeak(phase=p.name, num_bytes=p.total, where=p.where) for p in phases),
         predicted_floor_bytes=floor,
         predicted_peak_allocated_bytes=peak,
         predicted_process_bytes=_process(peak, device),
         usable_bytes=usable,
-        fits=_fits(floor, peak, usable),
+        fits=_fits(max(floor, load.total), peak, usable),
         unknown=unknown,
         assumptions=_assumptions(job, device),
     )
 
 
-def _fits(floor: int, peak: int | None, usable: int) -> bool | None:
+def why_not_simulated(job: InferenceJob, device: Device) -> str:
+    """Say why ``brimful simulate --task inference`` refuses a job; empty where it takes it."""
+    if job.weights_format == "int4" and device.kernels == "cuda":
+        return (
+            "weights_format=int4 on CUDA kernels is predicted and not simulated by this version: "
+            "its kernels are mslk's, which is not here; use --gpus local, int8, nf4 or nf4-double"
+        )
+    if job.weights_format == "llm-int8" and device.kernels == "cpu":
+        return (
+            "weights_format=llm-int8 on CPU kernels takes memory by how many inputs are outliers, "
+            "which a pretend tensor does not have; use nf4, nf4-double, or a GPU"
+        )
+    return ""
+
+
+def _fits(least: int, peak: int | None, usable: int) -> bool | None:
     if peak is not None:
         return peak <= usable
-    return False if floor > usable else None
+    return False if least > usable else None
 
 
 def sizes_of(job: InferenceJob, device: Device) -> Sizes:
@@ -197,7 +220,12 @@ def _cache_bytes(job: InferenceJob) -> tuple[int, int]:
     return filled, grown_bytes(layers, num_tokens=job.seq_len, **same)
 
 
-def _phases(job: InferenceJob, device: Device) -> tuple[Phase, ...]:
+def _load(job: InferenceJob, device: Device) -> Phase:
+    found = largest_load(job.model, job.weights_format, job.compute, kernels=device.kernels)
+    return Phase(LOAD, found.held, 0, found.transient, 0, found.where)
+
+
+def _forwards(held: Held, job: InferenceJob, device: Device) -> tuple[Phase, ...]:
     filled, grown = _cache_bytes(job)
     kernels = workspace_bytes(job.model, job.weights_format, device)
     sizes = sizes_of(job, device)
@@ -205,24 +233,21 @@ def _phases(job: InferenceJob, device: Device) -> tuple[Phase, ...]:
     if job.seq_len > job.prompt_len:
         found.append((DECODE, grown, decode_transient(job.model, sizes)))
     return tuple(
-        Phase(name, cache, most.num_bytes, kernels, most.where) for name, cache, most in found
+        Phase(name, held, cache, most.num_bytes, kernels, most.where) for name, cache, most in found
     )
 
 
-def _above(phase: Phase) -> int:
-    return phase.cache + phase.transient + phase.workspaces
+def _total(phase: Phase) -> int:
+    return phase.total
 
 
-def _peaks(held: Held, phases: tuple[Phase, ...]) -> tuple[PhasePeak, ...]:
-    loaded = PhasePeak(phase=LOAD, num_bytes=held.total, where="all weights are there")
-    return (
-        loaded,
-        *(PhasePeak(phase=p.name, num_bytes=held.total + _above(p), where=p.where) for p in phases),
-    )
+def _floor_items(held: Held, job: InferenceJob) -> tuple[MemoryItem, ...]:
+    """List weights and cache, where the forward has no formula."""
+    return _items(Phase(LOAD, held, max(_cache_bytes(job)), 0, 0, ""), held, job)
 
 
-def _items(held: Held, phases: tuple[Phase, ...], job: InferenceJob) -> tuple[MemoryItem, ...]:
-    top = max(phases, key=_above) if phases else Phase(LOAD, max(_cache_bytes(job)), 0, 0, "")
+def _items(top: Phase, loaded: Held, job: InferenceJob) -> tuple[MemoryItem, ...]:
+    held = top.held
     totals = {
         PARAMETERS: held.quantized + held.whole,
         CONSTANTS: held.constants,
@@ -231,7 +256,7 @@ def _items(held: Held, phases: tuple[Phase, ...], job: InferenceJob) -> tuple[Me
         TRANSIENTS: top.transient,
         WORKSPACES: top.workspaces,
     }
-    why = {**WHY, PARAMETERS: _weights_words(held, job), TRANSIENTS: top.where}
+    why = {**WHY, PARAMETERS: _weights_words(loaded, job), TRANSIENTS: top.where}
     return tuple(
         MemoryItem(name=name, phase=top.name, num_bytes=size, where="device", why=why[name])
         for name, size in totals.items()
@@ -270,7 +295,7 @@ def _assumptions(job: InferenceJob, device: Device) -> tuple[str, ...]:
         f"{job.weights_format}: {FORMATS[job.weights_format]}",
         "a dynamic cache of transformers, in the type of the activations",
         "prompts of equal length, read in one forward; logits of their last tokens, as in generate",
-        "what loading takes for a moment beside the finished weights is not counted",
+        _load_words(job, device),
     ]
     if device.kernels == "cuda":
         assumed = assumptions_for(device)
@@ -281,6 +306,12 @@ def _assumptions(job: InferenceJob, device: Device) -> tuple[str, ...]:
             f"training)"
         )
     return tuple(lines)
+
+
+def _load_words(job: InferenceJob, device: Device) -> str:
+    if has_load_formula(job.weights_format, kernels=device.kernels):
+        return "weights are made on the device, those that are quantised one after the other"
+    return f"what quantising to {job.weights_format} takes while loading is not counted"
 
 
 class Limits(NamedTuple):

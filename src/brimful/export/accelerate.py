@@ -37,10 +37,9 @@ _SAID = ("precision", "zero", "dp_replicate", "dp_shard", "tp", "engine", "offlo
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    del given
     content, found = config(plan), losses(plan)
     body = yaml_text(content)
-    return Exported("\n".join([*header(plan, TO, found), body]), found)
+    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
 
 
 def way_of(plan: Plan) -> Way:

@@ -1,5 +1,6 @@
 """What a target needs beside a plan, what it becomes, and the lines that it begins with."""
 
+import shlex
 from collections.abc import Iterable
 from textwrap import wrap
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 from brimful.cost.estimate import limit_bytes
 from brimful.escaping import comments
 from brimful.export.lost import Lost, lost_lines
+from brimful.kernel_support import Place, why_not_simulated
 from brimful.plan import Plan
 from brimful.report.words import fit_sentence, plan_words
 
@@ -39,25 +41,36 @@ class Exported(NamedTuple):
     lost: tuple[Lost, ...] = ()
 
 
-def header(plan: Plan, to: str, lost: Iterable[Lost] = ()) -> list[str]:
+def header(plan: Plan, given: Given, to: str, lost: Iterable[Lost] = ()) -> list[str]:
     """Say in comments what the plan is, what it is predicted to take, and what is lost.
 
     Args:
         plan: The plan.
+        given: What the user said beside it.
         to: The target.
         lost: What the target does not say.
     """
-    return comments((*about(plan, to), *lost_lines(lost)))
+    return comments((*about(plan, given, to), *lost_lines(lost)))
 
 
-def about(plan: Plan, to: str) -> list[str]:
+def about(plan: Plan, given: Given, to: str) -> list[str]:
     """Say what the plan is and what it is predicted to take, in lines."""
     devices = f"{plan.cluster.num_devices} x {plan.cluster.device.name}"
     lines = [f"brimful export --to {to}: {plan.job.model.name} on {devices}"]
     lines += wrap(plan_words(plan), _WIDTH)
     if plan.estimate is None:
-        lines.append("no formula covers it: brimful simulate says what it takes")
+        lines += _unpredicted(plan, given)
     else:
         peak = plan.estimate.predicted_peak_allocated_bytes
         lines.append(f"predicted: {fit_sentence(peak_bytes=peak, usable_bytes=limit_bytes(plan))}")
     return lines
+
+
+def _unpredicted(plan: Plan, given: Given) -> list[str]:
+    """Say what tells what a plan takes that no formula covers: a command that takes the plan."""
+    device = plan.cluster.device
+    place = Place(device.kernels, device.capability)
+    if why := why_not_simulated(plan.job, plan.strategy, place):
+        return wrap(f"no formula covers it: {why}", _WIDTH)
+    # On one line, whatever the file is called: it is there to be copied.
+    return [f"no formula covers it; what it takes: brimful simulate {shlex.quote(given.plan)}"]

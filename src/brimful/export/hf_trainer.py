@@ -40,7 +40,7 @@ def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
     content, found = config(plan, given), losses(plan)
     body = yaml_text(content)
-    return Exported("\n".join([*header(plan, TO, found), body]), found)
+    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def script(plan: Plan, given: Given) -> Exported:
     name = _UNPLAIN.sub("-", f"brimful-{plan.job.model.name}")
     lines = [
         "#!/bin/bash",
-        *header(plan, "slurm"),
+        *header(plan, given, "slurm"),
         "# the plan, --data and --out must be where all nodes can read them",
         f"#SBATCH --job-name={name}",
         *_asked(plan),

@@ -17,7 +17,7 @@ def command(plan: Plan, given: Given) -> Exported:
         "--nnodes", str(cluster.num_nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", _HEAD,
     ]  # fmt: skip
     words = ["torchrun", *meeting, *workers(plan), *program(given)]
-    lines = [*header(plan, "torchrun"), *_where(cluster.num_nodes), shell_words(words), ""]
+    lines = [*header(plan, given, "torchrun"), *_where(cluster.num_nodes), shell_words(words), ""]
     return Exported("\n".join(lines))
 
 

@@ -77,10 +77,9 @@ def text(plan: Plan, given: Given) -> Exported:
     Raises:
         UnsupportedError: torchtitan would train something else.
     """
-    del given
     refuse(plan, TO, _refused(plan))
     found = losses(plan)
-    lines = [*header(plan, TO, found), *_start(plan), *_module(plan)]
+    lines = [*header(plan, given, TO, found), *_start(plan), *_module(plan)]
     return Exported("\n".join([*lines, ""]), found)
 
 

@@ -114,9 +114,7 @@ def _forward_weights(layer: _Layer, *, train: bool) -> int:
     if train and layer.dtype == torch.float32:
         row = _apart(layer.gates, FLOAT_BYTES) * FLOAT_BYTES
         return (layer.input + layer.hidden) * row
-    return _GATES * sum(
-        _blocked(rows, layer.hidden, layer) for rows in (layer.input, layer.hidden)
-    )
+    return _GATES * sum(_blocked(rows, layer.hidden, layer) for rows in (layer.input, layer.hidden))
 
 
 def _backward_weights(layer: _Layer) -> int:

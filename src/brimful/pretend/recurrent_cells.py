@@ -244,7 +244,7 @@ def run(
         finals += last
         del last
         if layers.dropout and number < layers.num_layers - 1:
-            x = torch.dropout(x, layers.dropout, True)  # noqa: FBT003 - torch's own signature
+            x = torch.dropout(x, layers.dropout, True)
     return x, tuple(torch.stack(list(parts), 0) for parts in zip(*finals, strict=True))
 
 
@@ -283,7 +283,7 @@ def run_onednn(layers: Layers, x: torch.Tensor, hidden: Hidden, *, train: bool) 
             cs.append(last_c)
         x = outputs[0] if ways == 1 else torch.cat(outputs, -1)
         if layers.dropout and number < layers.num_layers - 1:
-            x = torch.dropout(x, layers.dropout, True)  # noqa: FBT003 - torch's own signature
+            x = torch.dropout(x, layers.dropout, True)
     return x, (torch.stack(hs, 0), torch.stack(cs, 0))
 
 

@@ -5,6 +5,8 @@ process group of any size, the fake mode, the tape, and the phases of a loop nob
 """
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -41,20 +43,38 @@ class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
 
 
 class Run(contextlib.ContextDecorator):
-    """A program's run on a pretend GPU; see ``gpu``."""
+    """A program's run on a pretend GPU; see ``gpu``.
+
+    Every time that the block is entered, or the decorated function called, the GPU is empty: no
+    tensor of an earlier time is on it. What the handle says is of the last time; the peaks of
+    earlier ones stay in ``peaks_allocated_bytes``.
+    """
 
     def __init__(
-        self, card: Card, imitate: kernels.Kernels, world: World, tape: Tape, *, says_cuda: bool
+        self,
+        card: Card,
+        imitate: kernels.Kernels,
+        world: World,
+        new_tape: Callable[[], Tape],
+        *,
+        says_cuda: bool,
     ) -> None:
         """Keep what the block shall be; ``gpu`` makes the parts."""
         self.says_cuda = says_cuda
         self.card = card
         self.kernels = imitate
         self.world = world
-        self.tape = tape
+        self.tape = new_tape()
+        self._new_tape = new_tape
+        self._was_entered = False
+        self._earlier_peaks: list[int] = []
 
     def __enter__(self) -> Self:
         """Make the GPU exist."""
+        if self._was_entered:
+            self._earlier_peaks.append(self.peak_allocated_bytes)
+            self.tape = self._new_tape()
+        self._was_entered = True
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
@@ -93,9 +113,14 @@ class Run(contextlib.ContextDecorator):
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """The most that was alive on the GPU at once, from the start."""
+        """The most that was alive on the GPU at once, the last time that the block was entered."""
         live = self.recording().live_bytes()
         return int(live.max(initial=0))
+
+    @property
+    def peaks_allocated_bytes(self) -> tuple[int, ...]:
+        """The same of every time, or call of a decorated function, in order; the last ends it."""
+        return (*self._earlier_peaks, *([self.peak_allocated_bytes] * self._was_entered))
 
     def report(self, *, allocator: str = "", budget_bytes: int | None = None) -> PretendReport:
         """Sum up the run: the peak, whose it is, and whether it fits the card.
@@ -139,7 +164,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     """Return a block in which ``torch.device("gpu")`` is the named card.
 
     Inside, a training step costs no memory and no arithmetic, and every byte it would allocate is
-    on the tape. Usable as a context manager and as a decorator, once.
+    on the tape. Usable as a context manager and as a decorator: each call of the decorated function
+    has a GPU of its own, and the handle tells of the last one.
 
     Args:
         name: A card of ``brimful gpus``.
@@ -151,7 +177,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         says_cuda: Whether the program calls the device ``cuda``; see ``cuda_mode`` for its limits.
 
     Returns:
-        The block; after it, ``recording()`` is what was recorded.
+        The block; after it, ``recording()`` is what was recorded, ``report()`` its sum, and
+        ``peaks_allocated_bytes`` the peak of every call.
 
     Raises:
         UnknownNameError: No such card.
@@ -164,7 +191,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         card_of(name),
         imitate,
         World(size=world_size, rank=rank),
-        Tape(assume_all_selected=assume_all_selected),
+        partial(Tape, assume_all_selected=assume_all_selected),
         says_cuda=says_cuda,
     )
 

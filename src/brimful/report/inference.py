@@ -8,6 +8,7 @@ from brimful.cost.inference import (
     InferenceEstimate,
     InferenceJob,
     Limits,
+    why_not_simulated,
 )
 from brimful.hardware.cluster import Cluster
 from brimful.report.tables import add_row, bullets, line_of, pairs_table, plain_table
@@ -50,7 +51,7 @@ def inference_tables(
     from rich.console import Group
     from rich.text import Text
 
-    blank = Text("")
+    blank, device = Text(""), cluster.device
     return Group(
         _inputs(job, cluster),
         blank,
@@ -62,7 +63,7 @@ def inference_tables(
         blank,
         bullets("Assumptions", estimate.assumptions),
         blank,
-        _verdict(estimate, formats, limits),
+        _verdict(estimate, formats, limits, is_simulated=not why_not_simulated(job, device)),
     )
 
 
@@ -231,7 +232,11 @@ def _formats(formats: tuple[FormatFit, ...], *, chosen: str) -> "Table":
 
 
 def _verdict(
-    estimate: InferenceEstimate, formats: tuple[FormatFit, ...], limits: Limits | None
+    estimate: InferenceEstimate,
+    formats: tuple[FormatFit, ...],
+    limits: Limits | None,
+    *,
+    is_simulated: bool,
 ) -> "Group":
     """Say whether it fits, and where it does not what would."""
     from rich.console import Group
@@ -241,7 +246,7 @@ def _verdict(
         floor, usable = estimate.predicted_floor_bytes, estimate.usable_bytes
         words = (
             f"not known: weights and cache take {format_bytes(floor)} of {format_bytes(usable)}, "
-            f"and {estimate.unknown}; brimful simulate counts it"
+            f"and {estimate.unknown}{'; brimful simulate counts it' if is_simulated else ''}"
         )
         return Group(Text(words, style="bold yellow"))
     counted = estimate.predicted_peak_allocated_bytes or estimate.predicted_floor_bytes

@@ -21,6 +21,7 @@ from brimful.cost.inference import (
     PREFILL,
     WHY,
     InferenceJob,
+    why_not_simulated,
 )
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
@@ -87,6 +88,24 @@ def simulate_inference(job: InferenceJob, cluster: Cluster) -> InferenceSimulati
     """
     start = time.perf_counter()
     recording = trace_inference(job, cluster.device)
+    seconds = time.perf_counter() - start
+    return read_inference(recording, cluster, simulate_s=seconds)
+
+
+def read_inference(
+    recording: Recording, cluster: Cluster, *, simulate_s: float, allocator: str = ""
+) -> InferenceSimulation:
+    """Sum up a recording of ``trace_inference``.
+
+    Args:
+        recording: What was allocated and freed.
+        cluster: Its device says how much the allocator can have.
+        simulate_s: Seconds that recording took.
+        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
+
+    Raises:
+        InputError: An allocator setting is unknown.
+    """
     live = recording.live_bytes()
     peak_event = int(live.argmax())
     return InferenceSimulation(
@@ -96,9 +115,9 @@ def simulate_inference(job: InferenceJob, cluster: Cluster) -> InferenceSimulati
         items=_items(recording, peak_event),
         phases=_phases(recording),
         simulated_peak_allocated_bytes=int(live[peak_event]),
-        reserved=_reserved(recording, cluster.device),
+        reserved=_reserved(recording, cluster.device, allocator),
         num_events=len(live),
-        simulate_s=time.perf_counter() - start,
+        simulate_s=simulate_s,
     )
 
 
@@ -108,7 +127,8 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
     Raises:
         UnsupportedError: The format has no kernels here, or hangs on values on this device.
     """
-    _check_kernels(job, spec)
+    if why := why_not_simulated(job, spec):
+        raise UnsupportedError(why)
     device.register()
     skeleton = inference_skeleton(job)
     tape = Tape()
@@ -134,19 +154,6 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
         with guard.errors_come_through():
             _write(tape, model, job, place)
     return tape.finish()
-
-
-def _check_kernels(job: InferenceJob, spec: Device) -> None:
-    if job.weights_format == "int4" and spec.kernels == "cuda":
-        raise UnsupportedError(
-            "weights_format=int4 on CUDA kernels is predicted and not simulated by this version: "
-            "its kernels are mslk's, which is not here; use --gpus local, int8, nf4 or nf4-double"
-        )
-    if job.weights_format == "llm-int8" and spec.kernels == "cpu":
-        raise UnsupportedError(
-            "weights_format=llm-int8 on CPU kernels takes memory by how many inputs are outliers, "
-            "which a pretend tensor does not have; use nf4, nf4-double, or a GPU"
-        )
 
 
 def _name(tape: Tape, model: Any) -> None:
@@ -210,8 +217,8 @@ def _phases(recording: Recording) -> tuple[PhasePeak, ...]:
     )
 
 
-def _reserved(recording: Recording, spec: Device) -> Reserved | None:
+def _reserved(recording: Recording, spec: Device, allocator: str) -> Reserved | None:
     if spec.kernels != "cuda":
         return None
     capacity_bytes = allocatable_bytes(spec)
-    return reserve(recording, allocator="", capacity_bytes=capacity_bytes)
+    return reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)

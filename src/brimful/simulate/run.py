@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -73,6 +73,13 @@ class Traced:
     simulate_s: float
 
 
+class Simulated(NamedTuple):
+    """What a simulation says, and the recording of the device that it speaks of."""
+
+    simulation: Simulation
+    recording: Recording
+
+
 class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     """A fake mode that makes no tensor on the device: modules of the user's have constants."""
 
@@ -88,7 +95,22 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
     rank: int | None = None,
     routing: Routing = BALANCED,
 ) -> Simulation:
-    """Run a plan's own program on the pretend GPU.
+    """Run a plan's own program on the pretend GPU; see ``simulate_recorded``."""
+    return simulate_recorded(
+        job, cluster, strategy, allocator=allocator, rank=rank, routing=routing
+    ).simulation
+
+
+def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
+    job: Job,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    allocator: str = "",
+    rank: int | None = None,
+    routing: Routing = BALANCED,
+) -> Simulated:
+    """Run a plan's own program on the pretend GPU, and keep what it allocated.
 
     Args:
         job: What is trained.
@@ -99,8 +121,9 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
         routing: How many rows its experts get, where devices part them.
 
     Returns:
-        Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them.
-        Exact for the tensors of eager PyTorch; kernels' workspaces are of a table.
+        Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them;
+        and every allocation and free. Exact for the tensors of eager PyTorch; kernels' workspaces
+        are of a table.
 
     Raises:
         InputError: An allocator setting is unknown, or there is no such rank.
@@ -108,10 +131,10 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
     if rank is None and strategy.pp > 1:
         ranks = ranks_of_row(strategy)
         each = (
-            simulate(job, cluster, strategy, allocator=allocator, rank=r, routing=routing)
+            simulate_recorded(job, cluster, strategy, allocator=allocator, rank=r, routing=routing)
             for r in ranks
         )
-        return max(each, key=lambda found: found.simulated_peak_allocated_bytes)
+        return max(each, key=peak_of)
     device = cluster.device
     start = time.perf_counter()
     hosts: list[Recording] = []
@@ -132,7 +155,7 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
     is_alike = not routing.received  # else every block is of its own
     recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
     capacity_bytes = allocatable_bytes(device)
-    return read_simulation(
+    simulation = read_simulation(
         recording,
         kernels=device.kernels,
         reserved=reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)
@@ -144,6 +167,12 @@ def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
         ),
         host=hosts[-1],  # where something is kept there the whole was traced, once
     )
+    return Simulated(simulation, recording)
+
+
+def peak_of(simulated: Simulated) -> int:
+    """Return the largest live total in bytes."""
+    return simulated.simulation.simulated_peak_allocated_bytes
 
 
 def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it

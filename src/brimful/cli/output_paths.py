@@ -1,0 +1,107 @@
+"""Flags that name what a verb writes: refused before the work where it cannot be written.
+
+Every verb's ``-o``, ``--out`` and the like is one of these. A file goes into a folder that is
+there; a folder of a run may be made.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli import flags
+from brimful.files import check_output_file, check_output_folder
+
+if TYPE_CHECKING:
+    from brimful.hardware.cluster import Cluster
+    from brimful.pretend.recording import Recording
+
+_RECORDED = (
+    ("--snapshot", "a PyTorch memory snapshot", (".pickle", ".pkl")),
+    ("--perfetto", "a trace for ui.perfetto.dev", (".json",)),
+    ("--tape", "every allocation and free, as NumPy columns", (".npz",)),
+)
+
+
+def output_file(what: str, *, suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
+    """Return an argparse type for a file that the verb writes: refused before the work, not after.
+
+    Args:
+        what: The flag.
+        suffixes: What it may end in; empty: anything.
+    """
+
+    def parse(text: str) -> Path:
+        found = flags.path(what, suffixes=suffixes)(text)
+        check_output_file(found, what=what)
+        return found
+
+    return parse
+
+
+def output_folder(what: str) -> Callable[[str], Path]:
+    """Return an argparse type for a folder that the verb makes, or adds its files to."""
+
+    def parse(text: str) -> Path:
+        found = flags.path(what)(text)
+        check_output_folder(found, what=what)
+        return found
+
+    return parse
+
+
+def add_recording_files(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of what is written of a recording."""
+    for flag, what, suffixes in _RECORDED:
+        kind = output_file(flag, suffixes=suffixes)
+        written = f"write {what} ({' or '.join(suffixes)})"
+        parser.add_argument(flag, metavar="FILE", type=kind, help=written)
+
+
+def write_recording_files(
+    args: argparse.Namespace,
+    recording: "Recording",
+    *,
+    allocator: str,
+    capacity_bytes: int | None,
+) -> None:
+    """Write the files that were asked for.
+
+    Args:
+        args: Has the flags of ``add_recording_files``.
+        recording: What a device's tape saw.
+        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
+        capacity_bytes: What the device can give the allocator; None: anything.
+    """
+    if args.tape is not None:
+        from brimful.pretend.tape_file import save_recording
+
+        save_recording(recording, args.tape)
+    if args.snapshot is None and args.perfetto is None:
+        return
+    from brimful.pretend.allocator_config import parse_settings
+    from brimful.pretend.perfetto import write_trace
+    from brimful.pretend.snapshot import write_snapshot
+
+    settings = parse_settings(allocator)
+    if args.snapshot is not None:
+        write_snapshot(recording, args.snapshot, settings=settings, capacity_bytes=capacity_bytes)
+    if args.perfetto is not None:
+        write_trace(recording, args.perfetto, settings=settings, capacity_bytes=capacity_bytes)
+
+
+def write_simulated_files(
+    args: argparse.Namespace, recording: "Recording", cluster: "Cluster"
+) -> None:
+    """Write the files that were asked for of a simulation, whose device has its own limit.
+
+    Args:
+        args: Has the flags of ``add_recording_files``, and ``--allocator``.
+        recording: What the device's tape saw, in its steps.
+        cluster: The device; a CPU has no caching allocator, and as much as is asked for.
+    """
+    from brimful.cost.estimate import allocatable_bytes
+
+    is_cuda = cluster.device.kernels == "cuda"
+    capacity_bytes = allocatable_bytes(cluster.device) if is_cuda else None
+    write_recording_files(args, recording, allocator=args.allocator, capacity_bytes=capacity_bytes)
