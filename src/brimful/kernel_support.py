@@ -1,16 +1,21 @@
 """Which attention kernel and which recipe runs where: what planner, simulator and trainer read.
 
+Here stands too what becomes of a default that cannot run: the next one that can
+(``first_that_runs``). What somebody asked for is refused instead.
+
 Knows the device by whose kernels it has (``cpu`` or ``cuda``) and its compute capability, and no
 torch. The rules are the first ones of PyTorch's ``sdp_utils.cpp`` (2.11 to 2.13); what depends on
 more than the job, as on the version of cuDNN, PyTorch says itself.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 from brimful.errors import UnsupportedError
 from brimful.job import FP8, Job, Precision
 from brimful.strategy import Attention, Strategy, check_simulated
+
+Choice = TypeVar("Choice")
 
 HALF: frozenset[Precision] = frozenset({
     "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8",
@@ -38,24 +43,46 @@ class Place(NamedTuple):
     capability: float
 
 
-def check_attention(job: Job, strategy: Strategy, place: Place) -> Strategy:
-    """Return the strategy as it is, or say why its attention cannot run in a place.
+def first_that_runs(
+    choices: Sequence[Choice], why_not: Callable[[Choice], str | None]
+) -> tuple[Choice, str]:
+    """Choose among defaults: the first that nothing speaks against.
+
+    Args:
+        choices: The default, then what may stand in for it, the likest first.
+        why_not: Says what speaks against one of them, if anything does.
+
+    Returns:
+        The choice, and what speaks against the default; empty where that is the choice. Where all
+        are refused the default with nothing said: whoever runs it refuses it in its own words.
+    """
+    reasons: list[str] = []
+    for choice in choices:
+        reason = why_not(choice)
+        if reason is None:
+            return choice, reasons[0] if reasons else ""
+        reasons.append(reason)
+    return choices[0], ""
+
+
+def check_attention(job: Job, attention: Attention, place: Place) -> Attention:
+    """Return an attention kernel as it is, or say why it cannot run in a place.
 
     Args:
         job: What is trained.
-        strategy: How it is run.
+        attention: The kernel.
         place: Where.
 
     Raises:
         UnsupportedError: With the reason and what to use instead.
     """
-    reason = why_not(job, strategy.attention, place)
+    reason = why_not(job, attention, place)
     if reason is not None:
         raise UnsupportedError(
-            f"attention={strategy.attention} cannot run here: {reason}; use "
+            f"attention={attention} cannot run here: {reason}; use "
             f"{' or '.join(runnable(job, place))}"
         )
-    return strategy
+    return attention
 
 
 def check_precision(job: Job, place: Place) -> Job:
@@ -89,10 +116,30 @@ def why_not_simulated(job: Job, strategy: Strategy, place: Place) -> str:
     try:
         check_simulated(strategy)
         check_precision(job, place)
-        check_attention(job, strategy, place)
+        check_attention(job, strategy.attention, place)
     except UnsupportedError as error:
         return str(error)
     return ""
+
+
+def why_emulated(precision: Precision, place: Place) -> str | None:
+    """Return why a recipe has no units in a place, if it has none and is emulated.
+
+    Emulated recipes run, slowly and at a rate that is unknown: they are no default, and whoever
+    asks for one gets it.
+
+    Args:
+        precision: The recipe.
+        place: Where.
+
+    Source: Tensor Cores multiply fp16 since Volta and bf16 since Ampere (CUDA C++ Programming
+    Guide, "Compute Capabilities").
+    """
+    kind = precision.partition("-")[0]
+    since = {"bf16": AMPERE, "fp16": VOLTA, FP8: FP8_SINCE}.get(kind, 0.0)
+    if place.kernels == "cpu" or place.capability >= since:
+        return None
+    return f"GPUs have units for {kind} from compute capability {since} on, not {place.capability}"
 
 
 def runnable(job: Job, place: Place) -> tuple[Attention, ...]:

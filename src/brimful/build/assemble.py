@@ -85,7 +85,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
         place = Place(device.type, _capability(device))
         check_precision(job, place)
-        check_attention(job, strategy, place)
+        check_attention(job, strategy.attention, place)
     emulates = host == device  # memory of the host alone: a CPU, or what stands for one
     if job.task != "module":  # which is made anew on its device
         use_fp8(skeleton, job, emulate=emulates)

@@ -6,7 +6,6 @@ logits, how it takes its masks and what it tells its attention is read from its 
 be read is refused, not trained as something else.
 """
 
-import ast
 import inspect
 import sys
 from functools import cache
@@ -18,25 +17,11 @@ from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.models.attention_source import scores_of
 from brimful.strategy import Strategy
 
-_CALL = "attention_interface"
-"""What every class calls the function that it was given to attend with."""
-_UNDERSTOOD = frozenset({
-    "query", "key", "value", "attention_mask", "scaling", "dropout", "is_causal", "sliding_window",
-    "position_bias", "position_ids", "output_attentions", "deterministic", "cu_seq_lens_q",
-    "cu_seq_lens_k", "max_length_q", "max_length_k",
-})  # fmt: skip
-"""Keywords that fused attention heeds, or that say what the mask says as well."""
 _ONE_WIDTH = ("flash", "varlen")
 """Kernels of FlashAttention-2, whose keys and values are equally wide."""
-_MEANING = {
-    "softcap": "cap on scores",
-    "s_aux": "sinks of attention",
-    "sinks": "sinks of attention",
-    "indices": "choice of keys for each query",
-    "block_indices": "choice of keys for each query",
-}
 
 
 def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, ...]:
@@ -112,22 +97,12 @@ def _widths(config: Any) -> set[int]:
 
 def left_out(model_class: type[nn.Module]) -> str:
     """Name what fused attention would leave out of a class; empty where it is nothing."""
-    words = _told(model_class.__module__) - _UNDERSTOOD
-    return " and ".join(sorted({_MEANING.get(word, word) for word in words}))
+    return _left_out(model_class.__module__)
 
 
 @cache
-def _told(module_name: str) -> frozenset[str]:
-    """List the keywords with which the classes of a module call their attention."""
-    tree = ast.parse(inspect.getsource(sys.modules[module_name]))
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return frozenset(
-        word.arg
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id == _CALL
-        for word in call.keywords
-        if word.arg is not None
-    )
+def _left_out(module_name: str) -> str:
+    return scores_of(inspect.getsource(sys.modules[module_name]))
 
 
 def _check_kinds(config: Any, job: Job) -> None:

@@ -4,15 +4,23 @@ from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preferenc
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.quantization import Scheme
-from brimful.strategy import Accumulate, Engine
+from brimful.strategy import Accumulate, Attention, Engine, Zero
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
 METHOD = "full"
 QAT_SCHEME: Scheme = "int4"
-PRECISION = "bf16-mixed"
+PRECISION: Precision = "bf16-mixed"
+PRECISIONS: tuple[Precision, ...] = (PRECISION, "fp16-mixed", "fp32")
+"""What stands in for the default where a GPU has no units for it: the first that it has."""
 INFERENCE = "bf16"
 """How weights are held that are loaded to write text."""
+ATTENTIONS: tuple[Attention, ...] = ("sdpa", "eager")
+"""Likewise, where a model's code or the device takes no fused kernel."""
+ZEROS: tuple[Zero, ...] = (3, 1, 0)
+"""Likewise on several devices, where what is trained cannot be sharded so."""
+ZEROS_ALONE: tuple[Zero, ...] = (0, 1)
+"""Likewise on one, where the engine knows nothing else."""
 OPTIMIZER = "adamw"
 ACTIVATION_CHECKPOINTING = "none"
 LOSS_CHUNKS = 1

@@ -5,16 +5,16 @@ import difflib
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast, get_args
 
 import msgspec
 
-from brimful.cli import defaults
+from brimful.cli import defaults, usual
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
-from brimful.hardware.cluster import Cluster, check_cluster
+from brimful.hardware.cluster import Cluster, Device, check_cluster
 from brimful.hardware.gpus import count_devices, load_cluster
 from brimful.hardware.links import network_names
 from brimful.job import (
@@ -38,8 +38,8 @@ from brimful.job import (
     Upcast,
     check_job,
 )
+from brimful.kernel_support import check_precision
 from brimful.models.config import default_task, load_model
-from brimful.models.kernels import attentions_of
 from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import ONE_STAGE
@@ -476,10 +476,11 @@ def asked(args: argparse.Namespace) -> Asked:
     if is_plan(args.model):
         refuse_flags(args)
         plan = read_plan(Path(args.model))
+        usual.check_runs(plan.job, plan.strategy.attention, plan.cluster.device)
         return Asked(plan.job, plan.cluster, plan.strategy)
-    job = job_from(args)
     cluster = cluster_from(args)
-    return Asked(job, cluster, strategy_from(args, job, cluster.num_devices))
+    job = job_from(args)
+    return Asked(job, cluster, strategy_from(args, job, cluster))
 
 
 def is_plan(model: str) -> bool:
@@ -539,11 +540,16 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
     return check_cluster(given)
 
 
-def job_from(args: argparse.Namespace) -> Job:
+def job_from(args: argparse.Namespace, devices: Sequence[Device] | None = None) -> Job:
     """Resolve the job flags, with the defaults' table for what is not given.
+
+    Args:
+        args: The flags.
+        devices: What may run it, where ``--gpus`` does not say.
 
     Raises:
         InputError: Nothing is to be trained.
+        UnsupportedError: No device has what the recipe needs.
     """
     if args.task == INFERENCE:
         raise InputError(
@@ -551,17 +557,18 @@ def job_from(args: argparse.Namespace) -> Job:
         )
     model = model_from(args)
     seq_len = _or(args.seq_len, defaults.seq_len(model))
-    devices = count_devices(_or(args.gpus, defaults.GPUS))
+    num_devices = count_devices(_or(args.gpus, defaults.GPUS))
     each = _or(args.micro_batch, defaults.MICRO_BATCH)
     largest = max(each) if isinstance(each, list) else each
-    global_batch = _or(args.global_batch, max(1, devices) * largest)
+    global_batch = _or(args.global_batch, max(1, num_devices) * largest)
     task: Task = _or(args.task, default_task(model))
     rows = 2 if task == PREFERENCE else 1
     num_steps = _num_steps(args, model, seq_len * global_batch * rows)
-    precision: Precision = _or(args.precision, defaults.PRECISION)
+    where = [cluster_from(args).device] if devices is None else devices
+    precision = usual.precision_from(args, where)
     optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
     method: Method = _or(args.method, defaults.METHOD)
-    return check_job(
+    job = check_job(
         Job(
             model=model,
             weights=args.weights,
@@ -592,6 +599,7 @@ def job_from(args: argparse.Namespace) -> Job:
             quantization=_quantization_from(args, method),
         )
     )
+    return job if len(where) != 1 else check_precision(job, usual.place_of(where[0]))
 
 
 def model_from(args: argparse.Namespace) -> ModelSpec:
@@ -682,13 +690,6 @@ def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int)
     return -(-int(args.tokens) // tokens_per_step)
 
 
-def attention_from(args: argparse.Namespace, job: Job) -> Attention:
-    """Resolve ``--attention``; without it a model whose own code takes no fused kernel is eager."""
-    if args.attention is not None:
-        return cast("Attention", args.attention)
-    return "sdpa" if "sdpa" in attentions_of(job) else "eager"
-
-
 def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
     """Refuse strategy flags that say something else than a run began with.
 
@@ -715,9 +716,8 @@ def stage_of_zero(text: str) -> Zero:
     return cast("Zero", int(text))
 
 
-def _degrees_from(args: argparse.Namespace, num_devices: int) -> dict[str, Any]:
+def _degrees_from(args: argparse.Namespace, num_devices: int, zero: Zero) -> dict[str, Any]:
     """Resolve how devices are spread over replicas and shards; all in one group by default."""
-    zero = _or(args.zero, 3 if num_devices > 1 and args.dp_replicate != num_devices else 0)
     if zero == 0:
         replicate, shard = _or(args.dp_replicate, num_devices), _or(args.dp_shard, 1)
     elif args.dp_replicate is None and args.dp_shard is not None:
@@ -745,16 +745,29 @@ def _usual_micro_batch(job: Job) -> int:
     return defaults.MICRO_BATCH if is_free else job.global_batch
 
 
-def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strategy:
+def strategy_from(args: argparse.Namespace, job: Job, cluster: Cluster) -> Strategy:
     """Resolve the strategy flags, with the defaults' table for what is not given."""
-    checkpointing = _or(args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING)
-    degrees = _degrees_from(args, max(1, num_devices // (_or(args.tp, 1) * _or(args.pp, 1))))
+    attention = usual.attention_from(args, job, cluster.device)
+    each = max(1, cluster.num_devices // (_or(args.tp, 1) * _or(args.pp, 1)))
+
+    def make(zero: Zero) -> Strategy:
+        strategy = _strategy(args, job, attention, _degrees_from(args, each, zero))
+        return check_strategy(job, placed(strategy, cluster.num_devices))
+
+    return usual.strategy_that_runs(args, each, make)
+
+
+def _strategy(
+    args: argparse.Namespace, job: Job, attention: Attention, degrees: dict[str, Any]
+) -> Strategy:
     engine, pp = _or(args.engine, defaults.ENGINE), _or(args.pp, 1)
-    strategy = Strategy(
+    return Strategy(
         micro_batch=_or(args.micro_batch, _usual_micro_batch(job)),
-        activation_checkpointing=checkpointing,
+        activation_checkpointing=_or(
+            args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING
+        ),
         loss_chunks=_or(args.loss_chunks, defaults.LOSS_CHUNKS),
-        attention=attention_from(args, job),
+        attention=attention,
         accumulate=_or(args.accumulate, default_accumulate(engine, degrees["zero"], pp)),
         tp=_or(args.tp, 1),
         ep=_or(args.ep, 1),
@@ -766,4 +779,3 @@ def strategy_from(args: argparse.Namespace, job: Job, num_devices: int) -> Strat
         optimizer_in_backward=bool(args.optimizer_in_backward),
         **degrees,
     )
-    return check_strategy(job, placed(strategy, num_devices))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths
+from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -153,7 +153,7 @@ def search(args: argparse.Namespace) -> "Solution":
     _refuse_engine(args)
     _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
-    (pins, *also), attention = _pins(args), flags.attention_from(args, job)
+    (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
     if not needs_simulation(args):
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
@@ -202,7 +202,7 @@ def needs_simulation(args: argparse.Namespace) -> bool:
     from brimful.search.space import pinned_strategy
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
-    pins, attention = _pins(args)[0], flags.attention_from(args, job)
+    pins, attention = _pins(args)[0], usual.attention_from(args, job, cluster.device)
     strategy = pinned_strategy(pins, attention, cluster.num_devices)
     return bool(missing_formula(job, strategy, cluster.device))
 

@@ -1,11 +1,11 @@
 """``brimful shop``: which GPU and how many, under a deadline or a budget; own or rent."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli import defaults, flags, output_paths
+from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.links import network_names
@@ -14,7 +14,7 @@ from brimful.units import parse_duration, parse_electricity, parse_money
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
-    from brimful.hardware.cluster import Cluster
+    from brimful.hardware.cluster import Cluster, Device
     from brimful.job import Job
     from brimful.report.shop import Shopped
     from brimful.search.shop.market import OnCell
@@ -132,9 +132,9 @@ def shop(args: argparse.Namespace) -> "Shopped":
     from brimful.search.shop.choose import choose
     from brimful.search.shop.values import Limits
 
-    job = _job(args)
     prices = shipped_prices() if args.prices is None else read_prices(args.prices)
     kinds = _kinds(args.kinds, prices)
+    job = _job(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
     found = _market(args, job, kinds, prices)
     choice = choose(found, limits)
@@ -143,14 +143,14 @@ def shop(args: argparse.Namespace) -> "Shopped":
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
-def _job(args: argparse.Namespace) -> "Job":
+def _job(args: argparse.Namespace, devices: "Sequence[Device]") -> "Job":
     """Return the job; how many GPUs share its batch is not known yet."""
     args.gpus = args.micro_batch = None
     if args.tokens is None and args.steps is None:
         raise InputError("how long the run is decides what it costs; give --tokens or --steps")
     if args.global_batch is None:
         args.global_batch = defaults.SHOP_GLOBAL_BATCH
-    return flags.job_from(args)
+    return flags.job_from(args, devices)
 
 
 def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _market(
 
     request: Request = Request(
         job=job,
-        attention=flags.attention_from(args, job),
+        attention=usual.attention_from(args, job, None),
         kinds=kinds,
         prices=prices,
         max_gpus=args.max_gpus,

@@ -8,6 +8,7 @@ one profile (``profiles.py``).
 from typing import Literal, NamedTuple
 
 from brimful.job import IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.models.kernels import left_out
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Recompute
 
@@ -101,8 +102,6 @@ _GATHERED: dict[Tuning, Tuning] = {
 }
 """What runs where adapters are gathered in 16 bits, beside a base that is held so."""
 
-EAGER_ONLY = ("gemma2",)
-"""Model types that cap their scores, which fused kernels would leave out."""
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
@@ -229,10 +228,10 @@ def untraced_attention(
     With one key and value head and one sequence, eager attention repeats the head without a copy.
     Flash attention pads heads to a multiple of 8 and does not exist beyond ``FLASH_MAX_HEAD_DIM``.
     """
-    if attention != "eager" and spec.model_type in EAGER_ONLY:
+    if attention != "eager" and (what := left_out(spec)):
         return (
-            f"{spec.name} is of type {spec.model_type}, which caps its scores, and attention="
-            f"{attention} would leave that out; use --attention eager"
+            f"attention={attention} would leave out the {what} of {spec.name}, which is of type "
+            f"{spec.model_type}; use --attention eager"
         )
     if attention == "eager" and spec.num_kv_heads == tp < spec.num_heads:
         each = f" on each of tp={tp} devices" if tp > 1 else ""

@@ -17,6 +17,8 @@ from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gemma2"
 REQUIRED = ()
+OWN_SCORES = "cap on scores"
+"""What fused attention kernels would leave out."""
 _DEFAULTS = {
     "vocab_size": 256000,
     "hidden_size": 2304,

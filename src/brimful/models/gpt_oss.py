@@ -17,6 +17,8 @@ from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gpt_oss"
 REQUIRED = ()
+OWN_SCORES = "sinks of attention"
+"""What fused attention kernels would leave out."""
 _ALIASES = {"num_experts": "num_local_experts"}
 """Another name that ``GptOssConfig`` takes."""
 _DEFAULTS = {

@@ -3,8 +3,11 @@
 What a device has kernels for is another question (``brimful.kernel_support``).
 """
 
+from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.models.config import is_encoder
+from brimful.models.attention_source import left_out_of
+from brimful.models.config import ARCHITECTURES, is_encoder
+from brimful.models.spec import MODULE, ModelSpec
 from brimful.strategy import Attention
 
 ALL: tuple[Attention, ...] = ("eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen")
@@ -15,6 +18,13 @@ TAKING_BIASES: dict[str, tuple[Attention, ...]] = {
     "switch_transformers": ("eager",),
 }
 """Kernels through which the class in ``transformers`` sends its bias of relative positions."""
+OWN_SCORES: dict[str, str] = {
+    model_type: module.OWN_SCORES
+    for model_type, module in ARCHITECTURES.items()
+    if hasattr(module, "OWN_SCORES")
+}
+"""What fused attention would leave out of an architecture that is read here, which says so in its
+own file, so that nothing is imported to plan; the suite compares that with its class's source."""
 
 
 def attentions_of(job: Job) -> tuple[Attention, ...]:
@@ -24,6 +34,36 @@ def attentions_of(job: Job) -> tuple[Attention, ...]:
     """
     if job.task == "seq2seq":
         return TAKING_BIASES.get(job.model.model_type, ("eager",))
+    if left_out(job.model):
+        return ("eager",)
     if job.task == "sequence-classification" and is_encoder(job.model.model_type):
         return TAKING_MASKS
     return ALL
+
+
+def left_out(spec: ModelSpec) -> str:
+    """Name what fused attention would leave out of a model; empty where it is nothing."""
+    if spec.model_type in ARCHITECTURES or spec.model_type == MODULE:
+        return OWN_SCORES.get(spec.model_type, "")
+    return left_out_of(spec.model_type)
+
+
+def check_taken(job: Job, attention: Attention) -> Attention:
+    """Return a kernel as it is, or say why a model's own code does not go through it.
+
+    Raises:
+        UnsupportedError: With the reason and what to use instead.
+    """
+    taken = attentions_of(job)
+    if attention in taken:
+        return attention
+    what = left_out(job.model)
+    why = (
+        f"would leave out the {what} of {job.model.name}"
+        if what
+        else f"takes no mask of padding or no bias of positions, as {job.model.name} has"
+    )
+    raise UnsupportedError(
+        f"attention={attention} {why}, which is of type {job.model.model_type}; use "
+        f"{' or '.join(taken)}"
+    )

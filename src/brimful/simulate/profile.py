@@ -28,7 +28,6 @@ from brimful.cost.profiles import (
 )
 from brimful.cost.programs import (
     ADAPTED,
-    EAGER_ONLY,
     HALF,
     TRACED_ATTENTIONS,
     TRACED_PRECISIONS,
@@ -39,6 +38,7 @@ from brimful.cost.programs import (
 )
 from brimful.errors import UnsupportedError, unknown_name
 from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
+from brimful.models.kernels import OWN_SCORES
 from brimful.pretend.recording import Recording
 from brimful.routing import Routing
 from brimful.rungs import WORKSPACES
@@ -154,13 +154,13 @@ def _is_wanted(program: Program) -> bool:
     written_out = is_written_out(program.precision, program.attention, program.kernels)
     is_special = program.tuning != "" or program.recompute == "selective"
     code = program.architecture.partition("-")[0]
-    is_plain = program.attention == ("eager" if code in EAGER_ONLY else "sdpa")
+    is_plain = program.attention == ("eager" if code in OWN_SCORES else "sdpa")
     on_cuda = program.kernels == "cuda"
     wanted = (
         program.architecture not in PUBLISHED or _is_published(program),
         "mha" not in program.architecture or (written_out and not is_special),
         on_cuda or code in ON_CPU,
-        is_plain or not (is_special or code in EAGER_ONLY),
+        is_plain or not (is_special or code in OWN_SCORES),
         not program.tuning or (on_cuda and code in WITH_ADAPTERS),
         program.precision in TUNED_PRECISIONS[program.tuning],
         program.architecture in NARROW.get(program.tuning, (program.architecture,)),

@@ -212,7 +212,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     """
     place = Place(imitate, capability)
     check_precision(job, place)
-    check_attention(job, strategy, place)
+    check_attention(job, strategy.attention, place)
     check_simulated(strategy)
     device.register()
     start = time.perf_counter()

@@ -13,26 +13,10 @@ import torch
 from brimful.build.batch import Batch
 from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.models.kernels import attentions_of
 from brimful.strategy import Strategy
 
 ROW_MULTIPLE = 8
 """Elements that the memory-efficient kernel wants a mask's rows to begin at, or it copies them."""
-
-
-def check_attention(job: Job, strategy: Strategy) -> None:
-    """Refuse a kernel that would not see the mask, or that the model's class has not.
-
-    Raises:
-        UnsupportedError: It is one.
-    """
-    allowed = attentions_of(job)
-    if strategy.attention not in allowed:
-        raise UnsupportedError(
-            f"{job.model.name} of type {job.model.model_type} cannot be run with "
-            f"attention={strategy.attention}, which takes no mask of padding or no bias of "
-            f"positions; use {' or '.join(allowed)}"
-        )
 
 
 def check_whole_logits(job: Job, strategy: Strategy) -> None:

@@ -16,7 +16,6 @@ from brimful.build.model import skeleton_of
 from brimful.build.program import Program
 from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import (
-    check_attention,
     padded_sample,
     padding_mask,
     score_dtype,
@@ -24,6 +23,7 @@ from brimful.build.tasks.padding import (
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.config import SEQ2SEQ_TYPES
+from brimful.models.kernels import check_taken
 from brimful.strategy import Strategy
 
 
@@ -38,7 +38,7 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
             f"task=seq2seq trains {' and '.join(sorted(SEQ2SEQ_TYPES))}, and {job.model.name} is "
             f"of type {job.model.model_type}; use another task or model"
         )
-    check_attention(job, strategy)
+    check_taken(job, strategy.attention)
     model = skeleton_of(AutoModelForSeq2SeqLM, job, strategy)
     if getattr(model.config, "decoder_start_token_id", None) is None:
         # T5 begins what it writes with padding; a bare config leaves that out.

@@ -15,7 +15,6 @@ from brimful.build.model import skeleton_of
 from brimful.build.program import Program
 from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import (
-    check_attention,
     check_whole_logits,
     padded_sample,
     padding_mask,
@@ -23,6 +22,7 @@ from brimful.build.tasks.padding import (
 )
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.models.kernels import check_taken
 from brimful.strategy import Strategy
 
 
@@ -55,7 +55,7 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
         UnsupportedError: Its attention cannot be given a mask.
     """
     check_whole_logits(job, strategy)
-    check_attention(job, strategy)
+    check_taken(job, strategy.attention)
     model: Any = skeleton_of(AutoModelForSequenceClassification, job, strategy)
     if not model._supports_attention_backend:  # noqa: SLF001 - the class says it nowhere else
         raise UnsupportedError(

@@ -1,0 +1,133 @@
+"""What is taken where nobody says: the default, or what runs where the default cannot.
+
+A default that cannot run is no reason to end: the next choice that runs is taken, and one line on
+stderr says which and why. What the user typed is never replaced, but refused.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from brimful.cli import defaults
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Device
+from brimful.job import Job, Precision
+from brimful.kernel_support import (
+    Place,
+    check_attention,
+    check_precision,
+    first_that_runs,
+    why_emulated,
+    why_not,
+)
+from brimful.models.kernels import attentions_of, check_taken, left_out
+from brimful.strategy import Attention, Strategy, Zero
+
+
+def place_of(device: Device) -> Place:
+    """Return where a device's kernels run."""
+    return Place(device.kernels, device.capability)
+
+
+def check_runs(job: Job, attention: Attention, device: Device) -> Attention:
+    """Return a kernel as it is, or say why model, recipe or device do not go with it.
+
+    Raises:
+        UnsupportedError: With the reason and what to use instead.
+    """
+    check_precision(job, place_of(device))
+    check_taken(job, attention)
+    return check_attention(job, attention, place_of(device))
+
+
+def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Precision:
+    """Resolve ``--precision``; without it the first default that any of the devices has units for.
+
+    Args:
+        args: The flags.
+        devices: What may run the job: one kind, or all that are compared.
+    """
+    if args.precision is not None:
+        return cast("Precision", args.precision)
+
+    def refusal(recipe: Precision) -> str | None:
+        reasons = [why_emulated(recipe, place_of(device)) for device in devices]
+        return reasons[0] if reasons and all(reasons) else None
+
+    chosen, reason = first_that_runs(defaults.PRECISIONS, refusal)
+    if reason:
+        say_replaced(args, f"precision={chosen}", defaults.PRECISION, reason)
+    return chosen
+
+
+def attention_from(args: argparse.Namespace, job: Job, device: Device | None) -> Attention:
+    """Resolve ``--attention``; without it the first default that model and device take.
+
+    Args:
+        args: The flags.
+        job: What is trained.
+        device: On what; None: on several kinds, which are asked one by one.
+
+    Raises:
+        UnsupportedError: What the user asked for cannot run.
+    """
+    if args.attention is not None:
+        asked: Attention = check_taken(job, args.attention)
+        return asked if device is None else check_runs(job, asked, device)
+    place = None if device is None else place_of(device)
+
+    def refusal(attention: Attention) -> str | None:
+        if attention not in attentions_of(job):
+            what = left_out(job.model)
+            return f"it would leave out the {what} of {job.model.name}" if what else "no mask"
+        return None if place is None else why_not(job, attention, place)
+
+    chosen, reason = first_that_runs(defaults.ATTENTIONS, refusal)
+    if reason:
+        say_replaced(args, f"attention={chosen}", defaults.ATTENTIONS[0], reason)
+    return chosen
+
+
+def strategy_that_runs(
+    args: argparse.Namespace, num_devices: int, make: Callable[[Zero], Strategy]
+) -> Strategy:
+    """Resolve ``--zero``; without it the first default of which a checked strategy can be made.
+
+    Args:
+        args: The flags.
+        num_devices: That see different samples.
+        make: Makes and checks the strategy of a stage.
+
+    Raises:
+        InputError: None can run, or the one that was asked for cannot: what is said of the first.
+        UnsupportedError: Likewise.
+    """
+    usual = defaults.ZEROS if num_devices > 1 else defaults.ZEROS_ALONE
+    if num_devices > 1 and args.dp_replicate == num_devices:
+        usual = tuple(reversed(usual))  # whole replicas: nothing is sharded
+    choices = usual if args.zero is None else (args.zero,)
+
+    def refusal(zero: Zero) -> str | None:
+        try:
+            make(zero)
+        except (InputError, UnsupportedError) as error:
+            return str(error)
+        return None
+
+    zero, reason = first_that_runs(choices, refusal)
+    if reason:
+        say_replaced(args, f"zero={zero}", usual[0], reason)
+    return make(zero)
+
+
+def say_replaced(args: argparse.Namespace, chosen: str, default: object, reason: str) -> None:
+    """Say in one line what stands in for a default, once for one command line."""
+    said: set[str] = args.__dict__.setdefault("replaced_defaults", set())
+    if chosen in said:
+        return
+    said.add(chosen)
+    if os.environ.get("RANK", "0") == "0":
+        cause = reason.partition(";")[0]
+        print(f"brimful: {chosen} instead of the default {default}: {cause}", file=sys.stderr)

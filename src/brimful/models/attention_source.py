@@ -1,0 +1,82 @@
+"""What a class of ``transformers`` tells its attention, read from its source: neither is imported.
+
+Fused kernels heed queries, keys, values, a mask and a scale. What else a class hands to its
+attention (a cap on scores, sinks) they would leave out without a word, so that only written-out
+attention computes what the class means.
+"""
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_CALL = "attention_interface"
+"""What every class calls the function that it was given to attend with."""
+_UNDERSTOOD = frozenset({
+    "query", "key", "value", "attention_mask", "scaling", "dropout", "is_causal", "sliding_window",
+    "position_bias", "position_ids", "output_attentions", "deterministic", "cu_seq_lens_q",
+    "cu_seq_lens_k", "max_length_q", "max_length_k",
+})  # fmt: skip
+"""Keywords that fused attention heeds, or that say what the mask says as well."""
+_MEANING = {
+    "softcap": "cap on scores",
+    "s_aux": "sinks of attention",
+    "sinks": "sinks of attention",
+    "indices": "choice of keys for each query",
+    "block_indices": "choice of keys for each query",
+}
+_HAS_SDPA = "_supports_sdpa = True"
+"""What a class says through which ``transformers`` runs PyTorch's fused attention."""
+NO_SDPA = "attention, which its class has written out only"
+
+
+def scores_of(source: str) -> str:
+    """Name what fused attention would leave out of a class's module; empty where it is nothing.
+
+    Args:
+        source: The text of the module.
+    """
+    words = _told(source) - _UNDERSTOOD
+    return " and ".join(sorted({_MEANING.get(word, word) for word in words}))
+
+
+@cache
+def left_out_of(model_type: str) -> str:
+    """Name what fused attention would leave out of an architecture of ``transformers``.
+
+    Args:
+        model_type: As its configuration spells it.
+
+    Returns:
+        A few words; empty where it is nothing, or where nobody can read it.
+    """
+    path = _modeling_file(model_type)
+    if path is None or not path.is_file():
+        return ""
+    source = path.read_text("utf-8")
+    return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
+
+
+@cache
+def _told(source: str) -> frozenset[str]:
+    """List the keywords with which the classes of a module call their attention."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return frozenset(
+        word.arg
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == _CALL
+        for word in call.keywords
+        if word.arg is not None
+    )
+
+
+def _modeling_file(model_type: str) -> Path | None:
+    """Find the module of an architecture's classes, where ``transformers`` is installed."""
+    found = find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        return None
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    parts = model_type_to_module_name(model_type).split(".")
+    folder = Path(found.submodule_search_locations[0], "models", *parts)
+    return folder / f"modeling_{parts[-1]}.py"

@@ -1,0 +1,93 @@
+"""Defaults that cannot run: what can is taken and said in one line; what was typed is refused."""
+
+import json
+
+import pytest
+from tests.other_decoders import CONFIGS
+
+H100, SMALL = ("--gpus", "h100-80gb"), ("--seq-len", 16)
+MANY = ("--gpus", "8xh100-80gb")
+
+
+@pytest.fixture
+def gemma(folder):
+    config = {"model_type": "gemma2", **CONFIGS["gemma2"]}
+    (folder / "gemma.json").write_text(json.dumps(config))
+    return "gemma.json"
+
+
+def instead(said):
+    """Return what was taken instead of a default, and check that it is said once."""
+    lines = [line for line in said.err.splitlines() if "instead of the default" in line]
+    taken = [line.removeprefix("brimful: ").split(" instead")[0] for line in lines]
+    assert len(set(taken)) == len(taken)
+    return taken
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan"])
+def test_a_model_that_changes_its_scores_is_attended_to_eagerly(brimful, gemma, verb):
+    said = brimful(verb, gemma, *H100, *SMALL, "--json")
+    assert said.code == 0, said.err
+    assert instead(said) == ["attention=eager"]
+    assert "leave out the cap on scores" in said.err
+    assert json.loads(said.out)["strategy"]["attention"] == "eager"
+
+
+def test_shopping_takes_the_same(brimful, gemma):
+    said = brimful("shop", gemma, *SMALL, "--tokens", "1M", "--kinds", "a100-80gb", "--json")
+    assert instead(said) == ["attention=eager"]
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan", "simulate"])
+def test_a_kernel_that_was_asked_for_is_refused(brimful, gemma, verb):
+    said = brimful(verb, gemma, *H100, *SMALL, "--attention", "sdpa")
+    assert said.code == 2
+    assert "cap on scores" in said.err
+    assert said.err.rstrip().endswith("use eager")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision"), [("v100-16gb", "fp16-mixed"), ("t4", "fp16-mixed"), ("p40", "fp32")]
+)
+def test_a_card_without_units_for_bf16_takes_the_next_recipe(brimful, gpu, precision):
+    said = brimful("estimate", "smollm2-135m", "--gpus", gpu, *SMALL, "--json")
+    assert said.code == 0, said.err
+    assert instead(said) == [f"precision={precision}"]
+    content = json.loads(said.out)
+    assert content["job"]["precision"] == precision
+    assert content["predicted_step_s"] > 0
+    assert (content["job"]["loss_scale"] is not None) == (precision == "fp16-mixed")
+
+
+def test_a_recipe_that_was_asked_for_is_kept_where_it_is_emulated(brimful):
+    argv = ("smollm2-135m", "--gpus", "v100-16gb", *SMALL, "--precision", "bf16-mixed")
+    said = brimful("estimate", *argv)
+    assert (said.code, said.err) == (0, "")
+
+
+def test_a_market_takes_what_any_of_its_kinds_has_units_for(brimful):
+    argv = ("shop", "smollm2-135m", *SMALL, "--tokens", "1M", "--max-gpus", 1, "--json")
+    said = brimful(*argv, "--kinds", "t4,v100-16gb")
+    assert instead(said) == ["precision=fp16-mixed"]
+    assert instead(brimful(*argv, "--kinds", "t4,l4")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero"),
+    [
+        (("--optimizer", "adamw-8bit"), 1),
+        (("--task", "dpo", "--method", "lora"), 0),
+        (("--task", "dpo", "--method", "lora", "--dp-shard", "2"), None),
+        (("--optimizer", "adamw-8bit", "--zero", "3"), None),
+    ],
+)
+def test_devices_share_what_can_be_shared(brimful, flags, zero):
+    said = brimful("estimate", "smollm2-135m", *MANY, *SMALL, *flags, "--json")
+    if zero is None:
+        assert said.code == 2
+        assert instead(said) == []
+        return
+    assert said.code == 0, said.err
+    assert instead(said) == [f"zero={zero}"]
+    assert json.loads(said.out)["strategy"]["zero"] == zero
