@@ -46,7 +46,7 @@ class Fit(NamedTuple):
 
 
 def timed_runs(generation: str, split: Literal["fit", "validation"]) -> tuple[PublishedRun, ...]:
-    """Return the runs of a split that were timed on GPUs of a generation and have a formula.
+    """Return the runs of a split that were timed on GPUs of a generation.
 
     Args:
         generation: A file of ``data/efficiency``.
@@ -54,13 +54,13 @@ def timed_runs(generation: str, split: Literal["fit", "validation"]) -> tuple[Pu
     """
     own = {name for name, device in gpus().items()
            if device.capability in generations()[generation].capabilities}  # fmt: skip
-    timed = (run for run in runs_of(split) if run.gpu in own and run.tokens_per_s)
-    return tuple(run for run in timed if _speed(run))
+    return tuple(run for run in runs_of(split) if run.gpu in own and run.tokens_per_s)
 
 
 def errors(runs: Sequence[PublishedRun]) -> list[float]:
-    """Return how far predicted speeds are off, absolute and relative to the published ones."""
-    return [abs((_speed(run) or 0.0) / (run.tokens_per_s or 1.0) - 1) for run in runs]
+    """Return how far speeds are off that have a formula, absolute, relative to the published."""
+    pairs = ((_speed(run), run.tokens_per_s) for run in runs)
+    return [abs(here / there - 1) for here, there in pairs if here and there]
 
 
 def _speed(run: PublishedRun) -> float | None:

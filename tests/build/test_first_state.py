@@ -116,7 +116,7 @@ def test_devices_that_keep_a_part_each_make_the_same_part(zero, rule):
     paths = [str(worker.parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("no bit differs") == 2

@@ -37,7 +37,7 @@ def real_peaks(request, tmp_path_factory):
     script = Path(fsdp_program.__file__)
     names = [n for n in chosen(request, "case") if n != "bf16" or has_bf16_units()]
     command = [sys.executable, str(script), str(path), str(WORLD_SIZE), str(RANK), *names]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=900)
     return json.loads(path.read_text("utf-8"))
 
 

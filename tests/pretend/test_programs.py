@@ -89,7 +89,7 @@ def peaks(request, tmp_path_factory):
     try:
         known = real_peaks.programs()
         recordings = {name: simulated(known[name]) for name in names}
-        status = process.wait(timeout=300)
+        status = process.wait(timeout=900)
     finally:
         process.kill()
     assert status == 0, (folder / "errors.txt").read_text("utf-8")

@@ -50,7 +50,7 @@ def test_fitting_reads_no_test_source(generation, monkeypatch):
 
     def watched(split):
         asked.append(split)
-        return [run for run in runs_of(split) if run.num_devices <= 8 and run.tokens_per_s]
+        return [run for run in runs_of(split) if run.tokens_per_s][::9]
 
     monkeypatch.setattr(efficiency_fit, "runs_of", watched)
     monkeypatch.setattr(efficiency_fit, "SHARES", (0.0,))
@@ -70,14 +70,13 @@ def test_the_tables_say_how_near_they_were_fitted():
     for generation, runs in near.items():
         source = generations()[generation].source
         number, error = re.search(r"fitted to (\d+) runs.*?mean error ([\d.]+) %", source).groups()
-        assert len(runs) == int(number)
-        assert 100 * statistics.fmean(efficiency_fit.errors(runs)) == pytest.approx(
-            float(error), abs=0.06
-        )
+        errors = efficiency_fit.errors(runs)
+        assert len(errors) == int(number)
+        assert 100 * statistics.fmean(errors) == pytest.approx(float(error), abs=0.06)
 
 
 def test_another_table_is_used_and_given_back():
-    runs = efficiency_fit.timed_runs("hopper", "fit")[:2]
+    runs = efficiency_fit.timed_runs("hopper", "fit")[:1]
     before = efficiency_fit.errors(runs)
     table = generations()["ampere"]
     with efficiency_fit.instead("hopper", table):
