@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,10 +89,23 @@ def provenance(watch: Watch, *, seed: int) -> Provenance:
             ram_bytes=host_ram_bytes(),
         ),
         seed=seed,
-        command=" ".join(["python", *sys.argv]),
+        command=" ".join(["python", *without_folder(sys.argv)]),
         wall_s=round(watch.wall_s(), 1),
         others_load=round(watch.others_load(), 3),
     )
+
+
+def without_folder(arguments: Sequence[str]) -> list[str]:
+    """Leave out where evidence is written: it is of one machine and changes nothing that is made.
+
+    Args:
+        arguments: As typed.
+    """
+    left = list(arguments)
+    if "--out" in left:
+        place = left.index("--out")
+        del left[place : place + 2]
+    return [argument for argument in left if not argument.startswith("--out=")]
 
 
 def _git(*arguments: str) -> str:

@@ -82,6 +82,17 @@ def test_what_a_proof_writes_does_not_make_its_next_part_unclean(tmp_path, monke
     assert watch.tree().changed == ("HEAD",)
 
 
+def test_evidence_names_no_folder_of_the_machine_that_made_it():
+    from provenance import without_folder
+
+    typed = ["validation/prove.py", "--part", "laws", "--out", "/somewhere", "--quick"]
+    assert without_folder(typed) == ["validation/prove.py", "--part", "laws", "--quick"]
+    assert without_folder(["prove.py", "--out=/somewhere"]) == ["prove.py"]
+    for path in FOLDER.glob("*.json"):
+        command = msgspec.json.decode(path.read_bytes())["provenance"]["command"]
+        assert " /" not in command, path.name
+
+
 def test_the_command_refuses_in_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prove, "tree", lambda: CHANGED)
     monkeypatch.setattr(sys, "argv", ["prove.py", "--part", "laws", "--out", str(tmp_path)])
