@@ -41,7 +41,7 @@ docs: $(READY)
 
 check: lint test
 
-PAGES := accuracy scale moonshot peers laws rehearsals rules cli
+PAGES := trust accuracy scale moonshot peers laws rehearsals rules cli
 pages: $(READY)
 	for page in $(PAGES); do $(BIN)/python docs/generate_$$page.py || exit 1; done
 

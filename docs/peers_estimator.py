@@ -268,7 +268,7 @@ def _speeds(rows: Sequence[EstimatorRow]) -> Iterator[str]:
     yield folded(
         "Of the peers only llm-analysis predicts one. Published speeds of full training on GPUs "
         "that it knows, one device's. Our efficiencies of Ampere and Hopper were fitted to 62 runs "
-        "of llm-foundry, so that only the other rows are new to ours."
+        "of llm-foundry; the others were looked at when they were chosen: no row is new to ours."
     )
     yield ""
     lines = []

@@ -161,6 +161,8 @@ class TimedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         predicted_step_s: First rung.
         measured_steps_s: Every timed step, after the first two.
         measured_step_s: Their median.
+        measured_low_s: Lower end of the interval that holds the true median with 95 %.
+        measured_high_s: Its higher end.
         step_error: Signed, relative to measured.
         others_load: Share of the machine's CPU that other programs used meanwhile, 0 to 1.
     """
@@ -169,6 +171,8 @@ class TimedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     predicted_step_s: float
     measured_steps_s: tuple[float, ...]
     measured_step_s: float
+    measured_low_s: float
+    measured_high_s: float
     step_error: float
     others_load: float
 

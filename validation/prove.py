@@ -1,6 +1,8 @@
 """The long evidence: runs what this version claims and writes what came out, bar or no bar.
 
-``python validation/prove.py [--part NAME] [--quick] [--seed N] [--out DIR]``
+``python validation/prove.py [--part NAME] [--quick] [--seed N] [--out DIR [--dirty]]``
+
+Evidence names the commit that it was made at, so the sources must be that commit's.
 """
 
 import argparse
@@ -11,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from brimful.quiet import quiet_libraries
+from brimful.versions import versions
 
 quiet_libraries()
 
+from aged import aged  # noqa: E402
 from evidence import EVIDENCE_SCHEMA, PARTS, Evidence, Part, read_evidence, write_evidence  # noqa: E402
-from provenance import Watch, provenance  # noqa: E402
+from provenance import Tree, Watch, provenance, tree  # noqa: E402
 from tables import summary_text, update_readme  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -55,19 +59,48 @@ _MODULES: dict[Part, str] = {
     "soak": "soak_part",
     "laws": "laws_part",
 }
-BARS_MISSED = 1
+BARS_MISSED, REFUSED = 1, 2
+NUM_NAMED = 3
+"""Changed files that a refusal names."""
 
 
 def main() -> int:
     """Make the parts that were asked for; the exit code says whether every bar is met."""
     args = _parser().parse_args()
+    why_not = refusal(tree(), out=args.out, allowed=args.dirty)
+    if why_not:
+        print(f"prove.py: {why_not}", file=sys.stderr)
+        return REFUSED
     parts = PARTS if args.part is None else (args.part,)
     ways = {"seed": args.seed, "quick": args.quick, "out": args.out, "complete": args.complete}
     made = [make(part, **ways) for part in parts]
     update_readme(args.out)
     for evidence in made:
         print(summary_text(evidence), end="\n\n")
+    for line in aged(args.out, dt.datetime.now(dt.UTC).date(), versions()):
+        print(f"warning: {line}", file=sys.stderr)
     return BARS_MISSED if any(evidence.summary.missed for evidence in made) else 0
+
+
+def refusal(sources: Tree, *, out: Path, allowed: bool) -> str:
+    """Say why no evidence is made from these sources; empty where it is.
+
+    Args:
+        sources: What there is.
+        out: Folder of the evidence files.
+        allowed: Whether ``--dirty`` was given.
+    """
+    is_here = out.resolve() == HERE.resolve()
+    if allowed:
+        away = "--dirty makes no evidence for validation/; give another folder with --out"
+        return away if is_here else ""
+    if not sources.changed:
+        return ""
+    named = ", ".join(sources.changed[:NUM_NAMED]) + ", ..." * (len(sources.changed) > NUM_NAMED)
+    return (
+        f"{len(sources.changed)} files are not as in commit {sources.commit[:10]} ({named}); "
+        "commit them, or try things out with --dirty --out FOLDER"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="keep the rows of predicted_vs_simulated that still have a formula, and add the rest",
     )
+    add("--dirty", action="store_true", help="with --out elsewhere: though files are not committed")
     add("--out", type=Path, default=HERE, help="folder of the evidence files")
     return parser
 

@@ -1,11 +1,13 @@
 """Published runs on the first rung: what formulas say beside what was published."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import get_args
 
 from evidence import Spread, Summary, spread_of
 
 from brimful.published.compare import Compared, compare_all
-from brimful.published.rows import published_runs
+from brimful.published.rows import Split, published_runs, split_of
 from brimful.published.scoreboard import scoreboard
 from brimful.published.scores import (
     MAX_MEDIAN,
@@ -53,6 +55,10 @@ def _spreads(rows: Sequence[Compared]) -> Iterator[Spread]:
     for of, errors in ((ALLOCATED, allocated), (SPEED, speeds)):
         if errors:
             yield spread_of(of, errors)
+    for split, of in product(get_args(Split), (ALLOCATED, SPEED)):
+        errors = errors_of([row for row in rows if split_of(row.source) == split], of)
+        if errors:
+            yield spread_of(of, errors, factor="split", value=split)
     for of in (ALLOCATED, SPEED):
         for program in dict.fromkeys((row.family, row.label) for row in rows):
             own = [row for row in rows if (row.family, row.label) == program]
@@ -107,7 +113,7 @@ def _findings(scores: Scoreboard) -> Iterator[str]:
     for band in scores.bands:
         yield (
             f"{band.family}, {band.label}: {band.num_within} of {band.num_figures} {band.figure} "
-            f"figures within their bands ({band.half} sources)"
+            f"figures within their bands ({band.split} sources)"
         )
     for order in scores.orders:
         yield (

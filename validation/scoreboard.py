@@ -122,7 +122,7 @@ def boards(folder: Path = HERE) -> tuple[Board, ...]:
         Board("Published speeds, predicted", "published speed",
               tuple(_compared(_rows(folder, "published_predicted"), "tokens_per_s"))),
         *_gpu_boards(folder / "gpu"),
-        Board("Real runs on a CPU, simulated", "cpu simulated", tuple(_measured(folder))),
+        Board("Real runs on a CPU, simulated", "cpu simulated", tuple(measured(folder))),
         Board("Pretend GPU, predicted", "pretend predicted",
               tuple(_formulas(_rows(folder, "predicted_vs_simulated")))),
     )  # fmt: skip
@@ -206,7 +206,8 @@ _MEASURED = (
 )
 
 
-def _measured(folder: Path) -> Iterator[Said]:
+def measured(folder: Path) -> Iterator[Said]:
+    """Yield every peak of a real run on a CPU beside its simulation."""
     for file, family in _MEASURED:
         for row in _rows(folder, file):
             yield Said(family, name_of(row), row["peak_error"])

@@ -5,6 +5,7 @@ import tempfile
 from typing import NamedTuple
 
 from evidence import Case, Spread, Summary, TimedRow, describe_case, relative, spreads
+from median_interval import median_interval
 from progress import shown
 from provenance import Watch
 from sampler import job_of
@@ -20,7 +21,9 @@ from brimful.models.config import read_config
 from brimful.strategy import Strategy
 
 STEP_BAR = 0.25
-NUM_STEPS, NUM_QUICK_STEPS = 7, 6
+KNOWN_TO = 0.03
+"""Half of the interval that holds a median with 95 %, relative to it; steps are timed till then."""
+LEAST_STEPS, MOST_STEPS, QUICK_STEPS = 9, 80, 6
 QUIET_LOAD = 0.1
 """Beyond this share of the CPU, other programs disturb what is timed."""
 
@@ -54,9 +57,9 @@ _QUICK = (_Timing({"num_hidden_layers": 2}, "fp32", (4, 4)),)
 def run(*, seed: int, quick: bool) -> tuple[list[TimedRow], Summary, Calibration]:  # noqa: ARG001
     """Calibrate, predict and measure; the cases are fixed, so the seed plays no part."""
     cluster, calibration = _calibrated()
-    timings, num_steps = (_QUICK, NUM_QUICK_STEPS) if quick else (TIMINGS, NUM_STEPS)
-    rows = [_compare(_case(timing), cluster, num_steps) for timing in shown("step time", timings)]
-    return rows, _summarize(rows, calibration), calibration
+    timings, most = (_QUICK, QUICK_STEPS) if quick else (TIMINGS, MOST_STEPS)
+    rows = [_compare(_case(timing), cluster, most) for timing in shown("step time", timings)]
+    return rows, summarize(rows, calibration), calibration
 
 
 def _calibrated() -> tuple[Cluster, Calibration]:
@@ -97,22 +100,27 @@ def _case(timing: _Timing) -> Case:
     )
 
 
-def _compare(case: Case, cluster: Cluster, num_steps: int) -> TimedRow:
+def _compare(case: Case, cluster: Cluster, most: int) -> TimedRow:
     predicted_s = estimate(case.job, cluster, case.strategy).predicted_step_s
     assert predicted_s is not None
     watch = Watch()
-    timed = clock(case, num_steps=num_steps)
+    timed = clock(case, least=min(LEAST_STEPS, most), most=most, known_to=KNOWN_TO)
+    known = median_interval(timed.measured_steps_s)
+    assert known is not None
     return TimedRow(
         case=case,
         predicted_step_s=predicted_s,
         measured_steps_s=timed.measured_steps_s,
         measured_step_s=timed.median_s,
+        measured_low_s=known.low,
+        measured_high_s=known.high,
         step_error=relative(predicted_s, timed.median_s),
         others_load=round(watch.others_load(), 3),
     )
 
 
-def _summarize(rows: list[TimedRow], calibration: Calibration) -> Summary:
+def summarize(rows: list[TimedRow], calibration: Calibration) -> Summary:
+    """Sum up, and say which bars are missed."""
     errors: list[Spread] = spreads(
         "step time", rows, case=lambda row: row.case, error=lambda row: row.step_error
     )
@@ -124,6 +132,12 @@ def _summarize(rows: list[TimedRow], calibration: Calibration) -> Summary:
         for row in rows
         if abs(row.step_error) > STEP_BAR
     ]
+    missed += [
+        f"median known to {_known_to(row):.1%} after {len(row.measured_steps_s)} steps, not "
+        f"{KNOWN_TO:.0%}: {describe_case(row.case)}"
+        for row in rows
+        if _known_to(row) > KNOWN_TO
+    ]
     if max(loads) > QUIET_LOAD:
         missed += disturbed
     return Summary(
@@ -132,6 +146,18 @@ def _summarize(rows: list[TimedRow], calibration: Calibration) -> Summary:
         num_cases=len(rows),
         num_rich=0,
         spreads=tuple(errors),
-        bars=(f"each within {STEP_BAR:.0%}, others using at most {QUIET_LOAD:.0%} of the CPU",),
+        bars=(
+            f"each within {STEP_BAR:.0%}, others using at most {QUIET_LOAD:.0%} of the CPU",
+            f"each median known to {KNOWN_TO:.0%} with 95 %",
+        ),
         missed=tuple(missed),
+        findings=tuple(
+            f"{row.measured_step_s:.3f} s ({row.measured_low_s:.3f} to {row.measured_high_s:.3f} "
+            f"with 95 %, {len(row.measured_steps_s)} steps), predicted {row.predicted_step_s:.3f} s"
+            for row in rows
+        ),
     )
+
+
+def _known_to(row: TimedRow) -> float:
+    return (row.measured_high_s - row.measured_low_s) / 2 / row.measured_step_s

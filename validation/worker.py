@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from evidence import Case
+from median_interval import half_width
 
 from brimful.plan import MemoryItem
 from brimful.quiet import quiet_libraries
@@ -21,10 +22,19 @@ _TIMEOUT_S = 900
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run, and how many steps to time after the first two; 0 meters these instead."""
+    """What to run.
+
+    Attributes:
+        case: The job and its strategy.
+        num_timed_steps: Steps to time at least after the first two; 0 meters these instead.
+        max_timed_steps: At most, while their median is not known as well as it should be.
+        known_to: How well: half of its interval, relative to it.
+    """
 
     case: Case
     num_timed_steps: int
+    max_timed_steps: int = 0
+    known_to: float = 0.0
 
 
 class Metered(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +61,17 @@ def meter(case: Case) -> Metered:
     return msgspec.json.decode(_answer(Request(case=case, num_timed_steps=0)), type=Metered)
 
 
-def clock(case: Case, *, num_steps: int) -> Timed:
-    """Time steps of a case in another process."""
-    return msgspec.json.decode(_answer(Request(case=case, num_timed_steps=num_steps)), type=Timed)
+def clock(case: Case, *, least: int, most: int, known_to: float) -> Timed:
+    """Time steps of a case in another process, until their median is known.
+
+    Args:
+        case: What to run.
+        least: Steps.
+        most: Steps.
+        known_to: How well the median should be known, relative to it.
+    """
+    asked = Request(case=case, num_timed_steps=least, max_timed_steps=most, known_to=known_to)
+    return msgspec.json.decode(_answer(asked), type=Timed)
 
 
 def _answer(request: Request) -> bytes:
@@ -101,12 +119,17 @@ def _metered(case: Case) -> Metered:
 
 def _timed(request: Request) -> Timed:
     program = _build(request.case)
-    steps_s = []
-    for _ in range(NUM_WARM_STEPS + request.num_timed_steps):
+    for _ in range(NUM_WARM_STEPS):
+        _step(program, request.case)
+    steps_s: list[float] = []
+    while len(steps_s) < request.num_timed_steps or (
+        len(steps_s) < request.max_timed_steps
+        and half_width(steps_s, statistics.median(steps_s)) > request.known_to
+    ):
         start_s = time.perf_counter()
         _step(program, request.case)
         steps_s.append(time.perf_counter() - start_s)
-    return Timed(measured_steps_s=tuple(steps_s[NUM_WARM_STEPS:]))
+    return Timed(measured_steps_s=tuple(steps_s))
 
 
 def _build(case: Case):  # type: ignore[no-untyped-def]  # noqa: ANN202 - torch is not imported yet

@@ -57,7 +57,7 @@ WORKER = Path(__file__).with_name("worker.py")
 TOTAL_S = 480.0
 OUT = machine.ROOT / "validation" / "gpu"
 CHILD_S = 100.0
-"""The longest that one process may take; the largest case needs about half."""
+"""The longest that one process may take unless told; alone the largest case needs about half."""
 MAX_SIMULATIONS = 4
 """At once, beside what is measured: niced, and on a quarter of the cores at most, so that the one
 that launches kernels is not waited for."""
@@ -72,10 +72,12 @@ class Place(NamedTuple):
     Attributes:
         scratch: Folder for requests, results and this run's calibration.
         deadline_s: On ``time.monotonic``'s clock.
+        child_s: The longest that one process may take.
     """
 
     scratch: Path
     deadline_s: float
+    child_s: float
 
 
 def main() -> int:
@@ -88,7 +90,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="brimful-gpu-") as scratch:
             os.environ["BRIMFUL_CACHE"] = scratch  # the user's own calibration stays as it is
-            place = Place(Path(scratch), time.monotonic() + args.total_s)
+            place = Place(Path(scratch), time.monotonic() + args.total_s, args.child_s)
             return _run(args, place)
     except BrimfulError as error:
         print(f"run.py: {error}", file=sys.stderr)
@@ -104,6 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also cases that have a row")
     parser.add_argument("--cases", default="", help="only these, by name, with commas")
     parser.add_argument("--total-s", type=float, default=TOTAL_S, help="stop starting cases then")
+    parser.add_argument("--child-s", type=float, default=CHILD_S, help="most of one process")
     return parser.parse_args()
 
 
@@ -308,7 +311,7 @@ def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Resul
         return "not run: the time for all cases was used up"
     asked, answered = (place.scratch / f"{name}.{verb}.{end}" for end in ("request", "result"))
     asked.write_bytes(msgspec.json.encode(request))
-    limit_s = min(CHILD_S, left_s)
+    limit_s = min(place.child_s, left_s)
     try:
         _start([verb, str(asked), str(answered)], limit_s)
     except subprocess.TimeoutExpired:

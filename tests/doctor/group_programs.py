@@ -21,7 +21,7 @@ from brimful.train.bad_step import StepNumbers, look_together
 from processes import run_group
 from samples import make_job, make_model, make_strategy
 
-TIMEOUT = dt.timedelta(seconds=120)
+TIMEOUT = dt.timedelta(seconds=600)
 LAYER = "model.layers.1.mlp.up_proj"
 LAYOUTS = {
     "ddp": {"dp_replicate": 2},

@@ -15,7 +15,7 @@ from samples import TINY_LLAMA
 pytestmark = pytest.mark.torch
 
 NUM_STEPS, EVERY = 24, 4
-PATIENCE_S = 150.0
+PATIENCE_S = 600.0
 
 
 @pytest.fixture

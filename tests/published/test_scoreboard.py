@@ -4,9 +4,8 @@ import pytest
 
 from brimful.plan import Band
 from brimful.published.compare import Compared
-from brimful.published.scoreboard import half_of, p90, scoreboard
-
-SOURCES = ("a", "b", "c", "d")
+from brimful.published.rows import split_of, splits
+from brimful.published.scoreboard import p90, scoreboard
 
 
 def row(name, **changes):
@@ -55,20 +54,20 @@ def test_a_group_without_predictions_says_so():
     assert errors.worst_id == ""
 
 
-def test_coverage_counts_both_sides_and_both_halves():
-    halves = {half_of(source): source for source in SOURCES}
-    assert set(halves) == {"calibration", "test"}
+def test_coverage_counts_both_sides_of_every_split():
+    sources = {split_of(source): source for source in splits()}
+    assert set(sources) == {"fit", "validation", "test"}
     band = Band(low=10, high=14)
     rows = [
         row(name, source=source, published_reserved_gib=gib, predicted_reserved_gib=band)
-        for source in halves.values()
+        for source in sources.values()
         for name, gib in (("a", 9), ("b", 12), ("c", 15), ("d", 14))
     ]
     for coverage in scoreboard(rows).bands:
         assert (coverage.num_figures, coverage.num_below, coverage.num_above) == (4, 1, 1)
         assert coverage.num_within == 2
         assert coverage.median_width == pytest.approx((4 / 12 + 4 / 14) / 2, rel=0.05)
-    assert len(scoreboard(rows).bands) == 2
+    assert {band.split for band in scoreboard(rows).bands} == set(sources)
 
 
 def test_the_order_of_a_sweep():

@@ -18,7 +18,7 @@ A_POINT = 0.01
 @pytest.fixture(scope="module")
 def evidence():
     if not (FOLDER / "published_predicted.json").is_file():
-        pytest.skip("validation/published_predicted.json is not made yet; make it with: make prove")
+        pytest.fail("validation/published_predicted.json is missing; make it with: make prove")
     return read_evidence("published_predicted", FOLDER)
 
 

@@ -4,7 +4,9 @@ A matrix product loses to its size: e = share / (1 + w / width + t / tokens), fo
 per token of the residual stream and ``tokens`` rows of a micro-batch; at width w, with many
 tokens, half of what the largest reach is left. w and t are of 16-bit types: an operation that is
 slower by its type hides what is lost as many times better. Owns ``data/efficiency``; each
-file says to which published runs it was fitted, or that it is assumed.
+file says to which published runs it was fitted, or that it is assumed. Runs of ``fit`` sources are
+fitted to (``validation/efficiency_fit.py``), those of ``test`` sources never looked at
+(``data/published/splits.json``).
 """
 
 from functools import cache

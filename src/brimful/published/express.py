@@ -21,7 +21,7 @@ from brimful.units import GIB
 
 NETWORKS = {"a100-40gb": "ib-hdr-200", "a100-80gb": "ib-hdr-200"}
 DEFAULT_NETWORK = "ib-ndr-400"
-"""Between nodes, by GPU: assumed, since no source says. It matters to predicted times only."""
+"""Between nodes, by GPU: assumed where a source is silent. Matters to predicted times only."""
 _LOSS_SCALE = LossScale(
     initial_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
 )
@@ -142,9 +142,11 @@ def _adapter(adapter: PublishedAdapter) -> Adapter:
 def _cluster(run: PublishedRun) -> Cluster:
     per_node = run.devices_per_node or run.num_devices
     num_nodes = -(-run.num_devices // per_node)
-    network = NETWORKS.get(run.gpu, DEFAULT_NETWORK) if num_nodes > 1 else ""
+    assumed = NETWORKS.get(run.gpu, DEFAULT_NETWORK) if num_nodes > 1 else ""
     cluster = load_cluster(
-        f"{num_nodes}x{per_node}x{run.gpu}", memory_limit_bytes=None, network_name=network
+        f"{num_nodes}x{per_node}x{run.gpu}",
+        memory_limit_bytes=None,
+        network_name=run.network or assumed,
     )
     if run.usable_gib is None:
         return cluster

@@ -18,8 +18,9 @@ from brimful.strategy import Attention, Zero
 
 _FOLDER = "data/published"
 Implementation = Literal[
-    "hf", "hf-fsdp1", "litgpt", "torchtitan", "megatron-te", "fsdp-qlora", "llm-foundry"
-]
+    "hf", "hf-fsdp1", "litgpt", "torchtitan", "megatron-te", "fsdp-qlora", "llm-foundry",
+    "fms-fsdp", "tinyllama",
+]  # fmt: skip
 """Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
 LossCopies = Literal["none", "copied", "copied-wide"]
 """What the loss held beside log-probabilities (``as_it_was.py``): nothing; logits, narrow and wide,
@@ -30,6 +31,10 @@ Products = Literal["all", "alternate"]
 
 Root = Literal["held", "resharded"]
 """What FSDP's root, which has the embedding and the head, does after its forward."""
+
+Split = Literal["fit", "validation", "test"]
+"""What a source was used for: parameters were fitted to it; it was looked at when they were chosen;
+or it was carried afterwards and is compared once."""
 
 
 class PublishedAdapter(
@@ -65,6 +70,7 @@ class PublishedRun(
         gpu: A name that ``brimful gpus`` lists.
         num_devices: How many of them.
         devices_per_node: Of one host; 0: all are in one.
+        network: Between hosts, a name of ``data/links``, where the source says its rate.
         usable_gib: What the card offered, where it is not what ``gpu`` offers.
         task: What the loss is.
         method: Which parameters trained.
@@ -105,6 +111,7 @@ class PublishedRun(
     gpu: Line
     num_devices: int
     devices_per_node: int = 0
+    network: str = ""
     usable_gib: float | None = None
     task: Task = "causal-lm"
     method: Method
@@ -178,6 +185,31 @@ def published_runs(family: str = "") -> tuple[PublishedRun, ...]:
         for line in folder.joinpath(f"{name}.jsonl").read_bytes().splitlines()
     )
     return tuple(msgspec.json.decode(line, type=PublishedRun) for line in lines)
+
+
+@cache
+def splits() -> dict[str, Split]:
+    """Load what every source that is carried was used for."""
+    data = resources.files("brimful").joinpath(f"{_FOLDER}/splits.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, Split])
+
+
+def split_of(source: str) -> Split:
+    """Return what a source was used for; ``test`` for one that is not carried: nobody saw it.
+
+    Args:
+        source: As runs name it.
+    """
+    return splits().get(source, "test")
+
+
+def runs_of(split: Split) -> tuple[PublishedRun, ...]:
+    """Load the runs of the sources of one split, and no others.
+
+    Args:
+        split: What the sources were used for.
+    """
+    return tuple(run for run in published_runs() if split_of(run.source) == split)
 
 
 def read_runs(path: Path) -> tuple[PublishedRun, ...]:

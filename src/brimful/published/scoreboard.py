@@ -1,19 +1,18 @@
 """Summing up published runs beside their predictions."""
 
 import statistics
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 from brimful.plan import Band
 from brimful.published.compare import Compared
+from brimful.published.rows import split_of
 from brimful.published.scores import (
     MIN_SWEPT,
     NEAR,
     Coverage,
     Errors,
-    Half,
     Missing,
     Order,
     Scoreboard,
@@ -73,11 +72,6 @@ def scoreboard(rows: Sequence[Compared]) -> Scoreboard:
     )
 
 
-def half_of(source: str) -> Half:
-    """Say whether bands may be set by a source or are tested on it: by its CRC-32's last bit."""
-    return "calibration" if zlib.crc32(source.encode()) % 2 else "test"
-
-
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Collect items by a key, in the order in which keys first come."""
     groups: dict[Key, list[Item]] = {}
@@ -118,12 +112,12 @@ def _sum_up(group: Group, pairs: Sequence[Pair]) -> Errors:
 
 
 def _coverage(figure: str, banded: Sequence[Banded]) -> tuple[Coverage, ...]:
-    groups = group_by(banded, lambda item: (_group(item.row), half_of(item.row.source)))
+    groups = group_by(banded, lambda item: (_group(item.row), split_of(item.row.source)))
     return tuple(
         Coverage(
             **group._asdict(),
             figure=figure,
-            half=half,
+            split=split,
             num_figures=len(members),
             num_below=sum(item.published < item.band.low for item in members),
             num_above=sum(item.published > item.band.high for item in members),
@@ -131,7 +125,7 @@ def _coverage(figure: str, banded: Sequence[Banded]) -> tuple[Coverage, ...]:
                 (item.band.high - item.band.low) / item.published for item in members
             ),
         )
-        for (group, half), members in groups.items()
+        for (group, split), members in groups.items()
     )
 
 

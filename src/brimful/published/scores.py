@@ -1,15 +1,14 @@
 """How near predictions of published runs come, as values: by family and program, never pooled."""
 
-from typing import Literal
-
 import msgspec
+
+from brimful.published.rows import Split
 
 MAX_MEDIAN, MAX_P90, MIN_COVERAGE = 0.03, 0.08, 0.9
 MAX_SPEED_MEDIAN, MIN_TAU = 0.12, 0.7
 """Bars: errors of allocated bytes and share of figures within a band; errors of speeds, order."""
 NEAR = 0.1
 MIN_SWEPT = 3
-Half = Literal["calibration", "test"]
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +49,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         label: Whose program.
         has_bar: Whether the bar counts for it.
         figure: ``reserved`` or ``process``.
-        half: Sources that bands may be set by, or the others.
+        split: What its sources were used for.
         num_figures: Figures with a band.
         num_below: Figures below it.
         num_above: Figures above it.
@@ -61,7 +60,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     label: str
     has_bar: bool
     figure: str
-    half: Half
+    split: Split
     num_figures: int
     num_below: int
     num_above: int

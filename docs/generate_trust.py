@@ -1,0 +1,272 @@
+"""Writes "How far to trust it" into both READMEs: ``python docs/generate_trust.py``.
+
+Every figure is read from ``validation/``; the words (``trust_words.json``) hold none, and a test
+keeps both so. Of each kind all rows are counted, not those that came out well.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+VALIDATION = ROOT / "validation"
+sys.path[:0] = [str(HERE), str(VALIDATION)]
+
+from page_parts import table  # noqa: E402
+from scoreboard import Document, measured  # noqa: E402
+
+from brimful.files import write_text  # noqa: E402
+from brimful.published.rows import split_of  # noqa: E402
+from brimful.published.scoreboard import p90  # noqa: E402
+
+BEGIN, END = "<!-- trust: begin -->\n", "<!-- trust: end -->\n"
+_TINY = 1e-5
+_SMALL = 1e-3
+_NO_FIGURE = "-"
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section without its figures; names in braces are filled in from the evidence.
+
+    Attributes:
+        first: What has to be known before anything else; lines.
+        published_head: First column of the table of published runs.
+        between: Between both tables; lines.
+        own_head: First column of the table of our own runs.
+        figures: A column.
+        missing: A column.
+        median: A column.
+        p90: A column.
+        worst: A column.
+        inside: Added to a kind whose prediction is a range.
+        kinds: Names of the kinds.
+        lines: What has no error: a bullet each, of one line or more.
+        last: Where the rest is; lines.
+    """
+
+    first: tuple[str, ...]
+    published_head: str
+    between: tuple[str, ...]
+    own_head: str
+    figures: str
+    missing: str
+    median: str
+    p90: str
+    worst: str
+    inside: str
+    kinds: dict[str, str]
+    lines: tuple[tuple[str, ...], ...]
+    last: tuple[str, ...]
+
+
+PAGES = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=dict[str, Words])
+
+
+class Kind(NamedTuple):
+    """One line of a table.
+
+    Attributes:
+        key: Its words.
+        num_rows: Figures of this kind that there are.
+        errors: Signed, of those with a counterpart.
+        inside: How many of them lie within the range that was said, where one was.
+    """
+
+    key: str
+    num_rows: int
+    errors: tuple[float, ...]
+    inside: int | None = None
+
+
+def main() -> None:
+    """Write both sections."""
+    for name, words in PAGES.items():
+        path = ROOT / name
+        before, _, rest = path.read_text("utf-8").partition(BEGIN)
+        after = rest.partition(END)[2]
+        write_text(path, before + BEGIN + section(words) + END + after)
+
+
+def section(words: Words) -> str:
+    """Return what stands between the marks.
+
+    Args:
+        words: In which language; no figure is in them.
+    """
+    counts = figures()
+    parts = [
+        _filled(words.first, counts),
+        _table(words.published_head, published(), words, has_missing=True),
+        _filled(words.between, counts),
+        _table(words.own_head, own(), words, has_missing=False),
+        "\n".join(f"- {_filled(lines, counts)}" for lines in words.lines),
+        _filled(words.last, counts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _filled(lines: Sequence[str], counts: dict[str, Any]) -> str:
+    return "\n".join(lines).format(**counts)
+
+
+def _table(head: str, kinds: Iterable[Kind], words: Words, *, has_missing: bool) -> str:
+    columns = [head, words.figures, *([words.missing] if has_missing else []), words.median,
+               words.p90, words.worst]  # fmt: skip
+    return table(columns, [_cells(kind, words, has_missing=has_missing) for kind in kinds])
+
+
+def _cells(kind: Kind, words: Words, *, has_missing: bool) -> list[str]:
+    name = words.kinds[kind.key]
+    if kind.inside is not None:
+        name += words.inside.format(inside=kind.inside, errors=len(kind.errors))
+    missing = [str(kind.num_rows - len(kind.errors))] if has_missing else []
+    sizes = sorted(map(abs, kind.errors))
+    if not sizes:
+        return [name, str(kind.num_rows), *missing, *[_NO_FIGURE] * 3]
+    shown = map(share, (statistics.median(sizes), p90(sizes), sizes[-1]))
+    return [name, str(kind.num_rows), *missing, *shown]
+
+
+def share(value: float) -> str:
+    """Write a relative error as percent."""
+    if value < _TINY:
+        return f"{100 * value:.0e} %" if value else "0 %"
+    return f"{100 * value:.1f} %" if value >= _SMALL else f"{100 * value:.3f} %"
+
+
+def rows_of(name: str) -> list[Document]:
+    """Return the rows of an evidence file; none where it is not made."""
+    path = VALIDATION / f"{name}.json"
+    rows: list[Document] = msgspec.json.decode(path.read_bytes())["rows"] if path.is_file() else []
+    return rows
+
+
+def published() -> list[Kind]:
+    """Compare what others published with what is said, kind by kind, all rows."""
+    rows, simulated = rows_of("published_predicted"), rows_of("published")
+    timed = [
+        _pointed(f"speed {split}", [row for row in rows if split_of(row["source"]) == split], speed)
+        for split in ("fit", "validation", "test")
+    ]
+    peaks = tuple(row["peak_error"] for row in simulated if row["peak_error"] is not None)
+    return [
+        _pointed("allocated", rows, allocated),
+        _ranged("reserved", rows),
+        _ranged("process", rows),
+        _pointed("speed", rows, speed),
+        *timed,
+        Kind("simulated", len(simulated), peaks),
+    ]
+
+
+def allocated(row: Document) -> tuple[float | None, float | None]:
+    """Return a row's published and predicted peak."""
+    return row.get("published_allocated_gib"), row.get("predicted_allocated_gib")
+
+
+def speed(row: Document) -> tuple[float | None, float | None]:
+    """Return a row's published and predicted speed."""
+    return row.get("published_tokens_per_s"), row.get("predicted_tokens_per_s")
+
+
+def _pointed(
+    key: str,
+    rows: Sequence[Document],
+    pair: Callable[[Document], tuple[float | None, float | None]],
+) -> Kind:
+    pairs = [found for found in map(pair, rows) if found[0]]
+    return Kind(key, len(pairs), tuple(here / there - 1 for there, here in pairs if there and here))
+
+
+def _ranged(key: str, rows: Sequence[Document]) -> Kind:
+    """Compare with the middle of a range, and count what lies within it."""
+    there = [row for row in rows if row.get(f"published_{key}_gib")]
+    both = [(row[f"published_{key}_gib"], band) for row in there
+            if (band := row.get(f"predicted_{key}_gib"))]  # fmt: skip
+    errors = tuple((band["low"] + band["high"]) / 2 / figure - 1 for figure, band in both)
+    inside = sum(band["low"] <= figure <= band["high"] for figure, band in both)
+    return Kind(key, len(there), errors, inside)
+
+
+def own() -> list[Kind]:
+    """Compare our own runs on a CPU, and the two rungs, kind by kind."""
+    return [
+        _errors("peak", (said.error for said in measured(VALIDATION))),
+        _of_field("predicted peak", "simulated_vs_measured", "predicted_error"),
+        _of_field("formulas", "predicted_vs_simulated", "peak_error"),
+        _of_field("host peak", "offload", "host_error"),
+        _of_field("step time", "step_time", "step_error"),
+        _errors("pipeline step", (row["predicted_step_s"] / row["measured_step_s"] - 1
+                                  for row in rows_of("bubbles"))),
+        _of_field("idle share", "bubbles", "share_error"),
+    ]  # fmt: skip
+
+
+def _of_field(key: str, name: str, field: str) -> Kind:
+    return _errors(key, (row[field] for row in rows_of(name) if row.get(field) is not None))
+
+
+def _errors(key: str, errors: Iterable[float]) -> Kind:
+    found = tuple(errors)
+    return Kind(key, len(found), found)
+
+
+def figures() -> dict[str, Any]:
+    """Return the figures of the sentences, by name."""
+    runs, ladder = rows_of("published_predicted"), rows_of("ladder")
+    resume, lost, doctor = rows_of("resume"), rows_of("lost_workers"), rows_of("precision")
+    laws, fuzz, soak = rows_of("laws"), rows_of("fuzz"), rows_of("soak")
+    trainer = [row for row in rows_of("hf_trainer") if row["settings"] == "same"]
+    traced = [row for row in runs if row["has_bar"]]
+    return {
+        "runs": len(runs),
+        "sources": len({row["source"] for row in runs}),
+        "answered": sum(not row.get("reason") for row in runs),
+        "traced": len(_pointed("", traced, allocated).errors),
+        "traced_median": _median(_pointed("", traced, allocated).errors),
+        **_exactness(),
+        "resumed": len(resume),
+        "resumed_equal": sum(row["is_bit_equal"] for row in resume),
+        "lost": len(lost),
+        "lost_steps": max((row["num_lost"] for row in lost), default=0),
+        "ladder": len(ladder),
+        "doctor": len(doctor),
+        "doctor_right": sum(row["holds"] for row in doctor),
+        "exports": sum(not row["refused"] and not row["complaint"] for row in rows_of("exporters")),
+        "laws": len(laws),
+        "law_cases": sum(row["num_looked_at"] for row in laws),
+        "law_broken": sum(len(row["broken"]) for row in laws),
+        "fuzzed": sum(row["num_examples"] for row in fuzz),
+        "fuzz_answered": sum(row["num_fit"] + row["num_unfit"] for row in fuzz),
+        "fuzz_faults": sum(len(row["faults"]) for row in fuzz),
+        "soak_steps": max((row["num_steps"] for row in soak), default=0),
+        "soak_change": share(max((abs(row["change_share"]) for row in soak), default=0.0)),
+        "trainer": len(trainer),
+        "trainer_least": f"{min((row['speed_ratio'] for row in trainer), default=0):.3f}",
+        "trainer_most": f"{max((row['speed_ratio'] for row in trainer), default=0):.3f}",
+    }
+
+
+def _exactness() -> dict[str, Any]:
+    """Return how far training is from the plain loop, on one device, on several, and resharded."""
+    found: dict[str, Any] = {}
+    names = {"exact": "parity", "parallel": "parallel_parity", "reshard": "reshard", "dpo": "dpo"}
+    for key, name in names.items():
+        rows = rows_of(name)
+        found[key] = len(rows)
+        for field in ("loss", "norm"):
+            found[f"{key}_{field}"] = f"{max(abs(row[f'{field}_error']) for row in rows):.0e}"
+    return found
+
+
+def _median(errors: Sequence[float]) -> str:
+    return share(statistics.median(map(abs, errors))) if errors else _NO_FIGURE
+
+
+if __name__ == "__main__":
+    main()

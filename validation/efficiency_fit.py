@@ -1,0 +1,127 @@
+"""How a generation's efficiency is fitted: ``python validation/efficiency_fit.py hopper``.
+
+Shares of the rate and sizes at half are fitted to runs of ``fit`` sources alone; where several fit
+about as well, the median over ``validation`` sources chooses. Runs of ``test`` sources are never
+read: what is published about them says how far a choice carries.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from brimful.cost import efficiency
+from brimful.cost.efficiency import Efficiency, generations
+from brimful.hardware.devices import gpus
+from brimful.published.predict import Predicted, predict
+from brimful.published.rows import PublishedRun, runs_of
+
+SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
+WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+"""What is tried about the table's own values: added to the share, times the sizes at half."""
+NUM_SHOWN = 10
+
+
+class Fit(NamedTuple):
+    """One choice of parameters.
+
+    Attributes:
+        share: Of the 16-bit rate.
+        half_width: As in the table.
+        half_tokens: As in the table.
+        fit_error: Mean absolute relative error over ``fit`` runs.
+        validation_error: Median absolute relative error over ``validation`` runs; None: there are
+            none.
+    """
+
+    share: float
+    half_width: float
+    half_tokens: float
+    fit_error: float
+    validation_error: float | None
+
+
+def timed_runs(generation: str, split: Literal["fit", "validation"]) -> tuple[PublishedRun, ...]:
+    """Return the runs of a split that were timed on GPUs of a generation.
+
+    Args:
+        generation: A file of ``data/efficiency``.
+        split: Never ``test``.
+    """
+    own = {name for name, device in gpus().items()
+           if device.capability in generations()[generation].capabilities}  # fmt: skip
+    return tuple(run for run in runs_of(split) if run.gpu in own and run.tokens_per_s)
+
+
+def errors(runs: Sequence[PublishedRun]) -> list[float]:
+    """Return how far speeds are off that have a formula, absolute, relative to the published."""
+    pairs = ((_speed(run), run.tokens_per_s) for run in runs)
+    return [abs(here / there - 1) for here, there in pairs if here and there]
+
+
+def _speed(run: PublishedRun) -> float | None:
+    predicted = predict(run)
+    return predicted.tokens_per_s if isinstance(predicted, Predicted) else None
+
+
+@contextmanager
+def instead(generation: str, table: Efficiency) -> Iterator[None]:
+    """Predict with another table of a generation."""
+    before = efficiency.generations
+    changed = {**before(), generation: table}
+    efficiency.generations = lambda: changed  # type: ignore[assignment]  # ends with the block
+    try:
+        yield
+    finally:
+        efficiency.generations = before
+
+
+def tried(generation: str) -> Iterator[Fit]:
+    """Try parameters about those of the table."""
+    own = generations()[generation]
+    fitted, judged = (timed_runs(generation, split) for split in ("fit", "validation"))
+    for more, width, tokens in product(SHARES, WIDTHS, TOKENS):
+        share = round(own.matrix_shares["bf16"] + more, 3)
+        table = msgspec.structs.replace(
+            own,
+            matrix_shares={**own.matrix_shares, "bf16": share, "fp16": share},
+            half_width=width * own.half_width,
+            half_tokens=tokens * own.half_tokens,
+        )
+        with instead(generation, table):
+            seen = errors(judged)
+            yield Fit(
+                share, table.half_width, table.half_tokens, statistics.fmean(errors(fitted)),
+                statistics.median(seen) if seen else None,
+            )  # fmt: skip
+
+
+def main() -> None:
+    """Print the closest fits, and the table's own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("generation", choices=sorted(generations()))
+    generation = parser.parse_args().generation
+    print("share  half width  half tokens  fit (mean)  validation (median)")
+    for one in sorted(tried(generation), key=lambda one: one.fit_error)[:NUM_SHOWN]:
+        print(_line(one))
+    own, seen = generations()[generation], errors(timed_runs(generation, "validation"))
+    print("the table's:")
+    print(_line(Fit(
+        own.matrix_shares["bf16"], own.half_width, own.half_tokens,
+        statistics.fmean(errors(timed_runs(generation, "fit"))),
+        statistics.median(seen) if seen else None,
+    )))  # fmt: skip
+
+
+def _line(one: Fit) -> str:
+    seen = "none" if one.validation_error is None else f"{one.validation_error:.1%}"
+    sizes = f"{one.half_width:10.0f}  {one.half_tokens:11.0f}"
+    return f"{one.share:5.2f}  {sizes}  {one.fit_error:10.1%}  {seen:>19}"
+
+
+if __name__ == "__main__":
+    main()
