@@ -19,6 +19,11 @@ PATIENCE_S = 600.0
 class Lost(PlainObserver):
     """Loses its process after the third step, once."""
 
+    def on_message(self, text):
+        super().on_message(text)
+        if text.startswith("a process was lost"):
+            LOST.with_name("told").write_text(text)
+
     def on_step(self, report):
         super().on_step(report)
         if report.row.step == 3 and not LOST.exists():
