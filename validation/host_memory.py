@@ -192,7 +192,8 @@ def work(request: Request) -> Measured:
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.settings import plain_settings
 
     settings = plain_settings(

@@ -195,7 +195,8 @@ def _ours(request: Request, folder: Path) -> Answer:
 
     from brimful.cost.estimate import estimate_or_none
     from brimful.plan import PLAN_SCHEMA, Plan
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.settings import plain_settings
 
     case, cluster = request.case, cluster_of("cpu")

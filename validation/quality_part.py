@@ -41,7 +41,8 @@ from brimful.train.data.corpus import fingerprint, load_corpus
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import as_source
 from brimful.train.data.tokens import cached_folder
-from brimful.train.loop import NullMeter, train
+from brimful.train.loop import train
+from brimful.train.metering import NullMeter
 from brimful.train.observers import PlainObserver
 from brimful.train.settings import plain_settings
 from brimful.versions import versions

@@ -215,4 +215,57 @@ class TakeoverRow(
     launch: str = ""
 
 
-Row = TrainRow | EvalRow | ExpertRow | TakeoverRow
+class RestartRow(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="restart",
+):
+    """That the processes of a run were started again, because one was lost.
+
+    Attributes:
+        step: The last step that was done before; 0: none was.
+        num_processes: How many there are now.
+        restart: How often they were started again in this launch; 0: another machine came or left.
+        reason: What a process said of it; empty where none could.
+        launch: The launch in which it was, where it has a name.
+    """
+
+    step: int
+    num_processes: int
+    restart: int
+    reason: str = ""
+    launch: str = ""
+
+
+class DamagedRow(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="damaged",
+):
+    """That a checkpoint was not as it was saved, and the run went on from an older one.
+
+    Attributes:
+        step: The step that the damaged one was of.
+        taken: The step that the run went on from.
+        folder: Where the damaged one is now, in the folder of checkpoints.
+        reason: What is wrong with it.
+    """
+
+    step: int
+    taken: int
+    folder: str
+    reason: str
+
+
+Event = TakeoverRow | RestartRow | DamagedRow
+"""What happened to a run, and stays in its file whichever steps are repeated."""
+EVENTS = (TakeoverRow, RestartRow, DamagedRow)
+Row = TrainRow | EvalRow | ExpertRow | TakeoverRow | RestartRow | DamagedRow

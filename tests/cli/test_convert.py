@@ -40,7 +40,8 @@ def plan_of(scheme, precision, **changes):
 
 
 def train_here(plan, out, data, **settings):
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.observers import PlainObserver
     from brimful.train.settings import plain_settings
 

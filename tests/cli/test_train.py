@@ -113,6 +113,40 @@ def test_a_limit_that_was_asked_for_is_enforced_and_kept_for_a_resume(brimful, t
     assert json.loads(settings.read_bytes())["enforces_limit"]
 
 
+UNUSABLE = {
+    "no such data": (("--data", "nowhere.txt"), "nowhere.txt does not exist"),
+    "empty data": (("--data", "empty.txt"), "empty.txt is empty"),
+    "an empty folder": (("--data", "bare"), "bare holds no file with anything in it"),
+    "no such held-out data": (("--heldout", "nowhere.txt"), "nowhere.txt does not exist"),
+    "a file for a folder": (("--out", "empty.txt"), "empty.txt"),
+    "below a file": (("--out", "empty.txt/run"), "empty.txt"),
+    "a folder in use": (("--out", "used"), "--out used is not empty"),
+    "nothing to go on with": (("--out", "bare", "--resume"), "holds no run to go on with"),
+    "no such package": (("--track", "wandb"), "needs the package wandb"),
+    "no such weights": (("--weights", "./nothing"), "nothing"),
+    "no such job file": ("train", "nowhere.yaml", "nowhere.yaml"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_what_is_no_use_is_refused_before_anything_is_planned(brimful, monkeypatch, tmp_path, what):
+    def work(*_args, **_kwargs):
+        raise AssertionError("it was planned")
+
+    for name in ("used", "bare"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "used" / "metrics.jsonl").touch()
+    (tmp_path / "empty.txt").touch()
+    monkeypatch.setattr("brimful.cli.train._planned", work)
+    monkeypatch.setattr("brimful.train.loggers.find_spec", lambda _name: None)
+    *flags, said_so = UNUSABLE[what]
+    code, said = brimful(*(RUN + flags[0] if len(flags) == 1 else flags))
+    assert code == 2
+    assert said_so in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_logger_that_cannot_start_ends_no_run(brimful, monkeypatch):
     def refuse(_run):
         raise ConnectionError("no route to host")

@@ -10,8 +10,13 @@ from tests.launch import watchers
 
 from brimful.errors import DataError
 from brimful.launch.local import Group, launch
+from brimful.measure.meter import CpuMeter
 from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.train.loop import NullMeter, train
+from brimful.report.html import write_report
+from brimful.report.run_folder import read_run_folder
+from brimful.simulate.run import simulate
+from brimful.train.loop import train
+from brimful.train.metering import NullMeter
 from brimful.train.refit import refitted
 from brimful.train.settings import plain_settings
 from samples import make_cluster, make_job, make_model, make_strategy
@@ -46,6 +51,7 @@ def settings_of(out, text, **changes):
 
 def curve(out):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rows = [r for r in rows if r["kind"] in {"train", "eval"}]
     return {(r["kind"], r["step"]): r.get("loss", r.get("heldout_loss")) for r in rows}
 
 
@@ -79,6 +85,15 @@ def test_a_lost_worker_changes_nothing_but_time(lost, alone):
     assert ours == pytest.approx(plain, rel=1e-5)
 
 
+def test_a_lost_worker_is_told(lost):
+    out, end = lost
+    assert end.result.num_restarts == 1
+    (row,) = read_run_folder(out).events
+    assert (row.step, row.num_processes, row.restart) == (3, 2, 1)
+    assert (out.parent / "told").read_text().startswith("a process was lost after step 3")
+    assert "a process was lost after step 3" in write_report(out).read_text()
+
+
 def test_the_model_is_handed_over_whole(lost, alone):
     ours, plain = (load_file(out / "model" / "model.safetensors") for out in (lost[0], alone))
     assert ours.keys() == plain.keys()
@@ -93,10 +108,16 @@ def test_a_run_of_two_goes_on_alone(lost, alone, text, tmp_path):
     (lost[0] / "checkpoints" / "step-00000004").rename(out / "checkpoints" / "step-00000004")
     for name in ("plan.yaml", "metrics.jsonl"):
         (out / name).write_bytes((lost[0] / name).read_bytes())
+    for name in ("measurement.json", "search.json"):  # of two
+        (out / name).write_text('{"measured_peak_allocated_bytes": 1}')
     settings = settings_of(out, text, resume=True)
-    plan = refitted(plan_of(), 1)
-    result = train(plan, settings, observer=watchers.plain(), meter=NullMeter())
+    plan, meter = refitted(plan_of(), 1), CpuMeter()
+    result = train(plan, settings, observer=watchers.plain(), meter=meter)
     assert result.resumed_from == 4
+    peak = simulate(plan.job, plan.cluster, plan.strategy).simulated_peak_allocated_bytes
+    assert meter.reading.measured_peak_allocated_bytes == pytest.approx(peak, rel=0.02)
+    assert result.measured_peak_bytes == meter.reading.measured_peak_allocated_bytes
+    assert not {"measurement.json", "search.json"} & {path.name for path in out.iterdir()}
     assert curve(out) == pytest.approx(curve(alone), rel=1e-5)
 
 

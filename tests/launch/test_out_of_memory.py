@@ -1,6 +1,7 @@
 """Memory that runs out does not end a run: the next exact strategy takes over, to the same end."""
 
 import json
+import shutil
 from contextlib import contextmanager
 from functools import partial
 
@@ -158,6 +159,24 @@ def test_the_verdict_is_on_the_strategy_that_ran_to_the_end(text, tmp_path):
     verdict = judge(folder.plan, simulated, None, takeovers=folder.takeovers)
     assert len(verdict.takeovers) == 1
     assert "step 1, backward" in verdict.takeovers[0]
+
+
+def test_a_fallback_after_a_resume_is_measured_again(text, tmp_path):
+    out = tmp_path / "run"
+    run(plan_of(), settings_of(out, text, num_kept=3))
+    for step in (4, 5):  # it was killed after step 3
+        shutil.rmtree(out / "checkpoints" / f"step-{step:08d}")
+    for name in ("measurement.json", "simulation.json", "search.json"):
+        (out / name).write_text('{"measured_peak_allocated_bytes": 1}')
+    with failing("backward", 3):
+        ended = run(plan_of(), settings_of(out, text, resume=True))
+    assert (ended.result.resumed_from, ended.result.num_takeovers) == (2, 1)
+    folder = read_run_folder(out)
+    assert (folder.measurement, folder.simulation, folder.search) == (None, None, None)
+    simulated = simulate(folder.plan.job, folder.plan.cluster, folder.plan.strategy)
+    measured = ended.reading.measured_peak_allocated_bytes
+    assert measured == pytest.approx(simulated.simulated_peak_allocated_bytes, rel=0.02)
+    assert ended.result.measured_peak_bytes == measured
 
 
 def test_a_limit_40_percent_under_the_first_plan_is_kept(undisturbed, text, tmp_path):

@@ -21,6 +21,11 @@ class Lost(PlainObserver):
         super().__init__()
         self._lost = lost
 
+    def on_message(self, text):
+        super().on_message(text)
+        if text.startswith("a process was lost"):
+            LOST.with_name("told").write_text(text)
+
     def on_step(self, report):
         super().on_step(report)
         if report.row.step == 3 and not self._lost.exists():

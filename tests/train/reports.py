@@ -22,12 +22,14 @@ def make_row(step, **changes):
 
 
 def make_report(step, *, num_steps=10, num_skipped=0, is_process=True, remaining_s=90, **changes):
+    measured = changes.pop("measured", 1 << 29) if is_process else None
     return StepReport(
         row=make_row(step, **changes),
         num_steps=num_steps,
         task="causal-lm",
         num_skipped=num_skipped,
         is_process=is_process,
+        measured_peak_bytes=measured,
         limit_bytes=2 << 30,
         remaining_s=remaining_s,
     )

@@ -163,6 +163,7 @@ def forge(path, name, content):
 
     (path / name).write_bytes(content)
     edit_manifest(path, agree)
+    (path / "checkpoint.crc32").unlink(missing_ok=True)
 
 
 def set_state(**fields):
@@ -271,10 +272,55 @@ def test_a_damaged_one_is_refused_in_one_sentence_and_others_stay(saved, damage)
     newer = save_checkpoint(older.parent, program, progress(plan, 40))
     act, said = DAMAGES[damage]
     act(newer)
+    (newer / "checkpoint.crc32").unlink(missing_ok=True)  # as if all were meant
     with pytest.raises(FileFormatError, match=said) as refusal:
         load_checkpoint(newer, build(plan))
     assert "\n" not in str(refusal.value)
     assert load_checkpoint(older, build(plan)).step == 20
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "checkpoint.json"])
+def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(saved, name):
+    from brimful.train.checkpoint import list_checkpoints, save_checkpoint, sound_checkpoint
+
+    plan, program, older = saved
+    root = older.parent
+    newer = save_checkpoint(root, program, progress(plan, 40))
+    flip_a_bit(newer / name)
+    content = (newer / name).read_bytes()
+    found = sound_checkpoint(root)
+    assert (found.path, found.checkpoint.step) == (older, 20)
+    (damaged,) = found.damaged
+    assert damaged.step == 40
+    assert name in damaged.reason
+    assert (damaged.path / name).read_bytes() == content  # nothing is thrown away
+    assert list_checkpoints(root) == [older]  # nor counted among the newest
+    assert sound_checkpoint(root).damaged == ()
+
+
+def test_where_none_is_sound_all_stay_and_one_sentence_says_so(saved):
+    from brimful.train.checkpoint import list_checkpoints, save_checkpoint, sound_checkpoint
+
+    plan, program, older = saved
+    newer = save_checkpoint(older.parent, program, progress(plan, 40))
+    for folder in (older, newer):
+        flip_a_bit(folder / "__0_0.distcp")
+    with pytest.raises(FileFormatError, match=r"all 2 checkpoints of .* cannot be used") as refusal:
+        sound_checkpoint(older.parent)
+    assert "\n" not in str(refusal.value)
+    assert list_checkpoints(older.parent) == [older, newer]
+
+
+def test_a_checkpoint_of_another_version_is_no_damaged_one(saved):
+    from brimful.train.checkpoint import save_checkpoint, sound_checkpoint
+
+    plan, program, older = saved
+    newer = save_checkpoint(older.parent, program, progress(plan, 40))
+    set_field(schema="brimful.checkpoint/99")(newer)
+    (newer / "checkpoint.crc32").unlink()
+    with pytest.raises(FileFormatError, match="use the version that wrote it"):
+        sound_checkpoint(older.parent)
+    assert newer.exists()
 
 
 class Exploit:

@@ -41,7 +41,8 @@ def run(pairs, tmp_path_factory):
     import torch
 
     from brimful.train.data.source import plain_source
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.observers import PlainObserver
     from brimful.train.settings import plain_settings
 

@@ -23,7 +23,8 @@ from pathlib import Path
 plan_path, data, out, cache, where, track = sys.argv[1:]
 
 from brimful.plan import read_plan
-from brimful.train.loop import NullMeter, train
+from brimful.train.loop import train
+from brimful.train.metering import NullMeter
 from brimful.train.settings import plain_settings
 from brimful.train.observers import PlainObserver
 

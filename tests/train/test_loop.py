@@ -62,6 +62,10 @@ class Recorder:
         self.num_closed += 1
 
 
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 class RecordingMeter:
     """Remembers at which step of the metrics it was started and stopped."""
 
@@ -71,6 +75,9 @@ class RecordingMeter:
 
     def start(self):
         self.calls.append(("start", self._metrics.exists()))
+
+    def begin_again(self, program):
+        self.calls.append(("begin again", bool(program.optimizer.state)))
 
     def stop(self, program):
         self.calls.append(("stop", len(self._metrics.read_text().splitlines())))
@@ -84,7 +91,8 @@ class RecordingMeter:
 def run(text_folder, tmp_path_factory):
     import torch
 
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.settings import plain_settings
 
     cache = tmp_path_factory.mktemp("cache")
@@ -303,7 +311,46 @@ def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curv
     result = run(plan_with(), out, resume=True, meter=meter)
     assert (result.interrupted, result.num_steps, result.resumed_from) == (False, 12, 7)
     assert curve(out) == whole_curve
+    *_, (last, num_rows) = meter.calls  # nothing was measured of it yet
+    assert (meter.calls[0], last) == (("begin again", True), "stop")
+    assert num_rows == 10  # nine steps and a held-out loss
+
+
+def test_what_was_measured_is_not_measured_again(run, plan_with, tmp_path):
+    out = tmp_path / "out"
+    run(plan_with(), out, observer=Recorder(at_step=7, act=interrupt))
+    (out / "measurement.json").write_text('{"measured_peak_allocated_bytes": 12345}')
+    meter, observer = RecordingMeter(out / "metrics.jsonl"), Recorder()
+    result = run(plan_with(), out, resume=True, meter=meter, observer=observer)
     assert meter.calls == []
+    assert {report.measured_peak_bytes for report in observer.reports} == {12345}
+    assert result.measured_peak_bytes == 12345
+    assert "peak 12.06 KiB, process memory " in observer.messages[-1]
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
+    run, plan_with, tmp_path, whole_curve
+):
+    from brimful.report.html import write_report
+    from brimful.report.run_folder import read_run_folder
+
+    out = tmp_path / "out"
+    run(plan_with(), out, observer=Recorder(at_step=11, act=interrupt))
+    tensors = out / "checkpoints" / "step-00000011" / "__0_0.distcp"
+    content = bytearray(tensors.read_bytes())
+    content[len(content) // 2] ^= 1
+    tensors.write_bytes(content)
+    observer = Recorder()
+    result = run(plan_with(), out, resume=True, observer=observer)
+    assert result.resumed_from == 10
+    assert [row for row in curve(out) if row != "{}"] == whole_curve
+    (told,) = [message for message in observer.messages if "damaged" in message]
+    assert "step 11" in told
+    assert "goes on from step 10" in told
+    (row,) = read_run_folder(out).events
+    assert (row.step, row.taken) == (11, 10)
+    assert (out / row.folder / "__0_0.distcp").read_bytes() == content
+    assert "checkpoint of step 11 is damaged" in write_report(out).read_text()
 
 
 def test_a_second_ctrl_c_ends_at_once_and_the_run_can_go_on(run, plan_with, tmp_path, whole_curve):
@@ -413,7 +460,8 @@ def audit(event, arguments):
 sys.addaudithook(audit)
 
 from brimful.plan import read_plan
-from brimful.train.loop import NullMeter, train
+from brimful.train.loop import train
+from brimful.train.metering import NullMeter
 from brimful.train.settings import plain_settings
 from brimful.train.observers import PlainObserver
 
@@ -469,7 +517,8 @@ def test_the_whole_curve_is_the_expected_one(whole_curve):
 
 
 def test_a_run_that_keeps_no_model_is_judged_all_the_same(plan_with, text_folder, tmp_path):
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.observers import PlainObserver
     from brimful.train.settings import plain_settings
 

@@ -247,7 +247,8 @@ class Planter:
 
 @pytest.fixture(scope="module")
 def run(text_folder, tmp_path_factory):
-    from brimful.train.loop import NullMeter, train
+    from brimful.train.loop import train
+    from brimful.train.metering import NullMeter
     from brimful.train.settings import plain_settings
 
     cache = tmp_path_factory.mktemp("cache")

@@ -7,7 +7,10 @@ from brimful.train.observers import Observers, PlainObserver, describe_stop
 from brimful.train.step_report import describe_step
 from train.reports import make_report
 
-NUMBERS = "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  peak 1.50 GiB  90.00 s left"
+NUMBERS = (
+    "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  peak 512.00 MiB  process memory 1.50 GiB  "
+    "90.00 s left"
+)
 
 
 class Listener:
@@ -57,7 +60,14 @@ def test_a_scaled_step_says_scale_and_skips_and_dashes_for_what_is_no_number():
 
 def test_a_plain_line_stays_short():
     report = make_report(1200, num_steps=10_000, remaining_s=3590, mfu=0.4123)
-    assert len(describe_step(report)) <= 105
+    assert len(describe_step(report)) <= 125
+
+
+def test_a_process_is_not_called_the_peak_of_what_is_trained():
+    words = describe_step(make_report(1, measured=None))
+    assert "process memory 1.50 GiB" in words
+    assert "peak" not in words
+    assert "  peak 1.50 GiB" in describe_step(make_report(1, is_process=False))
 
 
 def test_plain_lines_are_rare_but_the_last_step_is_said():

@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.report.run_folder import read_run_folder
     from brimful.report.text import verdict_table
     from brimful.report.watched_run import is_watched
+    from brimful.takeover_words import describe_event
     from brimful.verdict import judge
 
     if args.against is not None:
@@ -45,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
     verdict = judge(folder.plan, folder.simulation, folder.measurement, takeovers=folder.takeovers)
     path = write_report(args.run_dir)
     if args.json:
-        show_json({**msgspec.structs.asdict(verdict), "report": str(path)})
+        events = [describe_event(row) for row in folder.events]
+        show_json({**msgspec.structs.asdict(verdict), "events": events, "report": str(path)})
     else:
-        show(verdict_table(verdict), *verdict.takeovers)
+        show(verdict_table(verdict), *map(describe_event, folder.events))
         say(f"report: {path}")
     return 0
 

@@ -9,6 +9,7 @@ import msgspec
 
 from brimful.cli import data_flags, defaults, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
+from brimful.cli.train_inputs import check_inputs
 from brimful.errors import InputError
 from brimful.escaping import json_text
 from brimful.terminal import say
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     if args.preview:
         return _preview(args, settings)
+    check_inputs(args, settings)
     planned = _planned(args)
     if not planned.fits:
         return _refuse(planned)
@@ -415,9 +417,10 @@ def _keep(
     """Write what the report reads beside what the loop wrote: of many devices, the hottest's."""
     from brimful.files import write_text
     from brimful.measure.reading import measurement
-    from brimful.run_files import MEASUREMENT_FILE, SEARCH_FILE, SIMULATION_FILE
+    from brimful.plan import read_plan
+    from brimful.run_files import MEASUREMENT_FILE, PLAN_FILE, SEARCH_FILE, SIMULATION_FILE
 
-    if result.num_takeovers:  # what was found before is of a strategy that did not run to the end
+    if read_plan(out / PLAN_FILE).strategy != planned.plan.strategy:  # memory ran out
         planned = planned._replace(record=None, simulation=None)
     if planned.record is not None:
         write_text(out / SEARCH_FILE, json_text(planned.record))
@@ -452,6 +455,7 @@ def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
     """Lay the rungs side by side, and say where the model is and what comes next."""
     from brimful.report.run_folder import read_run_folder
     from brimful.report.text import verdict_table
+    from brimful.takeover_words import describe_event
     from brimful.verdict import judge
 
     folder = read_run_folder(settings.out)
@@ -459,7 +463,9 @@ def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
         verdict = judge(
             folder.plan, folder.simulation, folder.measurement, takeovers=folder.takeovers
         )
-        show("", verdict_table(verdict), *verdict.takeovers)
+        show("", verdict_table(verdict), *map(describe_event, folder.events))
+    else:
+        print("memory was not measured: that takes two steps by the strategy of the run's end")
     if result.model is not None:
         say(f"model in {result.model}: {_opened_by(plan.job, settings)}")
     say(f"run in {settings.out}; next: brimful report {settings.out}")

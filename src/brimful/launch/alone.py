@@ -45,16 +45,15 @@ def run_alone(
     Raises:
         RunError: Memory ran out and nothing is left to try.
     """
-    is_again = False
     while True:
         watching = observer()
-        tried = _tried(plan, settings, watching, Ways(next_plan, is_again))
+        tried = _tried(plan, settings, watching, Ways(next_plan))
         if isinstance(tried, Alone):
             return tried
         _clean_up()  # the error is gone by now, and with it what held the program
         plan, row = start_again(plan, tried, settings.out, Ways(next_plan))
         watching.on_message(describe_takeover(row))
-        settings, is_again = msgspec.structs.replace(settings, resume=True), True
+        settings = msgspec.structs.replace(settings, resume=True)
 
 
 def _tried(plan: Plan, settings: RunSettings, observer: Observer, ways: Ways) -> Alone | Shortage:

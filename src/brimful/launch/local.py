@@ -9,8 +9,8 @@ import msgspec
 
 from brimful import child_process
 from brimful.child_process import call_packed, ending_with_parent, packed
-from brimful.errors import FileFormatError, InputError, RunError
-from brimful.launch.worker import FAILURES, End, Failure, Patience, checked, work
+from brimful.errors import InputError, RunError
+from brimful.launch.worker import End, Patience, checked, forget_failures, told_failures, work
 from brimful.plan import Plan
 from brimful.strategy import keeps_checkpoints, world_size
 from brimful.train.observers import Observer
@@ -74,7 +74,7 @@ def launch(
         start_method=child_process.START_METHOD,
     )
     check_machine(plan)
-    _forget_failures(settings.out)
+    forget_failures(settings.out)
     try:
         ends = elastic_launch(config, call_packed)(packed(_work, plan, settings, group, observer))
     except ChildFailedError as error:
@@ -128,16 +128,9 @@ def _work(plan: Plan, settings: RunSettings, group: Group, observer: Callable[[]
         )
 
 
-def _forget_failures(out: Path) -> None:
-    for path in (out / FAILURES).glob("*.json"):
-        path.unlink(missing_ok=True)
-
-
 def _give_up(out: Path, error: object, group: Group) -> NoReturn:
     """Raise what a process said, or which one was lost and how."""
-    told = sorted((out / FAILURES).glob("*.json"))
-    if told:
-        failure = _read_failure(told[0])
+    for failure in told_failures(out):
         raise made_again(failure.kind, failure.text) from None
     failures = getattr(error, "failures", {})
     rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
@@ -151,10 +144,3 @@ def _give_up(out: Path, error: object, group: Group) -> NoReturn:
         f"process {rank} ended by {how} after {group.max_restarts} restarts; --resume goes on from "
         f"the newest checkpoint in {out}"
     ) from None
-
-
-def _read_failure(path: Path) -> Failure:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Failure)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); delete it") from error

@@ -11,18 +11,27 @@ import msgspec
 import torch.distributed as dist
 
 from brimful.cost.estimate import limit_bytes
-from brimful.errors import BrimfulError, RunError
+from brimful.errors import BrimfulError, FileFormatError, RunError
 from brimful.escaping import json_text
 from brimful.files import disk_error, write_text
 from brimful.measure.limit import limited
 from brimful.measure.meter import Meter, meter_for
 from brimful.measure.reading import Reading
 from brimful.plan import Plan, read_plan
-from brimful.run_files import LAUNCH_FILE, PLAN_FILE, TakeoverRow
+from brimful.run_files import (
+    LAUNCH_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    RestartRow,
+    Row,
+    TakeoverRow,
+    TrainRow,
+)
 from brimful.strategy import world_size
-from brimful.takeover_words import describe_takeover
+from brimful.takeover_words import describe_event
 from brimful.train import world
 from brimful.train.loop import train
+from brimful.train.metrics import add_row
 from brimful.train.observers import Observer
 from brimful.train.refit import refitted
 from brimful.train.result import TrainResult
@@ -115,12 +124,14 @@ def work(
             with world.together():
                 plan = refitted(plan, place.size)
             watching = observer() if world.is_first() else Nobody()
-            settings = going_on(settings, place)
+            begun = has_begun(settings.out, place)
+            settings = msgspec.structs.replace(settings, resume=settings.resume or begun)
             again = resumed_plan(plan, settings, place, next_plan)
             with world.together():
                 _check_losses(settings.out, place, patience.max_restarts)
-            for row in again.told:
-                watching.on_message(describe_takeover(row))
+                restarted = _note_restart(settings.out, place) if begun and not again.told else ()
+            for row in (*again.told, *restarted):
+                watching.on_message(describe_event(row))
             result = _trained(again, settings, watching, meter, next_plan)
             readings = tuple(world.of_all(meter.reading))
         except ShortageError as error:
@@ -149,10 +160,10 @@ def _trained(
     meter: Meter,
     next_plan: NextPlan | None,
 ) -> TrainResult:
-    plan, ways = again.plan, Ways(next_plan, is_again=bool(again.told))
+    plan = again.plan
     limit = limit_bytes(plan) if settings.enforces_limit else None
     with limited(plan.cluster.device.kernels, limit):
-        return train(plan, settings, observer=observer, meter=meter, ways=ways)
+        return train(plan, settings, observer=observer, meter=meter, ways=Ways(next_plan))
 
 
 def checked(end: End) -> TrainResult:
@@ -205,14 +216,56 @@ def _resumed_by_first(plan: Plan, out: Path, num_devices: int, next_plan: NextPl
 
 def _check_losses(out: Path, place: world.Place, max_restarts: int | None) -> None:
     """Give up where processes were lost too often; that memory ran out is no loss."""
-    rows = rows_of(out) if max_restarts is not None and place.restart else ()
-    took_over = [r for r in rows if isinstance(r, TakeoverRow) and r.launch == place.launch]
-    lost = place.restart - sum(not row.in_place for row in took_over)
+    lost = 0 if max_restarts is None else _num_losses(rows_of(out), place)
     if max_restarts is not None and lost > max_restarts:
         raise RunError(
             f"processes were lost {lost} times and the run was started again {max_restarts} times; "
             f"--resume goes on from the newest checkpoint in {out}"
         )
+
+
+def _num_losses(rows: tuple[Row, ...], place: world.Place) -> int:
+    took_over = [r for r in rows if isinstance(r, TakeoverRow) and r.launch == place.launch]
+    return place.restart - sum(not row.in_place for row in took_over) if place.restart else 0
+
+
+def _note_restart(out: Path, place: world.Place) -> tuple[RestartRow, ...]:
+    """Write down that a process was lost; by the first process."""
+    if not world.is_first():
+        return ()
+    rows = rows_of(out)
+    row = RestartRow(
+        step=max((row.step for row in rows if isinstance(row, TrainRow)), default=0),
+        num_processes=place.size,
+        restart=_num_losses(rows, place),
+        reason="; ".join(failure.text for failure in told_failures(out)[:1]),
+        launch=place.launch,
+    )
+    forget_failures(out)  # they are told; what ends the run later is another failure
+    add_row(out / METRICS_FILE, row)
+    return (row,)
+
+
+def told_failures(out: Path) -> list[Failure]:
+    """Read why processes failed alone, by their ranks.
+
+    Raises:
+        FileFormatError: What one wrote is damaged.
+    """
+    return [_read_failure(path) for path in sorted((out / FAILURES).glob("*.json"))]
+
+
+def forget_failures(out: Path) -> None:
+    """Delete why processes failed."""
+    for path in (out / FAILURES).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _read_failure(path: Path) -> Failure:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Failure)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); delete it") from error
 
 
 def _leave(code: int = 0) -> NoReturn:
@@ -226,8 +279,8 @@ def _leave(code: int = 0) -> NoReturn:
     os._exit(code)
 
 
-def going_on(settings: RunSettings, place: world.Place) -> RunSettings:
-    """Return settings that go on where the group was started again: from its newest checkpoint.
+def has_begun(out: Path, place: world.Place) -> bool:
+    """Whether this group was started again, and goes on where the one before it was lost.
 
     The group is another one when a machine leaves or comes, and no agent counts that as a restart;
     so the folder keeps the name of the launch that runs there.
@@ -239,9 +292,9 @@ def going_on(settings: RunSettings, place: world.Place) -> RunSettings:
     begun = False
     with world.together():
         if world.is_first():
-            again = lost_one or _is_of_launch(settings.out / LAUNCH_FILE, place.launch)
-            begun = again and (settings.out / PLAN_FILE).exists()
-    return msgspec.structs.replace(settings, resume=settings.resume or world.told_by_first(begun))
+            again = lost_one or _is_of_launch(out / LAUNCH_FILE, place.launch)
+            begun = again and (out / PLAN_FILE).exists()
+    return world.told_by_first(begun)
 
 
 def _is_of_launch(path: Path, launch: str) -> bool:

@@ -88,6 +88,7 @@ class CpuMeter:
         """Start the profiler beside a program that is there, and remember what it holds."""
         held = {name: held_item(name, tensors).num_bytes for name, tensors in _lasting(program)}
         self._gradients, self._counter, self._held = [], _StepCounter(), held
+        self.reading = None
         self.start()
 
     def stop(self, program: Program) -> None:
@@ -222,7 +223,7 @@ class CudaMeter:
 
     def begin_again(self, program: Program) -> None:  # noqa: ARG002 - the counters know it
         """Forget earlier peaks, what is held apart, and begin anew."""
-        self.counters, self._counter = CudaCounters(), _StepCounter()
+        self.counters, self._counter, self.reading = CudaCounters(), _StepCounter(), None
         self.start()
 
     def stop(self, program: Program) -> None:

@@ -103,7 +103,7 @@ def _sections(folder: RunFolder) -> list[Section]:
     estimate = folder.plan.estimate
     candidates = (
         ("verdict", "Predicted, simulated, measured", verdict),
-        ("takeovers", "Memory ran out", run_sections.takeovers_section(folder)),
+        ("events", "Losses and fallbacks", run_sections.events_section(folder)),
         ("timeline", "Memory over time", memory_sections.timeline_section(folder.rungs)),
         ("peak", "What is alive at the peak", memory_sections.peak_section(folder.rungs)),
         ("owners", "Largest owners at the peak", memory_sections.owners_section(folder.rungs)),

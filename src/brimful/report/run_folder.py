@@ -17,6 +17,7 @@ from brimful.run_files import (
     COMMANDS_FILE,
     DATA_FILE,
     DATA_SCHEMA,
+    EVENTS,
     MEASUREMENT_FILE,
     METRICS_FILE,
     PLAN_FILE,
@@ -25,6 +26,7 @@ from brimful.run_files import (
     VERDICT_FILE,
     DataSummary,
     EvalRow,
+    Event,
     ExpertRow,
     Row,
     TakeoverRow,
@@ -50,7 +52,8 @@ class RunFolder:
         train_rows: One per optimizer step, by step; of a step run twice, the last.
         eval_rows: One per evaluation, likewise.
         expert_rows: One per window of steps, of a mixture of experts.
-        takeovers: One for each time that memory ran out, in order.
+        events: What else happened, in order: memory ran out, a process was lost, a checkpoint was
+            damaged.
         data: What was trained on.
         commands: The command lines that made this folder, as they were typed.
     """
@@ -64,9 +67,14 @@ class RunFolder:
     train_rows: tuple[TrainRow, ...]
     eval_rows: tuple[EvalRow, ...]
     expert_rows: tuple[ExpertRow, ...]
-    takeovers: tuple[TakeoverRow, ...]
+    events: tuple[Event, ...]
     data: DataSummary | None
     commands: tuple[str, ...]
+
+    @property
+    def takeovers(self) -> tuple[TakeoverRow, ...]:
+        """One for each time that memory ran out, in order."""
+        return tuple(row for row in self.events if isinstance(row, TakeoverRow))
 
     @property
     def rungs(self) -> Climbed:
@@ -118,7 +126,7 @@ def read_run_folder(run_dir: Path) -> RunFolder:
         train_rows=_last_of_each_step([row for row in rows if isinstance(row, TrainRow)]),
         eval_rows=_last_of_each_step([row for row in rows if isinstance(row, EvalRow)]),
         expert_rows=_last_of_each_step([row for row in rows if isinstance(row, ExpertRow)]),
-        takeovers=tuple(row for row in rows if isinstance(row, TakeoverRow)),
+        events=tuple(row for row in rows if isinstance(row, EVENTS)),
         data=_read_part(run_dir / DATA_FILE, DataSummary, DATA_SCHEMA, "train"),
         commands=_read_commands(run_dir / COMMANDS_FILE),
     )

@@ -17,8 +17,9 @@ from brimful.report.words import (
     strategy_inputs,
     unestimated_assumptions,
 )
+from brimful.run_files import Event, TakeoverRow
 from brimful.search.record import Considered, Rung
-from brimful.takeover_words import describe_takeover
+from brimful.takeover_words import describe_event
 from brimful.units import format_bytes
 
 
@@ -77,16 +78,20 @@ def _considered(row: Considered, usable_bytes: int) -> Html:
     return markup.row([markup.text(cell) for cell in cells], right=_NUMBERS)
 
 
-def takeovers_section(folder: RunFolder) -> Html | None:
-    """Say each time that memory ran out, and what went on; nothing where it never did."""
-    if not folder.takeovers:
+def events_section(folder: RunFolder) -> Html | None:
+    """Say what happened besides steps, and how the run went on; nothing where nothing did."""
+    if not folder.events:
         return None
-    told = (
-        markup.paragraph(markup.text(f"{describe_takeover(row)} ({row.reason})."))
-        for row in folder.takeovers
-    )
-    close = "Everything else on this page is of the last of these strategies."
-    return markup.join([*told, markup.paragraph(markup.text(close), style="note")])
+    told = [markup.paragraph(markup.text(f"{_event_words(row)}.")) for row in folder.events]
+    if folder.takeovers:
+        close = "Everything else on this page is of the last of these strategies."
+        told.append(markup.paragraph(markup.text(close), style="note"))
+    return markup.join(told)
+
+
+def _event_words(row: Event) -> str:
+    words = describe_event(row)
+    return f"{words} ({row.reason})" if isinstance(row, TakeoverRow) else words
 
 
 def bands_section(folder: RunFolder) -> Html:

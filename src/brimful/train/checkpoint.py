@@ -20,7 +20,7 @@ import torch
 from brimful.build.program import Program
 from brimful.errors import FileFormatError
 from brimful.escaping import json_text
-from brimful.files import disk_error, write_text
+from brimful.files import disk_error, write_bytes
 from brimful.plan import Plan
 from brimful.train.data.batches import DataPosition
 from brimful.train.folders import sync
@@ -41,7 +41,15 @@ from brimful.units import MIB
 
 CHECKPOINT_SCHEMA = "brimful.checkpoint/2"
 _MANIFEST = "checkpoint.json"
+_CHECKSUM = "checkpoint.crc32"
+"""Of the manifest, in hexadecimal; checkpoints of earlier versions have none."""
 _NAME = re.compile(r"step-(\d{8,})")
+_DAMAGED = "damaged-"
+"""What the name of a checkpoint begins with that is not as it was saved."""
+
+
+class OtherSchemaError(FileFormatError):
+    """A checkpoint is of another version of this program, which is no damage."""
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -167,8 +175,13 @@ def _rename(temporary: Path, final: Path) -> None:
     sync(final.parent)  # a rename is durable only once the folder that holds the name is
 
 
-def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
+def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False) -> Checkpoint:
     """Put a checkpoint's tensors, numbers and generator states into a freshly built program.
+
+    Args:
+        folder: Of the checkpoint.
+        program: Freshly built.
+        is_checked: Whether its content was found sound just now (``sound_checkpoint``).
 
     Returns:
         What the checkpoint says about itself.
@@ -177,7 +190,8 @@ def load_checkpoint(folder: Path, program: Program) -> Checkpoint:
         FileFormatError: It is not a checkpoint of ours, is damaged, or is of another model.
     """
     checkpoint = read_checkpoint(folder)
-    _check_content(folder, checkpoint)
+    if not is_checked:
+        _check_content(folder, checkpoint)
     check_base(program, checkpoint.state)
     saved = read_shapes(folder)
     room = room_for(program, saved, checkpoint.state)
@@ -235,6 +249,67 @@ def newest_checkpoint(root: Path) -> Path | None:
     return None
 
 
+class Damaged(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is not as it was saved: its step, where it is kept now, what is wrong."""
+
+    step: int
+    path: Path
+    reason: str
+
+
+class Sound(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest sound checkpoint of a run, and those that were newer and were not."""
+
+    path: Path
+    checkpoint: Checkpoint
+    damaged: tuple[Damaged, ...]
+
+
+def sound_checkpoint(root: Path) -> Sound | None:
+    """Find the newest checkpoint whose files are as they were saved; reads all of their content.
+
+    Newer ones are kept under another name: no run goes on from them, and none counts them among
+    the newest or writes over them.
+
+    Returns:
+        It; None where there is no checkpoint at all.
+
+    Raises:
+        FileFormatError: There are checkpoints and every one is damaged; nothing is renamed.
+        OtherSchemaError: The newest that can be read is of another version.
+        RunError: A damaged one cannot be renamed.
+    """
+    folders, damaged = list_checkpoints(root), dict[Path, str]()
+    for folder in reversed(folders):
+        try:
+            checkpoint = read_checkpoint(folder)
+            _check_content(folder, checkpoint)
+        except OtherSchemaError:
+            raise
+        except FileFormatError as error:
+            damaged[folder] = str(error).rpartition("; ")[0]
+            continue
+        aside = tuple(_set_aside(each, reason) for each, reason in damaged.items())
+        return Sound(path=folder, checkpoint=checkpoint, damaged=aside)
+    if folders:
+        count = "the only checkpoint" if len(folders) == 1 else f"all {len(folders)} checkpoints"
+        raise FileFormatError(
+            f"{count} of {root} cannot be used: {damaged[folders[-1]]}; put a copy back, or start "
+            f"again in another --out"
+        )
+    return None
+
+
+def _set_aside(folder: Path, reason: str) -> Damaged:
+    names = (f"{_DAMAGED}{folder.name}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
+    target = next(path for path in map(folder.with_name, names) if not path.exists())
+    with _named(folder):
+        folder.rename(target)
+        sync(folder.parent)
+    step = int(folder.name.removeprefix("step-"))
+    return Damaged(step=step, path=target, reason=reason)
+
+
 def is_complete(folder: Path) -> bool:
     """Whether a checkpoint's files are there in full; their content is not read."""
     try:
@@ -256,13 +331,14 @@ def is_sound(folder: Path) -> bool:
 def _read_manifest(folder: Path) -> Checkpoint:
     try:
         content = (folder / _MANIFEST).read_bytes()
+        _check_manifest(folder, content)
         # The schema first: of another one nothing else is known.
         schema = msgspec.json.decode(content, type=_Header).schema
         if schema == CHECKPOINT_SCHEMA:
             return msgspec.json.decode(content, type=Checkpoint)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
-    raise FileFormatError(
+    raise OtherSchemaError(
         f"{folder} has schema {schema!r} and this version reads {CHECKPOINT_SCHEMA!r}; "
         f"use the version that wrote it, or start the run again"
     )
@@ -283,7 +359,26 @@ def _write_manifest(folder: Path, state: PlainState, progress: Progress) -> None
             for path in sorted(folder.iterdir())
         ),
     )
-    write_text(folder / _MANIFEST, json_text(manifest, indent=2))
+    content = json_text(manifest, indent=2).encode()
+    write_bytes(folder / _MANIFEST, content)
+    write_bytes(folder / _CHECKSUM, f"{zlib.crc32(content):08x}\n".encode())
+
+
+def _check_manifest(folder: Path, content: bytes) -> None:
+    """Notice a flipped bit in what a checkpoint says about itself, which may be JSON all the same.
+
+    Raises:
+        FileFormatError: Its checksum is another one.
+    """
+    path = folder / _CHECKSUM
+    if not path.is_file():
+        return
+    known, found = path.read_bytes().strip(), f"{zlib.crc32(content):08x}".encode()
+    if known != found:
+        raise FileFormatError(
+            f"{folder / _MANIFEST} has checksum {found.decode()} and was saved with "
+            f"{known.decode('ascii', 'replace')}; delete {folder} and resume"
+        )
 
 
 def _check_content(folder: Path, checkpoint: Checkpoint) -> None:
@@ -298,9 +393,12 @@ def _check_content(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _crc32(path: Path) -> int:
     checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(MIB):
-            checksum = zlib.crc32(chunk, checksum)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(MIB):
+                checksum = zlib.crc32(chunk, checksum)
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read ({error.strerror}); check it") from error
     return checksum
 
 

@@ -1,6 +1,6 @@
 """The end of a run: what it came to, and its model handed over."""
 
-from brimful.run_files import METRICS_FILE, MODEL, TakeoverRow, TrainRow
+from brimful.run_files import METRICS_FILE, MODEL, RestartRow, TakeoverRow, TrainRow
 from brimful.train.handover import hand_over
 from brimful.train.memory import peak_bytes
 from brimful.train.metering import NUM_METERED_STEPS
@@ -21,7 +21,10 @@ def finish(run: Run, last_step: int, *, is_asked: bool) -> TrainResult:
     """
     known = read_metrics(run.settings.out / METRICS_FILE) if is_first() else ()
     rows = told_by_first(without_experts(known))
-    steady = [r for r in rows if isinstance(r, TrainRow) and r.step > NUM_METERED_STEPS]
+    # Steps before were metered, or of another strategy.
+    metered = run.last_metered if run.last_metered >= run.first_step else 0
+    last_odd = max(NUM_METERED_STEPS, metered)
+    steady = [r for r in rows if isinstance(r, TrainRow) and r.step > last_odd]
     median_step_s = median_or_none(row.step_s for row in steady)
     last, best = run.tally.last_eval, run.tally.best_eval
     interrupted = last_step < run.plan.job.num_steps
@@ -54,4 +57,7 @@ def finish(run: Run, last_step: int, *, is_asked: bool) -> TrainResult:
         peak_bytes=peak,
         model=model,
         num_takeovers=sum(isinstance(row, TakeoverRow) for row in rows),
+        num_restarts=sum(isinstance(row, RestartRow) for row in rows),
+        measured_peak_bytes=run.measured_peak_bytes,
+        is_process=run.program.device.type == "cpu",
     )

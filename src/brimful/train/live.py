@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.run_files import EvalRow, ExpertRow
 from brimful.terminal import console
 from brimful.train.step_report import (
+    UNKNOWN,
     StepReport,
     describe_eval,
     describe_experts,
@@ -116,29 +117,38 @@ def _bars(report: StepReport) -> "RenderableType":
     from rich.table import Table
 
     row = report.row
-    used, top = row.used_bytes or 0, row.peak_bytes or 0
-    whole = max(report.limit_bytes, top, 1)
+    used, largest = row.used_bytes or 0, row.peak_bytes or 0
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1, min_width=10)
     grid.add_column(no_wrap=True)
     done = f"{row.step}/{report.num_steps}  {format_seconds(report.remaining_s)} left"
     grid.add_row("step", ProgressBar(total=report.num_steps, completed=row.step), done)
-    whose = "process" if report.is_process else "tensors"
-    grid.add_row(
-        "memory", ProgressBar(total=whole, completed=used), f"{format_bytes(used)} {whose}"
-    )
-    tone = "bar.complete" if top < NEAR_LIMIT * report.limit_bytes else "bold red"
-    bar = ProgressBar(total=whole, completed=top, complete_style=tone, finished_style=tone)
-    grid.add_row("peak", bar, _peak_words(top, report))
+    if report.is_process:
+        words = f"{format_bytes(used)}, at most {format_bytes(largest)}{describe_ranks(row)}"
+        grid.add_row("process", ProgressBar(total=max(largest, 1), completed=used), words)
+        top, ranks = report.measured_peak_bytes, ""
+    else:
+        whole = max(report.limit_bytes, largest, 1)
+        words = f"{format_bytes(used)} tensors"
+        grid.add_row("memory", ProgressBar(total=whole, completed=used), words)
+        top, ranks = largest, describe_ranks(row)
+    grid.add_row("peak", *_peak_cells(top, report.limit_bytes, ranks))
     return grid
 
 
-def _peak_words(peak_bytes: int, report: StepReport) -> str:
-    """Say the peak and the limit, which is for tensors, not for a whole process."""
-    peak, limit = format_bytes(peak_bytes), format_bytes(report.limit_bytes)
-    words = f"{peak} (tensors may take {limit})" if report.is_process else f"{peak} of {limit}"
-    return words + describe_ranks(report.row)
+def _peak_cells(
+    peak_bytes: int | None, limit_bytes: int, ranks: str
+) -> "tuple[RenderableType, str]":
+    """Draw the peak of tensors against their limit; an empty bar until it is measured."""
+    from rich.progress_bar import ProgressBar
+
+    top = peak_bytes or 0
+    tone = "bar.complete" if top < NEAR_LIMIT * limit_bytes else "bold red"
+    whole = max(limit_bytes, top, 1)
+    bar = ProgressBar(total=whole, completed=top, complete_style=tone, finished_style=tone)
+    words = UNKNOWN if peak_bytes is None else format_bytes(peak_bytes)
+    return bar, f"{words} of {format_bytes(limit_bytes)}{ranks}"
 
 
 def _loss_line(report: StepReport) -> str:

@@ -26,6 +26,7 @@ from brimful.run_files import (
     CHECKPOINTS,
     DATA_FILE,
     LAUNCH_FILE,
+    MEASUREMENT_FILE,
     METRICS_FILE,
     PLAN_FILE,
     SETTINGS_FILE,
@@ -33,7 +34,7 @@ from brimful.run_files import (
     TrainRow,
 )
 from brimful.strategy import gathers_alone, keeps_checkpoints
-from brimful.takeover_words import describe_takeover
+from brimful.takeover_words import describe_event, describe_takeover
 from brimful.train.bad_step import StepNumbers, explain_stop, look_together, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition
@@ -48,7 +49,12 @@ from brimful.train.judging import judge_heldout
 from brimful.train.loggers import check_loggers, open_loggers
 from brimful.train.loggers.base import LoggedRun
 from brimful.train.memory import peak_bytes, reset_peak, used_bytes
-from brimful.train.metering import NUM_METERED_STEPS, Meter, NullMeter
+from brimful.train.metering import (
+    NUM_METERED_STEPS,
+    Meter,
+    measured_before,
+    measured_peak,
+)
 from brimful.train.metrics import (
     append_row,
     open_metrics,
@@ -81,6 +87,7 @@ from brimful.train.takeover import (
     Shortage,
     ShortageError,
     Ways,
+    forget_measured,
     may_stay,
     ran_out,
     release,
@@ -114,8 +121,8 @@ def train(
 
     Ctrl-C or SIGTERM ends the run after the step in progress, with a checkpoint; a second one ends
     it at once. A run that was killed goes on with ``resume`` from its newest checkpoint and, on a
-    CPU, repeats the very same losses. The meter sees a run that begins, never one that goes on: a
-    loaded optimizer is not a first step.
+    CPU, repeats the very same losses. The meter sees a run that begins, and one that goes on where
+    nothing was measured of its strategy yet.
 
     Args:
         plan: What is run.
@@ -168,6 +175,8 @@ def _out_of_memory(plan: Plan, error: Exception) -> RunError:
 def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> TrainResult:
     observer, meter = watch.observer, watch.meter
     resumed = _opened(plan, settings)
+    for row in () if resumed is None else resumed.damaged:
+        observer.on_message(describe_event(row))
     device = own_device(plan.cluster.device.kernels)
     observer.on_stage("reading the data")
     before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
@@ -177,16 +186,17 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
         if resumed is not None:
             check_same_data(resumed, data.data_hash)
     reset_peak(device)
-    active_meter = meter if resumed is None or ways.is_again else NullMeter()
+    known_peak = told_by_first(measured_before(settings.out / MEASUREMENT_FILE))
+    is_metered = resumed is None or known_peak is None
     if resumed is None:
-        active_meter.start()
+        meter.start()
     observer.on_stage("building the model")
     program = build_program(plan.job, plan.strategy, device)
     observer.on_message(describe_trained(program))
     data = asked(program, data, settings, observer)
     step, position = _restore(program, resumed)
-    if resumed is not None:
-        active_meter.begin_again(program)
+    if resumed is not None and is_metered:
+        meter.begin_again(program)
     with together():
         _write_given(settings, data)
     with (
@@ -217,8 +227,9 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
             started_s=time.perf_counter(),
             ways=ways,
             where=watch.where,
-            meter=active_meter,
-            last_metered=min(step + NUM_METERED_STEPS, plan.job.num_steps),
+            meter=meter,
+            last_metered=min(step + NUM_METERED_STEPS, plan.job.num_steps) if is_metered else 0,
+            measured_peak_bytes=None if is_metered else known_peak,
         )
         run, last_step, is_asked = _run_steps(run, position)
     return finish(run, last_step, is_asked=is_asked)
@@ -273,7 +284,7 @@ def _open_curve(path: Path, *, last_step: int) -> Iterator[BinaryIO | None]:
 def _restore(program: Program, resumed: Resumed | None) -> tuple[int, DataPosition]:
     if resumed is None:
         return 0, START
-    checkpoint = load_checkpoint(resumed.path, program)
+    checkpoint = load_checkpoint(resumed.path, program, is_checked=True)
     return checkpoint.step, checkpoint.position
 
 
@@ -287,6 +298,8 @@ def _run_steps(run: Run, position: DataPosition) -> tuple[Run, int, bool]:
             run, position = _one_step_at_last(run, step, position)
             if step == run.last_metered:
                 run.meter.stop(run.program)
+                peak = measured_peak(run.meter)
+                run = msgspec.structs.replace(run, measured_peak_bytes=peak)
             is_last, is_stopped = step == num_steps, any_says(is_interrupted())
             is_saved = is_last or is_stopped or step % settings.checkpoint_every_steps == 0
             if run.experts is not None and run.experts.after_step(is_last=is_saved):
@@ -330,6 +343,7 @@ def _under_another(run: Run, shortage: Shortage) -> Run:
         raise ShortageError(shortage)
     program = retarget(run.program, plan.strategy)
     append_row(run.metrics, row)
+    forget_measured(run.settings.out)
     write_yaml(plan, run.settings.out / PLAN_FILE)
     run.where.strategy = plan.strategy
     run.observer.on_message(describe_takeover(row))
@@ -342,6 +356,7 @@ def _under_another(run: Run, shortage: Shortage) -> Run:
         data=prepare_data(plan, run.settings, before=strategies_of((*rows, row))),
         utilization=utilization_of(plan),
         last_metered=min(shortage.step + NUM_METERED_STEPS - 1, plan.job.num_steps),
+        measured_peak_bytes=None,
     )
 
 
@@ -429,6 +444,7 @@ def _report(run: Run, row: TrainRow) -> StepReport:
         task=run.plan.job.task,
         num_skipped=run.tally.num_skipped,
         is_process=run.program.device.type == "cpu",
+        measured_peak_bytes=run.measured_peak_bytes,
         limit_bytes=run.plan.cluster.device.usable_bytes,
         remaining_s=(run.plan.job.num_steps - row.step) * mean_s,
     )

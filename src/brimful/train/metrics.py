@@ -10,7 +10,7 @@ from brimful.errors import FileFormatError
 from brimful.escaping import json_text
 from brimful.files import disk_error, write_bytes, write_text
 from brimful.mismatch import explain_mismatch
-from brimful.run_files import DATA_SCHEMA, DataSummary, ExpertRow, Row, TakeoverRow, TrainRow
+from brimful.run_files import DATA_SCHEMA, EVENTS, DataSummary, ExpertRow, Row, TrainRow
 from brimful.train.data.prepare import Summary
 
 
@@ -18,15 +18,15 @@ def open_metrics(path: Path, *, last_step: int) -> BinaryIO:
     """Open the curve to go on after ``last_step``; what lies beyond it is cut.
 
     A run that was killed has rows after its last checkpoint, the last one perhaps half. Its
-    continuation repeats those steps, and the file stays one curve. That memory ran out stays: it
-    happened, whatever was repeated.
+    continuation repeats those steps, and the file stays one curve. That memory ran out, or a
+    process was lost, stays: it happened, whatever was repeated.
 
     Raises:
         FileFormatError: A row before the cut is broken.
         RunError: The file cannot be written.
     """
     known = read_metrics(path) if path.exists() else ()
-    kept = [row for row in known if row.step <= last_step or isinstance(row, TakeoverRow)]
+    kept = [row for row in known if row.step <= last_step or isinstance(row, EVENTS)]
     write_bytes(path, b"".join(map(_line, kept)))
     return path.open("ab")
 

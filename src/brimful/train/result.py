@@ -34,6 +34,10 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: Largest memory in use while training: resident on a CPU, allocated on a GPU.
         model: Folder of the trained model; None where the run was interrupted, or keeps none.
         num_takeovers: How often memory ran out and another strategy went on.
+        num_restarts: How often the processes were started again because one was lost.
+        measured_peak_bytes: Of tensors, as the meter read it in the metered steps, of many
+            processes the highest; None where nothing was measured.
+        is_process: Whether ``peak_bytes`` is of the whole process (CPU) or of tensors (GPU).
     """
 
     num_steps: int
@@ -55,6 +59,9 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     model: Path | None
     num_takeovers: int = 0
+    num_restarts: int = 0
+    measured_peak_bytes: int | None = None
+    is_process: bool = False
 
 
 def describe_result(result: TrainResult, job: Job) -> str:
@@ -69,14 +76,28 @@ def describe_result(result: TrainResult, job: Job) -> str:
         f"{format_count(result.num_targets)} {noun(job.task)} learnt from",
         *([f"{result.num_skipped} steps skipped"] if result.num_skipped else []),
         *([_taken_over(result.num_takeovers)] if result.num_takeovers else []),
+        *([f"started again {_times(result.num_restarts)}"] if result.num_restarts else []),
         *_speed(result, job),
-        f"peak {format_bytes(result.peak_bytes)}",
+        *_memory(result),
     ]
     return "\n".join([", ".join(parts), *_quality(result, job)])
 
 
 def _taken_over(times: int) -> str:
-    return f"out of memory {'once' if times == 1 else f'{times} times'}"
+    return f"out of memory {_times(times)}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _memory(result: TrainResult) -> list[str]:
+    """Say the peak of what is trained, and on a CPU the process's beside it."""
+    if not result.is_process:
+        return [f"peak {format_bytes(result.peak_bytes)}"]
+    measured = result.measured_peak_bytes
+    peak = [] if measured is None else [f"peak {format_bytes(measured)}"]
+    return [*peak, f"process memory {format_bytes(result.peak_bytes)}"]
 
 
 def _speed(result: TrainResult, job: Job) -> list[str]:

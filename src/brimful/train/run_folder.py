@@ -8,43 +8,31 @@ import msgspec
 
 from brimful.errors import FileFormatError, InputError, RunError
 from brimful.escaping import json_text
-from brimful.files import cache_dir, disk_error, write_text
+from brimful.files import cache_dir, write_text
 from brimful.job import Job
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
     CHECKPOINTS,
-    COMMANDS_FILE,
-    DATA_FILE,
-    LAUNCH_FILE,
     METRICS_FILE,
-    MODEL,
     PLAN_FILE,
-    SEARCH_FILE,
-    SETTINGS_FILE,
-    SIMULATION_FILE,
-    SOURCE_FILE,
     TOKENS,
+    DamagedRow,
 )
 from brimful.strategy import Strategy, world_size
-from brimful.train.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from brimful.train.checkpoint import Checkpoint, Sound, sound_checkpoint
 from brimful.train.data.source import DataSource, check_source
+from brimful.train.metrics import add_row
+from brimful.train.out_folder import check_out
 from brimful.train.settings import RunSettings, StoredSettings, stored
-from brimful.train.takeover import rows_of, strategies_of
-
-BEFORE_TRAINING = frozenset({
-    PLAN_FILE, TOKENS, COMMANDS_FILE, SEARCH_FILE, SIMULATION_FILE, SOURCE_FILE, SETTINGS_FILE,
-    LAUNCH_FILE,
-})  # fmt: skip
-"""What is written before the first step; anything else means that the folder is in use."""
-
-_RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}
+from brimful.train.takeover import forget_measured, rows_of, strategies_of
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint to go on from."""
+    """A checkpoint to go on from, and newer ones that were damaged."""
 
     path: Path
     checkpoint: Checkpoint
+    damaged: tuple[DamagedRow, ...] = ()
 
 
 def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
@@ -64,28 +52,36 @@ def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
         FileFormatError: Its checkpoints are damaged.
         RunError: It cannot be written.
     """
-    try:
-        present = {path.name for path in out.iterdir()} if out.exists() else set()
-    except OSError as error:
-        raise disk_error(out, error) from error
-    if not resume and present - BEFORE_TRAINING:
-        raise InputError(
-            f"--out {out} is not empty ({min(present - BEFORE_TRAINING)}); "
-            f"choose another folder, or go on with --resume"
-        )
-    if resume and not present & _RUN_FILES:
-        raise InputError(f"--out {out} holds no run to go on with; leave --resume out")
-    found = newest_checkpoint(out / CHECKPOINTS) if resume else None
+    check_out(out, resume=resume)
+    found = sound_checkpoint(out / CHECKPOINTS) if resume else None
     resumed = None
     if found is not None:
-        resumed = Resumed(path=found, checkpoint=read_checkpoint(found))
+        resumed = _resumed(found, out)
         changed = strategies_of(rows_of(out))
         if {resumed.checkpoint.plan.strategy, plan.strategy} <= set(changed):
             check_same_job(resumed.checkpoint.plan.job, plan.job)
         else:
             check_same_plan(resumed.checkpoint.plan, plan)
+        if resumed.checkpoint.plan.strategy != plan.strategy:
+            forget_measured(out)
     write_yaml(plan, out / PLAN_FILE)
     return resumed
+
+
+def _resumed(found: Sound, out: Path) -> Resumed:
+    """Write down which checkpoints were damaged."""
+    rows = tuple(
+        DamagedRow(
+            step=damaged.step,
+            taken=found.checkpoint.step,
+            folder=str(damaged.path.relative_to(out)),
+            reason=damaged.reason.replace(f"{damaged.path.parent}/", ""),
+        )
+        for damaged in found.damaged
+    )
+    for row in rows:
+        add_row(out / METRICS_FILE, row)
+    return Resumed(path=found.path, checkpoint=found.checkpoint, damaged=rows)
 
 
 def token_cache(out: Path) -> Path:

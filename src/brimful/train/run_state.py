@@ -27,7 +27,13 @@ class Watch(NamedTuple):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays the same from the first step to the last; the tally counts along."""
+    """What stays the same from the first step to the last; the tally counts along.
+
+    Attributes:
+        meter: Measures up to ``last_metered``, and again where another strategy takes over.
+        last_metered: The last step that is measured; 0: it was done by an earlier process.
+        measured_peak_bytes: The highest peak that is known of the strategy; None: none yet.
+    """
 
     plan: Plan
     settings: RunSettings
@@ -45,3 +51,4 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     where: Whereabouts
     meter: Meter
     last_metered: int
+    measured_peak_bytes: int | None

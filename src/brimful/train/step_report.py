@@ -19,7 +19,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         num_steps: Of the whole run.
         task: Of the job.
         num_skipped: Steps of the whole run that were skipped so far.
-        is_process: Whether memory is that of the whole process (CPU) or of tensors (GPU).
+        is_process: Whether the row's memory is that of the whole process (CPU) or of tensors (GPU).
+        measured_peak_bytes: Of tensors, as the meter read it; None while it has not.
         limit_bytes: What the plan was made for.
         remaining_s: Expected wall time to the last step.
     """
@@ -29,6 +30,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     num_skipped: int
     is_process: bool
+    measured_peak_bytes: int | None
     limit_bytes: int
     remaining_s: float
 
@@ -43,10 +45,22 @@ def describe_step(report: StepReport) -> str:
         f"norm {describe_number(row.grad_norm, '.2f')}",
         describe_rate(report),
         *([] if row.mfu is None else [f"MFU {describe_share(row.mfu)}"]),
-        f"peak {format_bytes(row.peak_bytes or 0)}{describe_ranks(row)}",
+        *_describe_memory(report),
         f"{format_seconds(report.remaining_s)} left",
     ]
     return "  ".join([*parts, *describe_scale(report)])
+
+
+def _describe_memory(report: StepReport) -> list[str]:
+    """Say the peak of what is trained, and on a CPU the process's memory, which no limit is for."""
+    row, measured = report.row, report.measured_peak_bytes
+    largest = f"{format_bytes(row.peak_bytes or 0)}{describe_ranks(row)}"
+    if not report.is_process:
+        return [f"peak {largest}"]
+    return [
+        *([] if measured is None else [f"peak {format_bytes(measured)}"]),
+        f"process memory {largest}",
+    ]
 
 
 def describe_ranks(row: TrainRow) -> str:

@@ -25,7 +25,16 @@ from brimful.errors import FileFormatError, RunError
 from brimful.escaping import json_text
 from brimful.files import disk_error, write_text
 from brimful.plan import Plan, write_yaml
-from brimful.run_files import METRICS_FILE, PLAN_FILE, SHORTAGES, Row, TakeoverRow
+from brimful.run_files import (
+    MEASUREMENT_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    SEARCH_FILE,
+    SHORTAGES,
+    SIMULATION_FILE,
+    Row,
+    TakeoverRow,
+)
 from brimful.strategy import Strategy
 from brimful.takeover_words import place_of
 from brimful.train.metrics import add_row, read_metrics
@@ -51,11 +60,9 @@ class Ways(NamedTuple):
 
     Attributes:
         next_plan: Says what is tried next; None: nothing is, the run ends.
-        is_again: Whether the run was started again for that.
     """
 
     next_plan: NextPlan | None = None
-    is_again: bool = False
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,9 +198,23 @@ def start_again(plan: Plan, shortage: Shortage, out: Path, ways: Ways) -> tuple[
         RunError: Nothing is left, or the disk is full.
     """
     following, row = taken_over(plan, shortage, rows_of(out), ways, in_place=False)
+    forget_measured(out)
     add_row(out / METRICS_FILE, row)
     write_yaml(following, out / PLAN_FILE)
     return following, row
+
+
+def forget_measured(out: Path) -> None:
+    """Delete what was searched, simulated and measured of a strategy that is not run any more.
+
+    Raises:
+        RunError: It cannot be deleted.
+    """
+    for name in (MEASUREMENT_FILE, SIMULATION_FILE, SEARCH_FILE):
+        try:
+            (out / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(out / name, error) from error
 
 
 def note_shortage(out: Path, shortage: Shortage) -> None:

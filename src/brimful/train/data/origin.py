@@ -36,6 +36,8 @@ Items = Iterator[Record | Broken]
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
 TEXT_FIELD = "text"
+_NUM_OPENED = 100
+"""Files of a folder that are opened at once to see whether they can be."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,18 +82,38 @@ def open_origin(source: DataSource, needs: Needs) -> Origin:
 
 
 def check_present(source: DataSource, task: Task) -> None:
-    """Refuse a source that names nothing, before anything is written for it.
+    """Refuse a source that names nothing, or nothing to read, before anything is done for it.
 
     Args:
         source: The source.
         task: What is trained; a module brings data of its own.
 
     Raises:
-        DataError: There is no such file or folder.
+        DataError: There is no such file or folder, it is empty, or it cannot be read.
     """
-    if task != "module":
-        for path in filter(None, (source.path, source.heldout)):
-            _format(msgspec.structs.replace(source, path=path))
+    if task == "module":
+        return
+    for path in filter(None, (source.path, source.heldout)):
+        format_ = _format(msgspec.structs.replace(source, path=path))
+        if path != STDLIB and format_ != "datasets":
+            _check_readable(Path(path))
+
+
+def _check_readable(path: Path) -> None:
+    """Refuse what holds no byte, or has a file that cannot be opened."""
+    try:
+        if path.is_dir():
+            next(path.iterdir(), None)  # rglob passes over what it must not read
+        found = _visible(path) if path.is_dir() else [path]
+        for file in found[:_NUM_OPENED]:
+            file.open("rb").close()
+        is_empty = not any(file.stat().st_size for file in found)
+    except OSError as error:
+        place, reason = error.filename or path, error.strerror
+        raise DataError(f"--data {place} cannot be read ({reason}); check the file") from error
+    if is_empty:
+        what = "holds no file with anything in it" if path.is_dir() else "is empty"
+        raise DataError(f"--data {path} {what}; give a file with text or records in it")
 
 
 def text_corpus(source: DataSource) -> Corpus | None:

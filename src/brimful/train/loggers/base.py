@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from brimful.expert_load import drop_share, worst_load
 from brimful.plan import Plan
-from brimful.run_files import EvalRow, ExpertRow, Row, TakeoverRow, TrainRow
+from brimful.run_files import EVENTS, EvalRow, ExpertRow, Row, TakeoverRow, TrainRow
 from brimful.train.observers import Observer
 
 
@@ -33,8 +33,8 @@ def scalars_of(row: Row) -> dict[str, float]:
     """Name a row's numbers as people expect them; what is unknown is left out."""
     if isinstance(row, TrainRow):
         named = _train_scalars(row)
-    elif isinstance(row, TakeoverRow):
-        named = {"memory/limit_bytes": row.limit_bytes}
+    elif isinstance(row, EVENTS):
+        named = {"memory/limit_bytes": row.limit_bytes} if isinstance(row, TakeoverRow) else {}
     else:
         named = _eval_scalars(row) if isinstance(row, EvalRow) else _expert_scalars(row)
     return {name: value for name, value in named.items() if value is not None}
