@@ -59,7 +59,7 @@ def test_nothing_that_ends_well_is_exit_code_1(brimful, folder):
 
 
 def test_ctrl_c_keeps_what_was_done(folder):
-    command = ["-m", "brimful", "precision", *SHORT, "--steps", 60]
+    command = ["-m", "brimful", "precision", *SHORT, "--steps", 8]
     command += ["--compare", "fp32", "--seeds", 50, "--out", "made"]
     started = processes.Started(command, cwd=folder)
     kept = folder / "made" / "comparison.json"

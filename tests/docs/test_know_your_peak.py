@@ -2,11 +2,11 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import processes
 
 pytestmark = pytest.mark.torch
 
@@ -28,15 +28,13 @@ def test_a_block_runs(place, tmp_path):
     path = tmp_path / "test_block.py"
     path.write_text(PYTHON[place])
     runner = ["-m", "pytest", "-q"] if "def test_" in PYTHON[place] else []
-    command = [sys.executable, *runner, str(path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = processes.run([*runner, path], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_runs(command):
-    words = [sys.executable, "-m", *shlex.split(command)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = processes.run(["-m", *shlex.split(command)], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "fits: " in done.stdout
 

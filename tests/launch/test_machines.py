@@ -90,6 +90,7 @@ def wait_for_step(folder, step, agent):
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_a_lost_machine(started, tmp_path):
     first, second = started(), started()
     wait_for_step(tmp_path, EVERY + 1, first)

@@ -111,7 +111,7 @@ def test_what_lasts_is_the_same_to_the_byte(case):
         assert seen[name] == expected.get(name, 0)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case[:2] == ("llama", "qlora")], ids=str
 )

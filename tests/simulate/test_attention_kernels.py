@@ -215,8 +215,8 @@ def recording_of(job, strategy):
     return trace(job, strategy, imitate="cuda").recording
 
 
-@pytest.mark.few
-@pytest.mark.parametrize("checkpointing", ["full", "selective:9"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("checkpointing", ["selective:9", "full"])
 def test_blocks_that_are_alike_are_unrolled_to_the_tape_of_the_whole_model(checkpointing):
     job = make_job(model=make_model(num_hidden_layers=9), precision="bf16-mixed", seq_len=128)
     strategy = make_strategy(activation_checkpointing=checkpointing)
@@ -233,7 +233,7 @@ def test_blocks_that_are_alike_are_unrolled_to_the_tape_of_the_whole_model(check
     assert short.live_bytes().tolist() == whole.live_bytes().tolist()
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_selective_checkpointing_is_between_none_and_full(kernels):
     job = make_job(precision="bf16-mixed", seq_len=256)

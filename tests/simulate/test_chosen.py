@@ -46,25 +46,25 @@ def case_of(schedule, ways, *, tied=False, kernels="cuda", **kinds):
 
 
 CASES = {
+    "tied, first": (FIRST, case_of("1f1b", {}, tied=True)),
+    "zero 3, checkpointed": (
+        MIDDLE,
+        case_of("1f1b", ZERO_3 | FULL, tied=True, precision="bf16-mixed"),
+    ),
+    "zero 2, last": (LAST, case_of("interleaved", ZERO_2)),
+    "tp, zero 3": (LAST, case_of("gpipe", ZERO_3 | {"tp": 2}, tied=True)),
     "plain, first": (FIRST, case_of("1f1b", {})),
     "plain, middle": (MIDDLE, case_of("1f1b", {})),
     "plain, last": (LAST, case_of("1f1b", {}, kernels="cpu")),
-    "tied, first": (FIRST, case_of("1f1b", {}, tied=True)),
     "tied, last": (LAST, case_of("gpipe", {}, tied=True)),
     "zero 2, first": (FIRST, case_of("1f1b", ZERO_2)),
-    "zero 2, last": (LAST, case_of("interleaved", ZERO_2)),
     "zero 3, first": (FIRST, case_of("1f1b", ZERO_3)),
     "zero 3, middle": (MIDDLE, case_of("1f1b", ZERO_3, precision="bf16-mixed")),
     "zero 3, last": (LAST, case_of("1f1b", ZERO_3)),
     "zero 3, gpipe": (MIDDLE, case_of("gpipe", ZERO_3)),
     "zero 3, interleaved": (MIDDLE, case_of("interleaved", ZERO_3, kernels="cpu")),
-    "zero 3, checkpointed": (
-        MIDDLE,
-        case_of("1f1b", ZERO_3 | FULL, tied=True, precision="bf16-mixed"),
-    ),
     "tp, checkpointed": (FIRST, case_of("1f1b", FULL | {"tp": 2})),
     "tp, zero 2": (MIDDLE, case_of("1f1b", ZERO_2 | {"tp": 2}, precision="bf16-mixed")),
-    "tp, zero 3": (LAST, case_of("gpipe", ZERO_3 | {"tp": 2}, tied=True)),
     "scaled": (LAST, case_of("1f1b", FULL, precision="fp16-mixed")),
     "chunks, masters": (LAST, case_of("interleaved", {"loss_chunks": 2}, precision="bf16-master")),
 }
@@ -76,7 +76,7 @@ def stream_order(recording):
     return [seen.setdefault(stream, len(seen)) for stream in recording.stream.tolist()]
 
 
-@pytest.mark.few(by_words=True)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_filled_in_is_what_would_have_been_recorded(name):
     place, (job, strategy, kernels) = CASES[name]
@@ -98,7 +98,7 @@ def test_what_is_filled_in_is_what_would_have_been_recorded(name):
     assert filled.phases == whole.phases
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kernels", ["cuda", "cpu"])
 def test_a_simulation_says_the_same_either_way(kernels, monkeypatch):
     job, strategy, _ = case_of("1f1b", ZERO_3)
@@ -126,6 +126,7 @@ def test_what_cannot_be_filled_in_is_traced_whole(monkeypatch):
     assert found.simulated_peak_allocated_bytes == whole.simulated_peak_allocated_bytes
 
 
+@pytest.mark.long
 def test_adapters_are_right_whether_filled_in_or_not():
     job, strategy, _ = case_of(
         "1f1b", {}, method="lora", adapter=make_adapter(), precision="bf16-mixed"

@@ -63,7 +63,7 @@ def simulated(case, precision="fp8", kernels="cpu"):
     return simulate(job, make_cluster(kernels), strategy)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -71,7 +71,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= max(0.005 * peak, MIB)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}
@@ -119,7 +119,7 @@ def test_no_formula_and_no_step_time_is_claimed():
     assert attempt(plain, cluster, strategy).step_s > 0
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("zero", [2, 3])
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_shards_are_simulated(zero, kernels):

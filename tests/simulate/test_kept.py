@@ -60,7 +60,7 @@ def simulated(case, keep):
     return simulate(job, make_cluster("cpu"), strategy)
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -68,7 +68,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= max(0.005 * peak, MIB)
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}
@@ -84,7 +84,7 @@ def test_a_simulation_that_kept_nothing_would_be_noticed(case):
     assert abs(other - peak) > 2 * max(0.005 * peak, MIB)
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_formula_claims_to_know_it(case):
     job, strategy = settings(case, case[2])
