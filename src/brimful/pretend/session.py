@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Self
 
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.errors import InputError, unknown_name
@@ -19,6 +18,7 @@ from brimful.pretend.allocator_config import parse_settings
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
+from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
@@ -32,10 +32,8 @@ from brimful.pretend.tape import Tape
 from brimful.pretend.workspace_data import devices
 
 
-class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
-    """A fake mode that never tries to make a tensor on the device, not even of known values."""
-
-    avoid_device_init = True
+class _Fake(FakeMode):
+    """A fake mode that scripts may copy with what they copy."""
 
     def __deepcopy__(self, memo: object) -> Self:
         """Stay one: a copied model's tensors are tensors of the same mode."""

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.build.inference import constants_of, inference_skeleton
 from brimful.build.model import materialize
@@ -28,6 +27,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.job import plain_job
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.pretend import device, guard, kernels
+from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
@@ -39,12 +39,6 @@ SCHEMA = "brimful.inference-simulation/1"
 _FIRST, _GROWING, _DONE = "first token", "growing", "done"
 """One token is read before anything counts, since kernels keep workspaces from their first call on.
 Between a prompt's first token and the last what is decoded is not run."""
-
-
-class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
-    """A fake mode that makes no tensor on the device: it has no memory of its own."""
-
-    avoid_device_init = True
 
 
 class InferenceSimulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,7 +135,7 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
     with (
         device.there(),
         imitation,
-        _Fake(allow_non_fake_inputs=True) as fake,
+        FakeMode(allow_non_fake_inputs=True) as fake,
         modules_move(fake),
         tape,
         torch.no_grad(),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 from brimful.build import phases
@@ -32,6 +31,7 @@ from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.calls import fill
+from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
@@ -78,12 +78,6 @@ class Simulated(NamedTuple):
 
     simulation: Simulation
     recording: Recording
-
-
-class _Fake(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
-    """A fake mode that makes no tensor on the device: modules of the user's have constants."""
-
-    avoid_device_init = True
 
 
 def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
@@ -227,7 +221,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     )
     world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
     routed = assumed(Replay(routing))
-    fake_mode = _Fake(allow_non_fake_inputs=True)
+    fake_mode = FakeMode(allow_non_fake_inputs=True)
     with device.there(), imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
