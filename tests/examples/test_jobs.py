@@ -108,7 +108,7 @@ def test_a_model_is_pretrained(pretrained, here):
     assert {row["kind"] for row in rows(here / "runs" / "pretrain")} == {"train", "eval"}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CHATS)
 def test_a_chat_model_is_made_of_it(brimful, here, pretrained, name):
     from peft import PeftModel
@@ -136,6 +136,7 @@ def test_a_chat_model_is_made_of_it(brimful, here, pretrained, name):
     assert sum(p.numel() for p in model.parameters()) > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("pretrained")
 def test_a_model_learns_to_prefer(brimful, here):
     preview = brimful("train", "examples/prefer/job.yaml", "--preview")
@@ -162,6 +163,7 @@ def test_a_classifier_is_trained(brimful, here):
     assert model.num_labels == 7
 
 
+@pytest.mark.long
 def test_a_switch_transformer_is_trained(brimful, here):
     from transformers import AutoModelForSeq2SeqLM
 

@@ -128,7 +128,7 @@ def test_what_lasts_is_the_same_to_the_byte(case):
         assert seen[name] == expected.get(name, 0)
 
 
-@pytest.mark.few
+@pytest.mark.few(8)
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("model_type", CONFIGS)
 def test_every_decoder_runs_on_a_pretend_card(model_type, method):

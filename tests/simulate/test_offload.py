@@ -61,7 +61,7 @@ def both(case):
     return simulate(job, make_cluster("cpu"), strategy), meter_steps(job, strategy)
 
 
-@pytest.mark.few
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_device_peaks_where_it_was_simulated_to(case):
     simulation, reading = both(case)
@@ -69,7 +69,7 @@ def test_the_device_peaks_where_it_was_simulated_to(case):
     assert abs(difference) <= SCRATCH_BYTES
 
 
-@pytest.mark.few
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_host_holds_what_it_was_simulated_to(case):
     simulation, reading = both(case)

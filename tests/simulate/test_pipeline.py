@@ -32,7 +32,7 @@ def fullest(phases):
     return most
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("schedule", WAYS)
 def test_each_stage_keeps_as_many_micro_batches_as_the_replay_says(schedule):
     strategy = row_of(schedule)

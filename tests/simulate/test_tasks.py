@@ -114,7 +114,7 @@ def need_units(case):
         need_bf16_units()
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     need_units(case)
@@ -123,7 +123,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(peak)
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     need_units(case)
@@ -133,7 +133,7 @@ def test_every_phase_peaks_where_it_was_simulated_to(case):
         assert abs(difference) <= allowed_bytes(phase.num_bytes)
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}

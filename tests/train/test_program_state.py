@@ -448,7 +448,7 @@ def test_a_copy_on_the_host_that_was_not_refreshed_would_be_noticed(plan_with, t
     assert take_steps(fresh, (3, 4)) != expected
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("optimizer", ["adamw-fp8", "adamw-4bit"])
 def test_moments_of_few_bits_go_on_bit_for_bit(plan_with, tmp_path, optimizer, precision):

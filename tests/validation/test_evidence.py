@@ -340,6 +340,7 @@ UNCOLLECTED_BYTES = 64
 that the process did before: 8 bytes of 11 GB were seen."""
 
 
+@pytest.mark.long
 def test_a_sample_predicts_and_simulates_to_the_same_bytes():
     for row in sample_of("predicted_vs_simulated", 2):
         again = predicted_part.compare(row.case)

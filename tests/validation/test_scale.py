@@ -111,6 +111,7 @@ def test_messages_to_experts_have_a_letter_of_their_own(generator, layouts):
     assert generator["limit_of"](msgspec.structs.replace(row, cost=waiting)) == "A"
 
 
+@pytest.mark.long
 def test_what_a_device_gathers_and_sends_is_what_the_simulation_counts():
     """A small DeepSeek of 4 blocks: closed forms and blocks' differences beside its own tape."""
     config = {

@@ -48,6 +48,7 @@ def test_every_possible_pair_of_techniques_is_in_a_cell(covered):
     assert sum(covered.refused.values()) >= len(covered.impossible)
 
 
+@pytest.mark.long
 def test_no_cell_that_was_chosen_is_refused(covered):
     assert [cells.refusal(chosen) for chosen in covered.cells] == [None] * len(covered.cells)
 
