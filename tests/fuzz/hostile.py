@@ -21,13 +21,13 @@ FRAGMENTS = (
     "${HOME}", "$HOME", f"; touch {CANARY};", f"&& touch {CANARY}", f"| touch {CANARY}", "'", '"',
     "\\", "\\\n", f"'; touch {CANARY}; '", f'"; touch {CANARY}; "', "!!", "*", "~", f"> {CANARY}",
     "#SBATCH --wrap=x", "-rf", "--", "=x", "<script>alert(1)</script>", "</script>", "<!--", "-->",
-    "]]>", "</title>", "</style>", "<img src=x onerror=alert(1)>", '" onload="alert(1)', "&lt;b&gt;",
-    "&", "' onclick='x", "<svg/onload=x>", "</text>", "- a", ": ", "a: b", "&a", "*a",
+    "]]>", "</title>", "</style>", "<img src=x onerror=alert(1)>", '" onload="alert(1)',
+    "&lt;b&gt;", "&", "' onclick='x", "<svg/onload=x>", "</text>", "- a", ": ", "a: b", "&a", "*a",
     "!!python/object/apply:os.system ['x']", "%TAG", "# comment", "{a: b}", "[x, y]", "|", ">",
-    "@x",    "yes", "null", "1e3", " lead", "trail ", "\ttab", "\x1b[35;5m", "\x1b]0;title\x07", "\x9b31m",
-    "\x00", "\x08", "\x7f", "[red]", "[/]", "[link=file:///x]y[/link]", ":smile:", "\u2028",
-    "\u2029",    "\x85", "\u202egnp", "\u2066x\u2069", "\u200f", "\ud800", "\udce9", "é", "名前", "🙂", "{0}",
-    "%s%n", "{{x}}", "$$", "${style}", '"""', "\nimport os", "n" * 300,
+    "@x", "yes", "null", "1e3", " lead", "trail ", "\ttab", "\x1b[35;5m", "\x1b]0;title\x07",
+    "\x9b31m", "\x00", "\x08", "\x7f", "[red]", "[/]", "[link=file:///x]y[/link]", ":smile:",
+    "\u2028", "\u2029", "\x85", "\u202egnp", "\u2066x\u2069", "\u200f", "\ud800", "\udce9", "é",
+    "名前", "🙂", "{0}", "%s%n", "{{x}}", "$$", "${style}", '"""', "\nimport os", "n" * 300,
 )  # fmt: skip
 MARK = "\ue000"
 """A character that no text of ours has: a harmless name is as many of them as a text has."""
