@@ -11,6 +11,7 @@ import subprocess
 import types
 import typing
 import unicodedata
+from functools import cache
 from html.parser import HTMLParser
 
 import msgspec
@@ -59,7 +60,7 @@ def is_plain(text):
 def poison(value, text, *, keep=()):
     """Put a text into every field of text of a value, however deep; ``keep`` names exceptions."""
     if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
-        hints = typing.get_type_hints(type(value))
+        hints = _hints(type(value))
         fields = {
             name: _poison_as(hints[name], getattr(value, name), text, keep)
             for name in hints
@@ -70,7 +71,7 @@ def poison(value, text, *, keep=()):
         )
         return replace(value, **fields)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        hints = typing.get_type_hints(type(value))
+        hints = _hints(type(value))
         return value._replace(**{
             name: _poison_as(hints[name], getattr(value, name), text, keep)
             for name in value._fields
@@ -79,6 +80,11 @@ def poison(value, text, *, keep=()):
     if isinstance(value, tuple | list):
         return type(value)(poison(each, text, keep=keep) for each in value)
     return value
+
+
+@cache
+def _hints(kind):
+    return typing.get_type_hints(kind)
 
 
 def _poison_as(hint, value, text, keep):
