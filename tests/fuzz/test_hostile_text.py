@@ -399,6 +399,10 @@ NAMES_OF_TABLES = (
 )  # fmt: skip
 
 
+UNFOLDED = frozenset({"machine", "headings", "pairs"})
+"""Tables whose columns are as wide as what is in them, so that every text in them is whole."""
+
+
 def printed(renderable):
     """Print on a colour terminal so wide that nothing is folded."""
     screen = console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=6_000)
@@ -415,7 +419,8 @@ def test_a_table_shows_text_and_obeys_none(tables, table):
         screen = printed(lay_out(text))
         assert screen_faults(screen, harmless) == [], ascii(text)
         if is_plain(text):
-            assert " ".join(text.split()) in " ".join(screen.split()), ascii(text)
+            told = " ".join(screen.split()).count(" ".join(text.split()))
+            assert told >= (harmless.count(MARK) if table in UNFOLDED else 1), ascii(text)
 
 
 def test_sentences_of_a_run_show_text_and_obey_none(capsys):
