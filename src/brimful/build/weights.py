@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from brimful.escaping import one_line
 from brimful.build.adapters import base_name
 from brimful.build.added_rows import draw_shares, fill_added
 from brimful.build.parallel.own import keep_own, own_memory, region_of
@@ -298,11 +299,11 @@ def _check_equal(checkpoint: Checkpoint, name: str, target: torch.Tensor, twin: 
 
 def _say(source: str, report: LoadReport) -> None:
     if report.missing:
-        _log.warning("%s lacks %s: drawn from the seed", source, _some(report.missing))
+        _warn(f"{source} lacks {_some(report.missing)}: drawn from the seed")
     if report.unexpected:
-        _log.warning("%s holds %s, which is left out", source, _some(report.unexpected))
+        _warn(f"{source} holds {_some(report.unexpected)}, which is left out")
     for name, num_rows in report.added_rows.items():
-        _log.warning("%s gets %d rows that %s has not, near the mean", name, num_rows, source)
+        _warn(f"{name} gets {num_rows} rows that {source} has not, near the mean")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -310,3 +311,8 @@ def _some(names: Iterable[str]) -> str:
     listed = list(names)
     more = len(listed) - _SHOWN
     return ", ".join(listed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _warn(message: str) -> None:
+    """Warn in one line; names of tensors are whatever a file says."""
+    _log.warning("%s", one_line(message))
