@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from brimful.escaping import one_line
 from brimful.build.adapters import base_name
 from brimful.build.added_rows import draw_shares, fill_added
 from brimful.build.parallel.own import keep_own, own_memory, region_of
@@ -24,6 +23,7 @@ from brimful.build.quantize import is_quantized
 from brimful.build.weight_files import FLOATS, find_files, opened, pieces, read_whole
 from brimful.build.weight_names import Joined, Matched, join, match
 from brimful.errors import InputError
+from brimful.escaping import one_line
 
 _log = logging.getLogger(__name__)
 _SHOWN = 3
