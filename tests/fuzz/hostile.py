@@ -11,6 +11,7 @@ import subprocess
 import types
 import typing
 import unicodedata
+from functools import cache
 from html.parser import HTMLParser
 
 import msgspec
@@ -21,13 +22,13 @@ FRAGMENTS = (
     "${HOME}", "$HOME", f"; touch {CANARY};", f"&& touch {CANARY}", f"| touch {CANARY}", "'", '"',
     "\\", "\\\n", f"'; touch {CANARY}; '", f'"; touch {CANARY}; "', "!!", "*", "~", f"> {CANARY}",
     "#SBATCH --wrap=x", "-rf", "--", "=x", "<script>alert(1)</script>", "</script>", "<!--", "-->",
-    "]]>", "</title>", "</style>", "<img src=x onerror=alert(1)>", '" onload="alert(1)', "&lt;b&gt;",
-    "&", "' onclick='x", "<svg/onload=x>", "</text>", "- a", ": ", "a: b", "&a", "*a",
+    "]]>", "</title>", "</style>", "<img src=x onerror=alert(1)>", '" onload="alert(1)',
+    "&lt;b&gt;", "&", "' onclick='x", "<svg/onload=x>", "</text>", "- a", ": ", "a: b", "&a", "*a",
     "!!python/object/apply:os.system ['x']", "%TAG", "# comment", "{a: b}", "[x, y]", "|", ">",
-    "@x",    "yes", "null", "1e3", " lead", "trail ", "\ttab", "\x1b[35;5m", "\x1b]0;title\x07", "\x9b31m",
-    "\x00", "\x08", "\x7f", "[red]", "[/]", "[link=file:///x]y[/link]", ":smile:", "\u2028",
-    "\u2029",    "\x85", "\u202egnp", "\u2066x\u2069", "\u200f", "\ud800", "\udce9", "é", "名前", "🙂", "{0}",
-    "%s%n", "{{x}}", "$$", "${style}", '"""', "\nimport os", "n" * 300,
+    "@x", "yes", "null", "1e3", " lead", "trail ", "\ttab", "\x1b[35;5m", "\x1b]0;title\x07",
+    "\x9b31m", "\x00", "\x08", "\x7f", "[red]", "[/]", "[link=file:///x]y[/link]", ":smile:",
+    "\u2028", "\u2029", "\x85", "\u202egnp", "\u2066x\u2069", "\u200f", "\ud800", "\udce9", "é",
+    "名前", "🙂", "{0}", "%s%n", "{{x}}", "$$", "${style}", '"""', "\nimport os", "n" * 300,
 )  # fmt: skip
 MARK = "\ue000"
 """A character that no text of ours has: a harmless name is as many of them as a text has."""
@@ -59,7 +60,7 @@ def is_plain(text):
 def poison(value, text, *, keep=()):
     """Put a text into every field of text of a value, however deep; ``keep`` names exceptions."""
     if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
-        hints = typing.get_type_hints(type(value))
+        hints = _hints(type(value))
         fields = {
             name: _poison_as(hints[name], getattr(value, name), text, keep)
             for name in hints
@@ -70,7 +71,7 @@ def poison(value, text, *, keep=()):
         )
         return replace(value, **fields)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        hints = typing.get_type_hints(type(value))
+        hints = _hints(type(value))
         return value._replace(**{
             name: _poison_as(hints[name], getattr(value, name), text, keep)
             for name in value._fields
@@ -79,6 +80,11 @@ def poison(value, text, *, keep=()):
     if isinstance(value, tuple | list):
         return type(value)(poison(each, text, keep=keep) for each in value)
     return value
+
+
+@cache
+def _hints(kind):
+    return typing.get_type_hints(kind)
 
 
 def _poison_as(hint, value, text, keep):

@@ -34,13 +34,11 @@ from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, read_config
-from brimful.plan import read_plan, to_yaml
+from brimful.plan import PLAN_SCHEMA, Plan, read_plan, to_yaml
 from brimful.report.run_folder import read_run_folder, record_command
-from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.terminal import console
 from brimful.train.observers import describe_stop
-from samples import TINY_LLAMA, make_job
+from samples import TINY_LLAMA, make_job, make_strategy
 
 from .hostile import (
     MARK,
@@ -64,10 +62,13 @@ MOST = 4096
 @pytest.fixture(scope="module")
 def plan():
     """A plan of two nodes that every target takes."""
-    job = make_job(model=load_model("llama-3.2-1b"), seq_len=512, global_batch=16)
-    cluster = load_cluster("2x8xh100-80gb", memory_limit_bytes=None)
-    pins = Pins(zero=3)
-    return solve(job, cluster, pins, attention="sdpa", objective="time").plan
+    return Plan(
+        schema=PLAN_SCHEMA,
+        job=make_job(model=load_model("llama-3.2-1b"), seq_len=512, global_batch=32),
+        cluster=load_cluster("2x8xh100-80gb", memory_limit_bytes=None),
+        strategy=make_strategy(zero=3, dp_shard=16),
+        estimate=make_plan().estimate,
+    )
 
 
 def poisoned(plan, text, *, keep=()):
@@ -82,10 +83,9 @@ def exported(plan, target, text):
 
 
 def is_argument(text):
-    """Whether a program can be given a text."""
-    return "\0" not in text and not any(
-        "\ud800" <= c < "\udc80" or (c > "\udcff" and c < "\ue000") for c in text
-    )
+    """Whether a flag takes a text: no blank, no end of flags, nothing that no program is given."""
+    is_whole = not any("\ud800" <= c < "\udc80" or "\udcff" < c < "\ue000" for c in text)
+    return bool(text.strip()) and text != "--" and "\0" not in text and is_whole
 
 
 @pytest.mark.parametrize("target", ["slurm", "torchrun"])
@@ -96,12 +96,8 @@ def test_a_script_runs_one_command_with_the_words_that_were_given(plan, target, 
     for text, script, words in zip(texts, scripts, run_in_bash(scripts, tmp_path), strict=True):
         argv = [os.fsdecode(word) for word in words]
         given = train.parse_args(argv[argv.index("train") + 1 :])
-        path = Path(given.model).name if text.startswith("-") else given.model
-        assert (path, given.data, str(given.out)) == (
-            f"{text}.yaml".removeprefix("x/" if text.startswith("-") else ""),
-            text,
-            str(Path(text)),
-        )
+        assert given.model in {f"{text}.yaml", f"./{text}.yaml"}
+        assert (given.data, str(given.out)) == (text, str(Path(text)))
         assert options(script) == options(exported(plan, target, MARK))
 
 
@@ -149,7 +145,7 @@ def test_json_and_python_say_what_they_say_with_a_harmless_name(plan):
 def test_a_plan_comes_back_as_it_was_or_is_refused(tmp_path):
     """Of a text that is not one line, the first field that has it is named."""
     made = make_plan()
-    for text in draws(200, seed=5):
+    for text in draws(100, seed=5):
         hostile = poisoned(made, text)
         (tmp_path / "plan.yaml").write_text(to_yaml(hostile))
         if is_plain(text) and len(text) <= MOST:
@@ -171,7 +167,7 @@ def test_names_in_files_are_refused_or_shown_by_every_verb(verb, tmp_path, monke
         "plan": ["plan", "job.yaml"],
     }[verb]
     made = make_plan()
-    for text in draws(40, seed=6):
+    for text in draws(12, seed=6):
         (run / "plan.yaml").write_text(to_yaml(poisoned(made, text)))
         job = {"model": text, "gpus": text, "prices": text, "data": text}
         Path("job.yaml").write_text(yaml.safe_dump(job))
@@ -202,7 +198,7 @@ def test_no_argument_steers_the_terminal(tmp_path, monkeypatch, capsys):
 
 
 def test_a_models_name_is_one_line():
-    for text in draws(len(draws(200, seed=8)), seed=8):
+    for text in draws(200, seed=8):
         if is_plain(text):
             assert read_config(text, TINY_LLAMA).name == text
         else:
@@ -271,9 +267,10 @@ def pages(run, watched, shopped):
     from brimful.report.watched import render_watched
 
     pretended = report_of()
+    other = dataclasses.replace(run, run_dir=Path("other"))
     return {
         "run": lambda text: render_report(run_with(run, text)),
-        "against": lambda text: render_against(run, run_with(run, text)),
+        "against": lambda text: render_against(other, run_with(run, text)),
         "pretend": lambda text: render_pretend_report(poison(pretended, text, keep=KEYS)),
         "watched": lambda text: render_watched(poison(watched, text, keep=(*KEYS, *ITEMS))),
         "shop": lambda text: shop_page(shop_with(shopped, text)),
@@ -296,7 +293,7 @@ def shop_with(shopped, text):
 def test_a_page_has_the_tags_of_a_harmless_name_and_its_text(pages, page):
     render = pages[page]
     harmless = cache(lambda length: Page(render(MARK * length)))
-    for text in draws(60, seed=9):
+    for text in draws(25 if page in {"run", "against"} else 60, seed=9):
         assert page_faults(render(text), harmless(len(text)), text) == [], ascii(text)
 
 
@@ -317,14 +314,12 @@ def test_a_picture_is_the_one_of_a_harmless_name():
 def test_a_folders_name_is_text_on_the_page_and_in_its_commands(run, tmp_path):
     from brimful.report.html import render_report
 
-    texts = [text for text in draws(100, seed=11) if is_argument(text) and "/" not in text]
+    texts = [text for text in draws(25, seed=11) if is_argument(text) and "/" not in text]
     for text in texts:
-        named = dataclasses.replace(run, run_dir=Path("runs") / text, commands=())
+        named = dataclasses.replace(run, run_dir=Path("runs") / text)
         harmless = dataclasses.replace(named, run_dir=Path("runs") / (MARK * len(text)))
         page = Page(render_report(harmless))
-        faults = page_faults(render_report(named), page, text)
-        # A shell's quotes stand around a name that needs them, in the commands that repeat a run.
-        assert [fault for fault in faults if "brimful train" not in fault] == [], ascii(text)
+        assert page_faults(render_report(named), page, text) == [], ascii(text)
     commands = [describe_stop(3, Path(text)).partition("go on with: ")[2] for text in texts]
     for text, words in zip(texts, run_in_bash(commands, tmp_path), strict=True):
         assert os.fsdecode(words[2]) == str(Path(text) / "plan.yaml")
@@ -404,11 +399,13 @@ NAMES_OF_TABLES = (
 )  # fmt: skip
 
 
+UNFOLDED = frozenset({"machine", "headings", "pairs"})
+"""Tables whose columns are as wide as what is in them, so that every text in them is whole."""
+
+
 def printed(renderable):
     """Print on a colour terminal so wide that nothing is folded."""
-    screen = console(
-        file=io.StringIO(), force_terminal=True, color_system="truecolor", width=20_000
-    )
+    screen = console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=6_000)
     screen.print(renderable)
     return screen.file.getvalue()
 
@@ -418,11 +415,12 @@ def test_a_table_shows_text_and_obeys_none(tables, table):
     lay_out = tables[table]
     harmless = printed(lay_out(MARK))
     assert MARK in harmless
-    for text in draws(40, seed=12):
+    for text in draws(30, seed=12):
         screen = printed(lay_out(text))
         assert screen_faults(screen, harmless) == [], ascii(text)
         if is_plain(text):
-            assert " ".join(text.split()) in " ".join(screen.split()), ascii(text)
+            told = " ".join(screen.split()).count(" ".join(text.split()))
+            assert told >= (harmless.count(MARK) if table in UNFOLDED else 1), ascii(text)
 
 
 def test_sentences_of_a_run_show_text_and_obey_none(capsys):
@@ -431,7 +429,7 @@ def test_sentences_of_a_run_show_text_and_obey_none(capsys):
     from brimful.train.observers import PlainObserver
 
     paper = io.StringIO()
-    wide = {"force_terminal": True, "color_system": "truecolor", "width": 20_000}
+    wide = {"force_terminal": True, "color_system": "truecolor", "width": 6_000}
     live = RichObserver(console(file=paper, **wide))
     plain = PlainObserver()
     for text in draws(100, seed=13):

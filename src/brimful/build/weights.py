@@ -23,6 +23,7 @@ from brimful.build.quantize import is_quantized
 from brimful.build.weight_files import FLOATS, find_files, opened, pieces, read_whole
 from brimful.build.weight_names import Joined, Matched, join, match
 from brimful.errors import InputError
+from brimful.escaping import one_line
 
 _log = logging.getLogger(__name__)
 _SHOWN = 3
@@ -298,11 +299,11 @@ def _check_equal(checkpoint: Checkpoint, name: str, target: torch.Tensor, twin: 
 
 def _say(source: str, report: LoadReport) -> None:
     if report.missing:
-        _log.warning("%s lacks %s: drawn from the seed", source, _some(report.missing))
+        _warn(f"{source} lacks {_some(report.missing)}: drawn from the seed")
     if report.unexpected:
-        _log.warning("%s holds %s, which is left out", source, _some(report.unexpected))
+        _warn(f"{source} holds {_some(report.unexpected)}, which is left out")
     for name, num_rows in report.added_rows.items():
-        _log.warning("%s gets %d rows that %s has not, near the mean", name, num_rows, source)
+        _warn(f"{name} gets {num_rows} rows that {source} has not, near the mean")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -310,3 +311,8 @@ def _some(names: Iterable[str]) -> str:
     listed = list(names)
     more = len(listed) - _SHOWN
     return ", ".join(listed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _warn(message: str) -> None:
+    """Warn in one line; names of tensors are whatever a file says."""
+    _log.warning("%s", one_line(message))

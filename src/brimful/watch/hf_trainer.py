@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
+from brimful.escaping import one_line
 from brimful.measure.loop import Subject
 from brimful.report.watched import watched_lines
 from brimful.report.watched_run import WATCHED_SCHEMA, WatchedRun
@@ -105,7 +106,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-            _LOG.warning("not watched: %s: %s", type(error).__name__, error)
+            _LOG.warning("not watched: %s: %s", type(error).__name__, one_line(str(error)))
             if self._watcher is not None:
                 self._watcher.abandon()
             self._watcher = None
