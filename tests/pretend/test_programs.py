@@ -34,7 +34,6 @@ class Difference(NamedTuple):
 
 DIFFERENCES = {
     "convolution_channels_last": Difference("the pool's backward makes its gradient contiguous"),
-    "embedding_bag": Difference("max_indices is kept for a mean too", 2048 * 8 + 8),
     "attention_causal": Difference(FLASH),
     "attention_boolean_mask": Difference(FLASH),
     "attention_additive_mask": Difference(FLASH),

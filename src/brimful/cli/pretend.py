@@ -93,7 +93,14 @@ def run(args: argparse.Namespace) -> int:
         from brimful.report.pretend import pretend_tables
         from brimful.report.sparkline import sparkline
 
-        show(report.statement, "", "Live bytes over time", *sparkline(report.timeline), "", pretend_tables(report))
+        show(
+            report.statement,
+            "",
+            "Live bytes over time",
+            *sparkline(report.timeline),
+            "",
+            pretend_tables(report),
+        )
     return FITS if report.fits else DOES_NOT_FIT
 
 

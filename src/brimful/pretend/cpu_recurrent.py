@@ -114,9 +114,7 @@ def _forward_weights(layer: _Layer, *, train: bool) -> int:
     if train and layer.dtype == torch.float32:
         row = _apart(layer.gates, FLOAT_BYTES) * FLOAT_BYTES
         return (layer.input + layer.hidden) * row
-    return _GATES * sum(
-        _blocked(rows, layer.hidden, layer) for rows in (layer.input, layer.hidden)
-    )
+    return _GATES * sum(_blocked(rows, layer.hidden, layer) for rows in (layer.input, layer.hidden))
 
 
 def _backward_weights(layer: _Layer) -> int:
@@ -167,13 +165,18 @@ def _backward_scratch(layer: _Layer) -> int:
     return scratch + turned + _CONSTANT["low backward"]
 
 
-def _is_measured(layer: _Layer) -> bool:
+def is_measured(dtype: torch.dtype) -> bool:
+    """Tell whether this CPU's kernels for a type are those that were measured.
+
+    Args:
+        dtype: Of the input.
+    """
     if not _cpu._is_avx512_supported():  # noqa: SLF001
         return False
+    if dtype != torch.bfloat16:
+        return dtype == torch.float32
     has_amx: bool = _cpu._is_amx_tile_supported()  # noqa: SLF001
-    return layer.dtype == torch.float32 or (
-        layer.dtype == torch.bfloat16 and not has_amx and _cpu._is_avx512_bf16_supported()  # noqa: SLF001
-    )
+    return not has_amx and bool(_cpu._is_avx512_bf16_supported())  # noqa: SLF001
 
 
 # -- rules --
@@ -182,7 +185,7 @@ def _is_measured(layer: _Layer) -> bool:
 def lstm(call: Call) -> Workspaces | None:
     """``mkldnn_rnn_layer``: the bias, weights in oneDNN's layout, its scratchpad."""
     layer = _layer(call)
-    if not _is_measured(layer):
+    if not is_measured(layer.dtype):
         return None
     train = torch.is_grad_enabled()
     return (
@@ -195,7 +198,7 @@ def lstm(call: Call) -> Workspaces | None:
 def lstm_backward(call: Call) -> Workspaces | None:
     """``mkldnn_rnn_layer_backward``: gradients it makes itself, weights, their gradients."""
     layer = _layer(call)
-    if not _is_measured(layer):
+    if not is_measured(layer.dtype):
         return None
     return (
         *_bias(layer),
@@ -225,6 +228,9 @@ def _made_gradients(call: Call) -> Workspaces:
             found += size(num * shaped.element_size(), "gradients, contiguous")
         if shaped.dtype != torch.float32:
             found += size(num * FLOAT_BYTES, "gradients in fp32")
+    h, c = call.arg("hx_"), call.arg("cx_tmp")
+    if h.untyped_storage()._cdata == c.untyped_storage()._cdata:  # noqa: SLF001
+        found += size(c.numel() * c.element_size(), "cell states apart from hidden states")
     return tuple(found)
 
 

@@ -191,7 +191,7 @@ def _flatten(module: Any, params: list[torch.Tensor]) -> None:
 # -- under autocast --
 
 
-def _lowered(
+def _lowered(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
     x: torch.Tensor, weight: Any, stride: int, buffer: Any, h: Any, c: Any, *how: Any
 ) -> Any:
     """``_cudnn_rnn_cast_reflatten``: weights in the lower type, in a buffer of their own."""
@@ -226,7 +226,7 @@ def _dropout_state_shape(*_args: Any, **how: Any) -> torch.Tensor:
     return torch.empty(DROPOUT_STATE_BYTES, dtype=torch.uint8, device=how["device"])
 
 
-def _shapes(
+def _shapes(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
     x: torch.Tensor, weight: Any, stride: int, buffer: Any, h: Any, c: Any, *how: Any
 ) -> tuple[torch.Tensor, ...]:
     """``_cudnn_rnn``: output, last hidden states, an empty reserve space, the weight buffer."""
@@ -247,8 +247,8 @@ def _shapes(
     return out, torch.empty_like(h), cell, reserve, buffer
 
 
-def _backward_shapes(
-    x: torch.Tensor, weight: Any, stride: int, buffer: Any, h: Any, c: Any, _out: Any, *rest: Any
+def _backward_shapes(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
+    x: torch.Tensor, weight: Any, _stride: int, buffer: Any, h: Any, c: Any, _out: Any, *rest: Any
 ) -> tuple[Any, ...]:
     """``_cudnn_rnn_backward``: gradients of weights are views of one buffer."""
     wants_weights = rest[-1][3]
