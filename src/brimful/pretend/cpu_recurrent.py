@@ -50,7 +50,8 @@ class _Layer(NamedTuple):
     @property
     def element(self) -> int:
         """Bytes of an element."""
-        return self.dtype.itemsize
+        num_bytes: int = self.dtype.itemsize
+        return num_bytes
 
     @property
     def gates(self) -> int:
@@ -61,6 +62,11 @@ class _Layer(NamedTuple):
     def widest(self) -> int:
         """The larger of input and hidden size."""
         return max(self.input, self.hidden)
+
+
+def _shaped(x: torch.Tensor, hidden_size: int) -> _Layer:
+    steps, batch, width = map(int, x.shape)
+    return _Layer(steps, batch, width, hidden_size, x.dtype)
 
 
 def _apart(columns: int, element: int) -> int:
@@ -81,7 +87,7 @@ def workspace_bytes(x: torch.Tensor, hidden_size: int) -> int:
         x: [steps, batch, input].
         hidden_size: Of the layer.
     """
-    layer = _Layer(*map(int, x.shape), hidden_size, x.dtype)
+    layer = _shaped(x, hidden_size)
     rows = layer.steps * layer.batch
     gates = rows * _apart(layer.gates, layer.element) * layer.element
     projected = rows * _apart(layer.hidden, layer.element) * layer.element
@@ -174,7 +180,7 @@ def is_measured(dtype: torch.dtype) -> bool:
     if not _cpu._is_avx512_supported():  # noqa: SLF001
         return False
     if dtype != torch.bfloat16:
-        return dtype == torch.float32
+        return bool(dtype == torch.float32)
     has_amx: bool = _cpu._is_amx_tile_supported()  # noqa: SLF001
     return not has_amx and bool(_cpu._is_avx512_bf16_supported())  # noqa: SLF001
 
@@ -210,8 +216,7 @@ def lstm_backward(call: Call) -> Workspaces | None:
 
 
 def _layer(call: Call) -> _Layer:
-    x = call.arg("input")
-    return _Layer(*map(int, x.shape), call.arg("hidden_size"), x.dtype)
+    return _shaped(call.arg("input"), call.arg("hidden_size"))
 
 
 def _bias(layer: _Layer) -> Workspaces:

@@ -74,7 +74,7 @@ def _attention(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
     qkv = _projected(query, key, value, embed_dim, qkv_weight)
     split = qkv.new_empty((3, batch, num_head, tokens, head_dim))
     del qkv
-    q, k, v = (part.flatten(0, 1) for part in split.unbind(0))
+    q, k = split[0].flatten(0, 1), split[1].flatten(0, 1)
     scores = torch.bmm(q, k.transpose(1, 2)).view(batch, num_head, tokens, tokens)
     if mask is not None:
         masked = mask if mask.dtype == torch.bool else mask.to(torch.bool)
@@ -96,7 +96,7 @@ def _fused(
 ) -> torch.Tensor | None:
     """Return attention by a fused kernel before its last product; None where none takes it."""
     heads = query.view(query.shape[0], -1, num_head, query.shape[-1] // num_head).transpose(1, 2)
-    call = Attention(heads, heads, heads, mask, 0.0, False, None, False)  # noqa: FBT003
+    call = Attention(heads, heads, heads, mask, 0.0, False, None, False)
     if choose(call).kernel == "math":
         return None
     parts = _product(query, *qkv).chunk(3, -1)
