@@ -10,6 +10,7 @@ from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
 from brimful.rungs import EVAL, RESUME, SAVE
+from brimful.unknown_memory import named_statement
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -104,6 +105,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(
             {
+                "statement": named_statement(
+                    simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
+                ),
                 **inputs_json(asked),
                 **msgspec.structs.asdict(simulation),
                 "usable_bytes": usable_bytes,
@@ -192,7 +196,10 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
     from brimful.report.words import collectives_sentence, fit_sentence, reserved_sentence
     from brimful.verdict import judge
 
+    peak_bytes = simulation.simulated_peak_allocated_bytes
     show(
+        named_statement(peak_bytes, simulation.unknown_ops),
+        "",
         inputs_table(plan.job, plan.cluster, plan.strategy),
         "",
         verdict_table(judge(plan, simulation, None)),
@@ -210,7 +217,6 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
     )
-    peak_bytes = simulation.simulated_peak_allocated_bytes
     print(
         fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
         if simulation.reserved is None
