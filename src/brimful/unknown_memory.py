@@ -12,7 +12,7 @@ from brimful.units import format_bytes
 
 NUM_STATED = 3
 """Operators that the first line names."""
-NAME_WIDTH = 40
+NAME_WIDTH = 60
 
 
 class UnknownOp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
