@@ -39,7 +39,7 @@ LAYERS = (
         "hardware.cluster",
     ),
     ("models.config", "models.kernels", "hardware"),
-    ("plan", "rungs", "timeline", "run_files", "expert_load", "takeover_words"),
+    ("plan", "rungs", "timeline", "unknown_memory", "run_files", "expert_load", "takeover_words"),
     ("cost",),
     ("search",),
     ("rules",),

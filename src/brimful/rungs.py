@@ -176,6 +176,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         simulated_peak_host_bytes: Their sum.
         simulated_host_block_bytes: The same in the blocks of powers of two that PyTorch pins on a
             GPU's host and keeps for later ones of that size; None on a CPU, which pins nothing.
+        unknown_ops: Operations whose kernels may take memory that is not in here: with any, the
+            peak is at least what is simulated.
     """
 
     schema: str
@@ -194,6 +196,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     host: tuple[MemoryItem, ...] = ()
     simulated_peak_host_bytes: int = 0
     simulated_host_block_bytes: int | None = None
+    unknown_ops: tuple[str, ...] = ()
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from brimful.units import format_bytes
 
 NUM_STATED = 3
 """Operators that the first line names."""
-NAME_WIDTH = 40
+NAME_WIDTH = 60
 
 
 class UnknownOp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,11 +39,26 @@ def peak_statement(peak_bytes: int, unknown_ops: Sequence[UnknownOp]) -> str:
         peak_bytes: The simulated peak.
         unknown_ops: Operations of whose kernels' own memory nothing is known.
     """
+    words = [f"{_short(one.op)} ({_calls(one.num_calls)})" for one in unknown_ops]
+    return _statement(peak_bytes, words)
+
+
+def named_statement(peak_bytes: int, unknown_ops: Sequence[str]) -> str:
+    """Say the same where calls were not counted: most blocks of a model are not traced.
+
+    Args:
+        peak_bytes: The simulated peak.
+        unknown_ops: Operations of whose kernels' own memory nothing is known.
+    """
+    return _statement(peak_bytes, [_short(op) for op in unknown_ops])
+
+
+def _statement(peak_bytes: int, words: Sequence[str]) -> str:
     peak = format_bytes(peak_bytes)
-    if not unknown_ops:
+    if not words:
         return f"simulated peak {peak}"
-    shown = [f"{_short(one.op)} ({_calls(one.num_calls)})" for one in unknown_ops[:NUM_STATED]]
-    rest = len(unknown_ops) - NUM_STATED
+    shown = list(words[:NUM_STATED])
+    rest = len(words) - NUM_STATED
     if rest > 0:
         shown.append(f"{rest} more {'operators' if rest > 1 else 'operator'}")
     return f"peak at least {peak}: the memory of some kernels is not known: {', '.join(shown)}"

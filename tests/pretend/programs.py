@@ -448,18 +448,6 @@ def only_pretended(function):
 
 
 @only_pretended
-def lstm(device):
-    model = nn.LSTM(64, 128, num_layers=2, batch_first=True).to(device)
-    fit(model, device, 16, 64, 64, loss=lambda y: y[0].pow(2).mean())
-
-
-@only_pretended
-def gru_bidirectional(device):
-    model = nn.GRU(64, 96, bidirectional=True).to(device)
-    fit(model, device, 48, 16, 64, loss=lambda y: y[0].sum() + y[1].sum())
-
-
-@only_pretended
 def saved_on_the_host(device):
     model = mlp(device)
     with torch.autograd.graph.save_on_cpu():

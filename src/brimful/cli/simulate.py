@@ -12,6 +12,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
 from brimful.rungs import EVAL, RESUME, SAVE
 from brimful.terminal import say
+from brimful.unknown_memory import named_statement
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
@@ -110,6 +111,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(
             {
+                "statement": named_statement(
+                    simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
+                ),
                 **inputs_json(asked),
                 **msgspec.structs.asdict(simulation),
                 "usable_bytes": usable_bytes,
@@ -199,7 +203,10 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
     from brimful.report.words import collectives_sentence, fit_sentence, reserved_sentence
     from brimful.verdict import judge
 
+    peak_bytes = simulation.simulated_peak_allocated_bytes
     show(
+        named_statement(peak_bytes, simulation.unknown_ops),
+        "",
         inputs_table(plan.job, plan.cluster, plan.strategy),
         "",
         verdict_table(judge(plan, simulation, None)),
@@ -217,7 +224,6 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
     )
-    peak_bytes = simulation.simulated_peak_allocated_bytes
     say(
         fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
         if simulation.reserved is None

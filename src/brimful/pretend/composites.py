@@ -30,6 +30,7 @@ def register() -> None:
         shapes.impl(name, _in_place)
     shapes.impl("_thnn_fused_gru_cell", _gru_cell)
     shapes.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward)
+    shapes_known.device_hint = _device_hint(shapes_known.device_hint)
     shapes_known._meta_grouped_mm_common = _grouped_mm(shapes_known._meta_grouped_mm_common)  # noqa: SLF001
 
 
@@ -119,6 +120,21 @@ def _grouped_mm(original: Any) -> Any:
         return create(a, b, kwargs.get("offs"), dtype)
 
     return shape
+
+
+def _device_hint(original: Any) -> Any:
+    """Let shapes that differ between CUDA and a CPU be those of the imitated device.
+
+    Source: ``device_hint`` in ``torch/_meta_registrations.py``, which ``meta_embedding_bag`` and
+    others ask.
+    """
+
+    @functools.wraps(original)
+    def hint(tensor: Any) -> Any:
+        found = original(tensor)
+        return kernels.current() if found == "gpu" else found
+
+    return hint
 
 
 def _never_runs(*_args: Any, **_kwargs: Any) -> Any:

@@ -50,7 +50,8 @@ class _Layer(NamedTuple):
     @property
     def element(self) -> int:
         """Bytes of an element."""
-        return self.dtype.itemsize
+        num_bytes: int = self.dtype.itemsize
+        return num_bytes
 
     @property
     def gates(self) -> int:
@@ -61,6 +62,11 @@ class _Layer(NamedTuple):
     def widest(self) -> int:
         """The larger of input and hidden size."""
         return max(self.input, self.hidden)
+
+
+def _shaped(x: torch.Tensor, hidden_size: int) -> _Layer:
+    steps, batch, width = map(int, x.shape)
+    return _Layer(steps, batch, width, hidden_size, x.dtype)
 
 
 def _apart(columns: int, element: int) -> int:
@@ -81,7 +87,7 @@ def workspace_bytes(x: torch.Tensor, hidden_size: int) -> int:
         x: [steps, batch, input].
         hidden_size: Of the layer.
     """
-    layer = _Layer(*map(int, x.shape), hidden_size, x.dtype)
+    layer = _shaped(x, hidden_size)
     rows = layer.steps * layer.batch
     gates = rows * _apart(layer.gates, layer.element) * layer.element
     projected = rows * _apart(layer.hidden, layer.element) * layer.element
@@ -165,13 +171,18 @@ def _backward_scratch(layer: _Layer) -> int:
     return scratch + turned + _CONSTANT["low backward"]
 
 
-def _is_measured(layer: _Layer) -> bool:
+def is_measured(dtype: torch.dtype) -> bool:
+    """Tell whether this CPU's kernels for a type are those that were measured.
+
+    Args:
+        dtype: Of the input.
+    """
     if not _cpu._is_avx512_supported():  # noqa: SLF001
         return False
+    if dtype != torch.bfloat16:
+        return bool(dtype == torch.float32)
     has_amx: bool = _cpu._is_amx_tile_supported()  # noqa: SLF001
-    return layer.dtype == torch.float32 or (
-        layer.dtype == torch.bfloat16 and not has_amx and _cpu._is_avx512_bf16_supported()  # noqa: SLF001
-    )
+    return not has_amx and bool(_cpu._is_avx512_bf16_supported())  # noqa: SLF001
 
 
 # -- rules --
@@ -180,7 +191,7 @@ def _is_measured(layer: _Layer) -> bool:
 def lstm(call: Call) -> Workspaces | None:
     """``mkldnn_rnn_layer``: the bias, weights in oneDNN's layout, its scratchpad."""
     layer = _layer(call)
-    if not _is_measured(layer):
+    if not is_measured(layer.dtype):
         return None
     train = torch.is_grad_enabled()
     return (
@@ -193,7 +204,7 @@ def lstm(call: Call) -> Workspaces | None:
 def lstm_backward(call: Call) -> Workspaces | None:
     """``mkldnn_rnn_layer_backward``: gradients it makes itself, weights, their gradients."""
     layer = _layer(call)
-    if not _is_measured(layer):
+    if not is_measured(layer.dtype):
         return None
     return (
         *_bias(layer),
@@ -205,8 +216,7 @@ def lstm_backward(call: Call) -> Workspaces | None:
 
 
 def _layer(call: Call) -> _Layer:
-    x = call.arg("input")
-    return _Layer(*map(int, x.shape), call.arg("hidden_size"), x.dtype)
+    return _shaped(call.arg("input"), call.arg("hidden_size"))
 
 
 def _bias(layer: _Layer) -> Workspaces:
@@ -223,6 +233,9 @@ def _made_gradients(call: Call) -> Workspaces:
             found += size(num * shaped.element_size(), "gradients, contiguous")
         if shaped.dtype != torch.float32:
             found += size(num * FLOAT_BYTES, "gradients in fp32")
+    h, c = call.arg("hx_"), call.arg("cx_tmp")
+    if h.untyped_storage()._cdata == c.untyped_storage()._cdata:  # noqa: SLF001
+        found += size(c.numel() * c.element_size(), "cell states apart from hidden states")
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ import torch
 from brimful.pretend import (
     cpu_collectives,
     cpu_convolutions,
+    cpu_kernels,
     cpu_promotion,
     cpu_recurrent,
     kernels,
@@ -139,7 +140,8 @@ class CpuKernelMemory(KernelMemory):
 def _cpu_rule(func: Any) -> Rule | None:
     if cpu_promotion.is_promoting(func):
         return cpu_promotion.promotion
-    tables = (cpu_convolutions.RULES, cpu_collectives.RULES, cpu_recurrent.RULES)
+    modules = (cpu_convolutions, cpu_collectives, cpu_recurrent, cpu_kernels)
+    tables = [module.RULES for module in modules]
     return next((table[func] for table in tables if func in table), None)
 
 

@@ -148,7 +148,7 @@ def _uses_onednn(stack: Layers, x: torch.Tensor, hidden: Hidden) -> bool:
     if x.dtype == torch.float16:
         is_supported: bool = torch.ops.mkldnn._is_mkldnn_fp16_supported()  # noqa: SLF001
         return is_supported and not torch.is_grad_enabled()
-    return x.dtype == torch.float32
+    return bool(x.dtype == torch.float32)
 
 
 # -- packed sequences --

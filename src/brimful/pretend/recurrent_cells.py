@@ -72,8 +72,8 @@ def gathered(params: Sequence[torch.Tensor], *, biases: bool, projects: bool) ->
     found = []
     for start in range(0, len(params), each):
         one = list(params[start : start + each])
-        bias = one[2:4] if biases else [None, None]
-        found.append(Weights(one[0], one[1], *bias, one[-1] if projects else None))
+        bias_ih, bias_hh = one[2:4] if biases else (None, None)
+        found.append(Weights(one[0], one[1], bias_ih, bias_hh, one[-1] if projects else None))
     return found
 
 
@@ -287,7 +287,7 @@ def run_onednn(layers: Layers, x: torch.Tensor, hidden: Hidden, *, train: bool) 
     return x, (torch.stack(hs, 0), torch.stack(cs, 0))
 
 
-def _onednn_layer(
+def _onednn_layer(  # noqa: PLR0913 - one call
     layers: Layers, index: int, x: torch.Tensor, hidden: Hidden, *, reverse: bool, train: bool
 ) -> tuple[Any, Any, Any]:
     one = layers.weights[index]
@@ -296,7 +296,8 @@ def _onednn_layer(
     if not has_biases:
         # As PyTorch does, in the shapes of the weights.
         biases = (torch.zeros_like(one.ih), torch.zeros_like(one.hh))
-    return _aten.mkldnn_rnn_layer(
+    found = _aten.mkldnn_rnn_layer(
         x, one.ih, one.hh, *biases, *hidden, reverse, [], _ONEDNN_LSTM, hidden[1].shape[-1],
         layers.num_layers, has_biases, layers.bidirectional, False, train,
-    )[:3]  # fmt: skip
+    )  # fmt: skip
+    return found[0], found[1], found[2]

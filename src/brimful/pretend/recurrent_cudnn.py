@@ -5,7 +5,7 @@ them so, or copies them into a buffer of its own. The gradients of weights are v
 too. What a call keeps for its backward (the *reserve space*) and its workspace have the sizes that
 cuDNN answers (``cudnnGetRNNTempSpaceSizes``), which NVIDIA documents no formula for: the reserve
 space is empty here, and the operators are listed as unknown. The buffer holds the weights and both
-biases of every layer, whether or not the module has biases; what cuDNN may pad it by is unknown too.
+biases of every layer, whether or not the module has any; what cuDNN may pad it by is unknown too.
 
 Source: ``aten/src/ATen/native/cudnn/RNN.cpp``; ``aten/src/ATen/cudnn/AutocastRNN.cpp``;
 ``flatten_parameters`` in ``torch/nn/modules/rnn.py``; ``use_cudnn`` in
@@ -106,10 +106,10 @@ def _dropout_state(device: torch.device) -> torch.Tensor:
 
 def _buffer_elements(params: Sequence[torch.Tensor], has_biases: bool) -> int:  # noqa: FBT001
     """Elements of the weights and of both biases, which cuDNN has even where a module has none."""
-    own = sum(p.numel() for p in params)
+    own = sum(int(p.numel()) for p in params)
     if has_biases:
         return own
-    return own + 2 * sum(p.shape[0] for p in params[:: _each(params)])
+    return own + 2 * sum(int(p.shape[0]) for p in params[:: _each(params)])
 
 
 def _each(params: Sequence[torch.Tensor]) -> int:
@@ -133,7 +133,7 @@ def _flat(params: Sequence[torch.Tensor], layers: Layers) -> torch.Tensor | None
 
 
 def _shares(x: torch.Tensor, storage: Any) -> bool:
-    return x.untyped_storage()._cdata == storage._cdata  # noqa: SLF001
+    return bool(x.untyped_storage()._cdata == storage._cdata)  # noqa: SLF001
 
 
 # -- one buffer for the parameters of a module --
@@ -191,7 +191,7 @@ def _flatten(module: Any, params: list[torch.Tensor]) -> None:
 # -- under autocast --
 
 
-def _lowered(
+def _lowered(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
     x: torch.Tensor, weight: Any, stride: int, buffer: Any, h: Any, c: Any, *how: Any
 ) -> Any:
     """``_cudnn_rnn_cast_reflatten``: weights in the lower type, in a buffer of their own."""
@@ -226,7 +226,7 @@ def _dropout_state_shape(*_args: Any, **how: Any) -> torch.Tensor:
     return torch.empty(DROPOUT_STATE_BYTES, dtype=torch.uint8, device=how["device"])
 
 
-def _shapes(
+def _shapes(  # noqa: PLR0913, PLR0917 - the signature is PyTorch's
     x: torch.Tensor, weight: Any, stride: int, buffer: Any, h: Any, c: Any, *how: Any
 ) -> tuple[torch.Tensor, ...]:
     """``_cudnn_rnn``: output, last hidden states, an empty reserve space, the weight buffer."""
@@ -248,7 +248,7 @@ def _shapes(
 
 
 def _backward_shapes(
-    x: torch.Tensor, weight: Any, stride: int, buffer: Any, h: Any, c: Any, _out: Any, *rest: Any
+    x: torch.Tensor, weight: Any, _stride: int, buffer: Any, h: Any, c: Any, _out: Any, *rest: Any
 ) -> tuple[Any, ...]:
     """``_cudnn_rnn_backward``: gradients of weights are views of one buffer."""
     wants_weights = rest[-1][3]

@@ -21,6 +21,7 @@ from brimful.pretend import (
     autocast,
     device,
     engine,
+    fast_attention,
     kernels,
     quantized,
     real_values,
@@ -59,6 +60,8 @@ _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
 """Its kernel for fake tensors makes a new one; the real one waits for the one that it is given."""
 _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
+_MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
+"""What tells of operations whose parts a tape is to see."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 
 
@@ -239,7 +242,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run under the tape what an operation is made of; ``NotImplemented``: it is one."""
-        parts = quantized.parts_of(func) or recurrent.parts_of(func)
+        parts = next(filter(None, (where.parts_of(func) for where in _MADE_OF_OTHERS)), None)
         if parts is None and torch.is_inference_mode_enabled():
             parts = engine.parts_of(func)
         if parts is None:

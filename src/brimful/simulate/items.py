@@ -1,5 +1,6 @@
 """From a recording to the value of the second rung."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
     simulate_s: float,
     collectives: tuple[Collective, ...] = (),
     host: Recording,
+    unknown_ops: Collection[str] = (),
 ) -> Simulation:
     """Turn a finished recording into the value of the second rung.
 
@@ -36,6 +38,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
         simulate_s: How long it took to make, in seconds.
         collectives: Of one optimizer step.
         host: What happened on the host.
+        unknown_ops: Operations of whose kernels' own memory nothing is known.
     """
     away = read_host(host)
     live = recording.live_bytes()
@@ -56,6 +59,7 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
         host=away.items,
         simulated_peak_host_bytes=away.peak_bytes,
         simulated_host_block_bytes=away.block_bytes if kernels == "cuda" and away.items else None,
+        unknown_ops=tuple(sorted(unknown_ops)),
     )
 
 

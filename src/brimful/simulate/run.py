@@ -36,6 +36,7 @@ from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
+from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.tape import Tape
 from brimful.routing import BALANCED, Replay, Routing
@@ -71,6 +72,7 @@ class Traced:
     recording: Recording
     host: Recording
     simulate_s: float
+    unknown_ops: frozenset[str]
 
 
 class Simulated(NamedTuple):
@@ -132,6 +134,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     device = cluster.device
     start = time.perf_counter()
     hosts: list[Recording] = []
+    unknown_ops: set[str] = set()
 
     def record(job: Job, strategy: Strategy) -> Recording:
         traced = _traced(
@@ -144,6 +147,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             routing=routing,
         )
         hosts.append(traced.host)
+        unknown_ops.update(traced.unknown_ops)
         return traced.recording
 
     is_alike = not routing.received  # else every block is of its own
@@ -160,6 +164,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
         ),
         host=hosts[-1],  # where something is kept there the whole was traced, once
+        unknown_ops=unknown_ops,
     )
     return Simulated(simulation, recording)
 
@@ -222,7 +227,10 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
     routed = assumed(Replay(routing))
     fake_mode = FakeMode(allow_non_fake_inputs=True)
-    with device.there(), imitation, world, routed, fake_mode as fake, modules_move(fake), tape:
+    with (
+        device.there(), imitation, world, routed, flattening(),
+        fake_mode as fake, modules_move(fake), tape,
+    ):  # fmt: skip
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         if parted > 1:
@@ -241,7 +249,12 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     recording = tape.finish()
     recording = recording if skipper is None else fill(recording, skipper.calls)
     seconds = time.perf_counter() - start
-    return Traced(recording=recording, host=tape.finish("cpu"), simulate_s=seconds)
+    return Traced(
+        recording=recording,
+        host=tape.finish("cpu"),
+        simulate_s=seconds,
+        unknown_ops=frozenset(tape.unknown_ops),
+    )
 
 
 def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Traced:

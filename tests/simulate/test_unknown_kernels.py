@@ -1,0 +1,22 @@
+"""A simulated plan whose kernels are not all known says so in its first line."""
+
+import json
+
+import pytest
+
+from brimful.cli.main import main
+
+pytestmark = pytest.mark.torch
+
+ASKED = ["simulate", "tinyllama-1.1b", "--micro-batch", "1", "--seq-len", "128"]
+
+
+def test_cudnn_s_attention_makes_a_peak_a_bound_and_flash_does_not(capsys):
+    main([*ASKED, "--gpus", "h100-80gb"])
+    printed = capsys.readouterr().out
+    assert printed.lstrip().startswith("peak at least ")
+    assert "cudnn_attention_backward" in printed
+    main([*ASKED, "--gpus", "a100-80gb", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert next(iter(printed)) == "statement"
+    assert printed["statement"].startswith("simulated peak ") == (not printed["unknown_ops"])
