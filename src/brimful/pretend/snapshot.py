@@ -114,7 +114,7 @@ class _Labels:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._item = classify(recording).tolist()
+        self._item: list[int] = classify(recording).tolist()
         self._classes = classes_of(recording)
         columns = ("op", "shape_dtype", "node", "line", "owner", "phase")
         named = [getattr(recording, name).tolist() for name in columns]
