@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from brimful.errors import FileFormatError, InputError, RunError
@@ -56,20 +57,21 @@ def check_output_file(path: Path, *, what: str) -> None:
     Raises:
         InputError: Its folder is not there or may not be written, or it is a folder itself.
     """
-    target = _resolved(path, what)
-    if target.is_dir():
-        raise InputError(f"{what} {path} is a folder; give the name of a file in it")
-    if target.exists() and not target.is_file():
-        return
-    folder = target.parent
-    if not folder.exists():
-        named = path.parent if folder == path.parent.resolve() else folder
+    with _said_of(path, what):
+        target = path.resolve()
+        if target.is_dir():
+            raise InputError(f"{what} {path} is a folder; give the name of a file in it")
+        if target.exists() and not target.is_file():
+            return
+        folder = target.parent
         _check_folder(folder, what=what, path=path)
-        raise InputError(
-            f"{what} {path} cannot be written, since there is no folder {named}; make it first "
-            f"(mkdir -p {named}) or give another path"
-        )
-    _check_folder(folder, what=what, path=path)
+        if not folder.exists():
+            # As the user spelled it, but where a link leads elsewhere.
+            named = path.parent if folder == path.parent.resolve() else folder
+            raise InputError(
+                f"{what} {path} cannot be written, since there is no folder {named}; make it first "
+                f"(mkdir -p {named}) or give another path"
+            )
 
 
 def check_output_folder(path: Path, *, what: str) -> None:
@@ -82,14 +84,23 @@ def check_output_folder(path: Path, *, what: str) -> None:
     Raises:
         InputError: It, or what it would lie in, is a file or may not be written.
     """
-    _check_folder(_resolved(path, what), what=what, path=path)
+    with _said_of(path, what):
+        _check_folder(path.resolve(), what=what, path=path)
 
 
-def _resolved(path: Path, what: str) -> Path:
+@contextlib.contextmanager
+def _said_of(path: Path, what: str) -> Iterator[None]:
+    """Turn what a file system says of a path into a sentence; a loop of links it says of itself."""
     try:
-        return path.resolve()
-    except (RuntimeError, OSError) as error:  # the former before Python 3.13
-        raise InputError(f"{what} {path} is a loop of links; give another path") from error
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(f"{what} {path} is a loop of links; give another path") from error
+        raise InputError(
+            f"{what} {path} cannot be written ({error.strerror or error}); give another path"
+        ) from error
 
 
 def _check_folder(folder: Path, *, what: str, path: Path) -> None:

@@ -19,9 +19,8 @@ from brimful.escaping import json_text
 from brimful.files import write_text
 from brimful.pretend.allocator import Placed, place_recording
 from brimful.pretend.allocator_config import AllocatorSettings
-from brimful.pretend.reading import classify
+from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import NEVER, Recording
-from brimful.rungs import ITEM_NAMES
 from brimful.units import format_bytes
 
 TRACE_SCHEMA = "brimful.trace/1"
@@ -129,7 +128,7 @@ def _counters(
     groups = [("live bytes", np.ones(len(row), dtype=bool))]
     groups += [
         (f"live bytes: {name}", item[row] == index)
-        for index, name in enumerate(ITEM_NAMES)
+        for index, name in enumerate(classes_of(recording))
         if (item == index).any()
     ]
     streams = np.unique(recording.stream).tolist()
@@ -231,15 +230,16 @@ def _operations(recording: Recording) -> Iterator[Event]:
 
 def _largest(recording: Recording, item: NDArray[np.int64]) -> Iterator[Event]:
     """Give the largest allocations a slice from their birth to their death."""
+    names = classes_of(recording)
     for row in np.argsort(-recording.num_bytes, kind="stable")[:NUM_LARGEST].tolist():
         if not recording.num_bytes[row]:
             continue
         shape, dtype = recording.shapes[recording.shape_dtype[row]]
         died = int(recording.died[row])
         both = {
-            "cat": ITEM_NAMES[item[row]],
+            "cat": names[item[row]],
             "id": row,
-            "name": f"{format_bytes(int(recording.num_bytes[row]))} {ITEM_NAMES[item[row]]}",
+            "name": f"{format_bytes(int(recording.num_bytes[row]))} {names[item[row]]}",
             "pid": MEMORY,
             "tid": 0,
         }

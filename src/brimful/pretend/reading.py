@@ -54,8 +54,16 @@ def phase_of_step(name: str) -> str:
     return "step 2+" if name.startswith("step") else name
 
 
+def classes_of(recording: Recording) -> tuple[str, ...]:
+    """Name the classes of a recording: those of training, then what else was tagged, if anything.
+
+    A model that writes text has classes of its own.
+    """
+    return (*ITEM_NAMES, *(t for t in recording.items if t and t not in ITEM_NAMES))
+
+
 def classify(recording: Recording) -> NDArray[np.int64]:
-    """Give every allocation the index in ``ITEM_NAMES`` of its class.
+    """Give every allocation the index in ``classes_of`` of its class.
 
     A tag decides first; then the loss owns what it allocated; then what a forward pass leaves
     behind is a saved activation; everything else is transient.
@@ -68,9 +76,10 @@ def classify(recording: Recording) -> NDArray[np.int64]:
     by_loss = np.array([o.partition(".")[0] == LOSS_OWNER for o in recording.owners], dtype=bool)
     if len(by_loss):
         item = np.where(by_loss[recording.owner], _item(LOGITS), item)
+    names = classes_of(recording)
     for index, tag in enumerate(recording.items):
         if tag != UNTAGGED:
-            item = np.where(recording.item == index, _item(tag), item)
+            item = np.where(recording.item == index, names.index(tag), item)
     return item
 
 

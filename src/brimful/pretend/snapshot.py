@@ -21,9 +21,8 @@ from brimful.files import write_bytes
 from brimful.pretend.allocator import Placed, place_recording
 from brimful.pretend.allocator_config import UNLIMITED_BYTES, AllocatorSettings, spell_settings
 from brimful.pretend.allocator_pool import Change
-from brimful.pretend.reading import classify
+from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import Recording
-from brimful.rungs import ITEM_NAMES
 
 PROTOCOL = 4
 """The newest that the viewer's own unpickler takes."""
@@ -115,14 +114,15 @@ class _Labels:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._item = classify(recording).tolist()
+        self._item: list[int] = classify(recording).tolist()
+        self._classes = classes_of(recording)
         columns = ("op", "shape_dtype", "node", "line", "owner", "phase")
         named = [getattr(recording, name).tolist() for name in columns]
         self._keys = list(zip(self._item, *named, strict=True))
         self._frames: dict[tuple[int, ...], _Frames] = {}
 
     def category(self, row: int) -> str:
-        return ITEM_NAMES[self._item[row]]
+        return self._classes[self._item[row]]
 
     def frames(self, row: int) -> _Frames:
         """Return frames, innermost first, as PyTorch has them."""
@@ -145,7 +145,7 @@ class _Labels:
         parts = r.owners[owner].split(".") if r.owners[owner] else []
         frames += [_frame("module", ".".join(parts[:n])) for n in range(len(parts), 0, -1)]
         frames.append(_frame("phase", r.phases[phase]))
-        frames.append(_frame("class", ITEM_NAMES[item]))
+        frames.append(_frame("class", self._classes[item]))
         return frames
 
 
