@@ -9,7 +9,7 @@ import msgspec
 
 from brimful.cli import data_flags, defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
-from brimful.errors import InputError
+from brimful.errors import InputError, OutOfTimeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -256,9 +256,10 @@ def _known(plan: "Plan") -> _Planned:
 def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
     from brimful.cli.plan import needs_simulation, search
+    from brimful.search.budget import Budget
 
     if not needs_simulation(args):
-        return search(args), None
+        return search(args, Budget(args.budget)), None
     return _elsewhere(_simulated, args)
 
 
@@ -287,14 +288,22 @@ def _simulated_row(plan: "Plan") -> "list[Simulation]":
 def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":
     """Search by simulating, and keep of the plan that won what is alive at its peak."""
     from brimful.cli.plan import search
+    from brimful.search.budget import Budget
     from brimful.simulate.run import simulate
 
-    found = search(args)
+    found = search(args, Budget(args.budget))
     plan = found.plan
     return found, simulate(plan.job, plan.cluster, plan.strategy)
 
 
 def _refuse(planned: _Planned) -> int:
+    if planned.record is not None and planned.record.untried is not None:
+        from brimful.report.words import untried_sentence
+
+        raise OutOfTimeError(
+            f"nothing that fits was found: {untried_sentence(planned.record)}; give a larger "
+            f"--budget, or pin what is not to be searched"
+        )
     print(
         f"{_fit_words(planned)}; brimful plan with the same flags says what would",
         file=sys.stderr,
