@@ -3,7 +3,7 @@
 import argparse
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -22,11 +22,14 @@ from brimful.cli.output import (
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 
 if TYPE_CHECKING:
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
     from brimful.plan import Plan
     from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.search.space import Pins
     from brimful.simulate.search import SearchState
+    from brimful.strategy import Attention
 
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
@@ -171,6 +174,50 @@ def _show_source(path: Path | None, source: dict[str, Any]) -> None:
             show(line_of(f"{path}: {word}: {', '.join(entries)}"))
 
 
+class Question(NamedTuple):
+    """What is searched, resolved and checked.
+
+    Attributes:
+        job: What is trained.
+        cluster: On what.
+        pins: What the user fixed.
+        also: More that may be fixed instead: what the user fixed are lists of values.
+        attention: How the model attends.
+        simulates: Whether no formula covers it.
+    """
+
+    job: "Job"
+    cluster: "Cluster"
+    pins: "Pins"
+    also: "list[Pins]"
+    attention: "Attention"
+    simulates: bool
+
+
+def asked(args: argparse.Namespace) -> Question:
+    """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
+
+    Raises:
+        InputError: Something given cannot be used.
+        UnsupportedError: This version cannot run it.
+    """
+    from brimful.search.space import plainest_strategy
+
+    _refuse_engine(args)
+    _refuse_experts(args)
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
+    simulates = needs_simulation(args)
+    if simulates and also:
+        raise UnsupportedError(
+            f"lists of values are searched by formulas, and {job.model.name} has none for this "
+            f"job; give one value of each"
+        )
+    if simulates:
+        plainest_strategy(job, pins, attention, cluster.num_devices)
+    return Question(job, cluster, pins, also, attention, simulates)
+
+
 def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     """Resolve the flags and search: by formulas, or by simulating where there are none.
 
@@ -181,24 +228,14 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     from brimful.search.cheapest import solve_cheapest
     from brimful.search.solve import solve
 
-    _refuse_engine(args)
-    _refuse_experts(args)
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
-    (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
-    if not needs_simulation(args):
+    job, cluster, pins, also, attention, simulates = asked(args)
+    if not simulates:
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
         return solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
-    if also:
-        raise UnsupportedError(
-            f"lists of values are searched by formulas, and {job.model.name} has none for this "
-            f"job; give one value of each"
-        )
     from brimful.cli.progress import Progress
     from brimful.quiet import quiet_libraries
-    from brimful.search.space import plainest_strategy
 
-    plainest_strategy(job, pins, attention, cluster.num_devices)  # refuses before torch is loaded
     quiet_libraries()
     with Progress("simulating strategies", quiet=args.json) as progress:
         from brimful.simulate.search import solve_by_simulation

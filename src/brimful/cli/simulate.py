@@ -9,12 +9,17 @@ import msgspec
 from brimful.cli import flags, inference
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
+from brimful.pretend.allocator_config import parse_settings
 from brimful.rungs import EVAL, RESUME, SAVE
+from brimful.strategy import check_simulated, world_size
 
 if TYPE_CHECKING:
     from brimful.plan import Plan
     from brimful.routing import Routing
     from brimful.rungs import Simulation
+
+    Routed = tuple[int | None, Routing]
+    """A device and how tokens come to its experts."""
 
 HELP = "run a plan's own code on a pretend GPU and read its memory"
 
@@ -80,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--routing does not go with --task inference; leave it out")
         return inference.run_simulate(args)
     asked = flags.asked(args)
+    routed = _checked(args, asked)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
     from brimful.files import write_bytes
     from brimful.plan import PLAN_SCHEMA, Plan
@@ -96,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    simulation = _simulated(args, asked)
+    simulation = _simulated(args, asked, routed)
     if args.output is not None:
         write_bytes(args.output, msgspec.json.encode(simulation))
     usable_bytes = limit_bytes(plan)
@@ -119,9 +125,15 @@ def run(args: argparse.Namespace) -> int:
     return FITS if fits else DOES_NOT_FIT
 
 
-def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
-    from brimful.simulate.run import simulate
+def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
+    """Refuse what flags alone tell, before anything is loaded; return what is simulated.
 
+    Raises:
+        InputError: There is no such device, or no such routing.
+        UnsupportedError: This version does not simulate it.
+    """
+    check_simulated(asked.strategy)
+    parse_settings(args.allocator)
     if args.phases and args.routing not in {None, "balanced"}:
         raise UnsupportedError(
             f"--phases with --routing {args.routing} is not simulated by this version, whose other "
@@ -132,9 +144,20 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
             f"--phases with pp={asked.strategy.pp} is not simulated by this version; leave it out, "
             f"or use pp=1"
         )
+    num = world_size(asked.strategy)
+    if args.rank is not None and args.rank >= num:
+        raise InputError(f"--rank {args.rank} is not in a world of {num}; use 0 to {num - 1}")
+    return _routed(args, asked)
+
+
+def _simulated(
+    args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]"
+) -> "Simulation":
+    from brimful.simulate.run import simulate
+
     each = (
         simulate(*asked, allocator=args.allocator, rank=rank, routing=routing)
-        for rank, routing in _routed(args, asked)
+        for rank, routing in routed
     )
     simulation = max(each, key=lambda found: found.simulated_peak_allocated_bytes)
     if not args.phases:
@@ -145,7 +168,7 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulation":
     return with_phases(simulation, simulate_phases(*asked, KEEPING, args.phases))
 
 
-def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[tuple[int | None, Routing]]":
+def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     """List which devices are simulated, and how tokens come to their experts.
 
     Raises:

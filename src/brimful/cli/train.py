@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import msgspec
 
 from brimful.cli import data_flags, defaults, flags
+from brimful.cli.early import refuse_early
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.errors import InputError, OutOfTimeError
 
@@ -77,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
+    if not args.preview:
+        refuse_early(args, searched=True)
     settings = _settings(args)
     if args.preview:
         return _preview(args, settings)
