@@ -144,7 +144,7 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
         fits = f"does not fit: {best.note}"
     left = () if record.untried is None else (Text(untried_sentence(record)), blank)
     if left and not best.fits:
-        fits = f"nothing that fits was found in this time; the nearest {fits}"
+        fits = f"nothing that fits was found by then; the nearest {fits}"
     return Group(
         *left,
         found,
