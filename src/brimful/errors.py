@@ -9,7 +9,8 @@
     │   ├── FileFormatError              a plan, checkpoint or calibration that cannot be read
     │   └── DataError                    training data that cannot be read
     ├── UnsupportedError                 the tool knows what was asked and cannot do it; exit code 2
-    └── RunError                         a run that had started could not go on; exit code 2
+    ├── RunError                         a run that had started could not go on; exit code 2
+    └── OutOfTimeError                   a search found no answer within its budget; exit code 124
 
 A job that does not fit is an answer, not an exception (exit code 1). A message is one sentence
 that says what was wrong, both numbers where there are two, and what to change.
@@ -49,6 +50,10 @@ class UnsupportedError(BrimfulError):
 
 class RunError(BrimfulError, RuntimeError):
     """A run that had started could not go on (full disk, lost worker)."""
+
+
+class OutOfTimeError(BrimfulError):
+    """A search ended with its budget, and what it was to find is not known."""
 
 
 _MOST_HINTS = 3

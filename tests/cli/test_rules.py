@@ -1,6 +1,7 @@
 """``brimful rules`` and ``brimful plan --explain`` as a user meets them."""
 
 import json
+import random
 import subprocess
 import sys
 
@@ -40,6 +41,38 @@ def test_the_micro_batch_is_that_of_every_check(brimful):
     )
     assert one["times-1.5"]["ours"] != four["times-1.5"]["ours"]
     assert one["weights-7b"] == four["weights-7b"]
+
+
+DRAWN = random.Random(20).sample(  # noqa: S311 - jobs, not secrets
+    [
+        ("tinyllama-1.1b", "--gpus", "8xa100-40gb"),
+        ("qwen2.5-0.5b", "--gpus", "2x8xa100-80gb", "--seq-len", "1024"),
+        ("gemma-2-2b", "--gpus", "4xh100-80gb", "--seq-len", "512"),
+        ("gpt2-medium", "--gpus", "v100-16gb"),
+        ("smollm2-135m", "--gpus", "16x8xa100-80gb", "--seq-len", "512"),
+        ("qwen3-0.6b", "--gpus", "2xl4", "--method", "lora", "--seq-len", "1024"),
+    ],
+    3,
+)
+
+
+@pytest.mark.parametrize("job", DRAWN, ids=lambda job: job[0])
+def test_rules_take_the_gpus_they_were_given_and_agree_with_the_plan(brimful, job):
+    rules = json.loads(brimful("rules", *job, "--json").out)
+    plan = json.loads(brimful("plan", *job, "--explain", "--json").out)
+    assert rules["cluster"] == plan["cluster"]
+    for name, value in rules["plan"].items():
+        assert value == plan[name], name
+    order = next(row["ours"] for row in rules["rules"] if row["key"] == "order")
+    switches = [row["switch"] for row in plan["explain"]["ledger"]]
+    assert order == (", ".join(switches) or "the naive run is the plan")
+
+
+def test_rules_say_what_they_are_checked_on(brimful):
+    told = brimful("rules", "smollm2-135m", "--gpus", "2x8xa100-80gb", "--seq-len", "256")
+    assert told.code == 0
+    assert "one a100-80gb" in told.out
+    assert "plan for 2x8xa100-80gb" in " ".join(told.out.split())
 
 
 def test_a_misspelt_gpu_is_one_sentence(brimful):

@@ -3,9 +3,12 @@
 import pytest
 
 from brimful.cost.estimate import estimate
-from brimful.errors import InputError
+from brimful.errors import InputError, OutOfTimeError
+from brimful.report.words import untried_sentence
 from brimful.rungs import MEASUREMENT_SCHEMA, Measurement
+from brimful.search.budget import Budget
 from brimful.search.explain import ways_out
+from brimful.search.record import INTERRUPTED
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.simulate import search
@@ -22,19 +25,37 @@ UPDATE_SHARE = 0.25
 """How much of a tiny model's step its update's launches are, which profiles leave out."""
 
 
+class Clock:
+    """Seconds that pass when they are asked for, a bit each time, or when told."""
+
+    def __init__(self, step_s=0.0):
+        self.now_s = 0.0
+        self.step_s = step_s
+
+    def __call__(self):
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def search_for(job, cluster, **changes):
+    usual = {
+        "pins": FREE,
+        "attention": "sdpa",
+        "objective": "time",
+        "budget": Budget(60, clock=Clock()),
+        "watch": lambda _: None,
+    }
+    return solve_by_simulation(job, cluster, **{**usual, **changes})
+
+
 def by_simulation(job, cluster, pins=FREE, objective="time"):
     told = []
-    found = solve_by_simulation(
-        job,
-        cluster,
-        pins,
-        attention="sdpa",
-        objective=objective,
-        on_tried=lambda *what: told.append(what),
-    )
+    found = search_for(job, cluster, pins=pins, objective=objective, watch=told.append)
+    assert found.record.untried is None
+    assert all(state.num_done < state.num_most for state in told)
     assert found.plan.estimate is None
     assert found.record.rung == "simulated"
-    assert found.record.num_considered <= len(told) <= search.MAX_SIMULATIONS + 1
+    assert found.record.num_considered <= len(told) <= search.MAX_SIMULATIONS
     return found
 
 
@@ -100,9 +121,73 @@ def test_where_nothing_fits_the_nearest_is_shown_with_ways_out():
     )
     assert (found.record.num_fitting, found.record.rows[0].fits) == (0, False)
     assert found.plan.strategy == small.plan.strategy
-    out = ways_out(found.plan, shortfall=simulated_shortfall())
+    out = ways_out(found.plan, shortfall=simulated_shortfall(Budget(60)))
     assert any("--seq-len 256 would fit" in way for way in out)
     assert any("--precision bf16 would fit" in way for way in out)
+
+
+# -- searches that end early --
+
+
+def test_a_search_tells_how_far_it_is_and_what_is_best():
+    job, cluster, told = make_job(seq_len=64), make_cluster(usable_bytes=1), []
+    search_for(job, cluster, pins=Pins(1, None, None), watch=told.append)
+    assert [state.num_done for state in told] == list(range(len(told)))
+    assert told[0].best is None
+    assert told[0].left_s == 60
+    peaks = [state.best.peak_bytes for state in told[1:]]
+    assert peaks == sorted(peaks, reverse=True), "the nearest to fitting"
+
+
+def test_a_budget_ends_a_search_with_what_was_found_and_what_was_not_tried():
+    clock, told = Clock(), []
+
+    def watch(state):
+        told.append(state)
+        if state.num_done == 2:
+            clock.now_s += 61
+
+    job, cluster = make_job(seq_len=64), make_cluster(usable_bytes=1)
+    found = search_for(job, cluster, budget=Budget(60, clock=clock), watch=watch)
+    assert found.record.num_considered == 2
+    untried = found.record.untried
+    assert "budget of 60 s" in untried.why
+    assert 0 < untried.num_strategies < untried.num_most
+    assert any("selective" in way for way in untried.ways)
+    assert "not tried" in untried_sentence(found.record)
+
+
+def test_a_budget_ends_in_the_midst_of_one_simulation():
+    """A clock that runs with each operation: one simulation has thousands."""
+    clock = Clock(step_s=1.0)
+    with pytest.raises(OutOfTimeError, match=r"found nothing in its budget of 60 s.*--budget"):
+        search_for(make_job(), make_cluster(), budget=Budget(60, clock=clock))
+    assert clock.now_s < 100, "it looked at the clock at every operation, and ended there"
+    assert attempt(make_job(), make_cluster(), make_strategy()).peak_bytes > 0, "nothing is left"
+
+
+def test_the_most_simulations_end_a_search_too(monkeypatch):
+    monkeypatch.setattr(search, "MAX_SIMULATIONS", 3)
+    found = search_for(make_job(seq_len=64), make_cluster(usable_bytes=1))
+    assert found.record.num_considered == 3
+    assert "3 simulations" in found.record.untried.why
+
+
+def test_ctrl_c_loses_nothing_that_was_found():
+    def interrupt(state):
+        if state.num_done == 1:
+            raise KeyboardInterrupt
+
+    job, cluster = make_job(), make_cluster(usable_bytes=1)
+    found = search_for(job, cluster, watch=interrupt)
+    assert found.record.num_considered == 1
+    assert found.record.untried.why == INTERRUPTED
+
+    def at_once(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search_for(job, cluster, watch=at_once)
 
 
 def test_a_plan_without_an_estimate_is_judged_by_the_higher_rungs():

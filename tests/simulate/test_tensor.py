@@ -12,6 +12,7 @@ from brimful.build.assemble import build_skeleton, finish_program
 from brimful.build.parallel.tensor import styles_of
 from brimful.cost.estimate import estimate, estimate_or_none
 from brimful.errors import UnsupportedError
+from brimful.search.budget import Budget
 from brimful.search.space import Pins
 from brimful.simulate import run, unrolled
 from brimful.simulate.search import solve_by_simulation
@@ -144,7 +145,13 @@ def test_a_search_without_a_formula_spreads_over_all_devices():
     fixed = {"tp": TP, "micro_batch": 1, "loss_chunks": 1, "activation_checkpointing": "none"}
     pins = Pins(**{field: fixed.get(field) for field in Pins._fields})
     found = solve_by_simulation(
-        job, cluster, pins, attention="sdpa", objective="time", on_tried=lambda *_: None
+        job,
+        cluster,
+        pins,
+        attention="sdpa",
+        objective="time",
+        budget=Budget(600),
+        watch=lambda _: None,
     ).plan
     assert found.estimate is None
     assert (found.strategy.tp, found.strategy.zero, found.strategy.dp_shard) == (TP, 3, 2)

@@ -14,6 +14,7 @@ from brimful.compare.recipes import RECIPES, shortened
 from brimful.compare.record import MOST_STEPS, NUM_SEEDS, CompareSettings
 from brimful.errors import InputError
 from brimful.escaping import json_text
+from brimful.hardware.probe import check_present
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def refuse_without(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print, and keep."""
+    plan = _plan(args)
+    check_present(plan.cluster.device.kernels)
     from brimful.compare.run import compare_recipes
     from brimful.models.config import check_buildable
     from brimful.train.run_folder import token_cache
@@ -75,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
     settings = CompareSettings(
         recipes=args.compare, loss_scale=defaults.LOSS_SCALE, num_seeds=args.seeds or NUM_SEEDS
     )
-    plan = _plan(args)
     check_buildable(plan.job.model)
     cache = token_cache(args.out or Path())
     with Progress("comparing", quiet=args.json) as progress:

@@ -35,6 +35,8 @@ WEIGHT_DECAY = 0.1
 CLIP = 1.0
 SEED = 0
 OBJECTIVE = "time"
+SEARCH_BUDGET_S = 60
+"""Seconds of a search that simulates; one by formulas takes less in any case."""
 MAX_GPUS = 1024
 SHOP_GLOBAL_BATCH = 256
 """Where nobody says how many samples a step sees, and the devices that share them are what is asked

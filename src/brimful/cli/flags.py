@@ -231,7 +231,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     tasks = (*get_args(Task), INFERENCE)
     _add_choice(add, "--task", tasks, "what the model is made for")
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
-    _add_choice(add, "--precision", get_args(Precision), defaults.PRECISION)
+    recipes = f"{defaults.PRECISION}, or {' or '.join(defaults.PRECISIONS[1:])} on older GPUs"
+    _add_choice(add, "--precision", get_args(Precision), recipes)
     add("--keep-fp32", metavar="NAMES", help="modules in fp32 though the recipe has 16 bits")
     _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
     _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)

@@ -10,8 +10,8 @@ from importlib import import_module
 from brimful import __version__
 from brimful.cli.flags import HelpText, Parser
 from brimful.cli.job_file import expand
-from brimful.cli.output import BAD_INPUT, INTERRUPTED
-from brimful.errors import BrimfulError, InputError, unknown_name
+from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME
+from brimful.errors import BrimfulError, InputError, OutOfTimeError, unknown_name
 from brimful.escaping import check_line, one_line
 from brimful.terminal import say
 
@@ -82,14 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; None takes the process's own.
 
     Returns:
-        0: fits or done. 1: does not fit. 2: bad input. 130: interrupted.
+        0: fits or done. 1: does not fit. 2: bad input. 124: a search ended with its budget and
+        found nothing that fits. 130: interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
     except BrimfulError as error:
-        return _complain(str(error), BAD_INPUT)
+        is_late = isinstance(error, OutOfTimeError)
+        return _complain(str(error), OUT_OF_TIME if is_late else BAD_INPUT)
     except ModuleNotFoundError as error:
         return _complain(_without(error, arguments), BAD_INPUT)
     except KeyboardInterrupt:

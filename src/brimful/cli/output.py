@@ -10,8 +10,9 @@ from brimful.escaping import json_text
 from brimful.plan import Estimate, HostMemory
 from brimful.terminal import console, say
 
-FITS, DOES_NOT_FIT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes; an interrupted run is what a shell calls a process ended by Ctrl-C."""
+FITS, DOES_NOT_FIT, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 124, 130
+"""Exit codes; a search without an answer in its budget ends as ``timeout`` would end it, an
+interrupted run is what a shell calls a process ended by Ctrl-C."""
 WIDTH = 100
 
 

@@ -3,7 +3,7 @@
 import argparse
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -11,19 +11,26 @@ from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
+    INTERRUPTED,
+    OUT_OF_TIME,
     estimate_json,
     host_may_fit,
     show,
     show_host,
     show_json,
 )
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
     from brimful.plan import Plan
+    from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.search.space import Pins
+    from brimful.simulate.search import SearchState
+    from brimful.strategy import Attention
 
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
@@ -65,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_objective(parser: argparse.ArgumentParser) -> None:
-    """Add ``--objective``, which belongs to every verb that searches."""
+    """Add ``--objective`` and ``--budget``, which belong to every verb that searches."""
     from brimful.search.table import Objective
 
     parser.add_argument(
@@ -76,19 +83,29 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
         f"devices or all); default {defaults.OBJECTIVE}",
         default=defaults.OBJECTIVE,
     )
+    parser.add_argument(
+        "--budget",
+        metavar="S",
+        type=flags.whole("--budget"),
+        help="seconds after which a search that simulates, for want of a formula, ends with what "
+        f"it has found; default {defaults.SEARCH_BUDGET_S}",
+        default=defaults.SEARCH_BUDGET_S,
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Search and print."""
     from brimful.plan import write_yaml
+    from brimful.search.budget import Budget
 
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
-    found = search(args)
+    budget = Budget(args.budget)
+    found = search(args, budget)
     fits = found.record.rows[0].fits
     host = found.plan.estimate.host if found.plan.estimate else None
-    out = () if fits else _ways_out(found.plan)
+    out = () if fits or found.record.untried else _ways_out(found.plan, budget)
     if args.output is not None:
         write_yaml(found.plan, args.output)
     why = explain(args, found.plan) if args.explain else {}
@@ -103,7 +120,20 @@ def run(args: argparse.Namespace) -> int:
         if args.explain:
             _show_why(why)
         show_host(host)
-    return FITS if fits and host_may_fit(host) else DOES_NOT_FIT
+    return exit_code(found)
+
+
+def exit_code(found: "Solution") -> int:
+    """Return what a search ends with; that nothing fits is said only where all was looked at."""
+    from brimful.search.record import INTERRUPTED as BY_CTRL_C
+
+    host = found.plan.estimate.host if found.plan.estimate else None
+    untried = found.record.untried
+    if untried is not None and untried.why == BY_CTRL_C:
+        return INTERRUPTED
+    if found.record.rows[0].fits and host_may_fit(host):
+        return FITS
+    return OUT_OF_TIME if untried is not None else DOES_NOT_FIT
 
 
 def _take_source(args: argparse.Namespace) -> dict[str, Any]:
@@ -145,24 +175,65 @@ def _show_source(path: Path | None, source: dict[str, Any]) -> None:
             show(line_of(f"{path}: {word}: {', '.join(entries)}"))
 
 
-def search(args: argparse.Namespace) -> "Solution":
-    """Resolve the flags and search: by formulas, or by simulating where there are none."""
-    from brimful.search.cheapest import solve_cheapest
-    from brimful.search.solve import solve
+class Question(NamedTuple):
+    """What is searched, resolved and checked.
+
+    Attributes:
+        job: What is trained.
+        cluster: On what.
+        pins: What the user fixed.
+        also: More that may be fixed instead: what the user fixed are lists of values.
+        attention: How the model attends.
+        simulates: Whether no formula covers it.
+    """
+
+    job: "Job"
+    cluster: "Cluster"
+    pins: "Pins"
+    also: "list[Pins]"
+    attention: "Attention"
+    simulates: bool
+
+
+def asked(args: argparse.Namespace) -> Question:
+    """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
+
+    Raises:
+        InputError: Something given cannot be used.
+        UnsupportedError: This version cannot run it.
+    """
+    from brimful.search.space import plainest_strategy
 
     _refuse_engine(args)
     _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
-    if not needs_simulation(args):
-        if args.objective == "cost":
-            return solve_cheapest(job, cluster, pins, attention=attention, also=also)
-        return solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
-    if also:
+    simulates = needs_simulation(args)
+    if simulates and also:
         raise UnsupportedError(
             f"lists of values are searched by formulas, and {job.model.name} has none for this "
             f"job; give one value of each"
         )
+    if simulates:
+        plainest_strategy(job, pins, attention, cluster.num_devices)
+    return Question(job, cluster, pins, also, attention, simulates)
+
+
+def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
+    """Resolve the flags and search: by formulas, or by simulating where there are none.
+
+    Args:
+        args: The flags.
+        budget: Of a search that simulates.
+    """
+    from brimful.search.cheapest import solve_cheapest
+    from brimful.search.solve import solve
+
+    job, cluster, pins, also, attention, simulates = asked(args)
+    if not simulates:
+        if args.objective == "cost":
+            return solve_cheapest(job, cluster, pins, attention=attention, also=also)
+        return solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
     from brimful.cli.progress import Progress
     from brimful.quiet import quiet_libraries
 
@@ -170,14 +241,37 @@ def search(args: argparse.Namespace) -> "Solution":
     with Progress("simulating strategies", quiet=args.json) as progress:
         from brimful.simulate.search import solve_by_simulation
 
+        def watch(state: "SearchState") -> None:
+            spent = 1 - state.left_s / budget.seconds
+            progress.report(_state_words(state), max(spent, state.num_done / state.num_most))
+
         return solve_by_simulation(
             job,
             cluster,
             pins,
             attention=attention,
             objective=args.objective,
-            on_tried=progress.update,
+            budget=budget,
+            watch=watch,
         )
+
+
+def _state_words(state: "SearchState") -> str:
+    """Say how far a search is: how many, the best so far, and the time left."""
+    from brimful.simulate.search import spell
+    from brimful.units import format_bytes, format_seconds
+
+    best = state.best
+    words = "none simulated yet"
+    if best is not None and best.short_bytes:
+        words = f"none fits yet, the nearest is short by {format_bytes(best.short_bytes)}"
+    elif best is not None:
+        time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
+        words = f"best so far {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
+    return (
+        f"{state.num_done + 1} of at most {state.num_most} ({spell(state.trying)}); {words}; "
+        f"{state.left_s:.0f} s left"
+    )
 
 
 def _refuse_engine(args: argparse.Namespace) -> None:
@@ -223,14 +317,17 @@ def _pins(args: argparse.Namespace) -> "list[Pins]":
     return possible(job, choices, flags.cluster_from(args).num_devices)
 
 
-def _ways_out(plan: "Plan") -> tuple[str, ...]:
+def _ways_out(plan: "Plan", budget: "Budget") -> tuple[str, ...]:
     from brimful.search.explain import shortfall_bytes, ways_out
 
     if plan.estimate is not None:
         return ways_out(plan, shortfall=shortfall_bytes)
     from brimful.simulate.search import simulated_shortfall
 
-    return ways_out(plan, shortfall=simulated_shortfall())
+    try:
+        return ways_out(plan, shortfall=simulated_shortfall(budget))
+    except OutOfTimeError:
+        return ()
 
 
 def explain(args: argparse.Namespace, plan: "Plan") -> dict[str, Any]:
@@ -267,6 +364,7 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
         "rung": record.rung,
         "num_considered": record.num_considered,
         "num_fitting": record.num_fitting,
+        "untried": record.untried,
         "best": msgspec.structs.asdict(best),
         "runners_up": [row for row in others if row.fits],
         "rejected": [row for row in others if not row.fits],

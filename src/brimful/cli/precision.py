@@ -9,6 +9,7 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
+from brimful.hardware.probe import check_present
 from brimful.strategy import check_examined, world_size
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look, print, and keep."""
     from brimful.quiet import quiet_libraries
-    from brimful.train.world import place_here
 
     quiet_libraries()
     compare.refuse_without(args)
@@ -70,6 +70,10 @@ def run(args: argparse.Namespace) -> int:
         return compare.run(args)
     settings = _settings(args)
     asked = flags.asked(args)
+    check_examined(asked.strategy)
+    check_present(asked.cluster.device.kernels)
+    from brimful.train.world import place_here
+
     place = place_here()
     _check_group(asked, place)
     with _joined(place, asked):
@@ -101,7 +105,6 @@ def _settings(args: argparse.Namespace) -> ExamineSettings:
 
 
 def _check_group(asked: "Asked", place: "Place | None") -> None:
-    check_examined(asked.strategy)
     num = world_size(asked.strategy)
     here = 1 if place is None else place.size
     if num != here:

@@ -1,22 +1,32 @@
 """A progress line for anything over two seconds: a bar on a terminal, plain lines elsewhere."""
 
 import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from brimful.terminal import console, say
 
+PLAIN_EVERY_S = 15.0
+"""How often a line says where a task is, where there is no terminal to show it."""
+
 
 class Progress:
     """Shows how much of one task is done."""
 
-    def __init__(self, what: str, *, quiet: bool) -> None:
+    def __init__(
+        self, what: str, *, quiet: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Name the task.
 
         Args:
             what: The task, in a word or two.
             quiet: Show nothing (a program reads the output).
+            clock: By which plain lines are seldom.
         """
+        self._clock = clock
+        self._said_s = clock()
         self._what = what
         self._quiet = quiet
         self._bar: Any = None
@@ -47,6 +57,14 @@ class Progress:
         """Say what is being done and the share of the whole that is behind."""
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self._what}: {stage}", completed=share)
+
+    def report(self, stage: str, share: float) -> None:
+        """Do as ``update`` does; where there is no terminal, say it in a line now and then."""
+        self.update(stage, share)
+        now_s = self._clock()
+        if self._bar is None and now_s - self._said_s >= PLAIN_EVERY_S:
+            self._said_s = now_s
+            self.note(f"{self._what}: {stage}")
 
     def note(self, text: str) -> None:
         """Say a sentence: above the bar on a terminal, as a line of its own elsewhere."""

@@ -1,11 +1,19 @@
 """``brimful rules``: rules of thumb beside our numbers, for one model on one GPU."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, usual
 from brimful.cli.output import show, show_json
+from brimful.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
+    from brimful.plan import Plan
+    from brimful.strategy import Attention
 
 HELP = "check the rules of thumb that circulate on your model and GPU, each with a verdict"
 
@@ -20,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.whole("--micro-batch"),
         help=f"sequences a forward pass, in every check; default {defaults.MICRO_BATCH}",
     )
+    parser.set_defaults(attention=None)  # checks choose theirs; the rest takes the usual one
     flags.add_json(parser)
 
 
@@ -29,18 +38,47 @@ def run(args: argparse.Namespace) -> int:
     from brimful.rules.table import check_rules
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
+    attention = usual.attention_from(args, job, cluster.device)
     alone = msgspec.structs.replace(
         cluster, num_devices=1, num_nodes=1, devices_per_node=1, link="", network=""
     )
     micro_batch = defaults.MICRO_BATCH if args.micro_batch is None else args.micro_batch
-    subject = Subject(job, alone, plain_strategy(micro_batch))
+    plan, why_none = _planned(job, cluster, attention, args.micro_batch)
+    subject = Subject(job, alone, plain_strategy(micro_batch, attention), plan)
     rows = tuple(check_rules(subject))
     if args.json:
-        content = {"schema": "brimful.rules/1", "job": job, "cluster": alone, "rules": rows}
-        show_json({**content, "strategy": subject.strategy})
+        content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
+        show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
         return 0
-    from brimful.report.rules import rules_tables
+    from brimful.report.rules import plan_sentence, rules_tables
+    from brimful.report.tables import line_of
     from brimful.report.text import inputs_table
 
-    show(inputs_table(job, alone, subject.strategy), "", rules_tables(rows))
+    said = plan_sentence(cluster, plan) if plan else f"no plan to compare with: {why_none}"
+    shown = subject.strategy if plan is None else plan.strategy
+    show(inputs_table(job, cluster, shown), "", line_of(said), "", rules_tables(rows))
     return 0
+
+
+def _planned(
+    job: "Job", cluster: "Cluster", attention: "Attention", micro_batch: int | None
+) -> "tuple[Plan | None, str]":
+    """Plan as ``brimful plan`` does, on every device that was given; or say why no formula can."""
+    from brimful.search.solve import solve
+    from brimful.search.space import Pins
+    from brimful.strategy import default_reference
+
+    pins = Pins(micro_batch, None, None, reference=default_reference(job))
+    try:
+        found = solve(job, cluster, pins, attention=attention, objective="time")
+    except (InputError, UnsupportedError) as error:
+        return None, str(error)
+    return found.plan, ""
+
+
+def _plan_json(plan: "Plan | None") -> dict[str, Any] | None:
+    """Return the figures that ``brimful plan`` prints too."""
+    if plan is None or plan.estimate is None:
+        return None
+    names = ("predicted_peak_allocated_bytes", "predicted_step_s", "fits")
+    return {"strategy": plan.strategy, **{name: getattr(plan.estimate, name) for name in names}}

@@ -10,7 +10,9 @@ from brimful.cli import flags, inference, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
+from brimful.pretend.allocator_config import parse_settings
 from brimful.rungs import EVAL, RESUME, SAVE
+from brimful.strategy import check_simulated, world_size
 from brimful.terminal import say
 from brimful.unknown_memory import named_statement
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from brimful.routing import Routing
     from brimful.rungs import Simulation
     from brimful.simulate.run import Simulated
+
+    Routed = tuple[int | None, Routing]
+    """A device and how tokens come to its experts."""
 
 HELP = "run a plan's own code on a pretend GPU and read its memory"
 
@@ -85,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--routing does not go with --task inference; leave it out")
         return inference.run_simulate(args)
     asked = flags.asked(args)
+    routed = _checked(args, asked)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
     from brimful.files import write_text
     from brimful.plan import PLAN_SCHEMA, Plan
@@ -101,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    simulated = _simulated(args, asked)
+    simulated = _simulated(args, asked, routed)
     simulation = simulated.simulation
     if args.output is not None:
         write_text(args.output, json_text(simulation))
@@ -129,9 +135,15 @@ def run(args: argparse.Namespace) -> int:
     return FITS if fits else DOES_NOT_FIT
 
 
-def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulated":
-    from brimful.simulate.run import peak_of, simulate_recorded
+def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
+    """Refuse what flags alone tell, before anything is loaded; return what is simulated.
 
+    Raises:
+        InputError: There is no such device, or no such routing.
+        UnsupportedError: This version does not simulate it.
+    """
+    check_simulated(asked.strategy)
+    parse_settings(args.allocator)
     if args.phases and args.routing not in {None, "balanced"}:
         raise UnsupportedError(
             f"--phases with --routing {args.routing} is not simulated by this version, whose other "
@@ -142,9 +154,18 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulated":
             f"--phases with pp={asked.strategy.pp} is not simulated by this version; leave it out, "
             f"or use pp=1"
         )
+    num = world_size(asked.strategy)
+    if args.rank is not None and args.rank >= num:
+        raise InputError(f"--rank {args.rank} is not in a world of {num}; use 0 to {num - 1}")
+    return _routed(args, asked)
+
+
+def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
+    from brimful.simulate.run import peak_of, simulate_recorded
+
     each = (
         simulate_recorded(*asked, allocator=args.allocator, rank=rank, routing=routing)
-        for rank, routing in _routed(args, asked)
+        for rank, routing in routed
     )
     simulated = max(each, key=peak_of)
     if not args.phases:
@@ -156,7 +177,7 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked) -> "Simulated":
     return simulated._replace(simulation=with_phases(simulated.simulation, phases))
 
 
-def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[tuple[int | None, Routing]]":
+def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     """List which devices are simulated, and how tokens come to their experts.
 
     Raises:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import msgspec
 
 from brimful.cli import data_flags, defaults, flags, output_paths
+from brimful.cli.early import refuse_early
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.cli.train_inputs import check_inputs
-from brimful.errors import InputError
+from brimful.errors import InputError, OutOfTimeError
 from brimful.escaping import json_text
 from brimful.terminal import say
 
@@ -77,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
+    if not args.preview:
+        refuse_early(args, searched=True)
     settings = _settings(args)
     if args.preview:
         return _preview(args, settings)
@@ -263,9 +266,10 @@ def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
     from brimful.child_process import run_in_child
     from brimful.cli.plan import needs_simulation, search
+    from brimful.search.budget import Budget
 
     if not needs_simulation(args):
-        return search(args), None
+        return search(args, Budget(args.budget)), None
     return run_in_child(_simulated, args)
 
 
@@ -282,14 +286,22 @@ def _simulated_row(plan: "Plan") -> "list[Simulation]":
 def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":
     """Search by simulating, and keep of the plan that won what is alive at its peak."""
     from brimful.cli.plan import search
+    from brimful.search.budget import Budget
     from brimful.simulate.run import simulate
 
-    found = search(args)
+    found = search(args, Budget(args.budget))
     plan = found.plan
     return found, simulate(plan.job, plan.cluster, plan.strategy)
 
 
 def _refuse(planned: _Planned) -> int:
+    if planned.record is not None and planned.record.untried is not None:
+        from brimful.report.words import untried_sentence
+
+        raise OutOfTimeError(
+            f"nothing that fits was found: {untried_sentence(planned.record)}; give a larger "
+            f"--budget, or pin what is not to be searched"
+        )
     say(
         f"{_fit_words(planned)}; brimful plan with the same flags says what would",
         file=sys.stderr,

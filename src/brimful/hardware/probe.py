@@ -2,19 +2,21 @@
 
 import platform
 import re
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from brimful.errors import FileFormatError
+from brimful.errors import FileFormatError, RunError
 from brimful.hardware.calibration import calibrated, load_calibration
 from brimful.hardware.cluster import Device, MatrixRates
 from brimful.hardware.devices import reported_as
 from brimful.hardware.nvidia_smi import FoundGpu, find_gpus
 
 LOCAL = "local"
+NO_GPU = "the plan is for a CUDA GPU and this machine has none; plan --gpus local"
 _UNKNOWN_RATES = MatrixRates(fp32=0, bf16=0)
 
 
@@ -36,6 +38,20 @@ def probe_local() -> Device:
     if (torch := f"torch {_torch_version()}") not in calibration.versions:
         return _noted(device, f"calibrated with another version than {torch}; calibrate again")
     return calibrated(device, calibration)
+
+
+def check_present(kernels: str) -> None:
+    """Refuse to run on a GPU where torch is sure to find none, without importing it.
+
+    Args:
+        kernels: Whose kernels the device has that is to run: ``cuda`` or ``cpu``.
+
+    Raises:
+        RunError: The installed torch is built without CUDA.
+    """
+    is_without = sys.platform == "darwin" or _torch_version().endswith("+cpu")
+    if kernels == "cuda" and is_without:
+        raise RunError(NO_GPU)
 
 
 def host_ram_bytes() -> int:

@@ -65,6 +65,10 @@ _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 
 
+def go_on() -> None:
+    """Let whoever has all the time there is record the next operation."""
+
+
 class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Records the storages that operations create and drop while it is entered, device by device.
 
@@ -78,6 +82,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         count_costs: bool = False,
         count_messages: bool = False,
         assume_all_selected: bool = False,
+        on_op: Callable[[], None] = go_on,
     ) -> None:
         """Make an empty tape.
 
@@ -86,6 +91,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             count_messages: Whether to record what collectives are given and make, as costs too.
             assume_all_selected: Whether a result whose size values decide has the largest size it
                 can have; else such an operation ends the run.
+            on_op: Called before every operation; what it raises ends the run.
         """
         super().__init__()
         self.owners = Owners()
@@ -99,6 +105,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._host_kernels = CpuKernelMemory()
         self._num_pauses = 0
         self._assume_all = assume_all_selected
+        self._on_op = on_op
         self.assumptions: set[str] = set()
         self._purpose = ""
 
@@ -223,6 +230,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             return args[0].fake_device  # two calls in three, from PyTorch's own inner workings
         if any(map(engine.desugars, types)):
             return NotImplemented
+        self._on_op()
         kwargs = kwargs or {}
         if (out := self._in_parts(func, args, kwargs)) is not NotImplemented:
             return out

@@ -4,8 +4,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from brimful.hardware.cluster import Cluster, spelled
+from brimful.plan import Plan
 from brimful.report.tables import add_row, plain_table
 from brimful.rules.base import Checked, verdict_words
+from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,6 +30,23 @@ def rules_tables(rows: Sequence[Checked]) -> "Group":
     for name, group in groupby(rows, key=lambda row: row.group):
         parts += [_table(name, group), Text("")]
     return Group(*parts, Text(summary(rows), style="bold"))
+
+
+def plan_sentence(cluster: Cluster, plan: Plan) -> str:
+    """Say what rules are checked on: one device, but for those of the plan for all of them.
+
+    Args:
+        cluster: All that were given.
+        plan: Of ``brimful plan``, for them.
+    """
+    assert plan.estimate is not None
+    peak = format_bytes(plan.estimate.predicted_peak_allocated_bytes)
+    step = plan.estimate.predicted_step_s
+    time = "an unknown time" if step is None else format_seconds(step)
+    return (
+        f"rules are checked on one {cluster.name}; the order of switches is that of the plan for "
+        f"{spelled(cluster)}, which peaks at {peak} and takes {time} a step (brimful plan)"
+    )
 
 
 def _table(name: str, rows: Iterable[Checked]) -> "Table":

@@ -27,6 +27,7 @@ from brimful.report.words import (
     step_time_words,
     strategy_inputs,
     unestimated_assumptions,
+    untried_sentence,
     verdict_cells,
 )
 from brimful.rungs import Simulation
@@ -140,7 +141,11 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
     fits = fit_sentence(peak_bytes=best.peak_bytes, usable_bytes=usable_bytes)
     if not best.fits and best.peak_bytes <= usable_bytes:
         fits = f"does not fit: {best.note}"
+    left = () if record.untried is None else (Text(untried_sentence(record)), blank)
+    if left and not best.fits:
+        fits = f"nothing that fits was found by then; the nearest {fits}"
     return Group(
+        *left,
         found,
         blank,
         inputs_table(plan.job, plan.cluster, plan.strategy),

@@ -16,7 +16,7 @@ from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Band, Estimate, Plan
 from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
-from brimful.search.record import Considered
+from brimful.search.record import Considered, SearchRecord
 from brimful.strategy import (
     Strategy,
     is_selective,
@@ -481,3 +481,15 @@ def cost_words(cost: Cost) -> list[tuple[str, str]]:
         ("energy", UNKNOWN if energy is None else f"{energy:,.4g} kWh"),
         ("dollars", UNKNOWN if usd is None else f"{usd:,.2f} USD"),
     ]
+
+
+def untried_sentence(record: SearchRecord) -> str:
+    """Say what a search that ended early did not look at; empty where it came to its end."""
+    left = record.untried
+    if left is None:
+        return ""
+    words = (
+        f"the search ended early, as {left.why}: {record.num_considered} simulated; not tried, and "
+        f"not decided by what was: {left.num_strategies} of {left.num_most} combinations"
+    )
+    return f"{words} ({'; '.join(left.ways)})" if left.ways else words

@@ -146,10 +146,13 @@ def _llama2(subject: Subject) -> Finding:
 
 
 def _order(subject: Subject) -> Finding:
-    """The order of our own ledger, whose every step is estimated."""
-    job = mixed(subject)
-    found = solve(job, subject.cluster, Pins(None, None, None), attention="sdpa", objective="time")
-    rows = ledger(job, subject.cluster, found.plan.strategy)
+    """The order of our own ledger, whose every step is estimated: that of the plan."""
+    plan = subject.plan
+    if plan is None:
+        pins, attention = Pins(None, None, None), subject.strategy.attention
+        job = mixed(subject)
+        plan = solve(job, subject.cluster, pins, attention=attention, objective="time").plan
+    rows = ledger(plan.job, plan.cluster, plan.strategy)
     planned = [row for row in rows if row.owner == "planner"]
     first = planned[0].switch if planned else "nothing"
     return stated(

@@ -111,9 +111,8 @@ def _offload(subject: Subject) -> Finding:
     """The smallest peak of any strategy, in units of the 16-bit parameters."""
     job = full(subject, subject.job.precision)
     parameters = num_parameters(job) * HALF
-    found = solve(
-        job, subject.cluster, Pins(None, None, None), attention="sdpa", objective="memory"
-    ).plan.estimate
+    pins, attention = Pins(None, None, None), subject.strategy.attention
+    found = solve(job, subject.cluster, pins, attention=attention, objective="memory").plan.estimate
     assert found is not None
     have = found.usable_bytes / parameters
     rule_fits = have >= OFFLOAD_FACTOR

@@ -12,33 +12,40 @@ from brimful.hardware.cluster import AMPERE, Cluster
 from brimful.hardware.datasheets import Datasheet, datasheets
 from brimful.job import Job, Precision
 from brimful.models.config import load_model, parameter_count
-from brimful.plan import Estimate
+from brimful.plan import Estimate, Plan
 from brimful.rungs import SAVED_ACTIVATIONS
 from brimful.search.offers import offers
-from brimful.strategy import Strategy, world_size
+from brimful.strategy import Attention, Strategy, world_size
 
 DEVICES_PER_NODE = 8
 MANY_SEQUENCES = 64
 
 
 class Subject(NamedTuple):
-    """A job on one device.
+    """A job on one device, and the plan for all of them.
 
     Attributes:
         job: What the user trains.
-        cluster: On what.
-        strategy: The plainest: fused attention, nothing recomputed, whole logits.
+        cluster: One of the devices.
+        strategy: The plainest: fused attention where the model takes it, nothing recomputed, whole
+            logits.
+        plan: What ``brimful plan`` says of the job on every device that was given; None where no
+            formula covers it.
     """
 
     job: Job
     cluster: Cluster
     strategy: Strategy
+    plan: Plan | None = None
 
 
-def plain_strategy(micro_batch: int) -> Strategy:
+def plain_strategy(micro_batch: int, attention: Attention = "sdpa") -> Strategy:
     """Return the strategy that checks start from."""
     return Strategy(
-        micro_batch=micro_batch, activation_checkpointing="none", loss_chunks=1, attention="sdpa"
+        micro_batch=micro_batch,
+        activation_checkpointing="none",
+        loss_chunks=1,
+        attention=attention,
     )
 
 

@@ -8,6 +8,8 @@ from brimful.strategy import Strategy
 
 SEARCH_SCHEMA = "brimful.search/2"
 Rung = Literal["predicted", "simulated"]
+INTERRUPTED = "it was interrupted"
+"""What ended a search that Ctrl-C ended."""
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +32,23 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     note: str
 
 
+class Untried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a search that ended early did not look at.
+
+    Attributes:
+        why: What ended it.
+        num_strategies: Combinations of micro-batch, kind of checkpointing and loss chunks that were
+            neither simulated nor decided by what was: a larger batch than one that is too large is.
+        num_most: All that there are of these.
+        ways: The kinds of them nothing of which was simulated, in words.
+    """
+
+    why: str
+    num_strategies: int
+    num_most: int
+    ways: tuple[str, ...]
+
+
 class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The strategies worth showing, and how many there were.
 
@@ -39,6 +58,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         rows: The winner first, then runners-up, then the nearest of the rejected.
         num_considered: Strategies whose memory was computed or simulated.
         num_fitting: Those of them that fit.
+        untried: What was left when the search ended early; None: it came to its end.
     """
 
     schema: str
@@ -46,3 +66,4 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rows: tuple[Considered, ...]
     num_considered: int
     num_fitting: int
+    untried: Untried | None = None

@@ -12,8 +12,10 @@ from brimful.cost.family import Family, body_of
 from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped
 from brimful.cost.programs import program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
+from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
+from brimful.kernel_support import first_that_runs
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
@@ -26,6 +28,7 @@ from brimful.strategy import (
     Zero,
     check_spread,
     check_strategy,
+    data_parallel,
     default_accumulate,
     num_checkpointed,
     placed,
@@ -323,6 +326,46 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         optimizer_in_backward=bool(pins.optimizer_in_backward),
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
+
+
+def plainest_strategy(
+    job: Job, pins: Pins, attention: Attention, num_devices: int = 1
+) -> tuple[Strategy, list[int]]:
+    """Return what a search by simulation starts from, before anything is simulated.
+
+    Args:
+        job: What is trained.
+        pins: What the user fixed.
+        attention: How the model attends.
+        num_devices: Of the cluster.
+
+    Returns:
+        The plainest strategy that can run, and the micro-batches to look at, smallest first: those
+        that change nothing of what is learnt, or all where none is such.
+
+    Raises:
+        InputError: Nothing with what the user fixed can run the job.
+        UnsupportedError: The same, in this version.
+    """
+    stages: tuple[Zero | None, ...] = (None, 1, 0) if pins.zero is None else (pins.zero,)
+
+    def made(zero: Zero | None) -> tuple[Strategy, list[int]]:
+        pinned = pinned_strategy(pins._replace(zero=zero), attention, num_devices)
+        check_spread(job, pinned)
+        sizes = micro_batches(job, pins, data_parallel(pinned))
+        exact = [n for n in sizes if exactness(job, "micro_batch", n).how != "changes"]
+        sizes = exact or sizes
+        plainest = msgspec.structs.replace(pinned, micro_batch=sizes[0])
+        return check_strategy(job, placed(plainest, num_devices)), sizes
+
+    def refusal(zero: Zero | None) -> str | None:
+        try:
+            made(zero)
+        except (InputError, UnsupportedError) as error:
+            return str(error)
+        return None
+
+    return made(first_that_runs(stages, refusal)[0])
 
 
 def _stages_of(schedule: Schedule | None) -> int:

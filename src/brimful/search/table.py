@@ -109,16 +109,21 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:
-    """Order the rows: those that fit before those that do not, best first.
+    """Order the rows, best first.
 
-    Among those that fit the objective decides; times within ``TIE`` of each other count as equal
-    and the smaller peak wins. Where no rate is known, less work stands for less time. Those that do
-    not fit are ordered by how much they are short.
+    1. Those that fit before those that do not.
+    2. Of those that fit, what the objective makes least: the time, on a scale of which ``TIE`` is
+       one step, or the peak. Where any rate is unknown, less work stands for less time
+       (``_by_work``: the simpler strategy).
+    3. Of equals the smaller peak: memory to spare is worth more than a time that nobody could tell
+       from the other. Of those that do not fit this comes first: the least shortfall.
+    4. Of equal peaks the shorter time, and at last the order of the table.
     """
     misses = ~table.fits
     order = _by_work(table) if np.isnan(table.step_s).any() else _by_time(table)
     first = table.peak_bytes if objective == "memory" else order
-    return np.lexsort((table.peak_bytes, np.where(misses, table.peak_bytes, first), misses))
+    peak = table.peak_bytes
+    return np.lexsort((order, peak, np.where(misses, peak, first), misses))
 
 
 def _by_time(table: Table) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ Where no formula covers a job, this is what a search compares. Seconds are the f
 roofline of ``cost.step``, on work that was traced for this strategy and not taken from a profile.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
+from brimful.pretend.tape import go_on
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.capacity import reserve
 from brimful.simulate.items import HostPeak, read_host
@@ -45,13 +46,17 @@ class Attempt(NamedTuple):
     step_s: float | None
 
 
-def attempt(job: Job, cluster: Cluster, strategy: Strategy) -> Attempt:
+def attempt(
+    job: Job, cluster: Cluster, strategy: Strategy, *, on_op: Callable[[], None] = go_on
+) -> Attempt:
     """Simulate a strategy.
 
     Args:
         job: What is trained.
         cluster: Says whose kernels are imitated, how fast they are and what tensors may take.
         strategy: How it is run.
+        on_op: Called before every operation and between the phases of the work; what it raises ends
+            the simulation.
 
     Raises:
         InputError: The strategy cannot run this job.
@@ -61,13 +66,21 @@ def attempt(job: Job, cluster: Cluster, strategy: Strategy) -> Attempt:
     hosts: list[Recording] = []
 
     def record(job: Job, strategy: Strategy) -> Recording:
+        on_op()
         traced = trace(
-            job, strategy, imitate=device.kernels, capability=device.capability, count_costs=True
+            job,
+            strategy,
+            imitate=device.kernels,
+            capability=device.capability,
+            count_costs=True,
+            on_op=on_op,
         )
+        on_op()
         hosts.append(traced.host)
         return traced.recording
 
     recording = record_whole(job, strategy, record)
+    on_op()
     peak_bytes = int(recording.live_bytes().max())
     num = num_micro_batches(job, strategy)
     work, copied = step_work(recording, num), step_copies(recording, read_host(hosts[-1]), num)

@@ -1,7 +1,7 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.skipping import Chosen, Skipper
-from brimful.pretend.tape import Tape
+from brimful.pretend.tape import Tape, go_on
 from brimful.routing import BALANCED, Replay, Routing
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
 from brimful.simulate.capacity import reserve
@@ -188,6 +188,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     routing: Routing = BALANCED,
     chosen: Chosen | None = None,
     parted: int = 1,
+    on_op: Callable[[], None] = go_on,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
@@ -205,6 +206,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         chosen: Which micro-batches of a pipeline are run; the others are filled in. None: all.
         parted: Devices that part the experts of a model that is spread in no other way, as no run
             is: what a profile is made of, to which sharding adds events (``cost.spread``).
+        on_op: Called before every operation; what it raises ends the simulation.
 
     Raises:
         NotPeriodicError: Micro-batches that should be alike are not; trace all.
@@ -218,7 +220,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     skeleton = build_skeleton(job, strategy)
     reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
-    tape = Tape(count_costs=count_costs, count_messages=count_messages)
+    tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
     imitation = (
         kernels.imitate(imitate, capability=divmod(round(capability * 10), 10))
         if imitate == "cuda"
@@ -244,8 +246,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             blank = _without_values(sample)
             skipper = _skipper(tape, program, chosen)
             _take_steps(tape, program, blank, num_steps, skipper)
-            for go_on in then:
-                go_on(tape, program, blank)
+            for continuation in then:
+                continuation(tape, program, blank)
     recording = tape.finish()
     recording = recording if skipper is None else fill(recording, skipper.calls)
     seconds = time.perf_counter() - start

@@ -4,59 +4,103 @@ More in memory at once never takes less of it, and more blocks checkpointed neve
 largest micro-batch that fits, and the fewest blocks, are found by halving. Work falls with the
 micro-batch (weights are read, and operations launched, less often) and rises with what is
 recomputed: so nothing else needs a look. Both are asserted for the formulas of the first rung.
+
+A search ends with its budget, in the middle of a simulation if need be, and with what it has found;
+what it did not look at is part of the answer.
 """
 
-import contextlib
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from brimful.cost.estimate import allocatable_bytes
-from brimful.errors import InputError, UnsupportedError
-from brimful.exact import exactness
+from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job, Task
 from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.search.budget import Budget
 from brimful.search.explain import Shortfall, record
+from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
-from brimful.search.space import Pins, micro_batches, pinned_strategy
+from brimful.search.space import Pins, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.simulate.attempt import Attempt, attempt
 from brimful.strategy import (
     Attention,
     Strategy,
     check_strategy,
-    data_parallel,
     spell_checkpointing,
 )
 
 MAX_SIMULATIONS = 24
 """Half a minute on two free cores. What was not simulated by then is left out, and the output says
-how many were."""
+what that is."""
 CHUNKS = (1, 4, 16)
 CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Tasks whose loss can be cut; the others have one row of logits per sample."""
 KINDS = ("none", "selective", "full")
+SOME_BLOCKS = "checkpointing of some blocks only"
+TELL_EVERY_S = 1.0
+"""How often whoever watches is told, beside every simulation that begins."""
 
-OnTried = Callable[[str, float], None]
-"""Called with what was simulated last, and the share of the most that may be."""
+
+class SearchState(NamedTuple):
+    """How far a search is.
+
+    Attributes:
+        num_done: Simulations behind it.
+        num_most: That there may be in all.
+        trying: What is simulated now.
+        best: The best that was found, or the nearest to fitting; None before the first.
+        left_s: Seconds of the budget.
+    """
+
+    num_done: int
+    num_most: int
+    trying: Strategy
+    best: Attempt | None
+    left_s: float
+
+
+Watch = Callable[[SearchState], None]
 
 
 class _EnoughError(Exception):
     """As many strategies were simulated as may be."""
 
 
+class _Space(NamedTuple):
+    """What is looked at: loss chunks by kinds of checkpointing by micro-batches, smallest first."""
+
+    chunks: tuple[int, ...]
+    kinds: tuple[str, ...]
+    sizes: list[int]
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are."""
+        return len(self.chunks) * len(self.kinds) * len(self.sizes)
+
+
 class _Attempts:
     """Simulates each strategy once, and no more of them than allowed."""
 
-    def __init__(self, job: Job, cluster: Cluster, *, on_tried: OnTried) -> None:
+    def __init__(
+        self, job: Job, cluster: Cluster, budget: Budget, *, objective: Objective, watch: Watch
+    ) -> None:
         self.done: dict[Strategy, Attempt] = {}
-        self._refused: dict[Strategy, InputError | UnsupportedError] = {}
+        self.refused: dict[Strategy, InputError | UnsupportedError] = {}
+        self.num_most = MAX_SIMULATIONS
         self._job = job
         self._cluster = cluster
-        self._on_tried = on_tried
+        self._budget = budget
+        self._objective = objective
+        self._watch = watch
+        self._told_s = math.inf
 
     def __call__(self, strategy: Strategy) -> Attempt | None:
         """Simulate a strategy; None where it cannot run the job.
@@ -64,9 +108,10 @@ class _Attempts:
         Raises:
             InputError: The very first one cannot run it.
             UnsupportedError: The same.
+            OutOfTimeError: The budget is over.
             _EnoughError: There were enough.
         """
-        if strategy in self._refused:
+        if strategy in self.refused:
             return None
         if strategy not in self.done:
             self._try(strategy)
@@ -75,14 +120,34 @@ class _Attempts:
     def _try(self, strategy: Strategy) -> None:
         if len(self.done) >= MAX_SIMULATIONS:
             raise _EnoughError
-        self._on_tried(_spell(strategy), len(self.done) / MAX_SIMULATIONS)
+        self._budget.check()
+        self._tell(strategy)
+
+        def go_on() -> None:
+            self._budget.check()
+            if self._told_s - self._budget.left_s >= TELL_EVERY_S:
+                self._tell(strategy)
+
         try:
             check_strategy(self._job, strategy)
-            self.done[strategy] = attempt(self._job, self._cluster, strategy)
+            self.done[strategy] = attempt(self._job, self._cluster, strategy, on_op=go_on)
         except (InputError, UnsupportedError) as error:
             if not self.done:
                 raise
-            self._refused[strategy] = error
+            self.refused[strategy] = error
+
+    def _tell(self, trying: Strategy) -> None:
+        self._told_s = self._budget.left_s
+        best = self.best()
+        self._watch(SearchState(len(self.done), self.num_most, trying, best, self._told_s))
+
+    def best(self) -> Attempt | None:
+        """Return the best that was found, or the nearest to fitting; None before the first."""
+        found = list(self.done.values())
+        if not found:
+            return None
+        first = int(rank(_tabulate(self._job, found), objective=self._objective)[0])
+        return found[first]
 
     def fits(self, strategy: Strategy) -> bool:
         """Whether a strategy can run the job, and fits."""
@@ -90,11 +155,17 @@ class _Attempts:
         return tried is not None and not tried.short_bytes
 
 
-def _spell(strategy: Strategy) -> str:
-    return (
-        f"micro-batch {strategy.micro_batch}, checkpointing {strategy.activation_checkpointing}, "
-        f"{strategy.loss_chunks} loss chunks"
-    )
+def spell(strategy: Strategy) -> str:
+    """Say what a search varies of a strategy."""
+    return f"micro-batch {strategy.micro_batch}, {_spell_way(*_way(strategy))}"
+
+
+def _way(strategy: Strategy) -> tuple[int, str]:
+    return strategy.loss_chunks, strategy.activation_checkpointing
+
+
+def _spell_way(chunks: int, kind: str) -> str:
+    return f"checkpointing {kind}, {chunks} loss chunk{'s' if chunks > 1 else ''}"
 
 
 def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who watches
@@ -104,7 +175,8 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
     *,
     attention: Attention,
     objective: Objective,
-    on_tried: OnTried,
+    budget: Budget,
+    watch: Watch,
 ) -> Solution:
     """Search strategies for a job that no formula covers; see ``search.solve``.
 
@@ -114,51 +186,84 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
         pins: What the user fixed.
         attention: How the model attends.
         objective: ``time``: the fastest that fits. ``memory``: the smallest peak.
-        on_tried: Told of every simulation.
+        budget: Seconds after which it ends, with what it has found.
+        watch: Told of every simulation, and of the time as it passes.
 
     Returns:
-        The best plan that was simulated, without an estimate, and the record of the search.
+        The best plan that was simulated, without an estimate, and the record of the search, which
+        says what was left where the budget, the most simulations or Ctrl-C ended it.
 
     Raises:
         InputError: A pinned value cannot run this job.
         UnsupportedError: This version cannot run it.
+        OutOfTimeError: The budget ended before the first simulation did.
     """
-    pinned = pinned_strategy(pins, attention, cluster.num_devices)
-    sizes = _exact_sizes(job, pins, data_parallel(pinned))
-    plainest = check_strategy(job, _with(pinned, micro_batch=sizes[0]))
-    attempts = _Attempts(job, cluster, on_tried=on_tried)
-    attempts(_with(plainest, micro_batch=sizes[0]))  # the plainest says if any can run
-    with contextlib.suppress(_EnoughError):
-        if objective != "memory":
-            _explore_fastest(job, pins, plainest, sizes, attempts)
-        else:
-            _explore_smallest(job, pins, _with(plainest, micro_batch=sizes[0]), attempts)
-    return _solution(job, cluster, list(attempts.done.values()), objective)
+    plainest, sizes = plainest_strategy(job, pins, attention, cluster.num_devices)
+    is_smallest = objective == "memory"
+    space = _Space(_chunks(job, pins), _kinds(job, pins), sizes[:1] if is_smallest else sizes)
+    attempts = _Attempts(job, cluster, budget, objective=objective, watch=watch)
+    if is_smallest or len(space.kinds) == 1:  # else counts of blocks are looked at too
+        attempts.num_most = min(MAX_SIMULATIONS, space.size)
+    why = ""
+    try:
+        attempts(plainest)  # the plainest says if any can run
+        explore = _explore_smallest if is_smallest else _explore_fastest
+        explore(job, space, plainest, attempts)
+    except _EnoughError:
+        why = f"{MAX_SIMULATIONS} simulations are the most"
+    except OutOfTimeError as error:
+        if not attempts.done:
+            raise OutOfTimeError(_nothing_known(plainest, budget)) from error
+        why = f"the budget of {budget.seconds:g} s was over"
+    except KeyboardInterrupt:
+        if not attempts.done:
+            raise
+        why = INTERRUPTED
+    untried = _untried(why, space, attempts) if why else None
+    return _solution(job, cluster, list(attempts.done.values()), objective, untried)
 
 
-def _exact_sizes(job: Job, pins: Pins, num_parts: int) -> list[int]:
-    """List the micro-batches that change nothing of what is learnt; all where none is such."""
-    sizes = micro_batches(job, pins, num_parts)
-    exact = [n for n in sizes if exactness(job, "micro_batch", n).how != "changes"]
-    return exact or sizes
+def _nothing_known(strategy: Strategy, budget: Budget) -> str:
+    return (
+        f"the search found nothing in its budget of {budget.seconds:g} s, in which not one "
+        f"strategy was simulated ({spell(strategy)} was the first), so that nothing is known of "
+        f"what fits; give a larger --budget"
+    )
 
 
-def _explore_smallest(job: Job, pins: Pins, smallest: Strategy, attempts: _Attempts) -> None:
+def _untried(why: str, space: _Space, attempts: _Attempts) -> Untried:
+    """Say what was neither simulated nor decided by what was."""
+    fits = {(*_way(s), s.micro_batch): not a.short_bytes for s, a in attempts.done.items()}
+    fits |= {(*_way(s), s.micro_batch): False for s in attempts.refused}
+    num_left, ways = 0, []
+    for way in product(space.chunks, space.kinds):
+        known = {size: fits[*way, size] for size in space.sizes if (*way, size) in fits}
+        too_large = min((n for n, does in known.items() if not does), default=math.inf)
+        enough = max((n for n, does in known.items() if does), default=0)
+        num_left += sum(enough < n < too_large for n in space.sizes)
+        if not known:
+            ways.append(_spell_way(*way))
+    is_some = any(":" in strategy.activation_checkpointing for strategy in attempts.done)
+    if attempts.num_most == MAX_SIMULATIONS and len(space.kinds) > 1 and not is_some:
+        ways.append(SOME_BLOCKS)
+    return Untried(why=why, num_strategies=num_left, num_most=space.size, ways=tuple(ways))
+
+
+def _explore_smallest(_job: Job, space: _Space, plainest: Strategy, attempts: _Attempts) -> None:
     """Simulate what may have the smallest peak: the smallest micro-batch in every way."""
-    for chunks, kind in product(_chunks(job, pins), _kinds(job, pins)):
-        attempts(_with(smallest, loss_chunks=chunks, activation_checkpointing=kind))
+    for chunks, kind in product(space.chunks, space.kinds):
+        attempts(_with(plainest, loss_chunks=chunks, activation_checkpointing=kind))
 
 
-def _explore_fastest(
-    job: Job, pins: Pins, plainest: Strategy, sizes: Sequence[int], attempts: _Attempts
-) -> None:
+def _explore_fastest(job: Job, space: _Space, plainest: Strategy, attempts: _Attempts) -> None:
     """Simulate what may be the fastest, the likeliest first; stop where nothing can be faster."""
-    for chunks in _chunks(job, pins):
+    sizes = space.sizes
+    for chunks in space.chunks:
         cut = _with(plainest, loss_chunks=chunks)
         largest = {}
-        for kind in _kinds(job, pins):
+        for kind in space.kinds:
             largest[kind] = _largest(sizes, _fits_at(cut, kind, attempts))
-            if kind == _kinds(job, pins)[0] and largest[kind] == sizes[-1]:
+            if kind == space.kinds[0] and largest[kind] == sizes[-1]:
                 return
         between = [n for n in sizes if largest.get("none", n) < n <= largest.get("full", 0)]
         for size in between:
@@ -235,7 +340,11 @@ def _with(strategy: Strategy, **changes: object) -> Strategy:
 
 
 def _solution(
-    job: Job, cluster: Cluster, attempts: list[Attempt], objective: Objective
+    job: Job,
+    cluster: Cluster,
+    attempts: list[Attempt],
+    objective: Objective,
+    untried: Untried | None,
 ) -> Solution:
     table = _tabulate(job, attempts)
     order = rank(table, objective=objective)
@@ -253,7 +362,7 @@ def _solution(
         limit_bytes=allocatable_bytes(cluster.device),
         strategy=lambda row: attempts[row].strategy,
     )
-    return Solution(plan, found)
+    return Solution(plan, msgspec.structs.replace(found, untried=untried))
 
 
 def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
@@ -267,11 +376,14 @@ def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
     )
 
 
-def simulated_shortfall() -> Shortfall:
+def simulated_shortfall(budget: Budget) -> Shortfall:
     """Return what ``search.explain.ways_out`` evaluates with, which remembers what it simulated.
 
     A peak of live bytes hangs on whose kernels run and not on the size of the device, so that a
     device that is too small for it needs no simulation of its own.
+
+    Args:
+        budget: After which what it returns raises ``OutOfTimeError``.
     """
     peaks: dict[tuple[str, Strategy, str], int] = {}
 
@@ -281,7 +393,7 @@ def simulated_shortfall() -> Shortfall:
         limit_bytes = allocatable_bytes(device)
         if peaks.get(key, 0) > limit_bytes:
             return peaks[key] - limit_bytes
-        tried = attempt(job, cluster, strategy)
+        tried = attempt(job, cluster, strategy, on_op=budget.check)
         peaks[key] = tried.peak_bytes
         return tried.short_bytes
 

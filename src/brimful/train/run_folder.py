@@ -9,6 +9,7 @@ import msgspec
 from brimful.errors import FileFormatError, InputError, RunError
 from brimful.escaping import json_text
 from brimful.files import cache_dir, write_text
+from brimful.hardware.probe import NO_GPU
 from brimful.job import Job
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
@@ -200,7 +201,7 @@ def require_device(kernels: str) -> str:
     import torch
 
     if kernels == "cuda" and not torch.cuda.is_available():
-        raise RunError("the plan is for a CUDA GPU and this machine has none; plan --gpus local")
+        raise RunError(NO_GPU)
     return kernels
 
 

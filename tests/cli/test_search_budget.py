@@ -1,0 +1,55 @@
+"""A search that simulates, as the command line shows it: progress, budget, exit codes."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from brimful.cli.plan import exit_code
+from brimful.cli.progress import PLAIN_EVERY_S, Progress
+from brimful.search.budget import Budget
+from brimful.search.record import INTERRUPTED, Untried
+
+UNFORMULATED = ("plan", "tiny.json", "--packing", "documents", "--seq-len", 32)
+
+
+def test_where_there_is_no_terminal_a_line_says_now_and_then_where_it_is(capsys):
+    now = [0.0]
+    with Progress("searching", quiet=False, clock=lambda: now[0]) as progress:
+        for second in range(2 * int(PLAIN_EVERY_S) + 1):
+            now[0] = float(second)
+            progress.report(f"{second} of 60", second / 60)
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["searching ...", "searching: 15 of 60", "searching: 30 of 60"]
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("fits", "why", "code"),
+    [
+        (True, None, 0),
+        (False, None, 1),
+        (True, "the budget of 60 s was over", 0),
+        (False, "the budget of 60 s was over", 124),
+        (True, INTERRUPTED, 130),
+        (False, INTERRUPTED, 130),
+    ],
+)
+def test_that_nothing_fits_is_said_only_where_all_was_looked_at(fits, why, code):
+    untried = why and Untried(why=why, num_strategies=1, num_most=2, ways=())
+    record = SimpleNamespace(rows=(SimpleNamespace(fits=fits),), untried=untried)
+    plan = SimpleNamespace(estimate=None)
+    assert exit_code(SimpleNamespace(plan=plan, record=record)) == code
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_a_search_that_found_nothing_in_its_budget_says_exactly_that(brimful, monkeypatch, folder):
+    clock = iter(range(10**9))
+    monkeypatch.setattr(
+        "brimful.search.budget.Budget", lambda seconds: Budget(seconds, clock=lambda: next(clock))
+    )
+    said = brimful(*UNFORMULATED, "--gpus", "a100-40gb", "--budget", 9, "-o", "p.yaml", "--json")
+    assert (said.code, said.out) == (124, "")
+    assert "found nothing in its budget of 9 s" in said.err
+    assert "does not fit" not in said.err
+    assert not (folder / "p.yaml").exists()
