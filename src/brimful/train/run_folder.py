@@ -18,7 +18,7 @@ from brimful.run_files import (
     DamagedRow,
 )
 from brimful.strategy import Strategy, world_size
-from brimful.train.checkpoint import Checkpoint, Sound, sound_checkpoint
+from brimful.train.checkpoint import Checkpoint, Sound, set_aside, sound_checkpoint
 from brimful.train.data.source import DataSource, check_source
 from brimful.train.metrics import add_row
 from brimful.train.out_folder import check_out
@@ -53,27 +53,25 @@ def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
     """
     check_out(out, resume=resume)
     found = sound_checkpoint(out / CHECKPOINTS) if resume else None
-    resumed = None
     if found is not None:
-        resumed = _resumed(found, out)
         changed = strategies_of(rows_of(out))
-        if {resumed.checkpoint.plan.strategy, plan.strategy} <= set(changed):
-            check_same_job(resumed.checkpoint.plan.job, plan.job)
+        if {found.checkpoint.plan.strategy, plan.strategy} <= set(changed):
+            check_same_job(found.checkpoint.plan.job, plan.job)
         else:
-            check_same_plan(resumed.checkpoint.plan, plan)
-        if resumed.checkpoint.plan.strategy != plan.strategy:
+            check_same_plan(found.checkpoint.plan, plan)
+        if found.checkpoint.plan.strategy != plan.strategy:
             forget_measured(out)
     write_yaml(plan, out / PLAN_FILE)
-    return resumed
+    return None if found is None else _resumed(found, out)
 
 
 def _resumed(found: Sound, out: Path) -> Resumed:
-    """Write down which checkpoints were damaged."""
+    """Set damaged checkpoints aside, and write down that they were."""
     rows = tuple(
         DamagedRow(
             step=damaged.step,
             taken=found.checkpoint.step,
-            folder=str(damaged.path.relative_to(out)),
+            folder=str(set_aside(damaged.path).relative_to(out)),
             reason=damaged.reason.replace(f"{damaged.path.parent}/", ""),
         )
         for damaged in found.damaged
