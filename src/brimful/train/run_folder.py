@@ -1,20 +1,18 @@
 """The folder of a run: what may be in it at the start, and what is resumed from it."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, RunError
-from brimful.files import cache_dir, write_bytes
+from brimful.files import write_bytes
 from brimful.job import Job
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
     CHECKPOINTS,
     METRICS_FILE,
     PLAN_FILE,
-    TOKENS,
     DamagedRow,
 )
 from brimful.strategy import Strategy, world_size
@@ -79,23 +77,6 @@ def _resumed(found: Sound, out: Path) -> Resumed:
     for row in rows:
         add_row(out / METRICS_FILE, row)
     return Resumed(path=found.path, checkpoint=found.checkpoint, damaged=rows)
-
-
-def token_cache(out: Path) -> Path:
-    """Choose where token files are kept: in the user's cache, or in ``out`` where that is closed.
-
-    Args:
-        out: The run's folder.
-
-    Returns:
-        The folder, for ``RunSettings.cache``.
-    """
-    cache = cache_dir() / TOKENS
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return out / TOKENS
-    return cache if os.access(cache, os.W_OK) else out / TOKENS
 
 
 def write_source(path: Path, source: DataSource) -> None:
