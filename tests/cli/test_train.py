@@ -124,7 +124,15 @@ UNUSABLE = {
     "nothing to go on with": (("--out", "bare", "--resume"), "holds no run to go on with"),
     "no such package": (("--track", "wandb"), "needs the package wandb"),
     "no such weights": (("--weights", "./nothing"), "nothing"),
-    "no such job file": ("train", "nowhere.yaml", "nowhere.yaml"),
+    "no such job file": (
+        "train",
+        "nowhere.yaml",
+        "--out",
+        "run",
+        "--data",
+        "text.txt",
+        "nowhere.yaml",
+    ),
 }
 
 

@@ -262,6 +262,8 @@ def test_a_measurement_that_begins_late_counts_what_was_there():
         meter.stop(program)
         items = {item.name: item.num_bytes for item in meter.reading.items}
         peaks.append((meter.reading.measured_peak_allocated_bytes, items))
+        phases = {peak.phase for peak in meter.reading.phases}
+        assert ("load" in phases) is not is_late  # what it did not see is no load
     assert peaks[0][0] == pytest.approx(peaks[1][0], rel=1e-3)
     for name in ("parameters", "optimizer state", "buffers"):
         assert peaks[0][1][name] == peaks[1][1][name]

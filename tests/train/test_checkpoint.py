@@ -281,7 +281,12 @@ def test_a_damaged_one_is_refused_in_one_sentence_and_others_stay(saved, damage)
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "checkpoint.json"])
 def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(saved, name):
-    from brimful.train.checkpoint import list_checkpoints, save_checkpoint, sound_checkpoint
+    from brimful.train.checkpoint import (
+        list_checkpoints,
+        save_checkpoint,
+        set_aside,
+        sound_checkpoint,
+    )
 
     plan, program, older = saved
     root = older.parent
@@ -291,9 +296,9 @@ def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(saved, name):
     found = sound_checkpoint(root)
     assert (found.path, found.checkpoint.step) == (older, 20)
     (damaged,) = found.damaged
-    assert damaged.step == 40
+    assert (damaged.step, damaged.path) == (40, newer)
     assert name in damaged.reason
-    assert (damaged.path / name).read_bytes() == content  # nothing is thrown away
+    assert (set_aside(newer) / name).read_bytes() == content  # nothing is thrown away
     assert list_checkpoints(root) == [older]  # nor counted among the newest
     assert sound_checkpoint(root).damaged == ()
 

@@ -8,7 +8,7 @@ from brimful.train.step_report import describe_step
 from train.reports import make_report
 
 NUMBERS = (
-    "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  peak 512.00 MiB  process memory 1.50 GiB  "
+    "loss 2.3457  lr 3.0e-04  norm 1.23  12.3K tok/s  peak 512.00 MiB  process 1.50 GiB  "
     "90.00 s left"
 )
 
@@ -65,7 +65,7 @@ def test_a_plain_line_stays_short():
 
 def test_a_process_is_not_called_the_peak_of_what_is_trained():
     words = describe_step(make_report(1, measured=None))
-    assert "process memory 1.50 GiB" in words
+    assert "process 1.50 GiB" in words
     assert "peak" not in words
     assert "  peak 1.50 GiB" in describe_step(make_report(1, is_process=False))
 

@@ -26,14 +26,15 @@ def test_a_folder_in_use_is_refused(tmp_path, plan_with):
 
 
 def test_token_files_go_to_the_users_cache(tmp_path, monkeypatch):
-    from brimful.train.run_folder import token_cache
+    from brimful.train.out_folder import token_cache
 
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
     assert token_cache(tmp_path / "out") == tmp_path / "cache" / "tokens"
 
 
 def test_token_files_go_to_the_run_where_the_cache_is_closed(tmp_path, monkeypatch, plan_with):
-    from brimful.train.run_folder import open_run_folder, token_cache
+    from brimful.train.out_folder import token_cache
+    from brimful.train.run_folder import open_run_folder
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "file" / "cache"))

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     check_present(plan.cluster.device.kernels)
     from brimful.compare.run import compare_recipes
     from brimful.models.config import check_buildable
-    from brimful.train.run_folder import token_cache
+    from brimful.train.out_folder import token_cache
 
     source = data_flags.source_from(args)
     settings = CompareSettings(

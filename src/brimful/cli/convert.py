@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
     quiet_libraries()
     from brimful.train.convert import chosen, convert_model
-    from brimful.train.run_folder import token_cache
+    from brimful.train.out_folder import token_cache
 
     given = _given(args)
     quantization = chosen(given.job, args.to, args.group_size)

@@ -126,7 +126,7 @@ def _examined(args: argparse.Namespace, asked: "Asked", settings: ExamineSetting
     from brimful.models.config import check_buildable
     from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.train.examine import examine_plan
-    from brimful.train.run_folder import token_cache
+    from brimful.train.out_folder import token_cache
 
     check_buildable(asked.job.model)
     plan = Plan(

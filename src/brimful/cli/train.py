@@ -365,7 +365,7 @@ def _preview(args: argparse.Namespace, settings: "RunSettings") -> int:
 
 
 def _settings(args: argparse.Namespace) -> "RunSettings":
-    from brimful.train.run_folder import token_cache
+    from brimful.train.out_folder import token_cache
     from brimful.train.settings import plain_settings
 
     if args.preview:  # makes no folder

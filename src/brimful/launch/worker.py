@@ -22,6 +22,7 @@ from brimful.run_files import (
     LAUNCH_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    Event,
     RestartRow,
     Row,
     TakeoverRow,
@@ -130,7 +131,8 @@ def work(
             with world.together():
                 _check_losses(settings.out, place, patience.max_restarts)
                 restarted = _note_restart(settings.out, place) if begun and not again.told else ()
-            for row in (*again.told, *restarted):
+            happened: tuple[Event, ...] = (*again.told, *restarted)
+            for row in happened:
                 watching.on_message(describe_event(row))
             result = _trained(again, settings, watching, meter, next_plan)
             readings = tuple(world.of_all(meter.reading))

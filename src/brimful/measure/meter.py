@@ -97,8 +97,11 @@ class CpuMeter:
         lasting = {name: addresses(tensors) for name, tensors in _lasting(program)}
         events = self._profiler.profiler.kineto_results.experimental_event_tree()
         reading = read_allocations(events, lasting=lasting, gradients=self._gradients)
-        if self._held:  # what was on the host by then was not seen
-            reading = msgspec.structs.replace(reading, host=(), measured_peak_host_bytes=None)
+        if self._held:  # neither loading was seen, nor what was on the host by then
+            seen = tuple(peak for peak in reading.phases if peak.phase != "load")
+            reading = msgspec.structs.replace(
+                reading, phases=seen, host=(), measured_peak_host_bytes=None
+            )
         self.reading = with_held(reading, self._held)
 
     def abandon(self) -> None:
@@ -208,6 +211,7 @@ class CudaMeter:
     counters: CudaCounters = field(default_factory=CudaCounters)
     held_bytes: int = 0
     num_alloc_retries: int = 0
+    _has_loaded: bool = False
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _counter: _StepCounter = field(default_factory=_StepCounter)
 
@@ -224,6 +228,7 @@ class CudaMeter:
     def begin_again(self, program: Program) -> None:  # noqa: ARG002 - the counters know it
         """Forget earlier peaks, what is held apart, and begin anew."""
         self.counters, self._counter, self.reading = CudaCounters(), _StepCounter(), None
+        self._has_loaded = True
         self.start()
 
     def stop(self, program: Program) -> None:
@@ -242,7 +247,7 @@ class CudaMeter:
     def _listen(self, name: str, begins: bool, program: Program) -> None:  # noqa: ARG002, FBT001
         if name == CHUNK:
             return
-        if begins and not self.peaks:
+        if begins and not self.peaks and not self._has_loaded:
             self.counters.note("load")
         if not begins:
             self.counters.note(self._counter.name(name))

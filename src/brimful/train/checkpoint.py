@@ -230,7 +230,7 @@ def list_checkpoints(root: Path) -> list[Path]:
         return []
     return sorted(
         (path for path in root.iterdir() if _NAME.fullmatch(path.name)),
-        key=lambda path: int(path.name.removeprefix("step-")),
+        key=_step_of,
     )
 
 
@@ -250,7 +250,7 @@ def newest_checkpoint(root: Path) -> Path | None:
 
 
 class Damaged(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is not as it was saved: its step, where it is kept now, what is wrong."""
+    """A checkpoint that is not as it was saved: its step, where it is, what is wrong with it."""
 
     step: int
     path: Path
@@ -268,18 +268,14 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True):
 def sound_checkpoint(root: Path) -> Sound | None:
     """Find the newest checkpoint whose files are as they were saved; reads all of their content.
 
-    Newer ones are kept under another name: no run goes on from them, and none counts them among
-    the newest or writes over them.
-
     Returns:
         It; None where there is no checkpoint at all.
 
     Raises:
-        FileFormatError: There are checkpoints and every one is damaged; nothing is renamed.
+        FileFormatError: There are checkpoints and every one is damaged.
         OtherSchemaError: The newest that can be read is of another version.
-        RunError: A damaged one cannot be renamed.
     """
-    folders, damaged = list_checkpoints(root), dict[Path, str]()
+    folders, damaged = list_checkpoints(root), list[Damaged]()
     for folder in reversed(folders):
         try:
             checkpoint = read_checkpoint(folder)
@@ -287,27 +283,40 @@ def sound_checkpoint(root: Path) -> Sound | None:
         except OtherSchemaError:
             raise
         except FileFormatError as error:
-            damaged[folder] = str(error).rpartition("; ")[0]
+            reason = str(error).rpartition("; ")[0]
+            damaged.append(Damaged(step=_step_of(folder), path=folder, reason=reason))
             continue
-        aside = tuple(_set_aside(each, reason) for each, reason in damaged.items())
-        return Sound(path=folder, checkpoint=checkpoint, damaged=aside)
+        return Sound(path=folder, checkpoint=checkpoint, damaged=tuple(damaged))
     if folders:
         count = "the only checkpoint" if len(folders) == 1 else f"all {len(folders)} checkpoints"
         raise FileFormatError(
-            f"{count} of {root} cannot be used: {damaged[folders[-1]]}; put a copy back, or start "
+            f"{count} of {root} cannot be used: {damaged[0].reason}; put a copy back, or start "
             f"again in another --out"
         )
     return None
 
 
-def _set_aside(folder: Path, reason: str) -> Damaged:
+def set_aside(folder: Path) -> Path:
+    """Keep a damaged checkpoint under another name.
+
+    No run goes on from it then, and none counts it among its newest or writes over it.
+
+    Returns:
+        Where it is now.
+
+    Raises:
+        RunError: It cannot be renamed.
+    """
     names = (f"{_DAMAGED}{folder.name}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
     target = next(path for path in map(folder.with_name, names) if not path.exists())
     with _named(folder):
         folder.rename(target)
         sync(folder.parent)
-    step = int(folder.name.removeprefix("step-"))
-    return Damaged(step=step, path=target, reason=reason)
+    return target
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def is_complete(folder: Path) -> bool:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from brimful.errors import InputError, RunError
-from brimful.files import disk_error
+from brimful.files import cache_dir, disk_error
 from brimful.run_files import (
     CHECKPOINTS,
     COMMANDS_FILE,
@@ -56,3 +56,20 @@ def check_out(out: Path, *, resume: bool) -> None:
         raise RunError(f"{out} cannot be written: {there} is a file; give another --out")
     if not os.access(there, os.W_OK | os.X_OK):
         raise RunError(f"{out} cannot be written (no permission in {there}); give another --out")
+
+
+def token_cache(out: Path) -> Path:
+    """Choose where token files are kept: in the user's cache, or in ``out`` where that is closed.
+
+    Args:
+        out: The run's folder.
+
+    Returns:
+        The folder, for ``RunSettings.cache``.
+    """
+    cache = cache_dir() / TOKENS
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return out / TOKENS
+    return cache if os.access(cache, os.W_OK) else out / TOKENS

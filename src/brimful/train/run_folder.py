@@ -1,6 +1,5 @@
 """The folder of a run: what may be in it at the start, and what is resumed from it."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import msgspec
 
 from brimful.errors import FileFormatError, InputError, RunError
 from brimful.escaping import json_text
-from brimful.files import cache_dir, write_text
+from brimful.files import write_text
 from brimful.hardware.probe import NO_GPU
 from brimful.job import Job
 from brimful.plan import Plan, write_yaml
@@ -16,11 +15,10 @@ from brimful.run_files import (
     CHECKPOINTS,
     METRICS_FILE,
     PLAN_FILE,
-    TOKENS,
     DamagedRow,
 )
 from brimful.strategy import Strategy, world_size
-from brimful.train.checkpoint import Checkpoint, Sound, sound_checkpoint
+from brimful.train.checkpoint import Checkpoint, Sound, set_aside, sound_checkpoint
 from brimful.train.data.source import DataSource, check_source
 from brimful.train.metrics import add_row
 from brimful.train.out_folder import check_out
@@ -55,27 +53,25 @@ def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
     """
     check_out(out, resume=resume)
     found = sound_checkpoint(out / CHECKPOINTS) if resume else None
-    resumed = None
     if found is not None:
-        resumed = _resumed(found, out)
         changed = strategies_of(rows_of(out))
-        if {resumed.checkpoint.plan.strategy, plan.strategy} <= set(changed):
-            check_same_job(resumed.checkpoint.plan.job, plan.job)
+        if {found.checkpoint.plan.strategy, plan.strategy} <= set(changed):
+            check_same_job(found.checkpoint.plan.job, plan.job)
         else:
-            check_same_plan(resumed.checkpoint.plan, plan)
-        if resumed.checkpoint.plan.strategy != plan.strategy:
+            check_same_plan(found.checkpoint.plan, plan)
+        if found.checkpoint.plan.strategy != plan.strategy:
             forget_measured(out)
     write_yaml(plan, out / PLAN_FILE)
-    return resumed
+    return None if found is None else _resumed(found, out)
 
 
 def _resumed(found: Sound, out: Path) -> Resumed:
-    """Write down which checkpoints were damaged."""
+    """Set damaged checkpoints aside, and write down that they were."""
     rows = tuple(
         DamagedRow(
             step=damaged.step,
             taken=found.checkpoint.step,
-            folder=str(damaged.path.relative_to(out)),
+            folder=str(set_aside(damaged.path).relative_to(out)),
             reason=damaged.reason.replace(f"{damaged.path.parent}/", ""),
         )
         for damaged in found.damaged
@@ -83,23 +79,6 @@ def _resumed(found: Sound, out: Path) -> Resumed:
     for row in rows:
         add_row(out / METRICS_FILE, row)
     return Resumed(path=found.path, checkpoint=found.checkpoint, damaged=rows)
-
-
-def token_cache(out: Path) -> Path:
-    """Choose where token files are kept: in the user's cache, or in ``out`` where that is closed.
-
-    Args:
-        out: The run's folder.
-
-    Returns:
-        The folder, for ``RunSettings.cache``.
-    """
-    cache = cache_dir() / TOKENS
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return out / TOKENS
-    return cache if os.access(cache, os.W_OK) else out / TOKENS
 
 
 def write_source(path: Path, source: DataSource) -> None:

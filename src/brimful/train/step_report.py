@@ -59,7 +59,7 @@ def _describe_memory(report: StepReport) -> list[str]:
         return [f"peak {largest}"]
     return [
         *([] if measured is None else [f"peak {format_bytes(measured)}"]),
-        f"process memory {largest}",
+        f"process {largest}",
     ]
 
 
