@@ -24,7 +24,7 @@ class Lost(PlainObserver):
     def on_message(self, text):
         super().on_message(text)
         if text.startswith("a process was lost"):
-            LOST.with_name("told").write_text(text)
+            self._lost.with_name("told").write_text(text)
 
     def on_step(self, report):
         super().on_step(report)
