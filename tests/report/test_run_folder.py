@@ -88,4 +88,4 @@ def test_commands_are_kept_in_order_and_quoted(bare_run):
     record_command(bare_run, ["brimful", "train", "my plan.yaml"])
     record_command(bare_run, ["brimful", "report", "a\nb"])
     commands = read_run_folder(bare_run).commands
-    assert commands == ("brimful train 'my plan.yaml'", "brimful report 'a b'")
+    assert commands == ("brimful train 'my plan.yaml'", "brimful report $'a\\x0ab'")

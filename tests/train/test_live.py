@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from brimful import terminal
 from brimful.run_files import EvalRow
 from brimful.train.live import RichObserver, view
 from brimful.units import GIB
@@ -29,7 +30,7 @@ def drawn(report, *, width, last=None, best=None):
 
 def screen(width=200):
     file = io.StringIO()
-    return file, Console(file=file, force_terminal=True, width=width)
+    return file, terminal.console(file=file, force_terminal=True, width=width)
 
 
 @pytest.mark.parametrize("width", [80, 100])
