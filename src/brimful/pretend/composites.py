@@ -5,6 +5,7 @@ operations that CUDA does have, PyTorch knows no shapes without running them; th
 """
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from brimful.pretend.libraries import library
 
 _aten = torch.ops.aten
 _WRITTEN_OUT = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001
+_BAGS = "meta_embedding_bag"
 _GRU_SAVES, _GRU_GATES = 5, 3
 """Tensors as large as the hidden state that a GRU cell keeps for backward; its gates."""
 
@@ -123,16 +125,17 @@ def _grouped_mm(original: Any) -> Any:
 
 
 def _device_hint(original: Any) -> Any:
-    """Let shapes that differ between CUDA and a CPU be those of the imitated device.
+    """Let what bags keep for backward be what they keep on the imitated device.
 
-    Source: ``device_hint`` in ``torch/_meta_registrations.py``, which ``meta_embedding_bag`` and
-    others ask.
+    Only there: other shapes that ask refuse types that a CPU lacks, and programs choose types by
+    the name of the device. Source: ``meta_embedding_bag`` in ``torch/_meta_registrations.py``.
     """
 
     @functools.wraps(original)
     def hint(tensor: Any) -> Any:
         found = original(tensor)
-        return kernels.current() if found == "gpu" else found
+        asks = sys._getframe(1).f_code.co_name  # noqa: SLF001
+        return kernels.current() if found == "gpu" and asks.startswith(_BAGS) else found
 
     return hint
 
