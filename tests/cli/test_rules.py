@@ -47,7 +47,7 @@ DRAWN = random.Random(20).sample(  # noqa: S311 - jobs, not secrets
     [
         ("tinyllama-1.1b", "--gpus", "8xa100-40gb"),
         ("qwen2.5-0.5b", "--gpus", "2x8xa100-80gb", "--seq-len", "1024"),
-        ("gemma-2-2b", "--gpus", "4xh100-80gb", "--seq-len", "512"),
+        ("olmo-2-7b", "--gpus", "4xh100-80gb", "--seq-len", "512"),
         ("gpt2-medium", "--gpus", "v100-16gb"),
         ("smollm2-135m", "--gpus", "16x8xa100-80gb", "--seq-len", "512"),
         ("qwen3-0.6b", "--gpus", "2xl4", "--method", "lora", "--seq-len", "1024"),

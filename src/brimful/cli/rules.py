@@ -50,11 +50,13 @@ def run(args: argparse.Namespace) -> int:
         content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
         show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
         return 0
+    from brimful.hardware.cluster import spelled
     from brimful.report.rules import plan_sentence, rules_tables
     from brimful.report.tables import line_of
     from brimful.report.text import inputs_table
 
-    said = plan_sentence(cluster, plan) if plan else f"no plan to compare with: {why_none}"
+    said = f"rules are checked on one {cluster.name}; no plan for {spelled(cluster)}: {why_none}"
+    said = plan_sentence(cluster, plan) if plan else said
     shown = subject.strategy if plan is None else plan.strategy
     show(inputs_table(job, cluster, shown), "", line_of(said), "", rules_tables(rows))
     return 0
