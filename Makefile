@@ -1,6 +1,6 @@
 # make demo   the main job, end to end, on this machine
 # make test   the suite (<= 10 minutes on two cores)
-# make test-all  the whole suite, of which make test runs a sample (tests/suite_sample.py)
+# make test-all  every test; make test leaves out those marked long
 # make check  what CI asks of a change: format, lint, types, tests
 # make docs   the site, strictly, into site/
 # make prove  the long evidence, written to validation/
@@ -25,11 +25,12 @@ demo: $(READY)
 	$(BIN)/brimful demo
 
 # Two workers with one thread each: the tests are small, and bit-equality does not depend on it.
+SUITE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(SUITE)
 
 test-all: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ""
+	$(SUITE) -m ""
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks validation docs examples
@@ -46,6 +47,7 @@ pages: $(READY)
 	for page in $(PAGES); do $(BIN)/python docs/generate_$$page.py || exit 1; done
 
 prove: $(READY)
+	$(SUITE) -m long
 	$(BIN)/python validation/prove.py
 
 clean:

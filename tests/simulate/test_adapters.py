@@ -84,7 +84,7 @@ def allowed_bytes(case, num_bytes):
     return SCRATCH_BYTES if case[3] == "fp32" else max(0.005 * num_bytes, MIB)
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -92,7 +92,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(case, peak)
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     phases = {phase.phase: phase.num_bytes for phase in measured(case).phases}
@@ -101,7 +101,7 @@ def test_every_phase_peaks_where_it_was_simulated_to(case):
         assert abs(difference) <= allowed_bytes(case, phase.num_bytes)
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     """Quantisation constants are buffers: on both rungs they are told by that."""
