@@ -31,7 +31,8 @@ LOADED = (
     "transformers.models.llama.modeling_llama",
     "peft",
 )
-SOURCE = Path(__file__).parents[1] / "src"
+TESTS_OWN = {str(Path(__file__).parent), str(Path(__file__).parents[1])}
+"""What pytest puts on the path of modules, and no program of a user's has."""
 
 
 def server():
@@ -114,6 +115,7 @@ def _become(argv, cwd, environment, files, forks):
     os.environ.update(environment)
     for option in filter(None, environment.get("PYTHONWARNINGS", "").split(",")):
         warnings._setoption(option)
+    sys.path[:] = [path for path in sys.path if path not in TESTS_OWN]
     what, rest = argv[0], argv[1:]
     if what == "-m":
         sys.argv = rest

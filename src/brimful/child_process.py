@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from brimful.quiet import quiet_libraries
+from brimful.terminal import say
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -105,7 +106,7 @@ def _watch(watched: _Watched) -> None:
     if watched.grace_s and not watched.done.is_set():
         os.kill(os.getpid(), signal.SIGTERM)
         if not watched.done.wait(watched.grace_s):
-            print(
+            say(
                 f"process {os.getpid()} ends in the middle of its step: whoever started it has "
                 f"gone, and {watched.grace_s:.0f} s were not enough to save",
                 file=sys.stderr,

@@ -4,6 +4,7 @@ What people gave stands in both, and none of it is an escape sequence, a line of
 Rich's markup.
 """
 
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
@@ -25,7 +26,33 @@ def say(
         file: Where to; None: standard output.
         flush: Whether it must be seen at once.
     """
+    if file is None or file is sys.stdout:
+        _say_notes()
     print(visible(text), end=end, file=file, flush=flush)
+
+
+_notes: list[str] = []
+
+
+def note(text: str) -> None:
+    """Say a line on stderr before the first of the answer; where none follows, not at all.
+
+    Args:
+        text: What was decided for the user. A refusal that comes instead is one sentence.
+    """
+    _notes.append(text)
+
+
+def forget_notes() -> None:
+    """Drop what was noted: there is no answer."""
+    _notes.clear()
+
+
+def _say_notes() -> None:
+    noted = _notes.copy()
+    _notes.clear()
+    for text in noted:
+        say(text, file=sys.stderr)
 
 
 def console(**given: Any) -> "Console":

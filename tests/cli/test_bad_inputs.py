@@ -40,7 +40,7 @@ FLAGS = [
     (("estimate", "tinylama-1.1b"), ("'tinylama-1.1b'", "tinyllama-1.1b", "config.json")),
     (("estimate", ""), ("unknown model ''", "brimful models")),
     (("estimate", "m" * 300), ("too long",)),
-    (("estimate", "two\nlines"), ("unknown model",)),
+    (("estimate", "two\nlines"), ("which no name has", "one line")),
     (("estimate", "tinyllama-1.1b", "--gpus", "a100-40g"), ("'a100-40g'", "a100-40gb")),
     (
         ("train", "tinyllama-1.1b", "--gpus", "8xh100-80gb", "--data", "x.txt", "--out", "o"),
@@ -336,7 +336,7 @@ def test_train(brimful, folder):
     check(brimful(*TRAIN, "empty.txt"), "empty.txt is empty")
     check(brimful(*TRAIN, "latin.txt"), "latin.txt is not UTF-8", "byte 3")
     check(brimful(*TRAIN, "short.txt"), "11 tokens", "needs 129")
-    check(brimful(*TRAIN, "bare"), "bare holds no .md, .py, .txt")
+    check(brimful(*TRAIN, "bare"), "bare holds no file", "text or records")
     assert {path.name for path in (folder / "run").iterdir()} == {"plan.yaml"}
     check(brimful("train", "plan.yaml", "--data", "data.txt", "--out", "data.txt"), "data.txt")
     check(brimful("train", "plan.yaml", "--data", "data.txt", "--out", "/proc/gone"), "--out")

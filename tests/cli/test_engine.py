@@ -54,7 +54,8 @@ def test_plan_does_not_ignore_offload(brimful, model):
 
 def test_a_list_is_not_searched(brimful, model, tmp_path):
     where = ("--data", "stdlib", "--out", tmp_path / "run")
-    said = brimful("train", model, *TWO, *BY_DEEPSPEED, "--micro-batch", "1,2", *where)
+    here = ("--gpus", "2xlocal")
+    said = brimful("train", model, *TWO, *BY_DEEPSPEED, *here, "--micro-batch", "1,2", *where)
     assert said.code == 2
     assert "--micro-batch 1,2" in said.err
 

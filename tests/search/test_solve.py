@@ -173,7 +173,7 @@ def best_of(rows, limit):
     return min(fitting, key=lambda row: (round(math.log(row[2]) / math.log1p(TIE)), row[1]))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("number", range(NUM_SPACES))
 def test_the_optimum_is_that_of_trying_everything(number):
     """Every other space is one of 2 to 8 devices."""
@@ -192,7 +192,7 @@ def test_the_optimum_is_that_of_trying_everything(number):
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("number", range(NUM_ROWS))
 def test_the_best_pipeline_is_that_of_trying_every_one(number):
     """Bounds leave out none that could be the best."""

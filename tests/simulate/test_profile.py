@@ -20,7 +20,7 @@ CUT = "llama-tp.hf.bf16.sdpa.cuda.selective"
 KEYS = (SMALLEST, ADAPTED, ROUTED, CAPPED, CUT)
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("key", KEYS)
 def test_a_shipped_profile_can_be_derived_again(key):
     shares = []

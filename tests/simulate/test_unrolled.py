@@ -42,7 +42,7 @@ JOBS = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):

@@ -224,6 +224,8 @@ def test_the_guard_changes_no_good_step(precision):
 class Planter:
     """Watches a run from outside and writes a number into a weight after a step."""
 
+    reading = None
+
     def __init__(self, *, after_step, name, value):
         self._after, self._name, self._value = after_step, name, value
         self._program = None

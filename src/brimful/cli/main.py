@@ -13,7 +13,7 @@ from brimful.cli.job_file import expand
 from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME
 from brimful.errors import BrimfulError, InputError, OutOfTimeError, unknown_name
 from brimful.escaping import check_line, one_line
-from brimful.terminal import say
+from brimful.terminal import forget_notes, say
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",
@@ -129,6 +129,7 @@ def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
 
 def _complain(message: str, code: int) -> int:
     """Print one line, whatever a name that the user gave may hold."""
+    forget_notes()
     say(f"brimful: {one_line(message)}", file=sys.stderr)
     return code
 

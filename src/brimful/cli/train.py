@@ -477,7 +477,7 @@ def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
         )
         show("", verdict_table(verdict), *map(describe_event, folder.events))
     else:
-        print("memory was not measured: that takes two steps by the strategy of the run's end")
+        say("memory was not measured: that takes two steps by the strategy of the run's end")
     if result.model is not None:
         say(f"model in {result.model}: {_opened_by(plan.job, settings)}")
     say(f"run in {settings.out}; next: brimful report {settings.out}")

@@ -6,7 +6,6 @@ stderr says which and why. What the user typed is never replaced, but refused.
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -24,6 +23,7 @@ from brimful.kernel_support import (
 )
 from brimful.models.kernels import attentions_of, check_taken, left_out
 from brimful.strategy import Attention, Strategy, Zero
+from brimful.terminal import note
 
 
 def place_of(device: Device) -> Place:
@@ -130,4 +130,4 @@ def say_replaced(args: argparse.Namespace, chosen: str, default: object, reason:
     said.add(chosen)
     if os.environ.get("RANK", "0") == "0":
         cause = reason.partition(";")[0]
-        print(f"brimful: {chosen} instead of the default {default}: {cause}", file=sys.stderr)
+        note(f"brimful: {chosen} instead of the default {default}: {cause}")

@@ -1,12 +1,11 @@
 """What a target needs beside a plan, what it becomes, and the lines that it begins with."""
 
-import shlex
 from collections.abc import Iterable
 from textwrap import wrap
 from typing import NamedTuple
 
 from brimful.cost.estimate import limit_bytes
-from brimful.escaping import comments
+from brimful.escaping import comments, shell_words
 from brimful.export.lost import Lost, lost_lines
 from brimful.kernel_support import Place, why_not_simulated
 from brimful.plan import Plan
@@ -73,4 +72,4 @@ def _unpredicted(plan: Plan, given: Given) -> list[str]:
     if why := why_not_simulated(plan.job, plan.strategy, place):
         return wrap(f"no formula covers it: {why}", _WIDTH)
     # On one line, whatever the file is called: it is there to be copied.
-    return [f"no formula covers it; what it takes: brimful simulate {shlex.quote(given.plan)}"]
+    return [f"no formula covers it; what it takes: brimful simulate {shell_words([given.plan])}"]
