@@ -2,8 +2,8 @@
 
 ``few``: as few cases as show every value of every parameter at least once; a parameter that is a
 tuple, a mapping or a named tuple counts by its fields, ``by_words=True`` a name by its words.
-``few(n)``: the first n, for lists of drawn cases. The others are marked ``long``: ``make test-all``
-runs them.
+``few(n)``: n of them, evenly spread over the list. The others are marked ``long``: ``make
+test-all`` runs them.
 """
 
 import re
@@ -15,14 +15,14 @@ def chosen(cases, num=None, *, by_words=False):
 
     Args:
         cases: Of one function, its parameters by name.
-        num: How many, from the first; None: until every value of every parameter has been seen.
+        num: How many; None: until every value of every parameter has been seen.
         by_words: Whether words within a text are values.
 
     Returns:
         Their places in the list, in order.
     """
     if num is not None:
-        return list(range(min(num, len(cases))))
+        return sorted({place * len(cases) // num for place in range(num)})
     values = [set(_values(case, by_words=by_words)) for case in cases]
     missing, found = set().union(*values), []
     while missing:  # each time the case that shows most, the first of them

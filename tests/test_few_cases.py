@@ -18,9 +18,10 @@ def test_what_is_made_of_parts_counts_by_its_parts():
     assert chosen(switches) == [0, 2]
 
 
-def test_of_drawn_cases_the_first_are_chosen():
+def test_a_number_of_cases_is_spread_over_the_list():
     cases = [{"number": number} for number in range(5)]
-    assert chosen(cases, 2) == [0, 1]
+    assert chosen(cases, 1) == [0]
+    assert chosen(cases, 2) == [0, 2]
     assert chosen(cases, 9) == [0, 1, 2, 3, 4]
     assert chosen(cases) == [0, 1, 2, 3, 4]
 

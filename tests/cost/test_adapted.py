@@ -86,7 +86,7 @@ def unseen_bytes(job, checkpointing):
     return libraries().cublas_lt_bytes * (1 if checkpointing == "none" else 2)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=named)
 @pytest.mark.parametrize("micro_batch", [2, 1])
 def test_the_prediction_is_the_simulation(case, micro_batch):
