@@ -202,6 +202,7 @@ def test_the_quick_variant_runs_the_same_code(root, tmp_path, part):
     assert "is there already" in again.stdout
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_program_takes_on_the_pretend_gpu_what_it_was_measured_to_take(results):
     from simulator_part import _row

@@ -358,7 +358,7 @@ def test_the_steps_are_those_of_transformers_quantised_base(kind, architecture, 
     assert_equal_steps(run(program), peft_run(theirs, job))
 
 
-@pytest.mark.few
+@pytest.mark.few(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "switches",

@@ -43,7 +43,7 @@ def ran(job, num_steps=3):
     return parameters, [optimizer.state.get(p, {}) for p in parameters]
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("recipe", "rule"), PAIRS)
 def test_no_bit_differs_from_state_that_is_made_lazily(recipe, rule, monkeypatch):
     job = job_of(recipe, rule)

@@ -12,6 +12,7 @@ from brimful.published.rows import families, published_runs
 WIDTH = 100
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("argv", [(), ("--runs",), ("--family", "fms"), ("--family", "hf-docs")])
 def test_it_fits_the_terminal(brimful, argv):
     said = brimful("validate", *argv)

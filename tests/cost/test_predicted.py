@@ -146,6 +146,7 @@ def test_the_sweep_covers_what_it_should():
     assert {job.global_batch > strategy.micro_batch for job, _, strategy in drawn} == {True, False}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
 def test_states_are_exact_but_for_the_step_counts(architecture, precision):

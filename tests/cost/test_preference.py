@@ -68,7 +68,7 @@ def _drawn(rng):
 
 
 @pytest.mark.torch
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(NUM_CASES))
 def test_the_predicted_peak_is_the_simulated_one(seed):
     """Beside cuBLAS's workspaces, which are much of such small peaks."""

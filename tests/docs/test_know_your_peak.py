@@ -22,6 +22,7 @@ def test_the_page_has_what_is_run():
     assert len(COMMANDS) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", range(len(PYTHON)))
 def test_a_block_runs(place, tmp_path):
     """In a process of its own; what is a test runs under pytest."""
@@ -32,6 +33,7 @@ def test_a_block_runs(place, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_runs(command):
     done = processes.run(["-m", *shlex.split(command)], cwd=ROOT)

@@ -24,6 +24,7 @@ def script(name):
 recipes = script("run_recipes")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", recipes.PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page):
     found = [recipes.differences(*pair) for pair in recipes.run_page(page, slow=False)]

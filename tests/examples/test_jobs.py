@@ -97,6 +97,7 @@ def test_every_job_file_has_a_line_on_the_page():
     assert all(f"brimful precision {name} --compare" in page for name in compared)
 
 
+@pytest.mark.long
 def test_a_model_is_pretrained(pretrained, here):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -151,6 +152,7 @@ def test_a_model_learns_to_prefer(brimful, here):
     assert "for peft.PeftModel.from_pretrained" in said.out
 
 
+@pytest.mark.long
 def test_a_classifier_is_trained(brimful, here):
     from transformers import AutoModelForSequenceClassification
 

@@ -105,6 +105,7 @@ def failing(place, step):
     assert seen.is_done
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("step", [1, 2, 4])
 @pytest.mark.parametrize("place", ["forward", "backward"])
 def test_a_failed_pass_is_taken_again_in_place(place, step, undisturbed, text, tmp_path):

@@ -73,7 +73,7 @@ def job_of(case, *, model_type="llama", widths=WIDTHS, **changes):
     return InferenceJob(**{**fields, **changes})
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_takes_what_was_simulated(case):
     if case[0] == "nf4":

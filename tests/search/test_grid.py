@@ -42,7 +42,7 @@ def sampled(number, table):
     return rows[:NUM_ROWS]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("number", range(NUM_DRAWS))
 def test_a_row_is_an_estimate(number):
     num_devices = DEVICES[number % len(DEVICES)]
@@ -73,6 +73,7 @@ def test_matrices_are_cut_within_a_node_only():
     assert set(table_of(job, apart).tp.tolist()) == {1}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("base", ["same", "bf16", "nf4-double"])
 def test_a_row_with_adapters_is_an_estimate(base):
     """Whose base, in 16 bits, runs another program once parameters are gathered; or is packed."""

@@ -192,7 +192,7 @@ def test_the_optimum_is_that_of_trying_everything(number):
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("number", range(NUM_ROWS))
 def test_the_best_pipeline_is_that_of_trying_every_one(number):
     """Bounds leave out none that could be the best."""

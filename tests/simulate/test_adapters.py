@@ -84,7 +84,7 @@ def allowed_bytes(case, num_bytes):
     return SCRATCH_BYTES if case[3] == "fp32" else max(0.005 * num_bytes, MIB)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -162,7 +162,7 @@ ADAPTERS = 4 * RANK * SIDES
 ROTARY = 4 * 64 * 2
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "int8", "llm-int8", "bf16"])
 def test_a_quantised_base_takes_the_bytes_of_its_closed_form(base):
     result = of_8b(base)

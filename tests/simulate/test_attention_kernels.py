@@ -91,7 +91,7 @@ def simulated(case):
     return simulate(job, make_cluster("cpu"), strategy).simulated_peak_allocated_bytes
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     allowed = SCRATCH_BYTES if case[1] == "fp32" else max(0.005 * measured(case), MIB)

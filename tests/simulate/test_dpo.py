@@ -65,7 +65,7 @@ def sizes(rung):
     return {item.name: item.num_bytes for item in rung.items}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_simulated_peak_is_the_measured_one(case):
     for phase, real in zip(simulated(case).phases, measured(case).phases, strict=True):

@@ -60,7 +60,7 @@ def simulated(case, keep):
     return simulate(job, make_cluster("cpu"), strategy)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes

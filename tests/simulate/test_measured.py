@@ -69,7 +69,7 @@ def allowed_bytes(case, num_bytes):
     return SCRATCH_BYTES if case[1] == "fp32" else max(0.005 * num_bytes, MIB)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -97,6 +97,7 @@ def test_what_lasts_is_the_same_to_the_byte(case):
         assert seen[name] == expected.get(name, 0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", [c for c in CASES if c[2] == "none" or c[1] == "fp32"], ids=str)
 def test_gradients_are_told_apart_by_both_instruments(case):
     """The meter knows a gradient by its address after backward: the head's may still be a sum."""

@@ -96,7 +96,7 @@ def simulated(case):
     return simulate(job_of(case), make_cluster("cpu"), make_strategy())
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     """Within half of what is allowed elsewhere: 512 KiB, or 0.25 %."""
@@ -151,7 +151,7 @@ def test_8_bit_moments_are_widened_on_a_cpu_and_in_registers_on_cuda():
     assert num_bytes["cuda"] < 16 * KIB
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("imitate", ["cpu", "cuda"])
 @pytest.mark.parametrize("optimizer", RULES)
 @pytest.mark.parametrize("precision", with_skips(TECHNIQUES))

@@ -45,6 +45,7 @@ def test_each_stage_keeps_as_many_micro_batches_as_the_replay_says(schedule):
         assert fullest(recording.phases) == kept * strategy.stages_per_device
 
 
+@pytest.mark.long
 def test_earlier_stages_of_1f1b_keep_more_and_gpipe_keeps_all():
     def saved(schedule, rank):
         found = simulate(JOB, make_cluster(), row_of(schedule), rank=rank)
@@ -79,6 +80,7 @@ def test_devices_beside_each_other_in_a_row_send_what_the_next_one_receives():
     assert sent == 2 * MICRO_BATCHES * (2 * DEVICES - 1) * one
 
 
+@pytest.mark.long
 def test_another_layout_of_as_many_devices_can_come_before():
     """Results that DTensor remembers of it would be placed on groups that are gone."""
     job = make_job(model=make_model(num_hidden_layers=4), global_batch=8)

@@ -114,7 +114,7 @@ def need_units(case):
         need_bf16_units()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     need_units(case)
@@ -152,7 +152,7 @@ def test_a_wrong_simulation_would_be_noticed(case):
     assert strategy.micro_batch == 4
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", [c for c in CASES if c[1] != "bf16"], ids=str)
 def test_every_task_runs_on_the_kernels_of_a_card(case):
     job, strategy = settings(case)

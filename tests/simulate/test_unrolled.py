@@ -42,7 +42,7 @@ JOBS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
@@ -63,7 +63,7 @@ def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
     assert [short.owners[i] for i in short.owner] == [whole.owners[i] for i in whole.owner]
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "job",
     [

@@ -382,6 +382,7 @@ def away(plan, offload):
     return msgspec.structs.replace(plan, strategy=strategy)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     "kind", [("adamw", "fp32"), ("sgd", "fp32"), ("adamw", "bf16-master"), ("sgd", "bf16-master")]
 )

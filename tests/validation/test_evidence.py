@@ -365,6 +365,7 @@ def test_a_sample_measures_the_same():
 # The machinery itself.
 
 
+@pytest.mark.long
 def test_a_quick_run_makes_evidence(tmp_path):
     command = [sys.executable, str(FOLDER / "prove.py"), "--quick", "--dirty"]
     command += ["--out", str(tmp_path)]

@@ -48,6 +48,7 @@ def farthest(steps, right, column):
     return max(abs(mine[column] / other[column] - 1) for mine, other in pairs)
 
 
+@pytest.mark.long
 def test_replicas_are_one_device():
     found, right = losses()
     for steps in found[: len(REPLICATED)]:

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.torch
 LOSS, NORM, PEAK = 1e-5, 1e-4, 0.01
 
 
+@pytest.mark.long
 def test_products_on_two_devices_are_the_plain_loop():
     """Every stage of ZeRO and tensor parallel once, each with another switch and another job."""
     pairs = [case for case in parallel_part.cases() if parallel_part.size_of(case) == 2]
@@ -21,6 +22,7 @@ def test_products_on_two_devices_are_the_plain_loop():
         assert row.norm_error <= NORM, row.case.strategy
 
 
+@pytest.mark.long
 def test_a_pipeline_is_the_plain_loop():
     """Both ends tied on two devices; stages that go round; a V, whose backward is split."""
     every = [case for case in parallel_part.cases() if case.strategy.pp == 2]
@@ -31,6 +33,7 @@ def test_a_pipeline_is_the_plain_loop():
         assert row.norm_error <= NORM, row.case.strategy
 
 
+@pytest.mark.long
 def test_parted_experts_are_the_plain_loop():
     """On two devices: beside FSDP2, and beside tensor parallelism."""
     every = [case for case in parallel_part.cases() if case.strategy.ep == 2]
@@ -77,6 +80,7 @@ def test_each_stage_takes_what_it_takes_in_simulation():
         assert {of.kind for of in row.measured_collectives} >= {"send", "receive"}
 
 
+@pytest.mark.long
 def test_each_process_takes_what_its_rank_takes_in_simulation():
     rows = ranks_part.compare(ranks_part.cases()[4:5])
     assert [row.rank for row in rows] == [0, 1]

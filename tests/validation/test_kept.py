@@ -62,6 +62,7 @@ def errors(case, told):
     return max(loss for loss, _ in shares), max(norm for _, norm in shares)
 
 
+@pytest.mark.long
 def test_everything_kept_is_what_one_device_makes_of_it():
     left = parity_case(LAYOUTS[3], {"precision": "bf16-mixed"})
     cases = [left, *(parity_case(layout) for layout in LAYOUTS)]

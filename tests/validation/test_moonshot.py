@@ -45,6 +45,7 @@ def test_a_block_is_half_as_large_as_its_two_bytes_say():
     assert block_bytes(model) == pytest.approx(4.36e9, rel=0.01)
 
 
+@pytest.mark.long
 def test_more_blocks_on_the_host_take_less_of_the_device():
     job = job_of(shape(SMALL, 6), "adafactor")
     peaks = [tried(SMALL, job, k).found.simulated_peak_allocated_bytes for k in (1, 5)]

@@ -34,7 +34,7 @@ def watch(tmp_path, **settings):
     return callback, watched
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, settings):
     run = watch(tmp_path, **settings)[0].run
@@ -54,6 +54,7 @@ def test_adapters_are_simulated_with_their_frozen_base(tmp_path):
     assert "adapters" in run.not_predicted
 
 
+@pytest.mark.long
 def test_a_trainer_of_ones_own_class_is_simulated_as_it_is(tmp_path):
     from transformers import Trainer
 
