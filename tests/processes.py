@@ -115,7 +115,8 @@ def _become(argv, cwd, environment, files, forks):
     os.environ.update(environment)
     for option in filter(None, environment.get("PYTHONWARNINGS", "").split(",")):
         warnings._setoption(option)
-    sys.path[:] = [path for path in sys.path if path not in TESTS_OWN]
+    if not forks:  # whose own forks find this module by that path
+        sys.path[:] = [path for path in sys.path if path not in TESTS_OWN]
     what, rest = argv[0], argv[1:]
     if what == "-m":
         sys.argv = rest

@@ -84,6 +84,9 @@ def test_our_figures_are_those_of_today(results):
 
     kept = {row.id: row for row in results["estimator"].rows}
     for subject in (*published_subjects(), *own_subjects()):
+        if subject.row.id not in kept:
+            assert subject.row.measured_bytes is None, "carried since, and of no use to peers"
+            continue
         row = kept[subject.row.id]
         assert subject.row.predicted_bytes == pytest.approx(row.predicted_bytes), row.id
         assert subject.row.reason == row.reason
@@ -96,7 +99,7 @@ def test_stated_formulas_say_today_what_was_committed(results):
 
     kept = {row.id: row for row in results["estimator"].rows}
     asks = [s.told for s in (*published_subjects(), *own_subjects()) if s.told]
-    for ask in asks:
+    for ask in (each for each in asks if each.id in kept):
         for peer, formula in FORMULAS.items():
             said = None if why_not(peer, ask) else formula(ask)
             assert figure_of(kept[ask.id], peer) == pytest.approx(said)
