@@ -101,8 +101,9 @@ FAMILIES = (
            "settings; held-out loss of one way of training against another.",
            ("hf_trainer", "quality", "recipes", "exporters")),
     Family("Time of pipelines", "The idle share and the seconds of a step, predicted by a replay, "
-           "against processes that were slowed down to let it show; a step on one device, predicted with "
-           "a fresh calibration, against the median of real ones.", ("bubbles", "step_time")),
+           "against processes that were slowed down to let it show; a step on one device, "
+           "predicted with a fresh calibration, against the median of real ones.",
+           ("bubbles", "step_time")),
     Family("Yes or no", "Evidence without an error: what had to happen, in every case.",
            ("resume", "lost_workers", "ladder", "precision", "rehearsals", "mixtures",
             "packages", "scale", "scale_experts", "moonshot", "fuzz", "soak", "laws")),
