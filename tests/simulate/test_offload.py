@@ -74,8 +74,8 @@ def test_the_device_peaks_where_it_was_simulated_to(case):
 def test_the_host_holds_what_it_was_simulated_to(case):
     simulation, reading = both(case)
     difference = simulation.simulated_peak_host_bytes - reading.measured_peak_host_bytes
-    assert abs(difference) <= SCRATCH_BYTES
-    assert simulation.simulated_peak_host_bytes > 2 * SCRATCH_BYTES
+    assert abs(difference) <= min(SCRATCH_BYTES, 0.01 * reading.measured_peak_host_bytes)
+    assert reading.measured_peak_host_bytes > 0
     assert [item.name for item in simulation.host] == [item.name for item in reading.host]
     assert sum(item.num_bytes for item in reading.host) == reading.measured_peak_host_bytes
 
