@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as fake_mode_aside
 
-from brimful.pretend.fake_mode import FakeMode
+from brimful.pretend import device
+from brimful.pretend.fake_mode import FakeMode, remembered
 
 pytestmark = pytest.mark.torch
 ADD = torch.ops.aten.add.Tensor
@@ -65,3 +69,75 @@ def test_what_is_unusual_is_left_to_pytorch(mode):
         theirs = torch.empty(2)
     assert other._plain_key([theirs]) is not None
     assert mode._plain_key([theirs]) is None
+
+
+device.register()
+X = torch.ops.aten
+CALLS = {
+    "new": (X.mm.default, lambda: (torch.empty(3, 4), torch.empty(4, 5))),
+    "view": (X.transpose.int, lambda: (torch.empty(3, 4), 0, 1)),
+    "view of a part": (X.slice.Tensor, lambda: (torch.empty(6, 4), 0, 2, 5)),
+    "unsafe view": (X._unsafe_view.default, lambda: (torch.empty(6, 4), [3, 8])),
+    "in place": (X.add_.Tensor, lambda: (torch.empty(3, 4), torch.empty(4))),
+    "several": (X.native_layer_norm.default, lambda: (torch.empty(3, 4), [4], None, None, 1e-5)),
+    "of another type": (X._to_copy.default, lambda: (torch.empty(3, 4),), {"dtype": torch.half}),
+    "elsewhere": (X.neg.default, lambda: (torch.empty(3, 4, device="gpu:0"),)),
+    "into one given": (X.copy_.default, lambda: (torch.empty(3, 4), torch.empty(1, 4))),
+}
+
+
+def seen(out, args):
+    """What can be told of results: their form, and whose storage they have."""
+    for x in out if isinstance(out, tuple) else (out,):
+        shared = [
+            place
+            for place, arg in enumerate(args)
+            if isinstance(arg, torch.Tensor)
+            and arg.untyped_storage()._cdata == x.untyped_storage()._cdata
+        ]
+        yield x.shape, x.stride(), x.storage_offset(), x.dtype, x.device, x.requires_grad, shared
+        yield x.untyped_storage().nbytes(), [x is arg for arg in args], sorted(vars(x))
+        yield torch._C._dispatch_keys(x).raw_repr()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_remembered_is_what_pytorch_makes(name):
+    func, make, *named = CALLS[name]
+    named = named[0] if named else {}
+    with FakeTensorMode():
+        args = make()
+        theirs = list(seen(func(*args, **named), args))
+    with FakeMode() as fake:
+        func(*make(), **named)
+        args = make()
+        with fake_mode_aside():
+            assert remembered(func, args, named) is NotImplemented  # no mode of ours is on
+        out = remembered(func, args, named)
+        assert out is not NotImplemented
+        assert list(seen(out, args)) == theirs
+        assert all(x.fake_mode is fake for x in (out if isinstance(out, tuple) else (out,)))
+
+
+def test_nothing_is_remembered_of_what_hangs_on_values_or_asks_another_mode():
+    with FakeMode() as fake:
+        mask = torch.empty(4, dtype=torch.bool)
+        with pytest.raises(Exception, match="nonzero"):
+            X.nonzero.default(mask)
+        assert remembered(X.nonzero.default, (mask,), {}) is NotImplemented
+        args = (torch.empty(3, 4), 0, 1)
+        X.transpose.int(*args)
+        assert fake.key_of(X.transpose.int, args, {}) is not None
+        with CheckFirst() as other:
+            X.transpose.int(*args)
+            assert X.transpose.int in other.asked
+            assert remembered(X.transpose.int, args, {}) is NotImplemented  # it is to be asked
+
+
+class CheckFirst(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.asked.append(func)
+        return func(*args, **(kwargs or {}))

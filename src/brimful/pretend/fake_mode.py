@@ -1,23 +1,187 @@
 """PyTorch's fake mode, for programs whose operations repeat thousands of times.
 
-A fake mode remembers what an operation made of tensors of given sizes, and the key of that memory
-is a third of the time that a simulation takes: PyTorch's walks dataclasses field by field. What
-distinguishes two calls is the same here, written down in one tuple per tensor.
+A fake mode remembers what an operation made of tensors of given sizes. Asking that memory and
+making fake tensors by it is half of the time that a simulation takes: PyTorch's walks dataclasses
+field by field. Here the key is one tuple, and what was made is a short *recipe*, into which
+PyTorch's own entry is turned; what PyTorch would not remember is not remembered here.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 _WHOLE = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - its name
+_FAKE = torch._C._TorchDispatchModeKey.FAKE  # noqa: SLF001 - where the mode that is on stands
+
+
+class _Again(NamedTuple):
+    """An argument that is returned as it is, or an integer or nothing.
+
+    Attributes:
+        place: Of the argument; None: ``value`` is returned.
+        value: What is no tensor.
+    """
+
+    place: int | None
+    value: Any
+
+
+class _New(NamedTuple):
+    """A tensor that is made.
+
+    Attributes:
+        shape: Of the result, as are the next four.
+        stride: In elements.
+        dtype: Of its elements.
+        device: Where it seems to be.
+        requires_grad: Whether it does.
+        viewed: Place of the argument whose storage it has; None: one of its own.
+        offset: Where in that storage it begins, in elements.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    viewed: int | None
+    offset: int
+
+
+class _Recipe(NamedTuple):
+    outputs: tuple[_Again | _New, ...]
+    is_tuple: bool
+
+
+_known: dict[tuple[Any, ...], _Recipe | None] = {}
+"""What is made, by call; None: PyTorch would not remember it."""
+
+
+def remembered(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return what the fake mode makes of a call, without leaving the mode that asks.
+
+    Returns:
+        ``NotImplemented`` where it is not known, or where another mode stands between.
+    """
+    if torch._C._len_torch_dispatch_stack() != 1:  # noqa: SLF001 - nobody else knows
+        return NotImplemented
+    mode = torch._C._get_dispatch_mode(_FAKE)  # noqa: SLF001
+    if not isinstance(mode, FakeMode):
+        return NotImplemented
+    key = mode.key_of(func, args, kwargs)
+    recipe = _known.get(key) if key is not None else None
+    return NotImplemented if recipe is None else mode.follow(recipe, args)
 
 
 class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     """A fake mode that makes no tensor on the device: modules of the user's have constants."""
 
     avoid_device_init = True
+
+    def __init__(self, **how: Any) -> None:
+        """Make a mode; ``how`` is PyTorch's."""
+        super().__init__(**how)
+        self._fields: dict[torch.device, dict[str, Any]] = {}
+        self._guard_address = (
+            torch._C._set_warn_deprecated_on_mutable_data_ptr  # noqa: SLF001
+            if self._allow_unsafe_data_ptr_access
+            else torch._C._set_throw_on_mutable_data_ptr  # noqa: SLF001
+        )
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Stay one: a copied model's tensors are tensors of the same mode."""
+        return self
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer a call from memory, or let PyTorch."""
+        kwargs = kwargs or {}
+        key = self.key_of(func, args, kwargs)
+        if key is None or (key in _known and _known[key] is None):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        if (recipe := _known.get(key)) is not None:
+            return self.follow(recipe, args)
+        theirs = self._their_key(func, args, kwargs)  # of arguments that are as they came
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        _known[key] = self._recipe(func, out, theirs)
+        return out
+
+    def key_of(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Return what a call hangs on; None where something of it is unusual."""
+        if self.shape_env is not None or not self.cache_enabled:
+            return None
+        given = self._plain_key(args)
+        if given is None:
+            return None
+        named = self._plain_key(kwargs.values()) if kwargs else ()
+        if named is None:
+            return None
+        state = (
+            torch.get_default_dtype(),
+            torch._C._get_default_device(),  # noqa: SLF001 - what PyTorch itself asks
+            torch.is_inference_mode_enabled(),
+        )
+        return (func, state, given, tuple(kwargs), named)
+
+    def follow(self, recipe: _Recipe, args: Any) -> Any:
+        """Make what a call makes."""
+        if recipe.is_tuple:
+            return tuple(self._output(each, args) for each in recipe.outputs)
+        return self._output(recipe.outputs[0], args)
+
+    def _output(self, made: _Again | _New, args: Any) -> Any:
+        """Return one output.
+
+        Source: ``FakeTensorMode._get_output_tensor_from_cache_entry`` and ``FakeTensor.__new__``.
+        """
+        if isinstance(made, _Again):
+            return made.value if made.place is None else args[made.place]
+        shape, stride, dtype, device, requires_grad, viewed, offset = made
+        storage = None if viewed is None else args[viewed].untyped_storage()
+        with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():  # noqa: SLF001
+            torch._C._set_meta_in_tls_dispatch_include(True)  # noqa: SLF001
+            bare = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            if storage is not None:
+                bare.set_(storage, offset, shape, stride)
+        fields = self._fields.get(device)
+        if fields is None:
+            found = FakeTensor(self, bare, device, requires_grad=requires_grad)
+            self._fields[device] = dict(vars(found))
+            return found
+        found = torch.Tensor._make_subclass(  # noqa: SLF001
+            FakeTensor, bare, requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
+        self._guard_address(found)
+        found.__dict__.update(fields)
+        return found
+
+    def _their_key(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        state = fake_tensor._CacheKeyState(None)  # noqa: SLF001 - whose memory this stands before
+        try:
+            return self._cache_key(state, func, args, kwargs)
+        except fake_tensor._BypassDispatchCache:  # noqa: SLF001
+            return None
+
+    def _recipe(self, func: Any, out: Any, theirs: Any) -> _Recipe | None:
+        """Turn what PyTorch remembers into a recipe; None where it remembers nothing, or more."""
+        if func is _UNSAFE_VIEW:
+            return _Recipe((_new(out, viewed=0),), is_tuple=False)
+        entry = FakeTensorMode.cache.get(theirs)
+        if not isinstance(entry, fake_tensor._DispatchCacheValidEntry):  # noqa: SLF001
+            return None
+        infos, results = entry.output_infos, out if entry.is_output_tuple else (out,)
+        if any(not _is_plain(info) for info in infos):
+            return None
+        outputs = tuple(map(_made, infos, results))
+        return _Recipe(outputs, entry.is_output_tuple)
 
     def _prep_args_for_hash(
         self, result: list[Any], args: Any, state: Any, id_hashed_objects: list[Any]
@@ -64,10 +228,42 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
             tensor.stride(),
             tensor.storage_offset(),
             tensor.untyped_storage().nbytes(),
-            tensor.device,
+            tensor.fake_device,
             tensor.requires_grad,
             tensor.is_conj(),
             tensor.is_neg(),
             tensor.is_inference(),
             tensor.is_quantized,
         )
+
+
+def _is_plain(info: Any) -> bool:
+    """Whether an output is all that PyTorch wrote down of it: dense, of known sizes."""
+    metadata = info.metadata
+    if metadata is None:
+        return (
+            info.constant_value is None
+            or isinstance(info.constant_value, int)
+            or (info.inplace_idx is not None)
+        )
+    return metadata.layout is torch.strided and not metadata.is_conj and not metadata.is_neg
+
+
+def _made(info: Any, result: Any) -> _Again | _New:
+    if info.inplace_idx is not None:
+        return _Again(info.inplace_idx, None)
+    if info.metadata is None:
+        return _Again(None, info.constant_value)
+    return _new(result, viewed=info.view_idx)
+
+
+def _new(tensor: Any, *, viewed: int | None) -> _New:
+    return _New(
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        dtype=tensor.dtype,
+        device=tensor.fake_device,
+        requires_grad=tensor.requires_grad,
+        viewed=viewed,
+        offset=tensor.storage_offset(),
+    )

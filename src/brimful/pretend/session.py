@@ -32,14 +32,6 @@ from brimful.pretend.tape import Tape
 from brimful.pretend.workspace_data import devices
 
 
-class _Fake(FakeMode):
-    """A fake mode that scripts may copy with what they copy."""
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Stay one: a copied model's tensors are tensors of the same mode."""
-        return self
-
-
 class Run(contextlib.ContextDecorator):
     """A program's run on a pretend GPU; see ``gpu``.
 
@@ -78,7 +70,7 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
             if self.world.size > 1:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
-            fake = stack.enter_context(_Fake(allow_non_fake_inputs=True))
+            fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(picking_as(self.kernels))
             stack.enter_context(flattening())

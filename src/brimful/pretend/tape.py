@@ -30,6 +30,7 @@ from brimful.pretend import (
 )
 from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
+from brimful.pretend.fake_mode import remembered
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, first_tensor
 from brimful.pretend.owners import Owners
 from brimful.pretend.recording import (
@@ -224,6 +225,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         autocast.on_weight_cast.remove(self._weight_cast)
         self.owners.unwatch()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
         if func is _DEVICE and type(args[0]) is FakeTensor:
@@ -269,6 +275,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             return self._record_stream(*args)
         if func is _WAIT:
             return args[0]
+        if (out := remembered(func, args, kwargs)) is not NotImplemented:
+            return out
         try:
             return func(*args, **kwargs)
         except real_values.UNKNOWN as error:
@@ -369,7 +377,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _line(self) -> tuple[Any, int] | None:
         """Return the innermost line outside PyTorch and this package."""
-        frame: Any = sys._getframe(4)  # noqa: SLF001
+        frame: Any = sys._getframe(2)  # noqa: SLF001
         while frame is not None:
             code = frame.f_code
             ours = self._code_is_ours.get(code)
