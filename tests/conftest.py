@@ -1,5 +1,6 @@
 """Settings that must stand before torch and the libraries of models are imported."""
 
+import gc
 import os
 from collections import defaultdict
 
@@ -32,3 +33,9 @@ def pytest_collection_modifyitems(items):
         for place, case in enumerate(cases):
             if place not in kept:
                 case.add_marker(pytest.mark.long)
+
+
+def pytest_collection_finish():
+    """Look no more at what was imported: libraries and tests stay until the end."""
+    gc.collect()
+    gc.freeze()

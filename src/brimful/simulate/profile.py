@@ -7,7 +7,7 @@ other sizes; event by event the sizes are fitted (``fit.py``).
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -137,6 +137,7 @@ def data_folder(key: str = "") -> Path:
     return Path(str(resources.files("brimful").joinpath(f"data/{folder}")))
 
 
+@cache
 def shipped_programs() -> tuple[Program, ...]:
     """List every program whose profile is shipped.
 
@@ -210,11 +211,16 @@ def program_named(key: str) -> Program:
     Raises:
         InputError: It is not a key of a profile that is shipped.
     """
-    named = {program.key: program for program in shipped_programs()}
-    named |= {f"{program.key}{EVALUATED}": program for program in _judged_programs()}
+    named = _programs_by_key()
     if key not in named:
         raise unknown_name("profile", key, named)
     return named[key]
+
+
+@cache
+def _programs_by_key() -> dict[str, Program]:
+    named = {program.key: program for program in shipped_programs()}
+    return named | {f"{program.key}{EVALUATED}": program for program in _judged_programs()}
 
 
 def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
