@@ -115,7 +115,7 @@ import sys, time
 sys.path.insert(0, "benchmarks")
 from allocator import tape
 from brimful.pretend.allocator import replay
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator_config import PYTORCH_DEFAULTS
 events, sizes, streams = tape(1_000_000)
 start_s = time.perf_counter()
 replay(events, sizes, streams=streams, settings=PYTORCH_DEFAULTS, capacity_bytes=None)

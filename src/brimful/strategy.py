@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from brimful.allocator_config import parse_settings
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import Line
 from brimful.exact import Field, exactness
@@ -91,6 +92,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         engine: Who shards and reduces (``Engine``).
         offload: What is in host memory between its uses, as people type it (``offload``).
         optimizer_in_backward: Whether each parameter is updated as soon as its gradient is whole.
+        allocator: Settings of the CUDA caching allocator as ``PYTORCH_CUDA_ALLOC_CONF`` spells
+            them; empty: PyTorch's own.
     """
 
     micro_batch: int
@@ -111,6 +114,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: Engine = "torch"
     offload: Line = NO_OFFLOAD
     optimizer_in_backward: bool = False
+    allocator: Line = ""
 
 
 def gathers(strategy: Strategy) -> bool:
@@ -213,7 +217,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
 
     Raises:
         InputError: A count is out of range or does not divide what it must divide, or a switch
-            would change what is learnt.
+            would change what is learnt; an allocator setting is unknown.
     """
     check_spread(job, strategy)
     _check_reference(job, strategy)
@@ -234,6 +238,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     _check_rows(job, tokens)
     _check_pipeline(job, strategy)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
+    parse_settings(strategy.allocator)
     _check_exact(job, strategy)
     _check_size(job, strategy)
     return strategy

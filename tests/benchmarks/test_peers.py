@@ -191,7 +191,7 @@ def test_a_score_is_of_relative_errors():
     assert score([(None, 1.0)]) is None
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", ["search", "estimator", "simulator", "loop"])
 def test_the_quick_variant_runs_the_same_code(root, tmp_path, part):
     command = ["benchmarks/peers/run.py", "--quick", "--part", part, "--out", tmp_path]

@@ -24,12 +24,9 @@ def test_keys_are_flags_and_the_command_line_wins(tmp_path):
 
 
 def test_each_verb_takes_what_it_knows(tmp_path):
-    text = "model: tiny\nobjective: memory\nallocator: 'expandable_segments:True'"
+    text = "model: tiny\nobjective: memory\nphases: save"
     assert spell(tmp_path, text) == ["tiny", "--objective=memory"]
-    assert spell(tmp_path, text, verb="simulate") == [
-        "tiny",
-        "--allocator=expandable_segments:True",
-    ]
+    assert spell(tmp_path, text, verb="simulate") == ["tiny", "--phases=save"]
 
 
 def test_lists_switches_and_nothing_are_spelt_as_they_would_be_typed(tmp_path):

@@ -81,7 +81,7 @@ def test_items_sum_to_the_peak_and_the_peak_is_that_of_a_phase(strategy, precisi
     assert all(i.num_bytes > 0 for i in result.items)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(strategies, precisions, kernel_kinds)
 def test_more_checkpointed_blocks_never_take_more_memory(strategy, precision, kernels):
     job = job_of(precision=precision)
@@ -110,7 +110,7 @@ def test_more_loss_chunks_never_take_more_for_the_logits(strategy, precision, ke
     assert peaks == sorted(peaks, reverse=True)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(strategies, precisions, kernel_kinds)
 def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kernels):
     job, cluster = job_of(precision=precision), make_cluster(kernels)

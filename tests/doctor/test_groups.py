@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", ["ddp", "zero-3", "tp"])
 def test_the_process_and_the_module_are_named_by_all(layout):
     from .group_programs import LAYER, answers

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from tests.pretend.slow_allocator import slow_replay
 
+from brimful.allocator_config import PYTORCH_DEFAULTS, UNLIMITED_BYTES
 from brimful.pretend.allocator import replay
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS, UNLIMITED_BYTES
 from brimful.units import GIB, MIB
 
 from .recordings import bare

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from brimful.allocator_config import parse_settings, spell_settings
 from brimful.pretend.allocator import OutOfMemory, PoolReserved
-from brimful.pretend.allocator_config import parse_settings, spell_settings
 from brimful.units import GIB, KIB, MIB
 
 from .allocator_programs import (

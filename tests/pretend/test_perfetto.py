@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from brimful.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend import perfetto
 from brimful.pretend.allocator import replay_recording
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.perfetto import trace_of, write_trace
 from brimful.pretend.reading import classify
 from brimful.rungs import ITEM_NAMES

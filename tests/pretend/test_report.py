@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from brimful.allocator_config import PYTORCH_DEFAULTS
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
 from brimful.pretend.allocator import replay_recording
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of, whole_of
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PRETEND_SCHEMA, PretendReport

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from brimful.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.allocator import place_recording
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.snapshot import snapshot_of, write_snapshot
 from brimful.units import MIB
 

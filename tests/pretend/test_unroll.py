@@ -8,8 +8,8 @@ import pytest
 from tests import samples
 from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
 
+from brimful.allocator_config import parse_settings
 from brimful.pretend.allocator import replay
-from brimful.pretend.allocator_config import parse_settings
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.depth import check_reduced, find_depth, reduced
 from brimful.pretend.unroll import unroll_blocks, unroll_micro_batches, unroll_steps

@@ -15,7 +15,7 @@ import numpy as np
 
 from brimful.errors import InputError
 from brimful.pretend.allocator import Replay, replay
-from brimful.pretend.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.recording import NEVER, Recording
 
 ConfigT = TypeVar("ConfigT")

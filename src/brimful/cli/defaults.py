@@ -28,6 +28,7 @@ ACCUMULATE: Accumulate = "reduce-each"
 PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
 OFFLOAD = "none"
+ALLOCATOR = ""
 MICRO_BATCH = 1
 NUM_STEPS = 100
 LEARNING_RATE = 3e-4

@@ -445,6 +445,16 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
         const=True,
         help="update each parameter as soon as its gradient is whole; needs --clip 0",
     )
+    add_allocator(add)
+
+
+def add_allocator(add: Callable[..., Any]) -> None:
+    """Add ``--allocator``, by a parser's or a group's ``add_argument``."""
+    add(
+        "--allocator",
+        metavar="SETTINGS",
+        help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True; default: PyTorch's own",
+    )
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
@@ -521,6 +531,7 @@ _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
     "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule", "stages_per_device",
     "stage_blocks", "accumulate", "reference", "engine", "offload", "optimizer_in_backward",
+    "allocator",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
@@ -778,5 +789,6 @@ def _strategy(
         engine=engine,
         offload=_or(args.offload, defaults.OFFLOAD),
         optimizer_in_backward=bool(args.optimizer_in_backward),
+        allocator=_or(args.allocator, defaults.ALLOCATOR),
         **degrees,
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
-_SHARED = ("task", "precision", "seq_len", "global_batch", "vocab_size")
+_SHARED = ("task", "precision", "seq_len", "global_batch", "vocab_size", "allocator")
 """Flags of training's that mean the same here."""
 
 
@@ -96,11 +96,11 @@ def run_simulate(args: argparse.Namespace) -> int:
         recording,
         cluster,
         simulate_s=time.perf_counter() - start,
-        allocator=args.allocator,
+        allocator=args.allocator or "",
     )
     if args.output is not None:
         write_text(args.output, json_text(simulation))
-    output_paths.write_simulated_files(args, recording, cluster)
+    output_paths.write_simulated_files(args, recording, cluster, allocator=args.allocator or "")
     fits = _fits(simulation, estimate.usable_bytes)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(simulation)}

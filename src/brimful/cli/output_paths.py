@@ -79,7 +79,7 @@ def write_recording_files(
         save_recording(recording, args.tape)
     if args.snapshot is None and args.perfetto is None:
         return
-    from brimful.pretend.allocator_config import parse_settings
+    from brimful.allocator_config import parse_settings
     from brimful.pretend.perfetto import write_trace
     from brimful.pretend.snapshot import write_snapshot
 
@@ -91,17 +91,18 @@ def write_recording_files(
 
 
 def write_simulated_files(
-    args: argparse.Namespace, recording: "Recording", cluster: "Cluster"
+    args: argparse.Namespace, recording: "Recording", cluster: "Cluster", *, allocator: str
 ) -> None:
     """Write the files that were asked for of a simulation, whose device has its own limit.
 
     Args:
-        args: Has the flags of ``add_recording_files``, and ``--allocator``.
+        args: Has the flags of ``add_recording_files``.
         recording: What the device's tape saw, in its steps.
         cluster: The device; a CPU has no caching allocator, and as much as is asked for.
+        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
     """
     from brimful.cost.estimate import allocatable_bytes
 
     is_cuda = cluster.device.kernels == "cuda"
     capacity_bytes = allocatable_bytes(cluster.device) if is_cuda else None
-    write_recording_files(args, recording, allocator=args.allocator, capacity_bytes=capacity_bytes)
+    write_recording_files(args, recording, allocator=allocator, capacity_bytes=capacity_bytes)

@@ -19,6 +19,7 @@ from brimful.cli.output import (
     show_host,
     show_json,
 )
+from brimful.cli.proof import add_proof, proof_of, proven_code, show_proof
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also show what fits and is beaten in both time and peak by nothing",
     )
+    add_proof(parser)
     flags.add_json(parser)
 
 
@@ -87,8 +89,8 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="S",
         type=flags.whole("--budget"),
-        help="seconds after which a search that simulates, for want of a formula, ends with what "
-        f"it has found; default {defaults.SEARCH_BUDGET_S}",
+        help="seconds after which simulating ends: a search that has no formula, with what it has "
+        f"found, or a plan's proof; default {defaults.SEARCH_BUDGET_S}",
         default=defaults.SEARCH_BUDGET_S,
     )
 
@@ -102,25 +104,32 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
     budget = Budget(args.budget)
-    found = search(args, budget)
-    fits = found.record.rows[0].fits
+    searched = search(args, budget)
+    fits = searched.record.rows[0].fits
+    out = () if fits or searched.record.untried else _ways_out(searched.plan, budget)
+    if not args.json:
+        _show_source(args.source, source)
+        _show(searched, out)
+    found, proof = proof_of(args, searched)
     host = found.plan.estimate.host if found.plan.estimate else None
-    out = () if fits or found.record.untried else _ways_out(found.plan, budget)
     if args.output is not None:
         write_yaml(found.plan, args.output)
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
-        said = {"from": source} if source else {}
+        said = {"proof": proof} | ({"from": source} if source else {})
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
-        _show_source(args.source, source)
-        _show(found, out, args.output)
+        if proof is not None:
+            show_proof(searched, found, proof)
+        if args.output is not None:
+            say(f"plan written to {args.output}; next: brimful simulate {args.output}")
         if args.pareto:
             _show_frontier(found)
         if args.explain:
             _show_why(why)
         show_host(host)
-    return exit_code(found)
+    code = exit_code(found)
+    return code if proof is None or code != FITS else proven_code(args, proof)
 
 
 def exit_code(found: "Solution") -> int:
@@ -373,15 +382,13 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _show(found: "Solution", ways_out: tuple[str, ...], output: Path | None) -> None:
+def _show(found: "Solution", ways_out: tuple[str, ...]) -> None:
     from brimful.report.tables import line_of
     from brimful.report.text import plan_tables
 
     plan = found.plan
     show(plan_tables(plan, found.record))
     show(*(line_of("way out: " + way) for way in ways_out))
-    if output is not None:
-        say(f"plan written to {output}; next: brimful simulate {output}")
 
 
 def _show_frontier(found: "Solution") -> None:

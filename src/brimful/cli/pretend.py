@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     program = args.program[1:] if args.program[:1] == ["--"] else args.program
     check_program(program)
     quiet_libraries()
+    from brimful.allocator_config import parse_settings
     from brimful.pretend import gpu
-    from brimful.pretend.allocator_config import parse_settings
 
     allocator = _allocator(args)
     parse_settings(allocator)  # before the script's minutes, not after them

@@ -10,7 +10,6 @@ from brimful.cli import flags, inference, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
-from brimful.pretend.allocator_config import parse_settings
 from brimful.rungs import EVAL, RESUME, SAVE
 from brimful.strategy import check_simulated, world_size
 from brimful.terminal import say
@@ -43,12 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the simulation (JSON)",
     )
     output_paths.add_recording_files(parser)
-    parser.add_argument(
-        "--allocator",
-        metavar="SETTINGS",
-        default="",
-        help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True (default: PyTorch's)",
-    )
     parser.add_argument(
         "--rank",
         metavar="R",
@@ -111,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
     simulation = simulated.simulation
     if args.output is not None:
         write_text(args.output, json_text(simulation))
-    output_paths.write_simulated_files(args, simulated.recording, asked.cluster)
+    output_paths.write_simulated_files(
+        args, simulated.recording, asked.cluster, allocator=asked.strategy.allocator
+    )
     usable_bytes = limit_bytes(plan)
     fits = _fits(simulation, usable_bytes)
     if args.json:
@@ -143,7 +138,6 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
         UnsupportedError: This version does not simulate it.
     """
     check_simulated(asked.strategy)
-    parse_settings(args.allocator)
     if args.phases and args.routing not in {None, "balanced"}:
         raise UnsupportedError(
             f"--phases with --routing {args.routing} is not simulated by this version, whose other "
@@ -163,10 +157,7 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
 def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
     from brimful.simulate.run import peak_of, simulate_recorded
 
-    each = (
-        simulate_recorded(*asked, allocator=args.allocator, rank=rank, routing=routing)
-        for rank, routing in routed
-    )
+    each = (simulate_recorded(*asked, rank=rank, routing=routing) for rank, routing in routed)
     simulated = max(each, key=peak_of)
     if not args.phases:
         return simulated
@@ -211,7 +202,7 @@ def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
     from brimful.units import format_bytes
 
     routing = worst(asked.job, asked.strategy.ep)
-    found = simulate(*asked, allocator=args.allocator, rank=args.rank, routing=routing)
+    found = simulate(*asked, rank=args.rank, routing=routing)
     return (
         f"that is with balanced routing; if every token of the {asked.strategy.ep} devices "
         f"preferred this one's experts it would get {routing.share:.3g} x the rows and peak at "

@@ -61,6 +61,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "engine": ("torch",),
     "offload": ("none",),
     "optimizer_in_backward": (False,),
+    "allocator": ("",),
 }
 """Values that ask for nothing."""
 _PIPELINE = ("pp_schedule", "stages_per_device", "stage_blocks")
@@ -84,6 +85,7 @@ _WHY = {
     "keep_fp32": "all modules are held alike",
     "activation_checkpointing": "the program switches it on",
     "ep": "experts are not parted",
+    "allocator": "PYTORCH_CUDA_ALLOC_CONF in the environment of every process",
 }
 _OTHERWISE = "the target has no such switch"
 

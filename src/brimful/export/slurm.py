@@ -11,7 +11,7 @@ import re
 
 from brimful.escaping import shell_words
 from brimful.export.given import Exported, Given, header
-from brimful.export.torchrun import program, workers
+from brimful.export.torchrun import environment, program, workers
 from brimful.plan import Plan
 
 _UNPLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -31,7 +31,8 @@ def script(plan: Plan, given: Given) -> Exported:
         'mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         "head_node=${nodes[0]}",
         "port=$((29500 + SLURM_JOB_ID % 1000))",
-        'srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --rdzv-id "$SLURM_JOB_ID" \\',
+        shell_words(["srun", *environment(plan), "torchrun"])
+        + ' --nnodes "$SLURM_JOB_NUM_NODES" --rdzv-id "$SLURM_JOB_ID" \\',
         '    --rdzv-backend c10d --rdzv-endpoint "$head_node:$port" \\',
         f"    {shell_words(workers(plan))} \\",
         f"    {shell_words(program(given))}",

@@ -16,9 +16,15 @@ def command(plan: Plan, given: Given) -> Exported:
     meeting = ["--standalone"] if alone else [
         "--nnodes", str(cluster.num_nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", _HEAD,
     ]  # fmt: skip
-    words = ["torchrun", *meeting, *workers(plan), *program(given)]
+    words = [*environment(plan), "torchrun", *meeting, *workers(plan), *program(given)]
     lines = [*header(plan, given, "torchrun"), *_where(cluster.num_nodes), shell_words(words), ""]
     return Exported("\n".join(lines))
+
+
+def environment(plan: Plan) -> list[str]:
+    """Return what every process is told of its allocator, in words of ``env``."""
+    settings = plan.strategy.allocator
+    return ["env", f"PYTORCH_CUDA_ALLOC_CONF={settings}"] if settings else []
 
 
 def workers(plan: Plan) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.pretend.allocator_config import (
+from brimful.allocator_config import (
     SMALL_BYTES,
     AllocatorSettings,
     round_sizes,

@@ -5,7 +5,7 @@ Owns values only; the rules are in ``allocator_state.py``.
 
 from typing import Literal, NamedTuple
 
-from brimful.pretend.allocator_config import (
+from brimful.allocator_config import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
     SMALL_BYTES,

@@ -14,7 +14,7 @@ stand in the docstrings.
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
-from brimful.pretend.allocator_config import (
+from brimful.allocator_config import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
     UNLIMITED_BYTES,

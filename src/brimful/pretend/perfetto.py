@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.allocator_config import AllocatorSettings
 from brimful.escaping import json_text
 from brimful.files import write_text
 from brimful.pretend.allocator import Placed, place_recording
-from brimful.pretend.allocator_config import AllocatorSettings
 from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import NEVER, Recording
 from brimful.units import format_bytes

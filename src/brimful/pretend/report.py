@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.assumptions import DATASHEET
-from brimful.errors import InputError
-from brimful.plan import PhasePeak
-from brimful.pretend.allocator import Replay, replay_recording
-from brimful.pretend.allocator_config import (
+from brimful.allocator_config import (
     AllocatorSettings,
     parse_settings,
     spell_settings,
 )
+from brimful.cost.assumptions import DATASHEET
+from brimful.errors import InputError
+from brimful.plan import PhasePeak
+from brimful.pretend.allocator import Replay, replay_recording
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
 from brimful.pretend.recording import Recording

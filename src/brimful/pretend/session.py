@@ -11,10 +11,10 @@ from typing import Self
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from brimful.allocator_config import parse_settings
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.gpus import gpus
 from brimful.pretend import device, kernels
-from brimful.pretend.allocator_config import parse_settings
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card

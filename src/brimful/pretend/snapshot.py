@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from brimful.allocator_config import UNLIMITED_BYTES, AllocatorSettings, spell_settings
 from brimful.files import write_bytes
 from brimful.pretend.allocator import Placed, place_recording
-from brimful.pretend.allocator_config import UNLIMITED_BYTES, AllocatorSettings, spell_settings
 from brimful.pretend.allocator_pool import Change
 from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import Recording

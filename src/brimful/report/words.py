@@ -58,8 +58,8 @@ def brim_sentence(*, peak_bytes: int, usable_bytes: int, device: Device) -> str:
         return ""
     return (
         f"close to the brim: live bytes leave {format_bytes(left)} ({left / usable_bytes:.1%}), "
-        f"and the allocator needs some to work with; brimful simulate replays it, a --memory-limit "
-        f"of {format_bytes(int((1 - CLOSE_SHARE) * device.usable_bytes))} leaves it more"
+        f"and the allocator needs some to work with: brimful simulate replays it, brimful plan "
+        f"proves its plan so"
     )
 
 
@@ -312,6 +312,8 @@ def _away_words(strategy: Strategy) -> list[str]:
         words.append(f"{strategy.offload.replace(',', ' and ')} on the host")
     if strategy.optimizer_in_backward:
         words.append("updated inside the backward pass")
+    if strategy.allocator:
+        words.append(f"allocator {strategy.allocator}")
     return words
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.formula import check_formula
@@ -34,6 +36,68 @@ from brimful.search.table import (
 from brimful.strategy import Attention, Strategy
 
 
+class Space(NamedTuple):
+    """Everything that was looked at, so that the next best can be asked for.
+
+    Attributes:
+        job: What is trained.
+        cluster: On what.
+        attention: How the model attends, in all strategies.
+        pins: What the user fixed.
+        objective: What is made least.
+        table: Every strategy.
+    """
+
+    job: Job
+    cluster: Cluster
+    attention: Attention
+    pins: Pins
+    objective: Objective
+    table: Table
+
+    def best(self) -> "Solution":
+        """Return the best strategy as a plan, and the others beside it."""
+        table, limit_bytes = self.table, allocatable_bytes(self.cluster.device)
+        order = rank(table, objective=self.objective)
+        row = int(order[0])
+        strategy = self.strategy(row)
+        plan = Plan(
+            schema=PLAN_SCHEMA,
+            job=self.job,
+            cluster=self.cluster,
+            strategy=strategy,
+            estimate=estimate(self.job, self.cluster, strategy),
+        )
+        return Solution(
+            plan,
+            record(table, order, rung="predicted", limit_bytes=limit_bytes, strategy=self.strategy),
+            frontier(table, best=row, limit_bytes=limit_bytes, strategy=self.strategy),
+            space=self,
+            row=row,
+        )
+
+    def without(self, rows: NDArray[np.bool_]) -> "Space":
+        """Return the same where some rows do not fit.
+
+        Args:
+            rows: [strategies], which.
+        """
+        return self._replace(table=self.table._replace(fits=self.table.fits & ~rows))
+
+    def alike(self, row: int) -> NDArray[np.bool_]:
+        """Tell which rows are spread, cut and recomputed in the same way: [strategies]."""
+        names = ("micro_batch", "selective", "zero", "num_shards", "tp", "pp", "schedule", "holds")
+        columns = [getattr(self.table, name) for name in names]
+        same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in columns])
+        return same
+
+    def strategy(self, row: int) -> Strategy:
+        """Return the strategy of a row."""
+        reference = self.pins.reference or "none"
+        found = strategy_at(self.job, self.table, row, self.attention, reference)
+        return msgspec.structs.replace(found, allocator=self.pins.allocator or "")
+
+
 class Solution(NamedTuple):
     """The plan, and how it was found.
 
@@ -41,11 +105,15 @@ class Solution(NamedTuple):
         plan: The fastest that fits, or the nearest to fitting where none does.
         record: What was considered.
         frontier: What fits and is beaten in both time and peak by nothing, fastest first.
+        space: What it was found in; None: it was simulated.
+        row: Its row there.
     """
 
     plan: Plan
     record: SearchRecord
     frontier: tuple[Considered, ...] = ()
+    space: Space | None = None
+    row: int = 0
 
 
 def solve(  # noqa: PLR0913 - what is searched, and how
@@ -88,26 +156,7 @@ def solve(  # noqa: PLR0913 - what is searched, and how
         table = joined([table, _table_of(found, job, cluster)])
     if not len(table.peak_bytes):
         raise _nothing_runs(job, every, attention, num_devices)
-    order = rank(table, objective=objective)
-    reference = pins.reference or "none"
-    best = strategy_at(job, table, int(order[0]), attention, reference)
-    plan = Plan(
-        schema=PLAN_SCHEMA,
-        job=job,
-        cluster=cluster,
-        strategy=best,
-        estimate=estimate(job, cluster, best),
-    )
-    limit_bytes = allocatable_bytes(cluster.device)
-
-    def strategy(row: int) -> Strategy:
-        return strategy_at(job, table, row, attention, reference)
-
-    return Solution(
-        plan,
-        record(table, order, rung="predicted", limit_bytes=limit_bytes, strategy=strategy),
-        frontier(table, best=int(order[0]), limit_bytes=limit_bytes, strategy=strategy),
-    )
+    return Space(job, cluster, attention, pins, objective, table).best()
 
 
 def _bar(table: Table, objective: Objective) -> Bar:

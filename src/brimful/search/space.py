@@ -59,6 +59,7 @@ class Pins(NamedTuple):
         reference: Where a preference task's reference model is; not searched, None is ``none``.
         offload: What is kept on the host; not searched, None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
+        allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
     """
 
     micro_batch: int | None = None
@@ -75,6 +76,7 @@ class Pins(NamedTuple):
     reference: Reference | None = None
     offload: str | None = None
     optimizer_in_backward: bool | None = None
+    allocator: str | None = None
 
 
 def asks_for_row(pins: Pins) -> bool:
@@ -324,6 +326,7 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         reference=pins.reference or "none",
         offload=pins.offload or NO_OFFLOAD,
         optimizer_in_backward=bool(pins.optimizer_in_backward),
+        allocator=pins.allocator or "",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
 

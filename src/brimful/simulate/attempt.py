@@ -87,7 +87,7 @@ def attempt(
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
-        short_bytes=_short_bytes(recording, peak_bytes, device),
+        short_bytes=_short_bytes(recording, peak_bytes, device, strategy.allocator),
         step_s=_seconds(job, strategy, work, copied, device),
     )
 
@@ -105,12 +105,12 @@ def _seconds(
     return None if more_s is None else busy_s + more_s
 
 
-def _short_bytes(recording: Recording, peak_bytes: int, device: Device) -> int:
+def _short_bytes(recording: Recording, peak_bytes: int, device: Device, allocator: str) -> int:
     limit_bytes = allocatable_bytes(device)
     short = max(0, peak_bytes - limit_bytes)
     if device.kernels != "cuda" or short:
         return short
-    return reserve(recording, allocator="", capacity_bytes=max(0, limit_bytes)).short_bytes
+    return reserve(recording, allocator=allocator, capacity_bytes=max(0, limit_bytes)).short_bytes
 
 
 def step_work(recording: Recording, num_micro_batches: int) -> StepWork:

@@ -1,7 +1,7 @@
 """Whether a recording fits a card: its replay through the caching allocator, at capacity."""
 
+from brimful.allocator_config import parse_settings
 from brimful.pretend.allocator import OutOfMemory, Replay, replay_recording
-from brimful.pretend.allocator_config import parse_settings
 from brimful.pretend.recording import Recording
 from brimful.rungs import Outcome, Reserved
 

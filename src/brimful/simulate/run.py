@@ -82,19 +82,16 @@ class Simulated(NamedTuple):
     recording: Recording
 
 
-def simulate(  # noqa: PLR0913 - a plan, and what of it is asked
+def simulate(
     job: Job,
     cluster: Cluster,
     strategy: Strategy,
     *,
-    allocator: str = "",
     rank: int | None = None,
     routing: Routing = BALANCED,
 ) -> Simulation:
     """Run a plan's own program on the pretend GPU; see ``simulate_recorded``."""
-    return simulate_recorded(
-        job, cluster, strategy, allocator=allocator, rank=rank, routing=routing
-    ).simulation
+    return simulate_recorded(job, cluster, strategy, rank=rank, routing=routing).simulation
 
 
 def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
@@ -102,9 +99,9 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     cluster: Cluster,
     strategy: Strategy,
     *,
-    allocator: str = "",
     rank: int | None = None,
     routing: Routing = BALANCED,
+    on_op: Callable[[], None] = go_on,
 ) -> Simulated:
     """Run a plan's own program on the pretend GPU, and keep what it allocated.
 
@@ -112,9 +109,9 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         job: What is trained.
         cluster: Its device says whose kernels are imitated, and how much the allocator can have.
         strategy: How it is run.
-        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
         rank: Which of many devices is simulated; None: one that holds as much as any.
         routing: How many rows its experts get, where devices part them.
+        on_op: Called before every operation; what it raises ends the simulation.
 
     Returns:
         Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them;
@@ -127,7 +124,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     if rank is None and strategy.pp > 1:
         ranks = ranks_of_row(strategy)
         each = (
-            simulate_recorded(job, cluster, strategy, allocator=allocator, rank=r, routing=routing)
+            simulate_recorded(job, cluster, strategy, rank=r, routing=routing, on_op=on_op)
             for r in ranks
         )
         return max(each, key=peak_of)
@@ -145,6 +142,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             rank=rank,
             count_messages=world_size(strategy) > 1,
             routing=routing,
+            on_op=on_op,
         )
         hosts.append(traced.host)
         unknown_ops.update(traced.unknown_ops)
@@ -156,7 +154,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
-        reserved=reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)
+        reserved=reserve(recording, allocator=strategy.allocator, capacity_bytes=capacity_bytes)
         if device.kernels == "cuda"
         else None,
         simulate_s=time.perf_counter() - start,

@@ -108,6 +108,7 @@ from brimful.train.world import (
     place_here,
     together,
     told_by_first,
+    use_allocator,
 )
 from brimful.units import format_bytes
 
@@ -143,6 +144,7 @@ def train(
     check_loggers(settings.track)
     observers = Observers(observer)
     where = Whereabouts(plan.strategy)
+    use_allocator(plan.strategy.allocator)
     try:
         with where.followed():
             result = _train(plan, settings, Watch(observers, meter, where), ways)

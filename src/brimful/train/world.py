@@ -86,6 +86,12 @@ def joined(place: Place, kernels: str, *, timeout_s: float = TIMEOUT_S) -> Itera
         dist.destroy_process_group()
 
 
+def use_allocator(settings: str) -> None:
+    """Set the caching allocator as a plan says; empty: leave it as the environment says."""
+    if settings:
+        torch._C._accelerator_setAllocatorSettings(settings)  # noqa: SLF001 - what torch refers to
+
+
 @contextmanager
 def _patience(timeout: timedelta) -> Iterator[None]:
     """Let every group that is made inside the block wait as long as the one of all processes does.

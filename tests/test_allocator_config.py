@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from tests.pretend.slow_allocator import round_size, segment_size
 
-from brimful.errors import InputError, UnknownNameError
-from brimful.pretend.allocator_config import (
+from brimful.allocator_config import (
     PYTORCH_DEFAULTS,
     UNLIMITED_BYTES,
     parse_settings,
     round_sizes,
     segment_sizes,
 )
+from brimful.errors import InputError, UnknownNameError
 from brimful.units import GIB, MIB
 
 GOOD = (

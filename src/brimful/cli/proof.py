@@ -1,0 +1,83 @@
+"""The proof of a plan: what simulating says of it, behind the answer that formulas gave."""
+
+import argparse
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from brimful.cli.output import DOES_NOT_FIT, FITS, show
+
+if TYPE_CHECKING:
+    from brimful.search.solve import Solution
+    from brimful.simulate.proof import Proof
+    from brimful.strategy import Strategy
+
+
+def add_proof(parser: argparse.ArgumentParser) -> None:
+    """Add ``--no-proof`` and ``--accept-tight``."""
+    parser.add_argument(
+        "--no-proof",
+        action="store_true",
+        help="do not simulate the plan; live bytes below the limit are then all that is known",
+    )
+    parser.add_argument(
+        "--accept-tight",
+        action="store_true",
+        help="exit with 0 where the plan completes only by giving back what its allocator cached",
+    )
+
+
+def proof_of(args: argparse.Namespace, found: "Solution") -> "tuple[Solution, Proof | None]":
+    """Simulate a plan that formulas found, and the next best while none holds.
+
+    Args:
+        args: The flags; ``--budget`` begins to count anew.
+        found: What was found.
+
+    Returns:
+        The plan that holds, or what was found; and the proof, None where none is needed: the plan
+        is for no GPU, was simulated already, does not fit as it is, or leaves the allocator more
+        than it ever took; and where none is wanted, or torch is not installed.
+    """
+    if args.no_proof or not _needs_proof(found) or find_spec("torch") is None:
+        return found, None
+    from brimful.cli.progress import Progress
+    from brimful.quiet import quiet_libraries
+    from brimful.search.budget import Budget
+
+    quiet_libraries()
+    with Progress("proving the plan", quiet=args.json) as progress:
+        from brimful.simulate.proof import MAX_TRIALS, prove
+        from brimful.simulate.search import spell
+
+        def watch(strategy: "Strategy", num_done: int) -> None:
+            words = f"simulating {spell(strategy)}"
+            progress.report(words, num_done / MAX_TRIALS)
+
+        solution, proof = prove(found, Budget(args.budget), watch=watch)
+    return solution, proof
+
+
+def _needs_proof(found: "Solution") -> bool:
+    plan = found.plan
+    made, first = plan.estimate, found.record.rows[0]
+    if made is None or plan.cluster.device.kernels != "cuda" or not first.fits:
+        return False
+    band = made.predicted_peak_reserved_bytes
+    return band is None or band.high > made.usable_bytes
+
+
+def show_proof(searched: "Solution", found: "Solution", proof: "Proof") -> None:
+    """Say what simulating said, and show the plan that holds where it is another one."""
+    from brimful.report.proof import proof_sentence, trial_sentence
+    from brimful.report.text import plan_tables
+
+    if found.row != searched.row:
+        show("", trial_sentence(proof.trials[0]), "", plan_tables(found.plan, found.record))
+    show(proof_sentence(proof))
+
+
+def proven_code(args: argparse.Namespace, proof: "Proof") -> int:
+    """Return what a plan ends with that was simulated."""
+    if proof.word == "tight":
+        return FITS if args.accept_tight else DOES_NOT_FIT
+    return DOES_NOT_FIT if proof.word == "no" else FITS

@@ -1,0 +1,55 @@
+"""What simulating said of a plan, in sentences."""
+
+from typing import TYPE_CHECKING
+
+from brimful.report.words import reserved_sentence
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from brimful.simulate.proof import Proof, Trial
+
+
+def trial_sentence(trial: "Trial") -> str:
+    """Say why the strategy that formulas found first is not the plan."""
+    return f"simulated, that plan does not hold: {reserved_sentence(trial.reserved)}"
+
+
+def proof_sentence(proof: "Proof") -> str:
+    """Say whether the plan holds, with both numbers, and what else was tried."""
+    tried = _tried(proof)
+    if proof.word == "unproven":
+        return f"not proven: {proof.why}; brimful simulate shows whether it holds"
+    if proof.word == "no":
+        least = min(proof.trials, key=lambda each: each.reserved.short_bytes).reserved
+        return (
+            f"does not hold: {tried}, and none completes; the nearest is short by "
+            f"{format_bytes(least.short_bytes)} of {format_bytes(least.capacity_bytes)}"
+            f"{_ended(proof)}"
+        )
+    last = proof.trials[-1] if proof.word == "fits" else _tightest(proof)
+    with_it = f", with {last.strategy.allocator}" if last.strategy.allocator else ""
+    held = format_bytes(last.reserved.simulated_peak_reserved_bytes)
+    both = f"{held} of {format_bytes(last.reserved.capacity_bytes)}"
+    if proof.word == "tight":
+        return (
+            f"TIGHT: {tried}, and none completes at ease; this one holds {both}{with_it} and gives "
+            f"back what it cached, {last.reserved.num_retries} x (slow); "
+            f"--accept-tight takes it{_ended(proof)}"
+        )
+    return f"proven: simulated, the allocator holds at most {both}{with_it} ({tried})"
+
+
+def _tightest(proof: "Proof") -> "Trial":
+    return next(each for each in proof.trials if each.reserved.outcome == "fits with retries")
+
+
+def _tried(proof: "Proof") -> str:
+    num = len(proof.trials)
+    words = f"{num} {'strategy' if num == 1 else 'strategies'} simulated"
+    if proof.num_passed_over:
+        words += f", {proof.num_passed_over} like them passed over"
+    return words
+
+
+def _ended(proof: "Proof") -> str:
+    return f"; {proof.why}" if proof.why else ""
