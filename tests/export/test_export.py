@@ -61,6 +61,15 @@ def test_slurm_is_asked_for_what_the_plan_has():
     assert not any("gpus" in line for line in TARGETS["slurm"](plan_on(kernels="cpu"), GIVEN).text)
 
 
+def test_the_allocator_of_a_plan_is_in_the_environment_of_every_process():
+    plan = plan_on(4, 8)
+    strategy = msgspec.structs.replace(plan.strategy, allocator="expandable_segments:True")
+    plan = msgspec.structs.replace(plan, strategy=strategy)
+    told = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert last_line(TARGETS["torchrun"](plan, GIVEN).text)[:3] == ["env", told, "torchrun"]
+    assert f"srun env {told} torchrun --nnodes" in TARGETS["slurm"](plan, GIVEN).text
+
+
 def test_comments_do_not_come_between_the_asking():
     """Slurm stops reading ``#SBATCH`` at the first line that is no comment."""
     lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).text.splitlines()

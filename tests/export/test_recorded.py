@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from evidence import read_evidence
 from exporters_plans import GIVEN, RECORDED, plans, recorded_name, sha256
@@ -53,6 +54,18 @@ def test_a_field_that_a_target_does_not_name_is_listed():
     named = {each.field for each in unsaid(plan, (), {})}
     assert {"model", "seed", "ep", "zero", "dp_shard", "activation_checkpointing"} <= named
     assert {"pp", "tp", "adapter", "loss_scale", "pp_schedule"}.isdisjoint(named)
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate", "hf-trainer", "torchtitan"])
+def test_what_the_allocator_is_told_is_left_to_the_environment(target):
+    kept = [PLANS[name] for to, name in KEPT if to == target]
+    assert kept
+    for plan in kept:
+        strategy = msgspec.structs.replace(plan.strategy, allocator="expandable_segments:True")
+        changed = TARGETS[target](msgspec.structs.replace(plan, strategy=strategy), GIVEN)
+        (lost,) = [each for each in changed.lost if each.field == "allocator"]
+        assert (lost.value, lost.changes) == ("expandable_segments:True", "memory")
+        assert "PYTORCH_CUDA_ALLOC_CONF" in lost.why
 
 
 @pytest.mark.parametrize("target", ["deepspeed", "accelerate", "hf-trainer"])

@@ -132,6 +132,20 @@ def whole_curve(run, plan_with, tmp_path_factory):
     return curve(out)
 
 
+def test_the_allocator_is_set_as_the_plan_says(run, plan_with, tmp_path):
+    from torch import _C  # where torch.cuda.memory sends those who ask
+
+    plan = plan_with(num_steps=1, warmup_steps=0)
+    run(plan, tmp_path / "plain")
+    before = _C._accelerator_getAllocatorSettings()
+    strategy = msgspec.structs.replace(plan.strategy, allocator="expandable_segments:True")
+    try:
+        run(msgspec.structs.replace(plan, strategy=strategy), tmp_path / "grown")
+        assert _C._accelerator_getAllocatorSettings() == "expandable_segments:True"
+    finally:
+        _C._accelerator_setAllocatorSettings(before or "expandable_segments:False")
+
+
 def test_a_run_learns_and_leaves_its_files(run, plan_with, tmp_path):
     observer = Recorder()
     result = run(plan_with(num_steps=30), tmp_path / "out", observer=observer)

@@ -107,13 +107,15 @@ def run(args: argparse.Namespace) -> int:
     searched = search(args, budget)
     fits = searched.record.rows[0].fits
     out = () if fits or searched.record.untried else _ways_out(searched.plan, budget)
+    if args.output is not None:  # before anything is said: a disk may be full
+        write_yaml(searched.plan, args.output)
     if not args.json:
         _show_source(args.source, source)
         _show(searched, out)
     found, proof = proof_of(args, searched)
-    host = found.plan.estimate.host if found.plan.estimate else None
-    if args.output is not None:
+    if args.output is not None and found.plan != searched.plan:
         write_yaml(found.plan, args.output)
+    host = found.plan.estimate.host if found.plan.estimate else None
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
