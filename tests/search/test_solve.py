@@ -220,6 +220,17 @@ def test_the_best_pipeline_is_that_of_trying_every_one(number):
     assert found.record.num_considered <= len(rows)
 
 
+@pytest.mark.parametrize("number", range(12))
+def test_nothing_that_is_shown_to_fit_is_faster_than_the_plan(number):
+    job, cluster = draw(number)
+    rows = every(job, cluster)
+    cluster, _ = limited(cluster, rows, number / 12)
+    found = solve(job, cluster, FREE, attention="sdpa", objective="time")
+    best, *others = found.record.rows
+    assert all(best.step_s <= each.step_s * (1 + TIE) for each in others if each.fits)
+    assert all(best.step_s <= each.step_s * (1 + TIE) for each in found.frontier)
+
+
 @pytest.mark.parametrize(("num_devices", "precision"), [(2, "bf16-mixed"), (4, "bf16")])
 def test_the_optimum_may_cut_every_matrix(num_devices, precision):
     """Of a model that is mostly vocabulary, which is gathered whole where it is sharded alone."""

@@ -143,6 +143,15 @@ def test_time_that_is_over_proves_nothing(largest):
     assert "not proven: the budget of 1 s was over" in proof_sentence(proven.proof)
 
 
+def test_what_is_not_simulated_is_not_proven(largest):
+    found = searched(largest)
+    strategy = msgspec.structs.replace(found.plan.strategy, engine="deepspeed", zero=2)
+    plan = msgspec.structs.replace(found.plan, strategy=strategy)
+    proven = prove(found._replace(plan=plan), LONG)
+    assert proven.proof.word == "unproven"
+    assert "engine=deepspeed is not simulated" in proof_sentence(proven.proof)
+
+
 @pytest.mark.parametrize("more", [0, 2, 4])
 def test_what_is_like_one_that_fell_short_and_needs_hardly_less_is_passed_over(largest, more):
     found = searched(largest + more * MIB)

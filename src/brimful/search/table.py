@@ -21,8 +21,8 @@ from brimful.strategy import (
 
 Objective = Literal["time", "cost", "memory"]
 """What to make least; on given devices the fastest is the cheapest."""
-TIE = 0.005
-"""Predicted times closer than this share are the same; the smaller peak then wins."""
+TIE = 1e-6
+"""Predicted times closer than this share differ by rounding alone; the smaller peak then wins."""
 
 
 ORDERS: tuple[Schedule, ...] = get_args(Schedule)
@@ -115,8 +115,7 @@ def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:
     2. Of those that fit, what the objective makes least: the time, on a scale of which ``TIE`` is
        one step, or the peak. Where any rate is unknown, less work stands for less time
        (``_by_work``: the simpler strategy).
-    3. Of equals the smaller peak: memory to spare is worth more than a time that nobody could tell
-       from the other. Of those that do not fit this comes first: the least shortfall.
+    3. Of equals the smaller peak. Of those that do not fit this comes first: the least shortfall.
     4. Of equal peaks the shorter time, and at last the order of the table.
     """
     misses = ~table.fits

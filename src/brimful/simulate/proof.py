@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.estimate import allocatable_bytes, estimate
-from brimful.errors import OutOfTimeError
+from brimful.errors import OutOfTimeError, UnsupportedError
 from brimful.plan import Plan
 from brimful.pretend.recording import Recording
 from brimful.rungs import Reserved
@@ -96,6 +96,9 @@ def prove(
             trial = _tried(best.plan, budget)
         except OutOfTimeError:
             why = f"the budget of {budget.seconds:g} s was over"
+            break
+        except UnsupportedError as error:  # a formula covers what is not simulated
+            why = str(error)
             break
         trials.append(trial)
         if trial.reserved.outcome == "fits":
