@@ -6,9 +6,10 @@ import pytest
 from brimful.cost.estimate import estimate_or_none
 from brimful.cost.formula import missing_formula
 from brimful.cost.pipeline_replay import replay
+from brimful.errors import UnsupportedError
 from brimful.simulate.run import simulate, trace
 from brimful.strategy import check_strategy, stage_rank
-from samples import make_cluster, make_job, make_model, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -100,3 +101,14 @@ def test_no_formula_covers_split_backwards_and_the_reason_says_what_does():
     assert "brimful simulate traces it" in missing_formula(JOB, strategy, cluster.device)
     whole = msgspec.structs.replace(strategy, pp_schedule="interleaved")
     assert missing_formula(JOB, whole, cluster.device) == ""
+
+
+def test_a_tied_weight_that_adapters_copy_is_refused():
+    model = make_model(tie_word_embeddings=True)
+    adapter = make_adapter(trained_modules=("embed_tokens",))
+    job = make_job(model=model, method="lora", adapter=adapter, precision="bf16", global_batch=2)
+    strategy = make_strategy(pp=2, micro_batch=1, accumulate="hold")
+    cluster = msgspec.structs.replace(make_cluster("cuda"), num_devices=2, devices_per_node=2)
+    refused = pytest.raises(UnsupportedError, match="which are one weight, are not run in a")
+    with pytest.warns(UserWarning, match="tied layer is part of the adapter"), refused:
+        simulate(job, cluster, strategy)

@@ -6,12 +6,12 @@ the first weights are drawn the replaced module stays inside, without bytes: its
 and dropped, so that every device's weights are those of one device.
 """
 
+import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from peft.utils.other import ModulesToSaveWrapper
 from torch import nn
 
 from brimful.build.blocks import decoder_blocks
@@ -121,10 +121,16 @@ def cut_stages(model: Any, spec: ModelSpec, split: Split, device: int) -> tuple[
     return tuple(parts)
 
 
+def _is_copied(module: Any) -> bool:
+    """Whether PEFT trains a copy of a module; where PEFT, which loads slowly, is not, none is."""
+    peft = sys.modules.get("peft.utils.other")
+    return peft is not None and isinstance(module, peft.ModulesToSaveWrapper)
+
+
 def _check_ends(model: Any, spec: ModelSpec) -> None:
     """Refuse copies of a tied weight that train apart: each device has one, and they would not."""
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    if spec.tied_embeddings and any(isinstance(end, ModulesToSaveWrapper) for end in ends):
+    if spec.tied_embeddings and any(map(_is_copied, ends)):
         raise UnsupportedError(
             f"trained_modules with the embedding or the output layer of {spec.name}, which are one "
             f"weight, are not run in a pipeline by this version; leave them out, or use pp=1"
