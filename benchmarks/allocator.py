@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from brimful.pretend.allocator import Replay, replay
 from brimful.allocator_config import PYTORCH_DEFAULTS, AllocatorSettings
+from brimful.pretend.allocator import Replay, replay
 from brimful.units import GIB, MIB, format_bytes
 
 BAR_S = 2.0

@@ -128,7 +128,9 @@ def test_what_is_wrong_is_said_once_and_not_tried_again(tmp_path):
 
 
 def test_a_plan_for_fewer_devices_keeps_its_job():
-    plan = refitted(plan_of(4, zero=3, dp_shard=4), 2)
+    told = "expandable_segments:True"
+    plan = refitted(plan_of(4, zero=3, dp_shard=4, allocator=told), 2)
+    assert plan.strategy.allocator == told
     assert plan.job == plan_of().job
     assert plan.cluster.num_devices == 2
     assert msgspec.structs.asdict(plan.strategy)["micro_batch"] in {1, 2}

@@ -102,6 +102,13 @@ def test_of_a_plan_that_seemed_to_fit_the_next_needs_a_tenth_less():
     assert target_bytes(1000, 500) == 500
 
 
+def test_what_the_allocator_was_told_it_is_told_again():
+    first = make_strategy(micro_batch=16, allocator="expandable_segments:True")
+    found = next_strategy(job_of(), cluster_of(), (first,))
+    assert found.allocator == first.allocator
+    assert {each.allocator for each in rungs(job_of(), first)} == {first.allocator}
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_each_needs_less_than_all_before_until_there_is_none(num_devices):

@@ -9,7 +9,7 @@ from brimful.report.proof import proof_sentence, trial_sentence
 from brimful.search.budget import Budget
 from brimful.search.solve import solve
 from brimful.search.space import Pins
-from brimful.simulate.proof import ALLOCATORS, MAX_TRIALS, prove
+from brimful.simulate.proof import MAX_TRIALS, OTHER_ALLOCATORS, prove
 from brimful.simulate.run import simulate
 from brimful.units import MIB
 from samples import make_adapter, make_cluster, make_job, make_model
@@ -22,6 +22,7 @@ JOB = make_job(
     global_batch=4,
 )
 FREE, LONG = Pins(), Budget(3600)
+ALLOCATORS = ("", *OTHER_ALLOCATORS)
 
 
 def cluster_with(num_bytes):

@@ -13,9 +13,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 import numpy as np
 
+from brimful.allocator_config import PYTORCH_DEFAULTS
 from brimful.errors import InputError
 from brimful.pretend.allocator import Replay, replay
-from brimful.allocator_config import PYTORCH_DEFAULTS
 from brimful.pretend.recording import NEVER, Recording
 
 ConfigT = TypeVar("ConfigT")

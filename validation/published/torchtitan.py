@@ -28,8 +28,8 @@ from torchtitan_model import MODELS, Decoder
 from torchtitan_parallel import as_it_was, checkpoint, shard, tensor_parallel
 
 from brimful import pretend
-from brimful.pretend.allocator import Replay, replay
 from brimful.allocator_config import PYTORCH_DEFAULTS
+from brimful.pretend.allocator import Replay, replay
 from brimful.pretend.recording import Recording
 
 ROWS = Path(__file__).parent / "rows" / "torchtitan.json"

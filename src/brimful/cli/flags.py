@@ -445,15 +445,11 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
         const=True,
         help="update each parameter as soon as its gradient is whole; needs --clip 0",
     )
-    add_allocator(add)
-
-
-def add_allocator(add: Callable[..., Any]) -> None:
-    """Add ``--allocator``, by a parser's or a group's ``add_argument``."""
     add(
         "--allocator",
         metavar="SETTINGS",
-        help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True; default: PyTorch's own",
+        help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True; "
+        + default("PyTorch's own"),
     )
 
 

@@ -172,7 +172,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
 
     def _recipe(self, func: Any, out: Any, theirs: Any) -> _Recipe | None:
         """Turn what PyTorch remembers into a recipe; None where it remembers nothing, or more."""
-        if func is _UNSAFE_VIEW:
+        if func is _UNSAFE_VIEW and not (out.is_conj() or out.is_neg()):
             return _Recipe((_new(out, viewed=0),), is_tuple=False)
         entry = FakeTensorMode.cache.get(theirs)
         if not isinstance(entry, fake_tensor._DispatchCacheValidEntry):  # noqa: SLF001

@@ -205,7 +205,7 @@ def plan_words(plan: Plan) -> str:
         _checkpointing_words(job, strategy),
         *_loss_words(job, strategy),
         *_reference_words(strategy),
-        *_away_words(strategy),
+        *_other_words(strategy),
     ]
     if job.task != "module":
         how.append(f"{strategy.attention} attention")
@@ -305,8 +305,8 @@ _SHARDED = {
 }
 
 
-def _away_words(strategy: Strategy) -> list[str]:
-    """Say what is on the host between its uses, and when parameters are updated."""
+def _other_words(strategy: Strategy) -> list[str]:
+    """Say what is on the host, when parameters are updated, and what the allocator is told."""
     words = []
     if strategy.engine == "torch" and strategy.offload != NO_OFFLOAD:
         words.append(f"{strategy.offload.replace(',', ' and ')} on the host")

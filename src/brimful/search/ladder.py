@@ -117,6 +117,7 @@ def _pins(job: Job, failed: Strategy) -> Pins:
         pp_schedule=row[0],
         stages_per_device=row[1],
         reference=failed.reference,
+        allocator=failed.allocator,
     )
 
 

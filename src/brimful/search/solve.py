@@ -86,8 +86,11 @@ class Space(NamedTuple):
 
     def alike(self, row: int) -> NDArray[np.bool_]:
         """Tell which rows are spread, cut and recomputed in the same way: [strategies]."""
-        names = ("micro_batch", "selective", "zero", "num_shards", "tp", "pp", "schedule", "holds")
-        columns = [getattr(self.table, name) for name in names]
+        table = self.table
+        columns = (
+            table.micro_batch, table.selective, table.zero, table.num_shards, table.tp, table.holds,
+            table.pp, table.schedule, table.stages,
+        )  # fmt: skip
         same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in columns])
         return same
 

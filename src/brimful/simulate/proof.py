@@ -23,8 +23,8 @@ from brimful.simulate.capacity import reserve
 from brimful.simulate.run import ranks_of_row, simulate_recorded
 from brimful.strategy import Strategy
 
-ALLOCATORS = ("", "expandable_segments:True")
-"""Settings in the order in which they are tried: PyTorch's own first. Neither costs mathematics."""
+OTHER_ALLOCATORS = ("expandable_segments:True",)
+"""Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
 MAX_TRIALS = 8
 """Strategies simulated at most."""
 
@@ -135,37 +135,35 @@ def _beyond(space: Space, row: int, short_bytes: int) -> NDArray[np.bool_]:
 
 
 def _tried(plan: Plan, budget: Budget) -> Trial:
-    """Simulate a plan on every device of its row, and replay with each allocator.
+    """Simulate a plan on every device of its row; where it does not fit, replay other allocators.
 
     Raises:
         OutOfTimeError: The budget is over.
+        UnsupportedError: This version does not simulate it.
     """
     job, cluster, strategy = plan.job, plan.cluster, plan.strategy
     ranks = ranks_of_row(strategy) if strategy.pp > 1 else [None]
-    recordings = []
-    for rank in ranks:
-        budget.check()
-        simulated = simulate_recorded(job, cluster, strategy, rank=rank, on_op=budget.check)
-        recordings.append(simulated.recording)
-    settings = (strategy.allocator,) if strategy.allocator else ALLOCATORS
-    trials = (_replayed(plan, recordings, each) for each in settings)
-    best = next(trials)
-    for trial in trials:
-        if best.reserved.outcome == "fits":
-            break
-        best = min(best, trial, key=_badness)
-    return best
+    simulated = [
+        simulate_recorded(job, cluster, strategy, rank=rank, on_op=budget.check) for rank in ranks
+    ]
+    found = [each.simulation.reserved for each in simulated]
+    best = _of_row(strategy, [reserved for reserved in found if reserved is not None])
+    if strategy.allocator or best.reserved.outcome == "fits":
+        return best
+    recordings = [each.recording for each in simulated]
+    others = [_replayed(plan, recordings, each) for each in OTHER_ALLOCATORS]
+    return min(best, *others, key=lambda trial: _shortage(trial.reserved))
 
 
 def _replayed(plan: Plan, recordings: Sequence[Recording], allocator: str) -> Trial:
-    capacity_bytes = max(0, allocatable_bytes(plan.cluster.device))
-    each = (reserve(r, allocator=allocator, capacity_bytes=capacity_bytes) for r in recordings)
-    strategy = msgspec.structs.replace(plan.strategy, allocator=allocator)
+    capacity_bytes = allocatable_bytes(plan.cluster.device)
+    each = [reserve(r, allocator=allocator, capacity_bytes=capacity_bytes) for r in recordings]
+    return _of_row(msgspec.structs.replace(plan.strategy, allocator=allocator), each)
+
+
+def _of_row(strategy: Strategy, each: Sequence[Reserved]) -> Trial:
+    """Return what becomes of the device of a row that fares worst."""
     return Trial(strategy=strategy, reserved=max(each, key=_shortage))
-
-
-def _badness(trial: Trial) -> tuple[int, int, int]:
-    return _shortage(trial.reserved)
 
 
 def _shortage(reserved: Reserved) -> tuple[int, int, int]:
