@@ -10,7 +10,10 @@ import msgspec
 
 from brimful.plan import MemoryItem, PhasePeak
 
-Outcome = Literal["fits", "fits with retries", "out of memory"]
+Outcome = Literal["fits", "fits with retries", "over the limit", "out of memory"]
+Word = Literal["fits", "tight", "no"]
+"""``fits``: completes and never gives back what it cached. ``tight``: completes, with retries.
+``no``: does not complete, or only beyond its limit."""
 SIMULATION_SCHEMA = "brimful.simulation/1"
 MEASUREMENT_SCHEMA = "brimful.measurement/1"
 
@@ -105,14 +108,17 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         allocator: Its settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
         capacity_bytes: What it may take of the device.
-        outcome: Whether the run completes, completes after flushing its cache, or does not.
+        outcome: Whether the run completes, completes after flushing its cache, completes with more
+            than the limit, or does not.
         simulated_peak_reserved_bytes: The most it held; up to its end, where it runs out.
         simulated_peak_block_bytes: The most that was handed out, in whole blocks: what
             ``torch.cuda.max_memory_allocated`` says. A large block is not split where 1 MiB or less
             would be left.
         num_retries: How often it gave back all it had cached and tried again (slow).
-        short_bytes: By how much the request that failed was too large; 0 where none did.
+        short_bytes: By how much the request that failed was too large, or the limit was passed; 0
+            where neither happened.
         where: Phase and owner of that request, in words; empty where none failed.
+        limit_bytes: What it may hold of that capacity, where the plan has a limit of its own.
     """
 
     allocator: str
@@ -123,6 +129,14 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_retries: int
     short_bytes: int
     where: str
+    limit_bytes: int | None = None
+
+    @property
+    def word(self) -> Word:
+        """Whether a plan holds of which this is said."""
+        if self.outcome in {"out of memory", "over the limit"}:
+            return "no"
+        return "tight" if self.num_retries else "fits"
 
 
 class PhaseContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -277,5 +277,7 @@ def test_a_simulation_echoes_its_inputs_and_says_whether_it_fits(brimful):
     assert "Inputs, with every default" in lines
     assert lines[-1].startswith("fits: ")
     assert max(map(len, lines)) <= 100
-    tiny = brimful("simulate", *TINY, "--seq-len", "32", "--memory-limit", "1MiB")
+    over = brimful("simulate", *TINY, "--seq-len", "32", "--memory-limit", "1MiB")
+    assert (over.code, over.out.splitlines()[-1].split(":")[0]) == (1, "over the limit")
+    tiny = brimful("simulate", *TINY, "--seq-len", "32", "--card-memory", "1MiB")
     assert (tiny.code, tiny.out.splitlines()[-1].split(",")[0]) == (1, "out of memory in load")

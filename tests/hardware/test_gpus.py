@@ -5,7 +5,9 @@ import sys
 import pytest
 
 from brimful.cli.main import main
+from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
+from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.probe import probe_local
 from brimful.plan import PLAN_SCHEMA, Plan
@@ -112,10 +114,24 @@ def test_misspelt_names_get_the_nearest():
         load_cluster("h100-8gb", memory_limit_bytes=None)
 
 
-def test_a_memory_limit_replaces_the_usable_bytes():
-    assert load_cluster("t4", memory_limit_bytes=GIB).device.usable_bytes == GIB
-    whole = gpus()["t4"].usable_bytes
-    assert load_cluster("t4", memory_limit_bytes=whole).device.usable_bytes == whole
+@pytest.mark.parametrize("limit_bytes", [GIB, gpus()["t4"].usable_bytes])
+def test_a_memory_limit_is_the_runs_and_leaves_the_card_as_it_is(limit_bytes):
+    cluster = load_cluster("t4", memory_limit_bytes=limit_bytes)
+    assert cluster.device == gpus()["t4"]
+    assert offered_bytes(cluster) == limit_bytes
+    outside = cluster.device.usable_bytes - allocatable_bytes(cluster.device)
+    assert tensor_limit_bytes(cluster) == limit_bytes - outside
+    assert offered_bytes(load_cluster("t4", memory_limit_bytes=None)) == gpus()["t4"].usable_bytes
+
+
+def test_a_card_of_another_size_is_asked_for():
+    cluster = load_cluster("t4", memory_limit_bytes=None, card_memory_bytes=32 * GIB)
+    assert offered_bytes(cluster) == cluster.device.usable_bytes == 32 * GIB
+    assert cluster.device.source.endswith("usable bytes as given")
+    both = load_cluster("t4", memory_limit_bytes=20 * GIB, card_memory_bytes=32 * GIB)
+    assert offered_bytes(both) == 20 * GIB
+    with pytest.raises(InputError, match="card of 0 bytes"):
+        load_cluster("t4", memory_limit_bytes=None, card_memory_bytes=0)
 
 
 @pytest.mark.parametrize("extra_bytes", [1, 10**15])

@@ -11,7 +11,7 @@ from brimful.cli import flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 from brimful.errors import RunError
 from brimful.escaping import json_text
-from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cluster import Cluster, Device, offered_bytes
 from brimful.job import Job, Precision, plain_job
 from brimful.terminal import say
 from brimful.units import MIB, format_bytes, format_count, format_seconds
@@ -157,7 +157,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     peak = estimate(job, cluster, naive).predicted_peak_allocated_bytes
     say(
         f"naive settings (whole batch at once) need {format_bytes(peak)}; "
-        f"the limit is {format_bytes(cluster.device.usable_bytes)}"
+        f"the limit is {format_bytes(offered_bytes(cluster))}"
     )
     _headline("3 of 6: the plan", "every strategy is predicted, the fastest that fits wins")
     found = solve(job, cluster, Pins(None, None, None), attention="sdpa", objective="time")

@@ -215,7 +215,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--memory-limit",
         metavar="SIZE",
         type=size("--memory-limit"),
-        help="use at most this much of it, e.g. 1.5GiB",
+        help="use at most this much of each, e.g. 1.5GiB; the card stays as it is",
+    )
+    add(
+        "--card-memory",
+        metavar="SIZE",
+        type=size("--card-memory"),
+        help="the card has this much for programs; default: what is known of it",
     )
     add(
         "--host-memory",
@@ -501,7 +507,15 @@ def refuse_flags(args: argparse.Namespace) -> None:
     Raises:
         InputError: One was given; it would be ignored.
     """
-    for name in (*_JOB, *_STRATEGY, "gpus", "network", "memory_limit", "host_memory"):
+    for name in (
+        *_JOB,
+        *_STRATEGY,
+        "gpus",
+        "network",
+        "memory_limit",
+        "card_memory",
+        "host_memory",
+    ):
         if getattr(args, name, None) is not None:
             raise InputError(
                 f"--{name.replace('_', '-')} stands beside the plan {args.model}, which already "
@@ -538,10 +552,14 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def cluster_from(args: argparse.Namespace) -> Cluster:
-    """Resolve ``--gpus``, ``--network``, ``--memory-limit`` and ``--host-memory``."""
+    """Resolve ``--gpus``, ``--network`` and the sizes of memories."""
     name = _or(args.gpus, defaults.GPUS)
-    limit = args.memory_limit
-    cluster = load_cluster(name, memory_limit_bytes=limit, network_name=_or(args.network, ""))
+    cluster = load_cluster(
+        name,
+        memory_limit_bytes=args.memory_limit,
+        card_memory_bytes=args.card_memory,
+        network_name=_or(args.network, ""),
+    )
     if args.host_memory is None:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)

@@ -8,6 +8,7 @@ import msgspec
 
 from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
+from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
@@ -16,7 +17,6 @@ from brimful.hardware.cluster import Cluster, spelled
 if TYPE_CHECKING:
     from brimful.cost.inference import InferenceJob
     from brimful.models.spec import ModelSpec
-    from brimful.simulate.inference import InferenceSimulation
 
 SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
@@ -101,23 +101,17 @@ def run_simulate(args: argparse.Namespace) -> int:
     if args.output is not None:
         write_text(args.output, json_text(simulation))
     output_paths.write_simulated_files(args, recording, cluster, allocator=args.allocator or "")
-    fits = _fits(simulation, estimate.usable_bytes)
+    word = word_of(simulation, estimate.usable_bytes)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(simulation)}
         peak = estimate.predicted_peak_allocated_bytes
-        usable = {"usable_bytes": estimate.usable_bytes, "fits": fits}
+        usable = {"usable_bytes": estimate.usable_bytes, "fits": word == "fits", "word": word}
         show_json({**told, "predicted_peak_allocated_bytes": peak, **usable})
     else:
         from brimful.report.inference import simulation_tables
 
         show(simulation_tables(job, cluster, estimate, simulation))
-    return FITS if fits else DOES_NOT_FIT
-
-
-def _fits(simulation: "InferenceSimulation", usable_bytes: int) -> bool:
-    if simulation.reserved is not None:
-        return simulation.reserved.outcome != "out of memory"
-    return simulation.simulated_peak_allocated_bytes <= usable_bytes
+    return word_code(args, word)
 
 
 def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":

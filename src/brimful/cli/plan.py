@@ -19,7 +19,7 @@ from brimful.cli.output import (
     show_host,
     show_json,
 )
-from brimful.cli.proof import add_proof, proof_of, proven_code, show_proof
+from brimful.cli.proof import add_proof, proof_of, show_proof, word_code
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
             _show_why(why)
         show_host(host)
     code = exit_code(found)
-    return code if proof is None or code != FITS else proven_code(args, proof)
+    return code if proof is None or code != FITS else word_code(args, proof.word)
 
 
 def exit_code(found: "Solution") -> int:

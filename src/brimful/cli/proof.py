@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 
 if TYPE_CHECKING:
+    from brimful.rungs import Simulation, Word
     from brimful.search.solve import Solution
-    from brimful.simulate.proof import Proof
+    from brimful.simulate.inference import InferenceSimulation
+    from brimful.simulate.proof import Proof, ProofWord
     from brimful.strategy import Strategy
 
 
@@ -19,6 +21,11 @@ def add_proof(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not simulate the plan; live bytes below the limit are then all that is known",
     )
+    add_accept_tight(parser)
+
+
+def add_accept_tight(parser: argparse.ArgumentParser) -> None:
+    """Add ``--accept-tight``."""
     parser.add_argument(
         "--accept-tight",
         action="store_true",
@@ -76,8 +83,15 @@ def show_proof(searched: "Solution", found: "Solution", proof: "Proof") -> None:
     show(proof_sentence(proof))
 
 
-def proven_code(args: argparse.Namespace, proof: "Proof") -> int:
-    """Return what a plan ends with that was simulated."""
-    if proof.word == "tight":
+def word_of(simulation: "Simulation | InferenceSimulation", usable_bytes: int) -> "Word":
+    """Say whether what was simulated holds: on a GPU by its allocator, else by live bytes."""
+    if simulation.reserved is not None:
+        return simulation.reserved.word
+    return "fits" if simulation.simulated_peak_allocated_bytes <= usable_bytes else "no"
+
+
+def word_code(args: argparse.Namespace, word: "ProofWord") -> int:
+    """Return what a command ends with that simulated a plan."""
+    if word == "tight":
         return FITS if args.accept_tight else DOES_NOT_FIT
-    return DOES_NOT_FIT if proof.word == "no" else FITS
+    return DOES_NOT_FIT if word == "no" else FITS

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import flags, inference, output_paths
-from brimful.cli.output import DOES_NOT_FIT, FITS, inputs_json, show, show_json
+from brimful.cli.output import inputs_json, show, show_json
+from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
 from brimful.rungs import EVAL, RESUME, SAVE
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         help=f"run more of a run's life than its steps: {names}, by comma, or all",
     )
+    add_accept_tight(parser)
     flags.add_json(parser)
 
 
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         args, simulated.recording, asked.cluster, allocator=asked.strategy.allocator
     )
     usable_bytes = limit_bytes(plan)
-    fits = _fits(simulation, usable_bytes)
+    word = word_of(simulation, usable_bytes)
     if args.json:
         show_json(
             {
@@ -120,14 +122,15 @@ def run(args: argparse.Namespace) -> int:
                 "usable_bytes": usable_bytes,
                 "predicted_peak_allocated_bytes": plan.estimate
                 and plan.estimate.predicted_peak_allocated_bytes,
-                "fits": fits,
+                "fits": word == "fits",
+                "word": word,
             }
         )
     else:
         _show(plan, simulation, usable_bytes)
         if asked.strategy.ep > 1 and args.routing is None:
             say(_worst_sentence(args, asked))
-    return FITS if fits else DOES_NOT_FIT
+    return word_code(args, word)
 
 
 def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
@@ -155,10 +158,10 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
 
 
 def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
-    from brimful.simulate.run import peak_of, simulate_recorded
+    from brimful.simulate.run import fullness, simulate_recorded
 
     each = (simulate_recorded(*asked, rank=rank, routing=routing) for rank, routing in routed)
-    simulated = max(each, key=peak_of)
+    simulated = max(each, key=fullness)
     if not args.phases:
         return simulated
     from brimful.simulate.lifetime import simulate_phases, with_phases
@@ -241,10 +244,3 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
         if simulation.reserved is None
         else reserved_sentence(simulation.reserved)
     )
-
-
-def _fits(simulation: "Simulation", usable_bytes: int) -> bool:
-    """On a GPU the caching allocator decides, elsewhere the live bytes."""
-    if simulation.reserved is not None:
-        return simulation.reserved.outcome != "out of memory"
-    return simulation.simulated_peak_allocated_bytes <= usable_bytes

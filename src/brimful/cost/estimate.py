@@ -25,7 +25,7 @@ from brimful.cost.stage_memory import fullest, site_of
 from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_seconds, with_traffic
-from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cluster import Cluster, Device, offered_bytes
 from brimful.job import Job
 from brimful.plan import Band, Estimate, PhasePeak, Plan, StepTime
 from brimful.strategy import Strategy, gathers, world_size
@@ -61,8 +61,8 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         predicted_step_band_s=_around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
         step_flops=flops,
-        usable_bytes=allocatable_bytes(device),
-        fits=peak <= allocatable_bytes(device),
+        usable_bytes=tensor_limit_bytes(cluster),
+        fits=peak <= tensor_limit_bytes(cluster),
         assumptions=describe(
             device,
             gathers=gathers(strategy),
@@ -146,20 +146,29 @@ def _step_time(seconds: StepSeconds | None) -> StepTime | None:
 
 
 def allocatable_bytes(device: Device) -> int:
-    """Return what a device has for tensors: usable less the context outside the allocator.
+    """Return what a device has for tensors: usable less the context outside the allocator."""
+    return _less_context(device.usable_bytes, device)
+
+
+def tensor_limit_bytes(cluster: Cluster) -> int:
+    """Return what tensors may take of a device: all that it has for them, or within a limit.
 
     A limit below the context leaves nothing, and never less than nothing.
     """
+    return _less_context(offered_bytes(cluster), cluster.device)
+
+
+def _less_context(num_bytes: int, device: Device) -> int:
     if device.kernels != "cuda":
-        return device.usable_bytes
-    return max(0, device.usable_bytes - assumptions_for(device).context_low_bytes)
+        return num_bytes
+    return max(0, num_bytes - assumptions_for(device).context_low_bytes)
 
 
 def limit_bytes(plan: Plan) -> int:
     """Return what tensors may take under a plan, as its estimate says where it has one."""
     if plan.estimate is not None:
         return plan.estimate.usable_bytes
-    return allocatable_bytes(plan.cluster.device)
+    return tensor_limit_bytes(plan.cluster)
 
 
 def num_groups(strategy: Strategy) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.assumptions import assumptions_for
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, FORMATS, Compute, WeightsFormat
 from brimful.cost.held import Held, held_bytes
 from brimful.cost.kv_cache import cache_layers, grown_bytes, prefilled_bytes
@@ -156,7 +156,10 @@ def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate
         UnsupportedError: The architecture has no layout or no cache that is known.
     """
     device = cluster.device
-    held, usable = held_bytes(job.model, job.weights_format, job.compute), allocatable_bytes(device)
+    held, usable = (
+        held_bytes(job.model, job.weights_format, job.compute),
+        tensor_limit_bytes(cluster),
+    )
     unknown = missing_reading(job.model, sizes_of(job, device), device)
     load = _load(job, device)
     phases = (load,) if unknown else (load, *_forwards(held, job, device))

@@ -36,7 +36,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         name: Its key, e.g. ``h100-80gb`` or ``local``.
         description: What it is, as its maker calls it.
         kernels: Whose kernels run on it: ``cuda`` or ``cpu``.
-        usable_bytes: What a program can allocate, or the limit that the user set.
+        usable_bytes: What a program can allocate.
         capability: CUDA compute capability, e.g. 9.0; 0 for a CPU.
         matrix_flops_per_s: Dense rates: of the datasheet, or measured where ``calibrated``.
         memory_bytes_per_s: Memory bandwidth: of the datasheet, or measured where ``calibrated``.
@@ -76,6 +76,7 @@ class Cluster(
         devices_per_node: Devices of one host.
         link: Between the devices of a node, e.g. ``nvlink-4``; empty for one device or unknown.
         network: Between nodes, a name of ``data/links``; empty for one node or unknown.
+        memory_limit_bytes: What a run may use of each device, which stays as it is; 0: all.
     """
 
     name: Line
@@ -86,6 +87,13 @@ class Cluster(
     devices_per_node: int = 1
     link: Line = ""
     network: Line = ""
+    memory_limit_bytes: int = 0
+
+
+def offered_bytes(cluster: Cluster) -> int:
+    """Return what a run may use of a device: what a program can allocate, or the limit if less."""
+    usable = cluster.device.usable_bytes
+    return min(usable, cluster.memory_limit_bytes or usable)
 
 
 TF32_SHARE = 0.5
@@ -155,6 +163,11 @@ def check_cluster(cluster: Cluster) -> Cluster:
     if device.usable_bytes < 1:
         raise InputError(
             f"cluster.device.usable_bytes={device.usable_bytes} leaves no memory; give more than 0"
+        )
+    if cluster.memory_limit_bytes < 0:
+        raise InputError(
+            f"cluster.memory_limit_bytes={cluster.memory_limit_bytes} is less than nothing; give 0 "
+            f"(all that the device offers) or more"
         )
     if cluster.host_ram_bytes < 0:
         raise InputError(

@@ -19,13 +19,20 @@ _COUNTED = re.compile(r"(?P<counts>(?:\d+x){1,2})(?P<gpu>.+)")
 _MAX_DIGITS = 9
 
 
-def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str = "") -> Cluster:
+def load_cluster(
+    name: str,
+    *,
+    memory_limit_bytes: int | None,
+    card_memory_bytes: int | None = None,
+    network_name: str = "",
+) -> Cluster:
     """Resolve what the user called the hardware.
 
     Args:
         name: ``local``, a GPU such as ``h100-80gb``, ``8xh100-80gb``, or nodes and devices per
             node as in ``4x8xh100-80gb``.
         memory_limit_bytes: Bytes the run may use of what the device offers; None for all of them.
+        card_memory_bytes: Bytes the device offers, where that is not what the table says.
         network_name: What lies between nodes, of ``links.network_names``; empty: that of the
             maker's own systems with this GPU, where there are any.
 
@@ -45,15 +52,18 @@ def load_cluster(name: str, *, memory_limit_bytes: int | None, network_name: str
     if network_name:
         network(network_name, devices_per_node=per_node)
     device = _part_of_host(probe_local(), per_node) if gpu == LOCAL else gpus()[gpu]
+    if card_memory_bytes is not None:
+        device = _sized(device, card_memory_bytes)
     return Cluster(
         name=gpu,
-        device=_limited(device, memory_limit_bytes),
+        device=device,
         num_devices=num_nodes * per_node,
         host_ram_bytes=host_ram_bytes() if gpu == LOCAL else 0,
         num_nodes=num_nodes,
         devices_per_node=per_node,
         link=_link(gpu) if per_node > 1 else "",
         network=(network_name or assumed_network(device.name)) if num_nodes > 1 else "",
+        memory_limit_bytes=_checked_limit(device, memory_limit_bytes),
     )
 
 
@@ -103,9 +113,16 @@ def _split(name: str) -> tuple[int, int, str]:
     return int(counts[0]) if len(counts) > 1 else 1, per_node, match["gpu"]
 
 
-def _limited(device: Device, limit_bytes: int | None) -> Device:
+def _sized(device: Device, num_bytes: int) -> Device:
+    if num_bytes <= 0:
+        raise InputError(f"a card of {num_bytes} bytes is none; give --card-memory more than 0")
+    source = f"{device.source}; usable bytes as given"
+    return msgspec.structs.replace(device, usable_bytes=num_bytes, source=source)
+
+
+def _checked_limit(device: Device, limit_bytes: int | None) -> int:
     if limit_bytes is None:
-        return device
+        return 0
     if limit_bytes <= 0:
         raise InputError(
             f"a memory limit of {limit_bytes} bytes leaves nothing of the "
@@ -115,6 +132,6 @@ def _limited(device: Device, limit_bytes: int | None) -> Device:
         raise InputError(
             f"a memory limit of {format_bytes(limit_bytes)} ({limit_bytes} bytes) is over the "
             f"{format_bytes(device.usable_bytes)} ({device.usable_bytes} bytes) that "
-            f"{device.name} offers; give that or less"
+            f"{device.name} offers; give that or less, or another size of the card by --card-memory"
         )
-    return msgspec.structs.replace(device, usable_bytes=limit_bytes)
+    return limit_bytes

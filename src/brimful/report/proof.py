@@ -40,7 +40,7 @@ def proof_sentence(proof: "Proof") -> str:
 
 
 def _tightest(proof: "Proof") -> "Trial":
-    return next(each for each in proof.trials if each.reserved.outcome == "fits with retries")
+    return next(each for each in proof.trials if each.reserved.word == "tight")
 
 
 def _tried(proof: "Proof") -> str:

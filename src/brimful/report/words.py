@@ -77,10 +77,16 @@ def reserved_sentence(reserved: Reserved) -> str:
     if reserved.outcome == "out of memory":
         short = format_bytes(reserved.short_bytes)
         return f"out of memory in {reserved.where}: short by {short} of {capacity}"
+    if reserved.outcome == "over the limit":
+        limit = format_bytes(reserved.limit_bytes or 0)
+        return (
+            f"over the limit: the allocator holds {held} where {limit} are left of --memory-limit; "
+            f"short by {format_bytes(reserved.short_bytes)}"
+        )
     if reserved.num_retries:
         return (
-            f"fits with {reserved.num_retries} retries (slow): the allocator holds {held} of "
-            f"{capacity} and has to give back what it cached"
+            f"TIGHT: completes with {reserved.num_retries} retries (slow): the allocator holds "
+            f"{held} of {capacity} and has to give back what it cached"
         )
     return f"fits: the allocator holds at most {held} of {capacity}"
 
@@ -141,6 +147,11 @@ def strategy_inputs(strategy: Strategy) -> list[tuple[str, str]]:
     return [(name, str(getattr(strategy, name))) for name in strategy.__struct_fields__]
 
 
+def _limit(cluster: Cluster) -> list[tuple[str, str]]:
+    limit = cluster.memory_limit_bytes
+    return [("memory_limit", format_bytes(limit))] if limit else []
+
+
 def cluster_inputs(cluster: Cluster, precision: Precision) -> list[tuple[str, str]]:
     """List what is known of the machine; a rate of 0 is unknown.
 
@@ -154,6 +165,7 @@ def cluster_inputs(cluster: Cluster, precision: Precision) -> list[tuple[str, st
         ("device", device.description),
         ("kernels", device.kernels),
         ("usable_memory", format_bytes(device.usable_bytes)),
+        *_limit(cluster),
         *_rates(device, precision),
         ("memory_rate", _rate(device.memory_bytes_per_s, "B")),
         ("op_overhead", format_seconds(device.op_overhead_s)),

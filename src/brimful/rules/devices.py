@@ -3,6 +3,7 @@
 import msgspec
 
 from brimful.errors import UnsupportedError
+from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.devices import gpus
 from brimful.job import Job
 from brimful.models.config import load_model, parameter_count
@@ -103,7 +104,7 @@ def _tensor(subject: Subject) -> Finding:
     job = mixed(subject)
     count = parameter_count(job.model)
     block = max(count.block, count.embedding) * held_bytes(job) / count.total
-    usable = subject.cluster.device.usable_bytes
+    usable = offered_bytes(subject.cluster)
     return stated(
         "holds only when",
         says="a layer fits one card",
@@ -116,7 +117,7 @@ def _tensor(subject: Subject) -> Finding:
 def _pipeline(subject: Subject) -> Finding:
     """What is held, on one device and sharded over eight."""
     job = mixed(subject)
-    whole, usable = held_bytes(job), subject.cluster.device.usable_bytes
+    whole, usable = held_bytes(job), offered_bytes(subject.cluster)
     exceeds = whole > usable
     made = run_many(subject, job, zero=3, dp_shard=NUM, activation_checkpointing="full")
     return stated(

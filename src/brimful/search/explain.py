@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.estimate import allocatable_bytes, estimate, estimate_or_none
+from brimful.cost.estimate import estimate, estimate_or_none, tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
@@ -201,7 +201,7 @@ def shortfall_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int:
         UnsupportedError: No formula covers the job.
     """
     peak = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
-    return peak - allocatable_bytes(cluster.device)
+    return peak - tensor_limit_bytes(cluster)
 
 
 def _s_per_token(job: Job, cluster: Cluster, strategy: Strategy) -> float:
@@ -304,7 +304,12 @@ def _with_gpu(cluster: Cluster, device: Device) -> Cluster:
     """Return a cluster of as many devices of another kind, by the fastest link that those have."""
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(
-        cluster, name=device.name, device=device, host_ram_bytes=0, link=link
+        cluster,
+        name=device.name,
+        device=device,
+        host_ram_bytes=0,
+        link=link,
+        memory_limit_bytes=0,
     )
 
 

@@ -15,7 +15,7 @@ from brimful.cost.additions import NUM_PIECES
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.exchange import Sent, exchange_seconds, sent_of
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Form, forms, highest, surface
@@ -138,7 +138,7 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         stages=np.ones(peak.size, dtype=np.int64),
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
-        fits=peak.reshape(-1) <= allocatable_bytes(search.cluster.device),
+        fits=peak.reshape(-1) <= tensor_limit_bytes(search.cluster),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.cost.estimate import allocatable_bytes, estimate, tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
@@ -76,7 +76,7 @@ def next_strategy(job: Job, cluster: Cluster, failed: Sequence[Strategy]) -> Str
     if any(missing_formula(job, each, cluster.device) for each in failed):
         return None
     peaks = [_peak_bytes(job, cluster, each) for each in failed]
-    bar = target_bytes(min(peaks), allocatable_bytes(cluster.device))
+    bar = target_bytes(min(peaks), tensor_limit_bytes(cluster))
     objectives: tuple[Objective, ...] = ("time", "memory")
     for objective, most in zip(objectives, (bar, min(peaks) - 1), strict=True):
         found = _best(job, _limited(cluster, bar), failed[-1], objective)
@@ -100,11 +100,10 @@ def _best(job: Job, cluster: Cluster, failed: Strategy, objective: Objective) ->
 
 
 def _limited(cluster: Cluster, num_bytes: int) -> Cluster:
-    """Return a cluster whose devices have so much for tensors."""
+    """Return a cluster of whose devices tensors may take so much."""
     device = cluster.device
     outside = device.usable_bytes - allocatable_bytes(device)
-    less = msgspec.structs.replace(device, usable_bytes=num_bytes + outside)
-    return msgspec.structs.replace(cluster, device=less)
+    return msgspec.structs.replace(cluster, memory_limit_bytes=num_bytes + outside)
 
 
 def _pins(job: Job, failed: Strategy) -> Pins:

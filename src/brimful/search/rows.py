@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import PREDICTED_SCHEDULES, missing_formula
 from brimful.cost.stage_memory import (
     Site,
@@ -96,7 +96,7 @@ class Rows:
             pins: What the user fixed.
         """
         self.job, self.cluster, self.attention, self.pins = job, cluster, attention, pins
-        self._limit = allocatable_bytes(cluster.device)
+        self._limit = tensor_limit_bytes(cluster)
         self._beyond: float = self._limit
         self._rates: dict[tuple[object, ...], Rates | None] = {}
         self._least: dict[tuple[object, ...], float] = {}

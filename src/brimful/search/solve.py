@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.cost.estimate import estimate, tensor_limit_bytes
 from brimful.cost.formula import check_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
@@ -57,7 +57,7 @@ class Space(NamedTuple):
 
     def best(self) -> "Solution":
         """Return the best strategy as a plan, and the others beside it."""
-        table, limit_bytes = self.table, allocatable_bytes(self.cluster.device)
+        table, limit_bytes = self.table, tensor_limit_bytes(self.cluster)
         order = rank(table, objective=self.objective)
         row = int(order[0])
         strategy = self.strategy(row)
@@ -180,7 +180,7 @@ def _table_of(found: Sequence[Found], job: Job, cluster: Cluster) -> Table:
         **columns_of([each.strategy for each in found], num_layers=job.model.num_layers),
         peak_bytes=peaks,
         step_s=np.array([each.step_s for each in found]),
-        fits=peaks <= allocatable_bytes(cluster.device),
+        fits=peaks <= tensor_limit_bytes(cluster),
     )
 
 

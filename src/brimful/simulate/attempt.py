@@ -11,14 +11,14 @@ import numpy as np
 
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from brimful.simulate.capacity import reserve
+from brimful.simulate.capacity import reserve_for
 from brimful.simulate.items import HostPeak, read_host
 from brimful.simulate.run import NUM_STEPS, trace
 from brimful.simulate.unrolled import record_whole
@@ -87,7 +87,7 @@ def attempt(
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
-        short_bytes=_short_bytes(recording, peak_bytes, device, strategy.allocator),
+        short_bytes=_short_bytes(recording, peak_bytes, cluster, strategy.allocator),
         step_s=_seconds(job, strategy, work, copied, device),
     )
 
@@ -105,12 +105,10 @@ def _seconds(
     return None if more_s is None else busy_s + more_s
 
 
-def _short_bytes(recording: Recording, peak_bytes: int, device: Device, allocator: str) -> int:
-    limit_bytes = allocatable_bytes(device)
-    short = max(0, peak_bytes - limit_bytes)
-    if device.kernels != "cuda" or short:
-        return short
-    return reserve(recording, allocator=allocator, capacity_bytes=max(0, limit_bytes)).short_bytes
+def _short_bytes(recording: Recording, peak_bytes: int, cluster: Cluster, allocator: str) -> int:
+    short = max(0, peak_bytes - tensor_limit_bytes(cluster))
+    reserved = None if short else reserve_for(recording, cluster, allocator=allocator)
+    return short if reserved is None else reserved.short_bytes
 
 
 def step_work(recording: Recording, num_micro_batches: int) -> StepWork:

@@ -10,7 +10,6 @@ import torch
 from brimful.build.inference import constants_of, inference_skeleton
 from brimful.build.model import materialize
 from brimful.build.writing import cache_tensors, grow, new_cache, next_token, prompts
-from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.inference import (
     CONSTANTS,
     DECODE,
@@ -32,7 +31,7 @@ from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
 from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS, Reserved
-from brimful.simulate.capacity import reserve
+from brimful.simulate.capacity import reserve_for
 from brimful.versions import versions
 
 SCHEMA = "brimful.inference-simulation/1"
@@ -109,7 +108,7 @@ def read_inference(
         items=_items(recording, peak_event),
         phases=_phases(recording),
         simulated_peak_allocated_bytes=int(live[peak_event]),
-        reserved=_reserved(recording, cluster.device, allocator),
+        reserved=reserve_for(recording, cluster, allocator=allocator),
         num_events=len(live),
         simulate_s=simulate_s,
     )
@@ -209,10 +208,3 @@ def _phases(recording: Recording) -> tuple[PhasePeak, ...]:
         for name, start, end in zip(recording.phases, recording.phase_starts, ends, strict=True)
         if end > start and name in {LOAD, PREFILL, DECODE}
     )
-
-
-def _reserved(recording: Recording, spec: Device, allocator: str) -> Reserved | None:
-    if spec.kernels != "cuda":
-        return None
-    capacity_bytes = allocatable_bytes(spec)
-    return reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from brimful.child_process import run_in_child
-from brimful.cost.estimate import allocatable_bytes, estimate_or_none
+from brimful.cost.estimate import estimate_or_none, tensor_limit_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.plan import Plan
 from brimful.search.ladder import next_strategy, rungs, target_bytes
@@ -51,7 +51,7 @@ def simulated_next(plan: Plan, failed: Sequence[Strategy]) -> Strategy | None:
     highest = min((peak for peak in peaks if peak is not None), default=None)
     if highest is None:
         return None
-    target = target_bytes(highest, allocatable_bytes(plan.cluster.device))
+    target = target_bytes(highest, tensor_limit_bytes(plan.cluster))
     least: tuple[int, Strategy] | None = None
     for strategy in below[:MOST]:
         peak = _peak_bytes(plan, strategy)

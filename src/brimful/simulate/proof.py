@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.cost.estimate import estimate
 from brimful.errors import OutOfTimeError, UnsupportedError
 from brimful.plan import Plan
 from brimful.pretend.recording import Recording
-from brimful.rungs import Reserved
+from brimful.rungs import Reserved, Word
 from brimful.search.budget import Budget
 from brimful.search.solve import Solution, Space
-from brimful.simulate.capacity import reserve
+from brimful.simulate.capacity import reserve_for
 from brimful.simulate.run import ranks_of_row, simulate_recorded
 from brimful.strategy import Strategy
 
@@ -28,9 +28,8 @@ OTHER_ALLOCATORS = ("expandable_segments:True",)
 MAX_TRIALS = 8
 """Strategies simulated at most."""
 
-Word = Literal["fits", "tight", "no", "unproven"]
-"""``fits``: completes and never gives back what it cached. ``tight``: completes, with retries.
-``no``: none of those simulated does either. ``unproven``: time ended before any was."""
+ProofWord = Word | Literal["unproven"]
+"""``no``: none of those simulated holds. ``unproven``: time ended before any was."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +56,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         why: What ended it early; empty: a strategy that fits was found, or all were looked at.
     """
 
-    word: Word
+    word: ProofWord
     trials: tuple[Trial, ...]
     num_passed_over: int
     why: str
@@ -101,9 +100,9 @@ def prove(
             why = str(error)
             break
         trials.append(trial)
-        if trial.reserved.outcome == "fits":
+        if trial.reserved.word == "fits":
             return _proven(best, trial, _proof("fits", trials, num_passed))
-        if tight is None and trial.reserved.outcome == "fits with retries":
+        if tight is None and trial.reserved.word == "tight":
             tight = best, trial
         if space is None:
             break
@@ -116,7 +115,7 @@ def prove(
     return Proven(found, _proof("no" if trials else "unproven", trials, num_passed, why))
 
 
-def _proof(word: Word, trials: Sequence[Trial], num_passed_over: int, why: str = "") -> Proof:
+def _proof(word: ProofWord, trials: Sequence[Trial], num_passed_over: int, why: str = "") -> Proof:
     return Proof(word=word, trials=tuple(trials), num_passed_over=num_passed_over, why=why)
 
 
@@ -146,9 +145,8 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
     simulated = [
         simulate_recorded(job, cluster, strategy, rank=rank, on_op=budget.check) for rank in ranks
     ]
-    found = [each.simulation.reserved for each in simulated]
-    best = _of_row(strategy, [reserved for reserved in found if reserved is not None])
-    if strategy.allocator or best.reserved.outcome == "fits":
+    best = _of_row(strategy, [each.simulation.reserved for each in simulated])
+    if strategy.allocator or best.reserved.word == "fits":
         return best
     recordings = [each.recording for each in simulated]
     others = [_replayed(plan, recordings, each) for each in OTHER_ALLOCATORS]
@@ -156,14 +154,15 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
 
 
 def _replayed(plan: Plan, recordings: Sequence[Recording], allocator: str) -> Trial:
-    capacity_bytes = allocatable_bytes(plan.cluster.device)
-    each = [reserve(r, allocator=allocator, capacity_bytes=capacity_bytes) for r in recordings]
-    return _of_row(msgspec.structs.replace(plan.strategy, allocator=allocator), each)
+    strategy = msgspec.structs.replace(plan.strategy, allocator=allocator)
+    each = [reserve_for(one, plan.cluster, allocator=allocator) for one in recordings]
+    return _of_row(strategy, each)
 
 
-def _of_row(strategy: Strategy, each: Sequence[Reserved]) -> Trial:
-    """Return what becomes of the device of a row that fares worst."""
-    return Trial(strategy=strategy, reserved=max(each, key=_shortage))
+def _of_row(strategy: Strategy, each: Sequence[Reserved | None]) -> Trial:
+    """Return what becomes of the device of a row that fares worst; None is of a CPU."""
+    found = [reserved for reserved in each if reserved is not None]
+    return Trial(strategy=strategy, reserved=max(found, key=_shortage))
 
 
 def _shortage(reserved: Reserved) -> tuple[int, int, int]:

@@ -22,7 +22,6 @@ from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
 from brimful.build.step import train_step
 from brimful.build.tasks import task_of
-from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.shards import largest_share
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
@@ -41,7 +40,7 @@ from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.tape import Tape, go_on
 from brimful.routing import BALANCED, Replay, Routing
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
-from brimful.simulate.capacity import reserve
+from brimful.simulate.capacity import reserve_for
 from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
@@ -127,7 +126,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             simulate_recorded(job, cluster, strategy, rank=r, routing=routing, on_op=on_op)
             for r in ranks
         )
-        return max(each, key=peak_of)
+        return max(each, key=fullness)
     device = cluster.device
     start = time.perf_counter()
     hosts: list[Recording] = []
@@ -150,13 +149,10 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
 
     is_alike = not routing.received  # else every block is of its own
     recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
-    capacity_bytes = allocatable_bytes(device)
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
-        reserved=reserve(recording, allocator=strategy.allocator, capacity_bytes=capacity_bytes)
-        if device.kernels == "cuda"
-        else None,
+        reserved=reserve_for(recording, cluster, allocator=strategy.allocator),
         simulate_s=time.perf_counter() - start,
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
@@ -167,9 +163,11 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     return Simulated(simulation, recording)
 
 
-def peak_of(simulated: Simulated) -> int:
-    """Return the largest live total in bytes."""
-    return simulated.simulation.simulated_peak_allocated_bytes
+def fullness(simulated: Simulated) -> tuple[int, int, int]:
+    """Order devices by how badly they fare: what they lack, retries, the largest live total."""
+    reserved = simulated.simulation.reserved
+    lacks = (reserved.short_bytes, reserved.num_retries) if reserved else (0, 0)
+    return *lacks, simulated.simulation.simulated_peak_allocated_bytes
 
 
 def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it

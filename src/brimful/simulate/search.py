@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job, Task
@@ -359,7 +359,7 @@ def _solution(
         table,
         order,
         rung="simulated",
-        limit_bytes=allocatable_bytes(cluster.device),
+        limit_bytes=tensor_limit_bytes(cluster),
         strategy=lambda row: attempts[row].strategy,
     )
     return Solution(plan, msgspec.structs.replace(found, untried=untried))
@@ -388,9 +388,8 @@ def simulated_shortfall(budget: Budget) -> Shortfall:
     peaks: dict[tuple[str, Strategy, str], int] = {}
 
     def shortfall(job: Job, cluster: Cluster, strategy: Strategy) -> int:
-        device = cluster.device
-        key = (str(job), strategy, device.kernels)
-        limit_bytes = allocatable_bytes(device)
+        key = (str(job), strategy, cluster.device.kernels)
+        limit_bytes = tensor_limit_bytes(cluster)
         if peaks.get(key, 0) > limit_bytes:
             return peaks[key] - limit_bytes
         tried = attempt(job, cluster, strategy, on_op=budget.check)

@@ -21,6 +21,7 @@ from brimful.build.step import StepResult, train_step
 from brimful.doctor.program import PlainStep
 from brimful.errors import RunError, UnsupportedError
 from brimful.files import write_text
+from brimful.hardware.cluster import offered_bytes
 from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
     CHECKPOINTS,
@@ -169,7 +170,7 @@ def _out_of_memory(plan: Plan, error: Exception) -> RunError:
     reason = str(error).partition("\n")[0][:200]
     return RunError(
         f"the run needs more memory than there is, though its plan has a limit of "
-        f"{format_bytes(plan.cluster.device.usable_bytes)} ({reason}); give a smaller "
+        f"{format_bytes(offered_bytes(plan.cluster))} ({reason}); give a smaller "
         f"--micro-batch or --ac full, or stop what else uses the device"
     )
 
@@ -447,7 +448,7 @@ def _report(run: Run, row: TrainRow) -> StepReport:
         num_skipped=run.tally.num_skipped,
         is_process=run.program.device.type == "cpu",
         measured_peak_bytes=run.measured_peak_bytes,
-        limit_bytes=run.plan.cluster.device.usable_bytes,
+        limit_bytes=offered_bytes(run.plan.cluster),
         remaining_s=(run.plan.job.num_steps - row.step) * mean_s,
     )
 

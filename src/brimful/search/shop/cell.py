@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.job import Job
 from brimful.search.grid import Grid, Search, evaluate, least_of, seconds_of
 from brimful.search.shop.bound import Least, least_of_grid
@@ -66,7 +66,7 @@ def _bound(search: Search, grid: Grid, least: Least) -> float:
     each = least_of(search, grid)
     compute_s = least_of_grid(least, grid, search.cluster.num_devices)
     whole = overlapped_seconds(np.asarray(compute_s), each.sent_s)
-    fits = (each.kept_bytes <= allocatable_bytes(search.cluster.device)) & ~np.isnan(whole)
+    fits = (each.kept_bytes <= tensor_limit_bytes(search.cluster)) & ~np.isnan(whole)
     return float(np.min(whole[fits], initial=np.inf))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from brimful.cost.assumptions import assumptions_for
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import check_formula
 from brimful.cost.money import PUE, Prices, energy_kwh
 from brimful.errors import InputError, UnsupportedError
@@ -191,7 +191,7 @@ def _alone(shelf: _Shelf, name: str) -> tuple[_Kind | None, Alone]:
     request, cluster = shelf.request, _of(name, 1, "")
     price = request.prices.gpus.get(name)
     usd = None if price is None else price.usd_per_gpu_hour
-    limit = allocatable_bytes(cluster.device)
+    limit = tensor_limit_bytes(cluster)
     told = Alone(
         kind=name, usd_per_gpu_hour=usd, fits=False, predicted_peak_bytes=None, usable_bytes=limit,
         at_best_usd=None, why_not="",
@@ -313,7 +313,7 @@ def option_of(
         num_gpus=number,
         strategy=best.strategy,
         predicted_peak_bytes=best.peak_bytes,
-        usable_bytes=allocatable_bytes(cluster.device),
+        usable_bytes=tensor_limit_bytes(cluster),
         predicted_step_s=best.step_s,
         predicted_days=whole_s / DAY_S,
         predicted_days_band=_around(whole_s / DAY_S, band),
