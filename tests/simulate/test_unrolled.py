@@ -58,9 +58,75 @@ def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
     num_first = known_experts(job.model).sparse_blocks[0] if name == "deepseek_v3" else 0
     num_deep = unrolled.NUM_DEEP_PREFIXED if num_first else unrolled.NUM_DEEP
     assert depths == [num_first + num_deep, num_first + unrolled.NUM_SHALLOW, num_layers]
+    assert_same(short, whole)
+
+
+def assert_same(short, whole):
     assert (short.events == whole.events).all()
     assert (short.num_bytes == whole.num_bytes).all()
     assert [short.owners[i] for i in short.owner] == [whole.owners[i] for i in whole.owner]
+
+
+def deeper(job, num_blocks):
+    config = {**job.model.hf_config, "num_hidden_layers": num_blocks}
+    model = msgspec.structs.replace(job.model, num_layers=num_blocks, hf_config=config)
+    return msgspec.structs.replace(job, model=model)
+
+
+MIXED = {
+    "both cut": ("full:6", 12, 8, 3),
+    "selective": ("selective:7", 13, 8, 3),
+    "a few plain": ("full:6", 8, 6, 3),
+    "a few checkpointed": ("full:2", 9, 6, 3),
+}
+"""What is checkpointed, of how many blocks; how many are traced, and how many the second time."""
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", [name for name in JOBS if name != "deepseek_v3"])
+@pytest.mark.parametrize("mixed", MIXED)
+def test_checkpointed_blocks_are_unrolled_apart_from_plain_ones(name, mixed):
+    checkpointing, num_blocks, *traced = MIXED[mixed]
+    job = deeper(JOBS[name], num_blocks)
+    strategy = make_strategy(activation_checkpointing=checkpointing)
+    depths = []
+
+    def record(job, strategy):
+        depths.append(job.model.num_layers)
+        return trace(job, strategy, imitate="cuda").recording
+
+    short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
+    assert depths == [*traced, num_blocks]
+    assert_same(short, whole)
+
+
+DENSE_FIRST = {"full:2": [], "full:8": [(14, "full:8"), (9, "full:8")]}
+
+
+@pytest.mark.parametrize("checkpointing", DENSE_FIRST)
+def test_dense_first_blocks_are_of_no_group(checkpointing):
+    job = deeper(JOBS["deepseek_v3"], 16)
+    strategy, depths = make_strategy(activation_checkpointing=checkpointing), []
+
+    def record(job, strategy):
+        depths.append((job.model.num_layers, strategy.activation_checkpointing))
+        return trace(job, strategy, imitate="cuda").recording
+
+    short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
+    assert_same(short, whole)
+    assert [each for each in depths if each[0] < 16] == DENSE_FIRST[checkpointing]
+
+
+def test_what_operations_cost_is_not_told_apart_by_two_tapes():
+    job, depths = deeper(make_job(), 12), []
+
+    def record(job, strategy):
+        depths.append(job.model.num_layers)
+        return trace(job, strategy, imitate="cuda", count_costs=True).recording
+
+    strategy = make_strategy(activation_checkpointing="full:6")
+    unrolled.record_whole(job, strategy, record, counts_costs=True)
+    assert depths == [12]
 
 
 @pytest.mark.few(2)

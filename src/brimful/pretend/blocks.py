@@ -31,11 +31,13 @@ class Pattern:
         stack: Path of the module list, ``model.layers``.
         num_prefix: Blocks before the first unit, of kinds of their own.
         period: Blocks in one unit; what is left after the last whole unit stands by itself.
+        num_suffix: Blocks behind the last unit, of kinds of their own too.
     """
 
     stack: str
     num_prefix: int
     period: int
+    num_suffix: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,8 @@ def count_blocks(recording: Recording, stack: str) -> int:
 
 def count_units(recording: Recording, pattern: Pattern) -> int:
     """Return how many whole units of blocks own something."""
-    return (count_blocks(recording, pattern.stack) - pattern.num_prefix) // pattern.period
+    others = pattern.num_prefix + pattern.num_suffix
+    return (count_blocks(recording, pattern.stack) - others) // pattern.period
 
 
 def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[int, int]) -> Units:

@@ -44,7 +44,8 @@ def unroll_blocks(
     Args:
         deep: The tape of the model with at least ``MIN_UNITS`` units of blocks.
         shallow: The same with fewer, at least 1: it shows how what is outside the blocks (the norms
-            of all gradients, stacked) grows with their number.
+            of all gradients, stacked) grows with their number. Blocks before and behind the units
+            may be fewer too, if what is outside grows by as much with each of them.
         pattern: How the blocks of one stack repeat.
         num_blocks: Blocks of the whole stack; as many more than in ``deep`` as whole units make.
 
@@ -61,7 +62,7 @@ def unroll_blocks(
     num_copies = num_more // pattern.period
     if not num_copies:
         return deep
-    num_less = units.count - count_units(shallow, pattern)
+    num_less = _num_more(deep, shallow, pattern)
     growth = Growth(deep=deep, shallow=shallow, num_more=num_less, num_copies=num_copies)
     rows = [by_maker(r, _unowned(r, pattern)) for r in (deep, shallow)]
     grown = grow_rows(growth, rows[0], rows[1], units.of_row == NO_UNIT)
@@ -289,20 +290,28 @@ def _made_per_unit(deep: Recording, shallow: Recording, pattern: Pattern) -> dic
     While a base is loaded and quantised, each weight is there in full for a moment.
     """
     found: dict[int, int] = {}
-    count = count_units(deep, pattern)
-    num_more = max(1, count - count_units(shallow, pattern))
+    count, num_all = count_units(deep, pattern), count_blocks(deep, pattern.stack)
+    num_more = max(1, _num_more(deep, shallow, pattern))
     theirs = by_maker(shallow, _unowned(shallow, pattern))
     for maker, rows in by_maker(deep, _unowned(deep, pattern)).items():
         each, rest = divmod(len(rows) - len(theirs.get(maker, [])), num_more)
-        run = rows[: each * count]
+        is_of_all = each * num_all == len(rows) * pattern.period
+        first = each * pattern.num_prefix // pattern.period if is_of_all else 0
+        run = rows[first : first + each * count]
         if each < 1 or rest or len(run) < each * count:
             continue
         in_one_go = np.all(np.diff(deep.born[run]) == 1)
         alike = len(set(deep.num_bytes[rows].tolist())) == 1
-        while_loading = not _STEP.fullmatch(maker[0]) and len(run) == len(rows)
+        while_loading = not _STEP.fullmatch(maker[0]) and (is_of_all or len(run) == len(rows))
         if (in_one_go and alike) or (while_loading and _repeats(deep.num_bytes[run], count)):
             found |= {row: place // each for place, row in enumerate(run)}
     return found
+
+
+def _num_more(deep: Recording, shallow: Recording, pattern: Pattern) -> int:
+    """Return how many more units' worth of blocks one tape has, wherever in the stack they are."""
+    many, few = (count_blocks(recording, pattern.stack) for recording in (deep, shallow))
+    return (many - few) // pattern.period
 
 
 def _repeats(sizes: NDArray[np.int64], count: int) -> bool:

@@ -79,7 +79,7 @@ def attempt(
         hosts.append(traced.host)
         return traced.recording
 
-    recording = record_whole(job, strategy, record)
+    recording = record_whole(job, strategy, record, counts_costs=True)
     on_op()
     peak_bytes = int(recording.live_bytes().max())
     num = num_micro_batches(job, strategy)

@@ -1,13 +1,16 @@
 """The whole depth from a few blocks: what is traced shallow, and unrolled.
 
-Where every block is run alike (none is checkpointed, or all are), a model of few blocks is traced
-twice and its tape unrolled (``pretend.unroll``). Otherwise, where a tape does not repeat, where the
-architecture is none of those known here, in a pipeline (whose micro-batches are unrolled instead:
-``chosen.py``), where something is offloaded, and where masters are updated or gradients reduced
-(DDP, ZeRO-1) in buckets, which are cut by bytes and not by blocks, the whole is traced.
+A model of few blocks is traced twice and its tape unrolled (``pretend.unroll``): first the blocks
+that are checkpointed, then those that are not (but what operations cost is not told of these apart
+by two tapes). Where a tape does not repeat, where the architecture is none of those known here, in
+a pipeline (whose micro-batches are unrolled instead: ``chosen.py``), where something is offloaded,
+and where masters are updated or gradients reduced (DDP, ZeRO-1) in buckets, which are cut by bytes
+and not by blocks, the whole is traced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +29,7 @@ from brimful.strategy import (
     gathers,
     is_selective,
     num_checkpointed,
+    spell_checkpointing,
 )
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
@@ -43,35 +47,103 @@ is called."""
 Trace = Callable[[Job, Strategy], Recording]
 
 
-def record_whole(job: Job, strategy: Strategy, trace: Trace) -> Recording:
+def record_whole(
+    job: Job, strategy: Strategy, trace: Trace, *, counts_costs: bool = False
+) -> Recording:
     """Return the tape of the whole model, unrolled where that is possible.
 
     Args:
         job: What is trained.
         strategy: How it is run.
         trace: Runs a program on the pretend GPU and returns its tape.
+        counts_costs: Whether the tape has what operations cost.
     """
-    num_blocks = job.model.num_layers
     stack = _STACKS.get(job.model.model_type)
     is_staged = strategy.pp > 1
-    num_first = _num_prefix(job.model)
-    num_deep = NUM_DEEP_PREFIXED if num_first else NUM_DEEP
-    is_short = num_blocks <= num_first + num_deep + NUM_SHALLOW
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
     is_cut = is_cut or _names_blocks(job) or strategy.offload != NO_OFFLOAD
-    if is_staged or is_short or is_cut or not _is_alike(strategy, num_blocks):
+    if is_staged or is_cut or stack is None or not _is_uniform(job.model):
         return trace(job, strategy)
-    if stack is None or not _is_uniform(job.model):
+    num_first = _num_prefix(job.model)
+    groups = _groups(strategy, job.model.num_layers, num_first)
+    deep, shallow = (_numbers(groups, name) for name in ("deep", "shallow"))
+    if deep == shallow or (counts_costs and all(deep)):
         return trace(job, strategy)
-    spelled = _of_any_depth(strategy, num_blocks)
-    few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
-    pattern = Pattern(stack=stack, num_prefix=num_first, period=1)
-    deep, shallow = (trace(_with_depth(job, num_first + n), few) for n in (num_deep, NUM_SHALLOW))
+    tapes = [trace(*_cut(job, strategy, num_first, numbers)) for numbers in (deep, shallow)]
     try:
-        return unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=num_blocks)
+        return _unrolled(tapes, Pattern(stack=stack, num_prefix=num_first, period=1), groups)
     except NotPeriodicError:
         return trace(job, strategy)
+
+
+class _Group(NamedTuple):
+    """Blocks that follow each other and are run alike.
+
+    Attributes:
+        whole: How many there are.
+        deep: How many of them are traced.
+        shallow: How many are traced the second time.
+    """
+
+    whole: int
+    deep: int
+    shallow: int
+
+
+def _groups(strategy: Strategy, num_blocks: int, num_first: int) -> tuple[_Group, _Group]:
+    """Tell the blocks that are checkpointed from those that are not, dense first ones left out.
+
+    Of two groups that are both cut one loses a block more: what is outside the blocks and grows
+    with one of them by more than with the other shows then, as it does not grow evenly.
+    """
+    num = num_checkpointed(strategy, num_layers=num_blocks)
+    wholes = (max(0, num - num_first), num_blocks - max(num, num_first))
+    if 0 < num <= num_first:  # where they end is told of the first ones
+        return _Group(0, 0, 0), _Group(wholes[1], wholes[1], wholes[1])
+    num_deep = NUM_DEEP_PREFIXED if num_first else NUM_DEEP
+    is_cut = [whole > num_deep + NUM_SHALLOW for whole in wholes]
+    few = (NUM_SHALLOW, NUM_SHALLOW + is_cut[0])
+    first, second = (
+        _Group(whole, num_deep, less) if cut else _Group(whole, whole, whole)
+        for whole, cut, less in zip(wholes, is_cut, few, strict=True)
+    )
+    return first, second
+
+
+def _numbers(groups: tuple[_Group, _Group], name: str) -> tuple[int, int]:
+    return getattr(groups[0], name), getattr(groups[1], name)
+
+
+def _cut(
+    job: Job, strategy: Strategy, num_first: int, numbers: tuple[int, int]
+) -> tuple[Job, Strategy]:
+    """Return the program of a model with so many blocks of each group."""
+    num_layers = num_first + sum(numbers)
+    spelled = spell_checkpointing(
+        num_first + numbers[0] if numbers[0] else 0,
+        num_layers=num_layers,
+        recompute="selective" if is_selective(strategy) else "full",
+    )
+    few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
+    return _with_depth(job, num_layers), few
+
+
+def _unrolled(
+    tapes: Sequence[Recording], pattern: Pattern, groups: tuple[_Group, _Group]
+) -> Recording:
+    """Unroll one group after the other."""
+    first, second = groups
+    (done, shallow), num_blocks = tapes, pattern.num_prefix + first.deep + second.deep
+    if first.whole > first.deep:
+        num_blocks += first.whole - first.deep
+        here = replace(pattern, num_suffix=second.deep)
+        done = unroll_blocks(done, shallow=shallow, pattern=here, num_blocks=num_blocks)
+    if second.whole > second.deep:
+        num_blocks += second.whole - second.deep
+        here = replace(pattern, num_prefix=pattern.num_prefix + first.whole)
+        done = unroll_blocks(done, shallow=shallow, pattern=here, num_blocks=num_blocks)
+    return done
 
 
 def _is_uniform(model: ModelSpec) -> bool:
@@ -92,21 +164,9 @@ def _num_prefix(model: ModelSpec) -> int:
     return sparse[0] if sparse else 0
 
 
-def _is_alike(strategy: Strategy, num_blocks: int) -> bool:
-    """Whether every block is run in the same way."""
-    return num_checkpointed(strategy, num_layers=num_blocks) in {0, num_blocks}
-
-
 def _names_blocks(job: Job) -> bool:
     """Whether a module is kept in fp32 that has a number in its path, so that blocks differ."""
     return any(part.isdigit() for name in job.keep_fp32 for part in name.split("."))
-
-
-def _of_any_depth(strategy: Strategy, num_blocks: int) -> str:
-    """Spell the checkpointing of blocks that are run alike without saying how many there are."""
-    if num_checkpointed(strategy, num_layers=num_blocks) == 0:
-        return "none"
-    return "selective" if is_selective(strategy) else "full"
 
 
 def _with_depth(job: Job, num_blocks: int) -> Job:
