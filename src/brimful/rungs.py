@@ -111,6 +111,8 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         outcome: Whether the run completes, completes after flushing its cache, completes with more
             than the limit, or does not.
         simulated_peak_reserved_bytes: The most it held; up to its end, where it runs out.
+        simulated_unhindered_bytes: The most it would hold of a card without end: the least with
+            which nothing is ever given back.
         simulated_peak_block_bytes: The most that was handed out, in whole blocks: what
             ``torch.cuda.max_memory_allocated`` says. A large block is not split where 1 MiB or less
             would be left.
@@ -125,6 +127,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     capacity_bytes: int
     outcome: Outcome
     simulated_peak_reserved_bytes: int
+    simulated_unhindered_bytes: int
     simulated_peak_block_bytes: int
     num_retries: int
     short_bytes: int
@@ -137,6 +140,12 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.outcome in {"out of memory", "over the limit"}:
             return "no"
         return "tight" if self.num_retries else "fits"
+
+    @property
+    def excess_bytes(self) -> int:
+        """What it would hold beyond what it may, if nothing were given back; 0: it fits."""
+        most = self.capacity_bytes if self.limit_bytes is None else self.limit_bytes
+        return max(0, self.simulated_unhindered_bytes - most)
 
 
 class PhaseContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

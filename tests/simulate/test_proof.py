@@ -5,11 +5,13 @@ import pytest
 
 from brimful.cost.estimate import allocatable_bytes
 from brimful.hardware.gpus import load_cluster
-from brimful.report.proof import proof_sentence, trial_sentence
+from brimful.report.proof import proof_sentence, tight_sentence, trial_sentence
+from brimful.rungs import Reserved
 from brimful.search.budget import Budget
 from brimful.search.solve import solve
 from brimful.search.space import Pins
-from brimful.simulate.proof import MAX_TRIALS, OTHER_ALLOCATORS, prove
+from brimful.simulate import proof as proof_module
+from brimful.simulate.proof import MAX_TRIALS, OTHER_ALLOCATORS, WORTH, Trial, prove
 from brimful.simulate.run import simulate
 from brimful.units import MIB
 from samples import make_adapter, make_cluster, make_job, make_model
@@ -21,6 +23,7 @@ JOB = make_job(
     seq_len=512,
     global_batch=4,
 )
+ADAPTER = make_adapter(rank=16, base="bf16")
 FREE, LONG = Pins(), Budget(3600)
 ALLOCATORS = ("", *OTHER_ALLOCATORS)
 
@@ -66,9 +69,12 @@ def test_what_is_proven_completes_and_what_was_faster_does_not(largest, more):
     assert proof.word == "fits"
     ((outcome, retries),) = outcomes(plan, [plan.strategy.allocator])
     assert (outcome, retries) == ("fits", 0)
-    assert proof.trials[-1].strategy == plan.strategy == proven.solution.record.rows[0].strategy
+    chosen = proof.trials[proof.chosen]
+    assert chosen.strategy == plan.strategy == proven.solution.record.rows[0].strategy
     assert plan.estimate.predicted_peak_allocated_bytes <= plan.estimate.usable_bytes
-    for trial in proof.trials[:-1]:
+    for trial in proof.trials:
+        if trial is chosen:
+            continue
         tried = msgspec.structs.replace(plan, strategy=trial.strategy)
         assert all(retries or word != "fits" for word, retries in outcomes(tried, ALLOCATORS))
     if more == 200:
@@ -169,8 +175,69 @@ def test_what_is_like_one_that_fell_short_and_needs_hardly_less_is_passed_over(l
     for i, trial in enumerate(proof.trials[:-1]):
         for j in range(i + 1, len(rows)):
             if space.alike(rows[i])[rows[j]]:
-                assert peaks[j] <= peaks[i] - trial.reserved.short_bytes
+                is_refined = j > proof.chosen
+                assert is_refined or peaks[j] <= peaks[i] - trial.excess_bytes
     assert len(proof.trials) <= MAX_TRIALS
+
+
+def test_what_lacks_says_how_much_it_would_hold(largest):
+    """With as much as it would hold unhindered a plan fits, with a byte less it does not."""
+    found = searched(largest)
+    trial = prove(found, LONG).proof.trials[0]
+    plan = msgspec.structs.replace(found.plan, strategy=trial.strategy)
+    needs = trial.reserved.simulated_unhindered_bytes
+    assert needs == trial.reserved.capacity_bytes + trial.reserved.excess_bytes
+    assert trial.reserved.excess_bytes > 0
+    told = [
+        simulate(plan.job, cluster_with(num_bytes), plan.strategy).reserved
+        for num_bytes in (needs, needs - 1)
+    ]
+    assert [each.word == "fits" for each in told] == [True, False]
+    assert {each.simulated_unhindered_bytes for each in told} == {needs}
+
+
+@pytest.mark.parametrize("too_much", [1.0, 1.5, 4.0])
+def test_of_what_was_passed_over_the_better_half_is_looked_at_again(too_much, monkeypatch):
+    """What half of the largest peak holds is told by a rule, and shortfalls larger than it."""
+    space = searched(2**34).space
+    order = [int(row) for row in space.order()]
+    family = [row for row in order if space.alike(order[0])[row]]
+    capacity = int(space.table.peak_bytes[family].max() * 0.5)
+
+    def tried(plan, _budget):
+        peak = plan.estimate.predicted_peak_allocated_bytes
+        short = max(0, int(too_much * (peak - capacity)))
+        reserved = Reserved(
+            allocator="", capacity_bytes=capacity, outcome="out of memory" if short else "fits",
+            simulated_peak_reserved_bytes=peak, simulated_unhindered_bytes=capacity + short,
+            simulated_peak_block_bytes=peak, num_retries=0, short_bytes=short, where="",
+        )  # fmt: skip
+        return Trial(strategy=plan.strategy, reserved=reserved, excess_bytes=short)
+
+    monkeypatch.setattr(proof_module, "_tried", tried)
+    monkeypatch.setattr(proof_module, "MAX_TRIALS", 1000)
+    proven = prove(space.best(), LONG)
+    best = next(row for row in order if space.table.peak_bytes[row] <= capacity)
+    found = proven.solution.plan.estimate
+    assert proven.proof.word == "fits"
+    assert found.predicted_peak_allocated_bytes <= capacity
+    assert found.predicted_step_s <= (1 + WORTH) * space.table.step_s[best]
+    assert len(proven.proof.trials) < order.index(best)
+
+
+def test_a_faster_plan_that_is_tight_stands_beside_the_plan(largest):
+    for more in range(0, 64, 4):
+        proven = prove(searched(largest + more * MIB), LONG)
+        words = [trial.reserved.word for trial in proven.proof.trials]
+        if proven.proof.word == "fits" and "tight" in words:
+            break
+    told = tight_sentence(proven.proof)
+    faster = proven.proof.trials[words.index("tight")]
+    assert told.startswith("faster, but TIGHT: micro-batch ")
+    assert f"checkpointing {faster.strategy.activation_checkpointing}, " in told
+    assert f"{faster.reserved.num_retries} x (slow)" in told
+    roomy = prove(searched(largest + 200 * MIB), LONG)
+    assert tight_sentence(roomy.proof) == ""
 
 
 def test_a_row_of_devices_is_proven_on_each_of_them():
@@ -190,7 +257,11 @@ def test_a_row_of_devices_is_proven_on_each_of_them():
 @pytest.mark.parametrize(
     ("model", "gpus", "changes"),
     [
-        ("llama-3.1-8b", "rtx-4090", {"method": "lora", "adapter": make_adapter(rank=16)}),
+        (
+            "llama-3.1-8b",
+            "rtx-4090",
+            {"method": "lora", "adapter": ADAPTER},
+        ),
         ("llama-3.1-8b", "8xh100-80gb", {"seq_len": 8192, "global_batch": 64}),
     ],
 )

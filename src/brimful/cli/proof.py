@@ -75,12 +75,12 @@ def _needs_proof(found: "Solution") -> bool:
 
 def show_proof(searched: "Solution", found: "Solution", proof: "Proof") -> None:
     """Say what simulating said, and show the plan that holds where it is another one."""
-    from brimful.report.proof import proof_sentence, trial_sentence
+    from brimful.report.proof import proof_sentence, tight_sentence, trial_sentence
     from brimful.report.text import plan_tables
 
     if found.row != searched.row:
         show("", trial_sentence(proof.trials[0]), "", plan_tables(found.plan, found.record))
-    show(proof_sentence(proof))
+    show(*filter(None, (tight_sentence(proof), proof_sentence(proof))))
 
 
 def word_of(simulation: "Simulation | InferenceSimulation", usable_bytes: int) -> "Word":

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from brimful.report.words import reserved_sentence
+from brimful.simulate.search import spell
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def proof_sentence(proof: "Proof") -> str:
             f"{format_bytes(least.short_bytes)} of {format_bytes(least.capacity_bytes)}"
             f"{_ended(proof)}"
         )
-    last = proof.trials[-1] if proof.word == "fits" else _tightest(proof)
+    last = _chosen(proof)
     with_it = f", with {last.strategy.allocator}" if last.strategy.allocator else ""
     held = format_bytes(last.reserved.simulated_peak_reserved_bytes)
     both = f"{held} of {format_bytes(last.reserved.capacity_bytes)}"
@@ -39,8 +40,21 @@ def proof_sentence(proof: "Proof") -> str:
     return f"proven: simulated, the allocator holds at most {both}{with_it} ({tried})"
 
 
-def _tightest(proof: "Proof") -> "Trial":
-    return next(each for each in proof.trials if each.reserved.word == "tight")
+def tight_sentence(proof: "Proof") -> str:
+    """Name what is faster than the plan and only completes with retries; empty: nothing."""
+    faster = [each for each in proof.trials if each.reserved.word == "tight"]
+    if proof.word != "fits" or not faster:
+        return ""
+    strategy = faster[0].strategy
+    return (
+        f"faster, but TIGHT: {spell(strategy)}; it gives back what it cached, "
+        f"{faster[0].reserved.num_retries} x (slow)"
+    )
+
+
+def _chosen(proof: "Proof") -> "Trial":
+    assert proof.chosen is not None
+    return proof.trials[proof.chosen]
 
 
 def _tried(proof: "Proof") -> str:

@@ -58,22 +58,29 @@ class Space(NamedTuple):
     def best(self) -> "Solution":
         """Return the best strategy as a plan, and the others beside it."""
         table, limit_bytes = self.table, tensor_limit_bytes(self.cluster)
-        order = rank(table, objective=self.objective)
+        order = self.order()
         row = int(order[0])
+        return Solution(
+            self.plan(row),
+            record(table, order, rung="predicted", limit_bytes=limit_bytes, strategy=self.strategy),
+            frontier(table, best=row, limit_bytes=limit_bytes, strategy=self.strategy),
+            space=self,
+            row=row,
+        )
+
+    def order(self) -> NDArray[np.int64]:
+        """Return the rows, best first: [strategies]."""
+        return rank(self.table, objective=self.objective)
+
+    def plan(self, row: int) -> Plan:
+        """Return the strategy of a row as a plan."""
         strategy = self.strategy(row)
-        plan = Plan(
+        return Plan(
             schema=PLAN_SCHEMA,
             job=self.job,
             cluster=self.cluster,
             strategy=strategy,
             estimate=estimate(self.job, self.cluster, strategy),
-        )
-        return Solution(
-            plan,
-            record(table, order, rung="predicted", limit_bytes=limit_bytes, strategy=self.strategy),
-            frontier(table, best=row, limit_bytes=limit_bytes, strategy=self.strategy),
-            space=self,
-            row=row,
         )
 
     def without(self, rows: NDArray[np.bool_]) -> "Space":

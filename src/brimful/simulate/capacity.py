@@ -39,12 +39,16 @@ def reserve(
     settings = parse_settings(allocator)
     done = replay_recording(recording, settings=settings, capacity_bytes=capacity_bytes)
     failed = done.out_of_memory
+    free = done
+    if failed or done.num_retries:
+        free = replay_recording(recording, settings=settings, capacity_bytes=None)
     over = 0 if limit_bytes is None else max(0, done.peak_reserved_bytes - limit_bytes)
     return Reserved(
         allocator=allocator,
         capacity_bytes=capacity_bytes,
         outcome="over the limit" if over and not failed else _outcome(done),
         simulated_peak_reserved_bytes=done.peak_reserved_bytes,
+        simulated_unhindered_bytes=free.peak_reserved_bytes,
         simulated_peak_block_bytes=done.peak_allocated_bytes,
         num_retries=done.num_retries,
         short_bytes=failed.short_bytes if failed else over,

@@ -27,6 +27,8 @@ OTHER_ALLOCATORS = ("expandable_segments:True",)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
 MAX_TRIALS = 8
 """Strategies simulated at most."""
+WORTH = 0.01
+"""By how much faster a strategy has to be that was passed over, to be simulated after all."""
 
 ProofWord = Word | Literal["unproven"]
 """``no``: none of those simulated holds. ``unproven``: time ended before any was."""
@@ -38,10 +40,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         strategy: The strategy, its allocator among it.
         reserved: What the allocator made of it.
+        excess_bytes: What it would hold too much if nothing were given back, with the allocator
+            that would hold least.
     """
 
     strategy: Strategy
     reserved: Reserved
+    excess_bytes: int
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,17 +54,18 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         word: What holds.
-        trials: What was simulated, in order; the plan is the last, or where nothing fits the first
-            that is tight.
+        trials: What was simulated, in order.
+        chosen: Which of them is the plan; None: none.
         num_passed_over: Strategies that were not simulated, as one spread, cut and recomputed in
-            the same way fell short by more than they need less.
-        why: What ended it early; empty: a strategy that fits was found, or all were looked at.
+            the same way lacked more than they need less.
+        why: What ended it early; empty: all that could be better was looked at.
     """
 
     word: ProofWord
-    trials: tuple[Trial, ...]
-    num_passed_over: int
-    why: str
+    trials: tuple[Trial, ...] = ()
+    chosen: int | None = None
+    num_passed_over: int = 0
+    why: str = ""
 
 
 class Proven(NamedTuple):
@@ -82,52 +88,152 @@ def prove(
     Returns:
         The best that fits, else the best that is tight, else what was found; and the proof.
     """
-    best, space, why = found, found.space, ""
-    trials: list[Trial] = []
-    num_passed, tight = 0, None
-    while best.record.rows[0].fits:
-        if len(trials) == MAX_TRIALS:
-            why = f"{MAX_TRIALS} strategies were simulated"
-            break
-        if watch is not None:
-            watch(best.plan.strategy, len(trials))
-        try:
-            trial = _tried(best.plan, budget)
-        except OutOfTimeError:
-            why = f"the budget of {budget.seconds:g} s was over"
-            break
-        except UnsupportedError as error:  # a formula covers what is not simulated
-            why = str(error)
-            break
-        trials.append(trial)
+    if not found.record.rows[0].fits:
+        return Proven(found, Proof(word="unproven"))
+    trying = _Trying(found, budget, watch)
+    if found.space is None:
+        trying.tried(found.plan)
+    else:
+        _look(found.space, found.plan, trying)
+    return trying.proven()
+
+
+def _look(space: Space, first: Plan, trying: "_Trying") -> None:
+    """Go through a space, best first, until one fits; then through what was passed over.
+
+    A strategy that does not fit tells by how much. Those that are spread, cut and recomputed in the
+    same way and need less by no more than that are passed over: by their live bytes they would not
+    fit either, which is likely and not certain.
+    """
+    order = [int(row) for row in space.order() if space.table.fits[row]]
+    passed: list[int] = []
+    while order:
+        trial = trying.tried(space.plan(order[0]) if trying.has_begun else first, order[0])
+        if trial is None:
+            return
         if trial.reserved.word == "fits":
-            return _proven(best, trial, _proof("fits", trials, num_passed))
-        if tight is None and trial.reserved.word == "tight":
-            tight = best, trial
-        if space is None:
             break
-        gone = _beyond(space, best.row, trial.reserved.short_bytes)
-        num_passed += int(gone.sum()) - 1
-        space = space.without(gone)
-        best = space.best()
-    if tight is not None:
-        return _proven(*tight, _proof("tight", trials, num_passed, why))
-    return Proven(found, _proof("no" if trials else "unproven", trials, num_passed, why))
+        gone = _beyond(space, order[0], trial.excess_bytes)
+        passed += [row for row in order[1:] if gone[row]]
+        order = [row for row in order[1:] if not gone[row]]
+    _look_again(space, passed, order[0] if order else None, trying)
 
 
-def _proof(word: ProofWord, trials: Sequence[Trial], num_passed_over: int, why: str = "") -> Proof:
-    return Proof(word=word, trials=tuple(trials), num_passed_over=num_passed_over, why=why)
+def _look_again(space: Space, passed: list[int], best: int | None, trying: "_Trying") -> None:
+    """Look at what was passed over and is better than what fits: the middle of it, again and again.
+
+    Where nothing fits so far the one that needs least comes first.
+    """
+    trying.num_passed = len(passed)
+    place = {int(row): at for at, row in enumerate(space.order())}
+    peaks, step_s = space.table.peak_bytes, space.table.step_s
+    if best is not None:
+        passed = [row for row in passed if _is_better(place, step_s, row, best)]
+    while passed:
+        passed.sort(key=place.__getitem__)
+        row = min(passed, key=peaks.__getitem__) if best is None else passed[len(passed) // 2]
+        trial = trying.tried(space.plan(row), row)
+        if trial is None:
+            return
+        trying.num_passed -= 1
+        if trial.reserved.word == "fits":
+            best = row
+            passed = [other for other in passed if _is_better(place, step_s, other, best)]
+        else:
+            gone = _beyond(space, row, 0)
+            passed = [other for other in passed if not gone[other]]
 
 
-def _beyond(space: Space, row: int, short_bytes: int) -> NDArray[np.bool_]:
-    """Tell which strategies do not hold if one does not: [strategies], itself among them.
+def _is_better(place: dict[int, int], step_s: NDArray[np.float64], row: int, best: int) -> bool:
+    """Whether a row comes before another one and is faster by what is worth a simulation."""
+    return place[row] < place[best] and not step_s[row] > step_s[best] / (1 + WORTH)
 
-    Those that are spread, cut and recomputed in the same way, and take less by no more than it fell
-    short.
+
+class _Trying:
+    """What was simulated so far.
+
+    Attributes:
+        num_passed: How many strategies were passed over.
+    """
+
+    def __init__(
+        self, found: Solution, budget: Budget, watch: Callable[[Strategy, int], None] | None
+    ) -> None:
+        self.num_passed = 0
+        self._found, self._budget, self._watch = found, budget, watch
+        self._trials: list[Trial] = []
+        self._rows: list[int] = []
+        self._why = ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was simulated."""
+        return bool(self._trials)
+
+    def tried(self, plan: Plan, row: int = 0) -> Trial | None:
+        """Simulate a plan; None where that is not to be, or cannot."""
+        if len(self._trials) == MAX_TRIALS:
+            self._why = f"{MAX_TRIALS} strategies were simulated"
+            return None
+        if self._watch is not None:
+            self._watch(plan.strategy, len(self._trials))
+        try:
+            trial = _tried(plan, self._budget)
+        except OutOfTimeError:
+            self._why = f"the budget of {self._budget.seconds:g} s was over"
+            return None
+        except UnsupportedError as error:  # a formula covers what is not simulated
+            self._why = str(error)
+            return None
+        self._trials.append(trial)
+        self._rows.append(row)
+        return trial
+
+    def proven(self) -> Proven:
+        """Return the best that fits, else the best that is tight, else what was found."""
+        for word in ("fits", "tight"):
+            these = [i for i, each in enumerate(self._trials) if each.reserved.word == word]
+            if these:
+                chosen = self._best(these)
+                return _proven(
+                    self._solution(chosen), self._trials[chosen], self._proof(word, chosen)
+                )
+        return Proven(self._found, self._proof("no" if self._trials else "unproven"))
+
+    def _best(self, these: list[int]) -> int:
+        """Return the trial whose row comes first in the space."""
+        if self._found.space is None:
+            return these[0]
+        order = self._found.space.order().tolist()
+        return min(these, key=lambda trial: order.index(self._rows[trial]))
+
+    def _solution(self, trial: int) -> Solution:
+        """Return what was searched, without what comes before a trial's row."""
+        space = self._found.space
+        if space is None:
+            return self._found
+        order = space.order()
+        before = np.isin(np.arange(len(order)), order[: order.tolist().index(self._rows[trial])])
+        return space.without(before).best()
+
+    def _proof(self, word: ProofWord, chosen: int | None = None) -> Proof:
+        return Proof(
+            word=word,
+            trials=tuple(self._trials),
+            chosen=chosen,
+            num_passed_over=self.num_passed,
+            why=self._why,
+        )
+
+
+def _beyond(space: Space, row: int, excess_bytes: int) -> NDArray[np.bool_]:
+    """Tell which strategies hardly fit if one does not: [strategies], itself among them.
+
+    Those that are spread, cut and recomputed in the same way, and take less by no more than that.
     """
     peaks = space.table.peak_bytes
     gone: NDArray[np.bool_] = (
-        space.table.fits & space.alike(row) & (peaks > peaks[row] - short_bytes)
+        space.table.fits & space.alike(row) & (peaks >= peaks[row] - excess_bytes)
     )
     gone[row] = True
     return gone
@@ -150,7 +256,9 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
         return best
     recordings = [each.recording for each in simulated]
     others = [_replayed(plan, recordings, each) for each in OTHER_ALLOCATORS]
-    return min(best, *others, key=lambda trial: _shortage(trial.reserved))
+    chosen = min(best, *others, key=lambda trial: _shortage(trial.reserved))
+    least = min(trial.excess_bytes for trial in (best, *others))
+    return msgspec.structs.replace(chosen, excess_bytes=least)
 
 
 def _replayed(plan: Plan, recordings: Sequence[Recording], allocator: str) -> Trial:
@@ -162,7 +270,11 @@ def _replayed(plan: Plan, recordings: Sequence[Recording], allocator: str) -> Tr
 def _of_row(strategy: Strategy, each: Sequence[Reserved | None]) -> Trial:
     """Return what becomes of the device of a row that fares worst; None is of a CPU."""
     found = [reserved for reserved in each if reserved is not None]
-    return Trial(strategy=strategy, reserved=max(found, key=_shortage))
+    return Trial(
+        strategy=strategy,
+        reserved=max(found, key=_shortage),
+        excess_bytes=max(reserved.excess_bytes for reserved in found),
+    )
 
 
 def _shortage(reserved: Reserved) -> tuple[int, int, int]:
