@@ -82,16 +82,16 @@ def test_plan_json(brimful, folder):
 
 
 def test_a_plan_that_does_not_fit_says_what_would(brimful):
-    said = brimful("plan", *LLAMA_8B, "--json")
+    said = brimful("plan", *LLAMA_8B, "--json", "--no-proof")
     told = one_object(said)
     assert said.code == 1
     assert (told["fits"], told["num_fitting"], told["runners_up"]) == (False, 0, [])
     assert len(told["ways_out"]) == 3
     # Each way out is believed only once it was taken.
     for way in told["ways_out"]:
-        flags = way.partition(" would fit")[0].partition(" is ")[0].split()
+        flags = way.partition(" would fit")[0].split()
         rest = [part for part in LLAMA_8B if "--gpus" not in flags or part not in LLAMA_8B[1:3]]
-        assert brimful("estimate", *rest, *flags, *strategy_flags(told, flags)).code == 0, way
+        assert brimful("plan", *rest, *flags, "--no-proof").code == 0, way
 
 
 def strategy_flags(told, flags):

@@ -11,7 +11,7 @@ from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.probe import probe_local
 from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.search.explain import ways_out
+from brimful.search.ways_out import same_strategy, ways_out
 from brimful.units import GIB
 from samples import make_cluster, make_job, make_strategy
 
@@ -170,7 +170,8 @@ def larger_gpu(precision, need_bytes):
         schema=PLAN_SCHEMA, job=make_job(precision=precision), cluster=make_cluster("cuda"),
         strategy=make_strategy(), estimate=None,
     )  # fmt: skip
-    return next(way for way in ways_out(plan, shortfall=shortfall) if "GPU" in way)
+    found = ways_out(plan, same_strategy(plan, shortfall))
+    return next(way.words for way in found if "GPU" in way.words)
 
 
 def test_a_gpu_that_cannot_run_a_plan_is_no_way_out():

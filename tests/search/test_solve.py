@@ -25,6 +25,8 @@ NUM_ROWS = 40
 MAX_SHARE = 2
 """Trying everything on many devices takes long."""
 FREE = Pins(micro_batch=None, activation_checkpointing=None, loss_chunks=None)
+ALONE = FREE._replace(pp=1)
+"""Without pipelines, which are not evaluated one by one."""
 LORA = make_adapter()
 
 
@@ -181,7 +183,7 @@ def test_the_optimum_is_that_of_trying_everything(number):
     job, cluster = on_devices(*draw(number), rng.randint(2, 8) if number % 2 else 1)
     rows = every(job, cluster)
     cluster, limit = limited(cluster, rows, rng.random())
-    found = solve(job, cluster, FREE, attention="sdpa", objective="time")
+    found = solve(job, cluster, ALONE, attention="sdpa", objective="time")
     _, peak, seconds = best_of(rows, limit)
     made = found.plan.estimate
     assert made.predicted_peak_allocated_bytes == peak
@@ -212,11 +214,14 @@ def test_the_best_pipeline_is_that_of_trying_every_one(number):
     pins = FREE._replace(pp=pp)
     found = solve(job, cluster, pins, attention="sdpa", objective="time")
     made, (_, peak, seconds) = found.plan.estimate, best_of(rows, limit)
+    if peak > limit:  # the nearest: among what is recomputed in full or not at all
+        assert peak <= made.predicted_peak_allocated_bytes <= 1.005 * peak
+        assert not found.record.rows[0].fits
+        return
     assert made.predicted_peak_allocated_bytes == peak
-    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
-    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
+    assert made.predicted_step_s == pytest.approx(seconds)
     assert found.plan.strategy.pp == pp
-    assert found.record.rows[0].fits == (peak <= limit)
+    assert found.record.rows[0].fits
     assert found.record.num_considered <= len(rows)
 
 
@@ -246,7 +251,7 @@ def test_the_optimum_may_cut_every_matrix(num_devices, precision):
     assert {strategy.zero for strategy, _, _ in rows if strategy.tp == 2} == (
         {0} if num_devices == 2 else {2, 3}
     )
-    found = solve(job, cluster, FREE, attention="sdpa", objective="memory")
+    found = solve(job, cluster, ALONE, attention="sdpa", objective="memory")
     assert found.record.num_considered == len(rows)
     best, peak, _ = min(rows, key=lambda row: row[1])
     assert found.plan.estimate.predicted_peak_allocated_bytes == peak

@@ -7,10 +7,10 @@ from brimful.errors import InputError, OutOfTimeError
 from brimful.report.words import untried_sentence
 from brimful.rungs import MEASUREMENT_SCHEMA, Measurement
 from brimful.search.budget import Budget
-from brimful.search.explain import ways_out
 from brimful.search.record import INTERRUPTED
 from brimful.search.solve import solve
 from brimful.search.space import Pins
+from brimful.search.ways_out import same_strategy, ways_out
 from brimful.simulate import search
 from brimful.simulate.attempt import attempt
 from brimful.simulate.run import simulate
@@ -121,7 +121,8 @@ def test_where_nothing_fits_the_nearest_is_shown_with_ways_out():
     )
     assert (found.record.num_fitting, found.record.rows[0].fits) == (0, False)
     assert found.plan.strategy == small.plan.strategy
-    out = ways_out(found.plan, shortfall=simulated_shortfall(Budget(60)))
+    find = same_strategy(found.plan, simulated_shortfall(Budget(60)))
+    out = [way.words for way in ways_out(found.plan, find)]
     assert any("--seq-len 256 would fit" in way for way in out)
     assert any("--precision bf16 would fit" in way for way in out)
 

@@ -19,7 +19,7 @@ from brimful.cli.output import (
     show_host,
     show_json,
 )
-from brimful.cli.proof import add_proof, proof_of, show_proof, word_code
+from brimful.cli.proof import add_proof, proof_of, proof_words, show_proof, word_code
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from brimful.job import Job
     from brimful.plan import Plan
     from brimful.search.budget import Budget
+    from brimful.search.gains import Search
     from brimful.search.solve import Solution
     from brimful.search.space import Pins
     from brimful.simulate.search import SearchState
@@ -98,6 +99,7 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search and print."""
     from brimful.plan import write_yaml
+    from brimful.report.tables import line_of
     from brimful.search.budget import Budget
 
     if flags.is_plan(args.model):
@@ -105,14 +107,15 @@ def run(args: argparse.Namespace) -> int:
     source = _take_source(args)
     budget = Budget(args.budget)
     searched = search(args, budget)
-    fits = searched.record.rows[0].fits
-    out = () if fits or searched.record.untried else _ways_out(searched.plan, budget)
     if args.output is not None:  # before anything is said: a disk may be full
         write_yaml(searched.plan, args.output)
     if not args.json:
         _show_source(args.source, source)
-        _show(searched, out)
-    found, proof = proof_of(args, searched)
+        _show(searched)
+    out = _ways_out(args, searched, budget)
+    if not args.json:
+        show(*(line_of("way out: " + way) for way in out))
+    found, proof = proof_of(args, searched, Budget(args.budget))
     if args.output is not None and found.plan != searched.plan:
         write_yaml(found.plan, args.output)
     host = found.plan.estimate.host if found.plan.estimate else None
@@ -123,15 +126,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         if proof is not None:
             show_proof(searched, found, proof)
-        if args.output is not None:
-            say(f"plan written to {args.output}; next: brimful simulate {args.output}")
-        if args.pareto:
-            _show_frontier(found)
-        if args.explain:
-            _show_why(why)
+        _show_more(args, found, why)
         show_host(host)
     code = exit_code(found)
     return code if proof is None or code != FITS else word_code(args, proof.word)
+
+
+def _show_more(args: argparse.Namespace, found: "Solution", why: dict[str, Any]) -> None:
+    """Say where the plan is, and what else was asked for."""
+    if args.output is not None:
+        say(f"plan written to {args.output}; next: brimful simulate {args.output}")
+    if args.pareto:
+        _show_frontier(found)
+    if args.explain:
+        _show_why(why)
 
 
 def exit_code(found: "Solution") -> int:
@@ -328,37 +336,60 @@ def _pins(args: argparse.Namespace) -> "list[Pins]":
     return possible(job, choices, flags.cluster_from(args).num_devices)
 
 
-def _ways_out(plan: "Plan", budget: "Budget") -> tuple[str, ...]:
-    from brimful.search.explain import shortfall_bytes, ways_out
+MAX_WAYS = 3
+"""Ways out that are shown."""
 
-    if plan.estimate is not None:
-        return ways_out(plan, shortfall=shortfall_bytes)
-    from brimful.simulate.search import simulated_shortfall
 
+def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") -> tuple[str, ...]:
+    """Name the ways out that come first: of those that were searched, plans that hold."""
+    from brimful.search.ways_out import either, same_strategy, searched_anew, ways_out
+
+    plan, record = searched.plan, searched.record
+    if record.rows[0].fits or record.untried:
+        return ()
+    find = searched_anew(_search_of(args, plan))
+    if plan.estimate is None:
+        from brimful.simulate.search import simulated_shortfall
+
+        find = either(find, same_strategy(plan, simulated_shortfall(budget)))
     try:
-        return ways_out(plan, shortfall=simulated_shortfall(budget))
+        found = ways_out(plan, find)
     except OutOfTimeError:
         return ()
+    words: list[str] = []
+    for way in found:
+        if len(words) == MAX_WAYS:
+            break
+        plan_of_it = way.solution if way.short_bytes <= 0 else None
+        proof = None if plan_of_it is None else proof_of(args, plan_of_it, budget)[1]
+        if proof is None or proof.word != "no":
+            words.append(way.words + proof_words(proof))
+    return tuple(words)
+
+
+def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":
+    from brimful.search.gains import Search
+
+    pins, *also = _pins(args)
+    return Search(plan.cluster, pins, plan.strategy.attention, args.objective, also)
 
 
 def explain(args: argparse.Namespace, plan: "Plan") -> dict[str, Any]:
     """Return why a plan is what it is; nothing where no formula covers its job."""
     from brimful.search.alternatives import alternatives
     from brimful.search.decide import decide
-    from brimful.search.gains import Search, gains
+    from brimful.search.gains import gains
     from brimful.search.ledger import ledger
 
     if plan.estimate is None:
         return {}
     asked = (plan.job, plan.cluster, plan.strategy)
     rows, others = ledger(*asked), alternatives(*asked)
-    pins, *also = _pins(args)
-    search = Search(plan.cluster, pins, plan.strategy.attention, args.objective, also)
     return {
         "ledger": rows,
         "decisions": decide(rows, others),
         "alternatives": others,
-        "gains": gains(plan, search),
+        "gains": gains(plan, _search_of(args, plan)),
     }
 
 
@@ -384,13 +415,10 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _show(found: "Solution", ways_out: tuple[str, ...]) -> None:
-    from brimful.report.tables import line_of
+def _show(found: "Solution") -> None:
     from brimful.report.text import plan_tables
 
-    plan = found.plan
-    show(plan_tables(plan, found.record))
-    show(*(line_of("way out: " + way) for way in ways_out))
+    show(plan_tables(found.plan, found.record))
 
 
 def _show_frontier(found: "Solution") -> None:

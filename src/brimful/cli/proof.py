@@ -8,6 +8,7 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, show
 
 if TYPE_CHECKING:
     from brimful.rungs import Simulation, Word
+    from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.simulate.inference import InferenceSimulation
     from brimful.simulate.proof import Proof, ProofWord
@@ -33,12 +34,15 @@ def add_accept_tight(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def proof_of(args: argparse.Namespace, found: "Solution") -> "tuple[Solution, Proof | None]":
+def proof_of(
+    args: argparse.Namespace, found: "Solution", budget: "Budget"
+) -> "tuple[Solution, Proof | None]":
     """Simulate a plan that formulas found, and the next best while none holds.
 
     Args:
-        args: The flags; ``--budget`` begins to count anew.
+        args: The flags.
         found: What was found.
+        budget: When to end.
 
     Returns:
         The plan that holds, or what was found; and the proof, None where none is needed: the plan
@@ -49,7 +53,6 @@ def proof_of(args: argparse.Namespace, found: "Solution") -> "tuple[Solution, Pr
         return found, None
     from brimful.cli.progress import Progress
     from brimful.quiet import quiet_libraries
-    from brimful.search.budget import Budget
 
     quiet_libraries()
     with Progress("proving the plan", quiet=args.json) as progress:
@@ -60,7 +63,7 @@ def proof_of(args: argparse.Namespace, found: "Solution") -> "tuple[Solution, Pr
             words = f"simulating {spell(strategy)}"
             progress.report(words, num_done / MAX_TRIALS)
 
-        solution, proof = prove(found, Budget(args.budget), watch=watch)
+        solution, proof = prove(found, budget, watch=watch)
     return solution, proof
 
 
@@ -71,6 +74,13 @@ def _needs_proof(found: "Solution") -> bool:
         return False
     band = made.predicted_peak_reserved_bytes
     return band is None or band.high > made.usable_bytes
+
+
+def proof_words(proof: "Proof | None") -> str:
+    """Say behind a way out what simulating said of it; nothing where nothing was simulated."""
+    if proof is None:
+        return ""
+    return {"fits": "; proven", "tight": "; TIGHT"}.get(proof.word, "; not proven")
 
 
 def show_proof(searched: "Solution", found: "Solution", proof: "Proof") -> None:

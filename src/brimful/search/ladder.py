@@ -112,7 +112,7 @@ def _pins(job: Job, failed: Strategy) -> Pins:
     return Pins(
         micro_batch=None if _is_exact(job, "micro_batch", 1) else failed.micro_batch,
         tp=failed.tp,
-        pp=failed.pp if failed.pp > 1 else None,
+        pp=failed.pp,
         pp_schedule=row[0],
         stages_per_device=row[1],
         reference=failed.reference,

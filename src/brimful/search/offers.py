@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.job import QUANTIZED, Adapter, Base, Job
+from brimful.job import QUANTIZED, Adapter, Base, Job, Optimizer
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""
+LOW_BIT: tuple[Optimizer, ...] = ("adamw-8bit", "adamw-4bit", "adamw-fp8")
 QLORA_BASE: Base = "nf4-double"
 LORA_BASES: dict[str, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How LoRA holds the base where a recipe computes in 16 bits on fp32; any other: ``same``."""
@@ -28,8 +29,8 @@ class Offer(NamedTuple):
 
 
 def offers(job: Job) -> tuple[Offer, ...]:
-    """List 8-bit AdamW, LoRA, QLoRA and pure bf16, without those that a job already has."""
-    made = (_eight_bit(job), _lora(job), _qlora(job), _pure(job))
+    """List 8-bit AdamW, or whole AdamW, LoRA, QLoRA and pure bf16, without those that a job has."""
+    made = (_eight_bit(job), _whole(job), _lora(job), _qlora(job), _pure(job))
     return tuple(offer for offer in made if offer is not None)
 
 
@@ -38,6 +39,14 @@ def _eight_bit(job: Job) -> Offer | None:
         return None
     changed = msgspec.structs.replace(job, optimizer="adamw-8bit")
     return Offer("--optimizer adamw-8bit", "AdamW's moments are rounded to 8 bits", changed)
+
+
+def _whole(job: Job) -> Offer | None:
+    """Take more for moments that any number of devices can share."""
+    if job.optimizer not in LOW_BIT:
+        return None
+    changed = msgspec.structs.replace(job, optimizer="adamw")
+    return Offer("--optimizer adamw", "AdamW's moments are not rounded", changed)
 
 
 def _lora(job: Job) -> Offer | None:

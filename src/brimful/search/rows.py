@@ -58,6 +58,11 @@ from brimful.strategy import (
     spell_checkpointing,
 )
 
+NUM_FITTING = 8
+"""Pipelines that fit by their live bytes and are looked for: the fastest may not hold when it is
+simulated, and then the next ones are."""
+CLOSE = 1.05
+"""Of a tiny model a block that is recomputed may take more than one that is not."""
 STAGES = (2, 4)
 """Stages on each device that are tried where a schedule takes several."""
 PIECES = (1, 4, 16)
@@ -121,8 +126,8 @@ class Rows:
     # -- fastest first --
 
     def _fastest(self, place: float) -> Iterator[Found]:
-        """Yield pipelines fastest first, until one that fits is better than all that are left."""
-        number = count()
+        """Yield pipelines fastest first, until some that fit are better than all that are left."""
+        number, num_fitting = count(), 0
         waiting: list[tuple[float, int, Strategy, float | None]] = [
             (place_of(self._bound(one)), next(number), one, None) for one in self._plain()
         ]
@@ -132,7 +137,8 @@ class Rows:
             if step_s is not None:
                 found = self._look(strategy, step_s)
                 yield found
-                place = min(place, here) if found.peak_bytes <= self._limit else place
+                num_fitting += found.peak_bytes <= self._limit
+                place = min(place, here) if num_fitting == NUM_FITTING else place
                 continue
             for other, seconds in self._members(strategy):
                 there = place_of(seconds)
@@ -174,7 +180,7 @@ class Rows:
         self, plain: Strategy, *, whatever_fits: bool = False
     ) -> Iterator[tuple[Strategy, float]]:
         """Yield strategies that are laid out alike, where they may fit, and their seconds."""
-        if not whatever_fits and self._least_bytes(plain) > self._limit:
+        if not whatever_fits and not self._may_fit(plain):
             return
         site = self._site(plain)
         way, after = way_of(site, self.cluster), behind(site, self.cluster)
@@ -190,6 +196,20 @@ class Rows:
                 work, waited = device_seconds(rates, way, counts.astype(float))
                 times = total_seconds(row_seconds(way, work.sum(2) + waited), after)
             yield from zip(every, times.tolist(), strict=True)
+
+    def _may_fit(self, plain: Strategy) -> bool:
+        """Whether any that is laid out alike may fit.
+
+        Where all is recomputed in full next to nothing is kept; if that takes more than ``CLOSE``
+        times the limit, nothing fits.
+        """
+        if self._least_bytes(plain) > self._limit:
+            return False
+        if self.pins.activation_checkpointing is not None:
+            return True
+        layers = self.job.model.num_layers
+        whole = (self._with(plain, n, layers, "full") for n in sorted(self._chunks(plain))[::-1])
+        return any(self._look(one, math.nan).peak_bytes <= CLOSE * self._limit for one in whole)
 
     def _chunks(self, plain: Strategy) -> Sequence[int]:
         if self.pins.loss_chunks is not None:
@@ -250,7 +270,7 @@ class Rows:
     def _recomputed(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
         is_pinned = self.pins.activation_checkpointing is not None
         for strategy, step_s in self._members(plain, whatever_fits=True):
-            if is_pinned or strategy.activation_checkpointing == "full":
+            if is_pinned or strategy.activation_checkpointing in {"full", "none"}:
                 yield strategy, step_s
 
     def _least_bytes(self, plain: Strategy) -> float:

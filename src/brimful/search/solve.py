@@ -1,7 +1,6 @@
 """Finding the fastest strategy that fits: none is guessed away.
 
-Every strategy without a pipeline is evaluated; where the user asks for pipelines, every one of them
-that could be better (``rows``).
+Every strategy without a pipeline is evaluated, and every pipeline that could be better (``rows``).
 """
 
 import math
@@ -23,7 +22,7 @@ from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
 from brimful.search.record import Considered, SearchRecord
 from brimful.search.rows import Bar, Found, Rows, place_of
-from brimful.search.space import Pins, asks_for_row, grids, pinned_strategy, possible
+from brimful.search.space import Pins, asks_for_row, grids, may_be_row, pinned_strategy, possible
 from brimful.search.table import (
     Objective,
     Table,
@@ -160,7 +159,7 @@ def solve(  # noqa: PLR0913 - what is searched, and how
         grids(job, each, attention=attention, cluster=cluster) for each in alone
     )
     table = tabulate(job, cluster, attention, space) if alone else empty_table()
-    for each in filter(asks_for_row, every):
+    for each in filter(may_be_row, every):
         rows = Rows(job, cluster, attention, each)
         found = rows.search(_bar(table, objective), objective=objective)
         table = joined([table, _table_of(found, job, cluster)])

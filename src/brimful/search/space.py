@@ -84,6 +84,12 @@ def asks_for_row(pins: Pins) -> bool:
     return (pins.pp or 1) > 1 or bool(pins.pp_schedule or pins.stages_per_device)
 
 
+def may_be_row(pins: Pins) -> bool:
+    """Whether pipelines have what the user fixed, and a formula."""
+    beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
+    return asks_for_row(pins) or (pins.pp is None and beside == ("none", "none", False))
+
+
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
     """Leave out what cannot run the job where something else can.
 

@@ -23,11 +23,12 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job, Task
 from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.budget import Budget
-from brimful.search.explain import Shortfall, record
+from brimful.search.explain import record
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
 from brimful.search.space import Pins, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
+from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
 from brimful.strategy import (
     Attention,
@@ -377,7 +378,7 @@ def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
 
 
 def simulated_shortfall(budget: Budget) -> Shortfall:
-    """Return what ``search.explain.ways_out`` evaluates with, which remembers what it simulated.
+    """Return what ``search.ways_out.same_strategy`` evaluates with; it remembers what it simulated.
 
     A peak of live bytes hangs on whose kernels run and not on the size of the device, so that a
     device that is too small for it needs no simulation of its own.

@@ -32,7 +32,7 @@ def refitted(plan: Plan, num_devices: int) -> Plan:
     if missing_formula(plan.job, plan.strategy, cluster.device):
         return _stretched(plan, cluster)
     attention = plan.strategy.attention
-    pins = Pins(reference=plan.strategy.reference, allocator=plan.strategy.allocator)
+    pins = Pins(reference=plan.strategy.reference, pp=1, allocator=plan.strategy.allocator)
     found = solve(plan.job, cluster, pins, attention=attention, objective="time")
     if not found.record.rows[0].fits:
         raise InputError(

@@ -1,0 +1,156 @@
+"""Ways out are plans of their own: each is searched anew, on what it names."""
+
+import pytest
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.gpus import load_cluster
+from brimful.models.config import load_model
+from brimful.search.gains import Search
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+from brimful.search.ways_out import (
+    IN_A_NODE,
+    NODES,
+    Tried,
+    either,
+    same_strategy,
+    searched_anew,
+    ways_out,
+)
+from brimful.units import GIB
+from samples import make_job
+
+
+def asked(model, gpus, pins=None, **changes):
+    """Search a job that does not fit; return its plan and its ways out."""
+    fields = {"seq_len": 4096, "global_batch": 16, "precision": "bf16-mixed", **changes}
+    job = make_job(model=load_model(model), **fields)
+    cluster = load_cluster(gpus, memory_limit_bytes=None)
+    search = Search(cluster, pins or Pins(), "sdpa", "time")
+    plan = solve(job, cluster, search.pins, attention="sdpa", objective="time").plan
+    assert not plan.estimate.fits
+    return plan, ways_out(plan, searched_anew(search))
+
+
+def plan_on(cluster):
+    job = make_job(model=load_model("llama-3.1-8b"), seq_len=4096, precision="bf16-mixed")
+    return solve(job, cluster, Pins(pp=1), attention="sdpa", objective="time").plan
+
+
+def fitting(ways):
+    return {way.words.partition(" would fit")[0]: way for way in ways if way.short_bytes <= 0}
+
+
+def test_what_another_strategy_makes_fit_is_not_called_short():
+    """Under the strategy of the full plan LoRA was "still short"; the plan for it fits."""
+    _, ways = asked("llama-3.1-8b", "h100-80gb")
+    found = fitting(ways)["--method lora"]
+    assert found.solution.plan.job.method == "lora"
+    assert found.solution.plan.estimate.fits
+    assert not found.is_exact
+    assert "only adapters of rank 16 train: it changes what is learnt" in found.words
+
+
+def test_more_of_the_same_gpu_is_a_way_out():
+    """70B at 32k on 8 H100s: only B200s were offered."""
+    plan, ways = asked("llama-3.1-70b", "8xh100-80gb", seq_len=32768)
+    found = fitting(ways)
+    assert "--gpus 8xb200" in found
+    more = found["--gpus 2x8xh100-80gb"]
+    assert more.is_exact
+    cluster = more.solution.plan.cluster
+    assert (cluster.num_nodes, cluster.num_devices, cluster.device) == (2, 16, plan.cluster.device)
+    assert cluster == load_cluster("2x8xh100-80gb", memory_limit_bytes=None)
+
+
+def test_moments_that_cannot_be_shared_give_way_to_those_that_can():
+    """8-bit AdamW is whole on every device; with AdamW and ZeRO-3 eight of them hold 8B."""
+    pins = Pins(pp=1, tp=1)
+    plan, ways = asked("llama-3.1-8b", "8xa100-40gb", pins, optimizer="adamw-8bit")
+    assert plan.estimate.predicted_peak_allocated_bytes - plan.estimate.usable_bytes > 20 * GIB
+    found = fitting(ways)["--optimizer adamw"].solution.plan
+    assert (found.job.optimizer, found.strategy.zero) == ("adamw", 3)
+
+
+def test_what_is_learnt_stays_before_it_changes_and_the_least_short_come_last():
+    _, ways = asked("llama-3.1-8b", "rtx-4090")
+    fits = [way for way in ways if way.short_bytes <= 0]
+    assert list(ways[: len(fits)]) == fits
+    assert [way.is_exact for way in fits] == sorted((way.is_exact for way in fits), reverse=True)
+    for exact in (True, False):
+        costs = [way.cost for way in fits if way.is_exact == exact]
+        assert costs == sorted(costs)
+    short = [way.short_bytes for way in ways[len(fits) :]]
+    assert short == sorted(short)
+    assert all("would still be short by" in way.words for way in ways[len(fits) :])
+
+
+@pytest.mark.parametrize("fits_from", [128, 512, 2048])
+def test_sequences_are_halved_until_they_fit_if_the_shortest_do(fits_from):
+    seen = []
+
+    def find(job, _cluster):
+        seen.append(job.seq_len)
+        return Tried(int(job.seq_len > fits_from), None, None)
+
+    plan = plan_on(load_cluster("t4", memory_limit_bytes=None))
+    words = [way.words for way in ways_out(plan, find)]
+    assert f"--seq-len {fits_from} would fit (it changes what is learnt)" in words
+    halves = [length for length in (2048, 1024, 512, 256) if length >= fits_from]
+    assert seen[: 1 + len(halves)] == [128, *halves]
+    seen.clear()
+    ways_out(plan, lambda job, _cluster: seen.append(job.seq_len) or Tried(1, None, None))
+    assert seen[:2] == [128, 4096], "where the shortest do not fit none between is tried"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ("t4", ["2xt4", "4xt4", "8xt4", "2x8xt4", "4x8xt4", "8x8xt4", "16x8xt4", "32x8xt4"]),
+        ("4xt4", ["8xt4", "2x8xt4", "4x8xt4", "8x8xt4", "16x8xt4", "32x8xt4"]),
+        ("2x8xt4", ["4x8xt4", "8x8xt4", "16x8xt4", "32x8xt4"]),
+    ],
+)
+def test_more_gpus_are_tried_from_few_to_many(gpus, expected):
+    cluster = load_cluster(gpus, memory_limit_bytes=None)
+    seen = []
+
+    def find(_job, cluster):
+        seen.append(cluster)
+        return Tried(1, None, None)
+
+    ways_out(plan_on(cluster), find)
+    tried = [one for one in seen if one.name == "t4" and one.num_devices > cluster.num_devices]
+    assert tried == [load_cluster(name, memory_limit_bytes=None) for name in expected]
+    assert len(IN_A_NODE) + len(NODES) == 8
+
+
+def test_a_limit_is_of_this_card_and_not_of_a_larger_one():
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=40 * GIB)
+    seen = []
+
+    def find(_job, cluster):
+        seen.append(cluster)
+        return Tried(1, None, None)
+
+    ways_out(plan_on(cluster), find)
+    limits = {(one.name == "h100-80gb", one.memory_limit_bytes) for one in seen}
+    assert limits == {(True, 40 * GIB), (False, 0)}
+
+
+def test_what_cannot_tell_gives_way_to_what_can():
+    plan = plan_on(load_cluster("t4", memory_limit_bytes=None))
+
+    def refuse(_job, _cluster):
+        raise UnsupportedError("no formula")
+
+    def cannot(_job, _cluster):
+        raise InputError("does not divide")
+
+    simulated = same_strategy(plan, lambda *_: 7)
+    assert either(refuse, simulated)(plan.job, plan.cluster).short_bytes == 7
+    with pytest.raises(InputError):
+        either(cannot, simulated)(plan.job, plan.cluster)
+    larger = load_cluster("2xt4", memory_limit_bytes=None)
+    with pytest.raises(UnsupportedError, match="as many devices"):
+        simulated(plan.job, larger)
