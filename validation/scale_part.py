@@ -83,7 +83,7 @@ def ideal_seconds(job: Job, cluster: Cluster, strategy: Strategy) -> float:
 
 def _plans(job: Job, cluster: Cluster) -> Iterator[Plan]:
     """Yield the best plan without stages, and those of rows that go on these GPUs."""
-    yield solve(job, cluster, Pins(), attention="sdpa", objective="time").plan
+    yield solve(job, cluster, Pins(pp=1), attention="sdpa", objective="time").plan
     for stages, tensor in product(STAGES, TENSOR):
         if stages * tensor > cluster.num_devices:
             continue
