@@ -116,6 +116,7 @@ def _look(space: Space, first: Plan, trying: "_Trying") -> None:
         gone = _beyond(space, order[0], trial.excess_bytes)
         passed += [row for row in order[1:] if gone[row]]
         order = [row for row in order[1:] if not gone[row]]
+        trying.num_passed = len(passed)
     _look_again(space, passed, order[0] if order else None, trying)
 
 
@@ -124,7 +125,6 @@ def _look_again(space: Space, passed: list[int], best: int | None, trying: "_Try
 
     Where nothing fits so far the one that needs least comes first.
     """
-    trying.num_passed = len(passed)
     place = {int(row): at for at, row in enumerate(space.order())}
     peaks, step_s = space.table.peak_bytes, space.table.step_s
     if best is not None:
