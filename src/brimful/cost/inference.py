@@ -156,10 +156,8 @@ def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate
         UnsupportedError: The architecture has no layout or no cache that is known.
     """
     device = cluster.device
-    held, usable = (
-        held_bytes(job.model, job.weights_format, job.compute),
-        tensor_limit_bytes(cluster),
-    )
+    held = held_bytes(job.model, job.weights_format, job.compute)
+    usable = tensor_limit_bytes(cluster)
     unknown = missing_reading(job.model, sizes_of(job, device), device)
     load = _load(job, device)
     phases = (load,) if unknown else (load, *_forwards(held, job, device))

@@ -120,6 +120,7 @@ class Rows:
         found = [each for each in looked if each.peak_bytes <= self._limit]
         if objective == "memory" or (math.isinf(bar.place) and not found):
             found = list(self._smallest(bar.peak_bytes, looked))
+            found += self._between(found)
             found = list({each.strategy: each for each in found}.values())
         return found
 
@@ -267,6 +268,19 @@ class Rows:
             peak = min(peak, found.peak_bytes)
             yield found
 
+    def _between(self, found: Sequence[Found]) -> Iterator[Found]:
+        """Yield all of what is spread like one that takes hardly more than the least, in any order.
+
+        Of a tiny model recomputing some blocks may take less than all or none, and so may stages
+        that are cut finer.
+        """
+        most = CLOSE * min((each.peak_bytes for each in found), default=0.0)
+        near = {_spread(each.strategy) for each in found if each.peak_bytes <= most}
+        for plain in self._plain():
+            if _spread(plain) in near:
+                for strategy, step_s in self._members(plain, whatever_fits=True):
+                    yield self._look(strategy, step_s)
+
     def _recomputed(self, plain: Strategy) -> Iterator[tuple[Strategy, float]]:
         is_pinned = self.pins.activation_checkpointing is not None
         for strategy, step_s in self._members(plain, whatever_fits=True):
@@ -355,6 +369,12 @@ class Rows:
 
 _HOLDING = ("micro_batch", "zero", "dp_replicate", "dp_shard", "tp", "pp", "stages_per_device")
 """Fields that decide what a device holds whatever is kept of micro-batches."""
+
+
+def _spread(strategy: Strategy) -> tuple[int, ...]:
+    """Return how a batch and a model are spread over devices, but for the order of work."""
+    degrees = (strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.pp)
+    return (strategy.micro_batch, strategy.zero, *degrees)
 
 
 def place_of(seconds: float) -> float:
