@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from brimful.allocator_config import PYTORCH_DEFAULTS, AllocatorSettings
-from brimful.pretend.allocator import Replay, replay
+from brimful.allocator.config import PYTORCH_DEFAULTS, AllocatorSettings
+from brimful.allocator.replay import Replay, Requests, replay
 from brimful.units import GIB, MIB, format_bytes
 
 BAR_S = 2.0
@@ -69,13 +69,11 @@ def main() -> int:
 def timed(
     name: str, columns: tuple, settings: AllocatorSettings, capacity_bytes: int | None
 ) -> tuple[float, Replay]:
-    events, sizes, streams = columns
+    requests = Requests(**dict(zip(("events", "num_bytes", "streams"), columns, strict=True)))
     best_s = math.inf
     for _ in range(NUM_RUNS):
         start_s = time.process_time()
-        result = replay(
-            events, sizes, streams=streams, settings=settings, capacity_bytes=capacity_bytes
-        )
+        result = replay(requests, settings=settings, capacity_bytes=capacity_bytes)
         best_s = min(best_s, time.process_time() - start_s)
     print(
         f"{name:24} {best_s:5.2f} s   allocated {format_bytes(result.peak_allocated_bytes):>11}, "

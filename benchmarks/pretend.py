@@ -114,11 +114,12 @@ _REPLAY = """
 import sys, time
 sys.path.insert(0, "benchmarks")
 from allocator import tape
-from brimful.pretend.allocator import replay
-from brimful.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import Requests, replay
+from brimful.allocator.config import PYTORCH_DEFAULTS
 events, sizes, streams = tape(1_000_000)
 start_s = time.perf_counter()
-replay(events, sizes, streams=streams, settings=PYTORCH_DEFAULTS, capacity_bytes=None)
+requests = Requests(events=events, num_bytes=sizes, streams=streams)
+replay(requests, settings=PYTORCH_DEFAULTS, capacity_bytes=None)
 print(time.perf_counter() - start_s)
 """
 

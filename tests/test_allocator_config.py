@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.pretend.slow_allocator import round_size, segment_size
 
-from brimful.allocator_config import (
+from brimful.allocator.config import (
     PYTORCH_DEFAULTS,
     UNLIMITED_BYTES,
     parse_settings,

@@ -22,7 +22,7 @@ LAYERS = (
         "mismatch",
         "yaml_loader",
         "low_bit",
-        "allocator_config",
+        "allocator",
     ),
     ("models",),
     (

@@ -5,7 +5,7 @@ be run on another day, on another machine, and checked against what happened.
 """
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -101,6 +101,45 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.matrix_s + self.memory_s + self.launch_s + self.exposed_s
 
 
+Word = Literal["fits", "tight", "no"]
+"""Whether a plan holds: without a retry of the allocator, with some, or not."""
+
+
+class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What PyTorch's caching allocator makes of a prediction, by replay at capacity.
+
+    Attributes:
+        allocator: Its settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
+        capacity_bytes: What it may take of the device.
+        limit_bytes: What it may hold of that, where the plan has a limit of its own.
+        predicted_peak_reserved_bytes: The most it held; up to its end, where it runs out.
+        predicted_unhindered_bytes: The most it would hold of a card without end.
+        num_retries: How often it gave back all it had cached and tried again (slow).
+        short_bytes: By how much the request that failed was too large, or the limit was passed.
+    """
+
+    allocator: str
+    capacity_bytes: int
+    limit_bytes: int | None
+    predicted_peak_reserved_bytes: int
+    predicted_unhindered_bytes: int
+    num_retries: int
+    short_bytes: int
+
+    @property
+    def word(self) -> Word:
+        """Whether a plan holds of which this is said."""
+        if self.short_bytes:
+            return "no"
+        return "tight" if self.num_retries else "fits"
+
+    @property
+    def excess_bytes(self) -> int:
+        """What it would hold beyond what it may, if nothing were given back; 0: it fits."""
+        most = self.capacity_bytes if self.limit_bytes is None else self.limit_bytes
+        return max(0, self.predicted_unhindered_bytes - most)
+
+
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first rung: what arithmetic says.
 
@@ -122,6 +161,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             do in its time by their dense rate; None where that is unknown.
         hfu: The same with recomputation.
         host: What a node's host holds; None in a plan of a version that did not say.
+        predicted_reserved: What its allocator makes of it, by replay; None where that was not
+            asked, or its sequence of requests is not known.
     """
 
     items: tuple[MemoryItem, ...]
@@ -140,6 +181,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mfu: float | None = None
     hfu: float | None = None
     host: HostMemory | None = None
+    predicted_reserved: PredictedReserved | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,10 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from brimful.plan import MemoryItem, PhasePeak
+from brimful.plan import MemoryItem, PhasePeak, Word
 
 Outcome = Literal["fits", "fits with retries", "over the limit", "out of memory"]
-Word = Literal["fits", "tight", "no"]
 """``fits``: completes and never gives back what it cached. ``tight``: completes, with retries.
 ``no``: does not complete, or only beyond its limit."""
 SIMULATION_SCHEMA = "brimful.simulation/1"

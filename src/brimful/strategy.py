@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from brimful.allocator_config import parse_settings
+from brimful.allocator.config import parse_settings
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import Line
 from brimful.exact import Field, exactness

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from tests.pretend.slow_allocator import slow_replay
 
-from brimful.allocator_config import PYTORCH_DEFAULTS, UNLIMITED_BYTES
-from brimful.pretend.allocator import replay
+from brimful.allocator.config import PYTORCH_DEFAULTS, UNLIMITED_BYTES
+from brimful.allocator.replay import Requests, replay
 from brimful.units import GIB, MIB
 
 from .recordings import bare
@@ -50,15 +50,14 @@ class Program:
     def replay(self, settings=NATIVE, capacity_bytes=None):
         columns = (self.events, self.num_bytes, self.streams, self.until)
         events, num_bytes, streams, until = (np.array(x, dtype=np.int64) for x in columns)
-        fast = replay(
-            events,
-            num_bytes,
+        requests = Requests(
+            events=events,
+            num_bytes=num_bytes,
             streams=streams,
             in_use_until=until,
             cache_flushes=np.array(self.flushes, dtype=np.int64),
-            settings=settings,
-            capacity_bytes=capacity_bytes,
         )
+        fast = replay(requests, settings=settings, capacity_bytes=capacity_bytes)
         self.slow, expected = slow_replay(columns, settings, capacity_bytes, set(self.flushes))
         assert fast == expected
         return fast

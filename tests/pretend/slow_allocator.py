@@ -1,4 +1,4 @@
-"""The caching allocator, slow and obvious: what ``brimful.pretend.allocator`` must equal.
+"""The caching allocator, slow and obvious: what ``brimful.allocator.replay`` must equal.
 
 A segment is a list of blocks in order of address; every search looks at every block, neighbours
 that are alike are always one block, and every statistic is a sum over all blocks, taken after each
@@ -7,7 +7,7 @@ thing that happens. Follows ``c10/cuda/CUDACachingAllocator.cpp`` rule by rule.
 
 from dataclasses import dataclass, field
 
-from brimful.pretend.allocator import OutOfMemory, PoolReserved, Replay
+from brimful.allocator.replay import OutOfMemory, PoolReserved, Replay
 
 KIB, MIB = 1024, 1024**2
 FREE, USED, WAITING, UNMAPPED = "free", "used", "waiting", "unmapped"

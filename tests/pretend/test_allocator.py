@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.allocator_config import parse_settings, spell_settings
-from brimful.pretend.allocator import OutOfMemory, PoolReserved
+from brimful.allocator.config import parse_settings, spell_settings
+from brimful.allocator.replay import OutOfMemory, PoolReserved
 from brimful.units import GIB, KIB, MIB
 
 from .allocator_programs import (
@@ -22,7 +22,7 @@ from .allocator_programs import (
 
 
 def test_it_needs_no_torch():
-    code = "import sys, brimful.pretend.allocator; sys.exit('torch' in sys.modules)"
+    code = "import sys, brimful.allocator.replay; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from tests.pretend.slow_allocator import round_size, segment_size
 
-from brimful.pretend.allocator import place_recording, replay_recording
-from brimful.pretend.allocator_pool import ADDRESS_BITS
-from brimful.pretend.allocator_state import CachingAllocator
+from brimful.allocator.pool import ADDRESS_BITS
+from brimful.allocator.replay import place, replay
+from brimful.allocator.state import CachingAllocator
 from brimful.units import MIB
 
 from .allocator_programs import EXPANDABLE, NATIVE, drawn_program, drawn_settings, live_peak
@@ -103,7 +103,7 @@ def mapped_after(mapped, change):
 def check_places(program, settings, capacity):
     """Walk through a replay: no two blocks overlap, and every block is mapped, on its stream."""
     recording = program.recording()
-    placed = place_recording(recording, settings=settings, capacity_bytes=capacity)
+    placed = place(recording.requests(), settings=settings, capacity_bytes=capacity)
     mapped, used, changes, most = {}, {}, list(placed.changes), 0
     for event in range(placed.num_events + 1):
         while changes and changes[0].event == event:
@@ -152,8 +152,8 @@ def test_every_block_lies_where_memory_is_mapped_and_nothing_else_is():
         placed = check_places(program, settings, capacity)
         kinds.update(change.action for change in placed.changes)
         assert placed.replay == program.replay(settings, capacity)
-        without_places = replay_recording(
-            program.recording(), settings=settings, capacity_bytes=capacity
+        without_places = replay(
+            program.recording().requests(), settings=settings, capacity_bytes=capacity
         )
         assert placed.replay == without_places
     assert kinds == {
@@ -166,5 +166,5 @@ def test_every_block_lies_where_memory_is_mapped_and_nothing_else_is():
 
 
 def test_addresses_stay_where_javascript_can_count():
-    placed = place_recording(long_run(20_000), settings=EXPANDABLE, capacity_bytes=None)
+    placed = place(long_run(20_000).requests(), settings=EXPANDABLE, capacity_bytes=None)
     assert placed.addresses.max() < 2**53 // 16

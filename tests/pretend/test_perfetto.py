@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from brimful.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator.config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import replay
 from brimful.pretend import perfetto
-from brimful.pretend.allocator import replay_recording
 from brimful.pretend.perfetto import trace_of, write_trace
 from brimful.pretend.reading import classify
 from brimful.rungs import ITEM_NAMES
@@ -98,7 +98,7 @@ def test_the_live_counter_is_live_bytes(recording):
 def test_the_reserved_counter_is_that_of_the_replay(settings, capacity):
     recording = small_run()
     how = {"settings": settings, "capacity_bytes": capacity}
-    expected = replay_recording(recording, **how).peak_reserved_bytes
+    expected = replay(recording.requests(), **how).peak_reserved_bytes
     values = [
         e["args"]["bytes"]
         for e in events_of(recording, "C", **how)

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from brimful.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator.config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
-from brimful.pretend.allocator import replay_recording
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of, whole_of
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PRETEND_SCHEMA, PretendReport
@@ -137,7 +137,7 @@ def test_reserved_is_that_of_the_replay():
     for settings in (NATIVE, EXPANDABLE, replace(EXPANDABLE, max_split_size_bytes=64 * MIB)):
         report = read(settings=settings)
         peaks = [
-            replay_recording(small_run(), settings=s, capacity_bytes=None).peak_reserved_bytes
+            replay(small_run().requests(), settings=s, capacity_bytes=None).peak_reserved_bytes
             for s in (settings, NATIVE, EXPANDABLE)
         ]
         assert peaks == [
@@ -152,7 +152,7 @@ def test_reserved_is_that_of_the_replay():
 
 def test_blocks_are_rounded_up():
     report = read()
-    replayed = replay_recording(small_run(), settings=NATIVE, capacity_bytes=None)
+    replayed = replay(small_run().requests(), settings=NATIVE, capacity_bytes=None)
     assert report.simulated_peak_block_bytes == replayed.peak_allocated_bytes
     assert report.simulated_peak_block_bytes >= report.simulated_peak_allocated_bytes
 
@@ -178,7 +178,7 @@ def test_a_budget_above_the_card_changes_nothing():
 def test_at_the_brim_it_fits_with_retries():
     report = read(budget=200 * MIB)
     assert (report.fits, report.at_capacity.outcome) == (True, "fits with retries")
-    expected = replay_recording(small_run(), settings=NATIVE, capacity_bytes=200 * MIB)
+    expected = replay(small_run().requests(), settings=NATIVE, capacity_bytes=200 * MIB)
     assert report.at_capacity.num_retries == expected.num_retries > 0
     assert report.at_capacity.simulated_peak_reserved_bytes <= 200 * MIB
     # What it would take is not what it can have.

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.allocator_config import PYTORCH_DEFAULTS
-from brimful.pretend.allocator import place_recording
+from brimful.allocator.config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import place
 from brimful.pretend.snapshot import snapshot_of, write_snapshot
 from brimful.units import MIB
 
@@ -165,7 +165,7 @@ def test_segments_are_those_of_the_replay(settings):
     peak = int(recording.live_bytes().argmax())
     snapshot = snapshot_of(recording, settings=settings, capacity_bytes=None, until_event=peak)
     reserved = sum(segment["total_size"] for segment in snapshot["segments"])
-    placed = place_recording(recording, settings=settings, capacity_bytes=None)
+    placed = place(recording.requests(), settings=settings, capacity_bytes=None)
     assert reserved == placed.replay.peak_reserved_bytes
     assert live_at_the_end(snapshot) == recording.live_bytes()[peak]
     assert {segment["stream"] for segment in snapshot["segments"]} == {0, COMM_STREAM}

@@ -8,8 +8,8 @@ import pytest
 from tests import samples
 from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
 
-from brimful.allocator_config import parse_settings
-from brimful.pretend.allocator import replay
+from brimful.allocator.config import parse_settings
+from brimful.allocator.replay import replay
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.depth import check_reduced, find_depth, reduced
 from brimful.pretend.unroll import unroll_blocks, unroll_micro_batches, unroll_steps
@@ -56,13 +56,9 @@ def at_boundaries(recording):
 
 
 def reserved_bytes(recording, settings):
+    requests = recording.requests()
     return replay(
-        recording.events,
-        recording.num_bytes,
-        streams=recording.stream,
-        in_use_until=recording.in_use_until,
-        settings=parse_settings(settings),
-        capacity_bytes=None,
+        requests, settings=parse_settings(settings), capacity_bytes=None
     ).peak_reserved_bytes
 
 

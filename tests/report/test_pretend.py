@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.pretend.recordings import long_run, small_run
 
-from brimful.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator.config import PYTORCH_DEFAULTS
 from brimful.pretend.report import read_report
 from brimful.report.pretend import fit_lines, pretend_tables, short_line, short_op
 from brimful.report.pretend_html import render_pretend_report, write_pretend_report

@@ -13,9 +13,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from brimful.allocator_config import PYTORCH_DEFAULTS
+from brimful.allocator.config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import Replay, Requests, replay
 from brimful.errors import InputError
-from brimful.pretend.allocator import Replay, replay
 from brimful.pretend.recording import NEVER, Recording
 
 ConfigT = TypeVar("ConfigT")
@@ -138,14 +138,13 @@ def _replay(recording: Recording, start: int, capacity_bytes: int | None) -> Rep
     rows = np.where(recording.events >= 0, recording.events, ~recording.events)
     events = recording.events[~gone[rows]]
     num_dropped = len(recording.events) - len(events)
-    return replay(
-        events,
-        recording.num_bytes,
-        streams=recording.stream,
+    requests = Requests(
+        events=events,
+        num_bytes=recording.num_bytes,
+        streams=recording.stream.astype(np.int64),
         in_use_until=np.maximum(recording.in_use_until - num_dropped, 0),
-        settings=PYTORCH_DEFAULTS,
-        capacity_bytes=capacity_bytes,
     )
+    return replay(requests, settings=PYTORCH_DEFAULTS, capacity_bytes=capacity_bytes)
 
 
 def _owners(recording: Recording, event: int) -> tuple[tuple[str, int], ...]:

@@ -28,8 +28,8 @@ from torchtitan_model import MODELS, Decoder
 from torchtitan_parallel import as_it_was, checkpoint, shard, tensor_parallel
 
 from brimful import pretend
-from brimful.allocator_config import PYTORCH_DEFAULTS
-from brimful.pretend.allocator import Replay, replay
+from brimful.allocator.config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import Replay, replay
 from brimful.pretend.recording import Recording
 
 ROWS = Path(__file__).parent / "rows" / "torchtitan.json"
@@ -165,11 +165,9 @@ def _step(model: Any, optimizer: Any, setup: Setup, era: Era) -> None:
 
 
 def _replay(recording: Recording, *, expandable: bool, setup: Setup | None) -> Replay:
+    requests = dataclasses.replace(recording.requests(), cache_flushes=None)
     return replay(
-        recording.events,
-        recording.num_bytes,
-        streams=recording.stream,
-        in_use_until=recording.in_use_until,
+        requests,
         settings=dataclasses.replace(PYTORCH_DEFAULTS, expandable_segments=expandable),
         capacity_bytes=None if setup is None else int(setup.usable_gib * GIB),
     )

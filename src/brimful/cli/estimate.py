@@ -42,10 +42,13 @@ def run(args: argparse.Namespace) -> int:
     """Estimate and print."""
     if inference.is_asked(args):
         return inference.run_estimate(args)
+    from msgspec.structs import replace
+
     from brimful.cost.estimate import estimate
+    from brimful.cost.reserved import predicted_reserved
 
     asked = flags.asked(args)
-    predicted = estimate(*asked)
+    predicted = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = _cost(args, asked, predicted)
     if args.json:
         usable_bytes, fits = predicted.usable_bytes, predicted.fits

@@ -79,7 +79,7 @@ def write_recording_files(
         save_recording(recording, args.tape)
     if args.snapshot is None and args.perfetto is None:
         return
-    from brimful.allocator_config import parse_settings
+    from brimful.allocator.config import parse_settings
     from brimful.pretend.perfetto import write_trace
     from brimful.pretend.snapshot import write_snapshot
 

@@ -246,13 +246,15 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
         budget: Of a search that simulates.
     """
     from brimful.search.cheapest import solve_cheapest
+    from brimful.search.holding import hold
     from brimful.search.solve import solve
 
     job, cluster, pins, also, attention, simulates = asked(args)
     if not simulates:
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
-        return solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
+        found = solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
+        return hold(found).solution
     from brimful.cli.progress import Progress
     from brimful.quiet import quiet_libraries
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     program = args.program[1:] if args.program[:1] == ["--"] else args.program
     check_program(program)
     quiet_libraries()
-    from brimful.allocator_config import parse_settings
+    from brimful.allocator.config import parse_settings
     from brimful.pretend import gpu
 
     allocator = _allocator(args)

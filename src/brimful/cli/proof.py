@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 
 if TYPE_CHECKING:
-    from brimful.rungs import Simulation, Word
+    from brimful.plan import Word
+    from brimful.rungs import Simulation
     from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.simulate.inference import InferenceSimulation

@@ -14,7 +14,8 @@ from brimful.strategy import Accumulate, Zero
 class Piece(IntEnum):
     """What an added event brings or takes: of a block, of its experts apart, or of the rest.
 
-    Experts are apart where devices part them (``spread_experts.py``); the rest is in no block.
+    What is gathered comes as one buffer of all shards and is copied into whole parameters. Experts
+    are apart where devices part them (``spread_experts.py``); the rest is in no block.
     """
 
     BLOCK_CAST = 0
@@ -49,6 +50,8 @@ class Piece(IntEnum):
     EXPERTS_HELD = 29
     EXPERTS_AMONG = 30
     EXPERTS_LAST = 31
+    BLOCK_GATHERED = 32
+    REST_GATHERED = 33
 
 
 NUM_PIECES = len(Piece)

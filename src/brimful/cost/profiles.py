@@ -27,6 +27,9 @@ EVALUATED = ".eval"
 Role = Literal["other", "first", "second", "middle", "later", "last"]
 Group = Literal["", "checkpointed", "plain", "chunk"]
 Body = Literal["plain", "checkpointed", "mixed"]
+Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding"]
+"""What is asked for at an instant, whose size is no product of dimensions: the workspace that the
+first product of a thread makes, and the sums of the embedding's rows."""
 
 
 class Dimensions(NamedTuple):
@@ -87,11 +90,16 @@ class EventKind(msgspec.Struct, frozen=True, array_like=True):
         item: Index of its class in ``rungs.ITEM_NAMES``.
         origin: The group of blocks or chunks whose middle members each cause one such event
             though the event itself lies elsewhere; empty where it happens once.
+        newer: Which tensor goes of those that are equal in size and class: how many of them came
+            after it and are still there.
+        mark: What is asked for here beside it, if anything; such an event changes nothing itself.
     """
 
     terms: tuple[Term, ...]
     item: int
     origin: Group
+    newer: int = 0
+    mark: Mark = ""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):
@@ -160,6 +168,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[EventKind, ...]
     works: tuple[Work, ...]
     variants: dict[str, Variant]
+
+
+Alike = tuple[tuple[tuple[str, float], ...], int]
+
+
+def alike(kind: EventKind) -> Alike:
+    """Return what tensors share of which an event may let go: size and class."""
+    return tuple((term.factors, abs(term.coefficient)) for term in kind.terms), kind.item
 
 
 def variant_key(body: Body, *, num_chunks: int) -> str:

@@ -28,6 +28,8 @@ from brimful.job import Job, Precision
 Array = NDArray[np.float64]
 HALF_BYTES = 2
 _COPIES = {
+    Piece.BLOCK_GATHERED: Piece.BLOCK,
+    Piece.REST_GATHERED: Piece.REST,
     Piece.BLOCK_COPY: Piece.BLOCK,
     Piece.REST_COPY: Piece.REST,
     Piece.BLOCK_BUFFER_COPY: Piece.BLOCK_BUFFER,

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _ITEMS = {
-    **dict.fromkeys((Piece.BLOCK_CAST, Piece.BLOCK, Piece.REST_CAST, Piece.REST), GATHERED),
+    **dict.fromkeys((Piece.BLOCK_CAST, Piece.BLOCK_GATHERED, Piece.BLOCK), GATHERED),
+    **dict.fromkeys((Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST), GATHERED),
     **dict.fromkeys((Piece.BLOCK_BUFFER, Piece.REST_BUFFER), REDUCED),
     **dict.fromkeys(
         (Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED, Piece.EXPERTS, Piece.EXPERTS_TURNED), GATHERED
@@ -66,8 +67,8 @@ _ITEMS = {
 """Classes of what is added; all else is gradients."""
 
 
-_GATHER = gather(Piece.BLOCK_CAST, Piece.BLOCK)
-_GATHER_REST = (*gather(Piece.REST_CAST, Piece.REST), (COME, Piece.REST))
+_GATHER = gather(Piece.BLOCK_CAST, Piece.BLOCK_GATHERED)
+_GATHER_REST = (*gather(Piece.REST_CAST, Piece.REST_GATHERED), (COME, Piece.REST))
 
 
 def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -121,10 +122,10 @@ def _forward_in_row(
     frees: tuple[Signed, ...] = ((GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
     if is_gathered:
         return (), frees
-    rest: tuple[Signed, ...] = ((GO, Piece.REST),) if way.is_first else ()
-    previous = rest if at.first_block else ((GO, Piece.BLOCK),)
+    rest: tuple[Signed, ...] = ((GO, Piece.REST_GATHERED),) if way.is_first else ()
+    previous = rest if at.first_block else ((GO, Piece.BLOCK_GATHERED),)
     before = (*_GATHER, (COME, Piece.BLOCK), *previous)
-    return before, (*frees, (GO, Piece.BLOCK)) if at.last_block else frees
+    return before, (*frees, (GO, Piece.BLOCK_GATHERED)) if at.last_block else frees
 
 
 def _backward_in_row(
@@ -135,7 +136,7 @@ def _backward_in_row(
     if is_block(run):
         if not is_gathered:
             ahead = () if at.last_block else _GATHER
-            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK), *ahead)
+            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED), *ahead)
         behind = hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
     elif at.ends:
         behind = hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
@@ -146,10 +147,10 @@ def _forward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tu
     before: tuple[Signed, ...] = _GATHER_REST if at.begins else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
-        previous = Piece.REST if at.first_block else Piece.BLOCK
+        previous = Piece.REST_GATHERED if at.first_block else Piece.BLOCK_GATHERED
         before = (*before, *_GATHER, (COME, Piece.BLOCK), (GO, previous))
         behind = ((GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
-    return before, (*behind, (GO, Piece.BLOCK)) if at.ends else behind
+    return before, (*behind, (GO, Piece.BLOCK_GATHERED)) if at.ends else behind
 
 
 def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
@@ -159,7 +160,7 @@ def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], t
     if is_block(run):
         if regathers:
             ahead = () if at.last_block else _GATHER
-            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK), *ahead)
+            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED), *ahead)
         behind = ((GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
     return before, (*behind, *_end(way)) if at.ends else behind
 
@@ -224,8 +225,8 @@ def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
 
 
 _COPIED = {
-    ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK)): Piece.BLOCK_COPY,
-    ((COME, Piece.REST_CAST), (COME, Piece.REST)): Piece.REST_COPY,
+    ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK_GATHERED)): Piece.BLOCK_COPY,
+    ((COME, Piece.REST_CAST), (COME, Piece.REST_GATHERED)): Piece.REST_COPY,
 }
 _COPIED_BUFFER = {
     (COME, Piece.BLOCK_SHARD): Piece.BLOCK_BUFFER_COPY,

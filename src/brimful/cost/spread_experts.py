@@ -31,8 +31,8 @@ from brimful.cost.additions import (
 )
 from brimful.cost.profiles import Run
 
-_OWN = gather(Piece.BLOCK_CAST, Piece.BLOCK)
-_REST = (*gather(Piece.REST_CAST, Piece.REST), (COME, Piece.REST))
+_OWN = gather(Piece.BLOCK_CAST, Piece.BLOCK_GATHERED)
+_REST = (*gather(Piece.REST_CAST, Piece.REST_GATHERED), (COME, Piece.REST))
 _EXPERTS = gather(Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED)
 _THERE: tuple[Signed, ...] = (
     (COME, Piece.EXPERTS),
@@ -61,9 +61,9 @@ def _forward(run: Run, at: Neighbours, way: Way) -> Events:
     before: tuple[Signed, ...] = _REST if at.begins else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
-        previous = (GO, Piece.REST) if at.first_block else _GATHERED_GONE
+        previous = (GO, Piece.REST_GATHERED) if at.first_block else _GATHERED_GONE
         own = (*_OWN, (COME, Piece.BLOCK), previous)
-        before = (*before, *own, *_EXPERTS, *_THERE, (GO, Piece.BLOCK))
+        before = (*before, *own, *_EXPERTS, *_THERE, (GO, Piece.BLOCK_GATHERED))
         if way.zero == 3:  # noqa: PLR2004 - ZeRO-3
             behind = ((GO, Piece.BLOCK), (GO, Piece.EXPERTS))
     return before, (*behind, _GATHERED_GONE) if at.ends else behind
@@ -84,7 +84,7 @@ def _come_back(at: Neighbours) -> tuple[Signed, ...]:
     """The block's own parameters, its experts, and what the block before it will need."""
     own = _OWN if at.first_block else ()
     ahead = () if at.last_block else (*_EXPERTS, *_OWN)
-    block: tuple[Signed, ...] = ((COME, Piece.BLOCK), (GO, Piece.BLOCK))
+    block: tuple[Signed, ...] = ((COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED))
     return (*own, *block, *_THERE, _GATHERED_GONE, *ahead)
 
 

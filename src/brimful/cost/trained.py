@@ -171,6 +171,14 @@ def _adapter_shapes(layer: Parameter, rank: int) -> tuple[Shape, Shape]:
     return (rank, inputs), (outputs, rank)
 
 
+def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:
+    """Return the shapes of the adapters beside a parameter of a block; none beside most."""
+    adapter = job.adapter
+    if adapter is None or layer.kind not in LINEAR or not _is_adapted(layer, adapter.targets):
+        return ()
+    return _adapter_shapes(layer, adapter.rank)
+
+
 def num_trained(job: Job) -> int:
     """Count the numbers that train."""
     if job.adapter is None:

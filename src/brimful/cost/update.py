@@ -172,6 +172,52 @@ def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> 
     return Update(kept, transient, why)
 
 
+def state_tensors(job: Job, shape: Shape) -> tuple[int, ...]:
+    """Return the bytes of every tensor that an optimizer keeps of one parameter, masters left out.
+
+    Their sum is what ``update_of`` says is kept.
+
+    Args:
+        job: What is trained.
+        shape: Of what this device updates of the parameter.
+    """
+    num, recipe = prod(shape), trained_recipe(job)
+    each = num * recipe.updated
+    if job.optimizer == "adamw-8bit" and num >= QUANTIZED_LEAST:
+        scales = FP32_BYTES * -(-num // QUANTIZED_BLOCK)
+        return num, num, scales, scales
+    held = Held(recipe.updated, "cuda", job.beta1, job.weight_decay)
+    kept = sum(part.kept for part in _RULES[job.optimizer]([shape], held))
+    return (each,) * (kept // each) if kept and kept % each == 0 else (kept // 2, kept - kept // 2)
+
+
+def transients(job: Job, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
+    """Yield what is there beside the state while parameters are updated, a bucket at a time.
+
+    Args:
+        job: What is trained.
+        shapes: Of what this device updates, in the order of ``Module.parameters()``.
+
+    Yields:
+        Bytes of tensors that come one after the other and go together.
+    """
+    recipe, rule = trained_recipe(job), _RULES[job.optimizer]
+    held = Held(recipe.updated, "cuda", job.beta1, job.weight_decay)
+    for bucket in _buckets(shapes, is_cut=bool(recipe.master)):
+        widened = tuple(prod(shape) * recipe.master for shape in bucket if recipe.master)
+        parts = [rule([shape], held) for shape in bucket]
+        beside = tuple(part.transient for each in parts for part in each if part.transient)
+        if job.optimizer == "adamw-foreach":
+            yield (*widened, *beside)
+        else:
+            yield from ((*widened, one) for one in beside or (() if not widened else (0,)))
+
+
+def by_rank(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return matrices, then the rest: the two groups of an optimizer."""
+    return [s for s in shapes if len(s) > 1] + [s for s in shapes if len(s) <= 1]
+
+
 def _num(shapes: Sequence[Shape]) -> int:
     return sum(map(prod, shapes))
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.allocator_config import AllocatorSettings
+from brimful.allocator.config import AllocatorSettings
+from brimful.allocator.replay import Placed, place
 from brimful.escaping import json_text
 from brimful.files import write_text
-from brimful.pretend.allocator import Placed, place_recording
 from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import NEVER, Recording
 from brimful.units import format_bytes
@@ -65,7 +65,7 @@ def trace_of(
     recording: Recording, *, settings: AllocatorSettings, capacity_bytes: int | None
 ) -> dict[str, Any]:
     """Return what ``write_trace`` writes, as plain dicts and lists."""
-    placed = place_recording(recording, settings=settings, capacity_bytes=capacity_bytes)
+    placed = place(recording.requests(), settings=settings, capacity_bytes=capacity_bytes)
     item = classify(recording)
     sampled = _sampled(recording)
     events = [

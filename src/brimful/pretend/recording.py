@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.allocator.replay import Requests
+
 TO_HOST, TO_DEVICE = "copied to the host", "copied to the device"
 """What copies between the two are called among costs; their bytes are counted once."""
 AUTOCAST_CACHE = "autocast cache"
@@ -109,6 +111,16 @@ class Recording:
         index = np.where(self.events >= 0, self.events, ~self.events)
         sign = np.where(self.events >= 0, 1, -1)
         return np.cumsum(sign * self.num_bytes[index])
+
+    def requests(self) -> Requests:
+        """Return what the allocator sees of it."""
+        return Requests(
+            events=self.events,
+            num_bytes=self.num_bytes,
+            streams=self.stream.astype(np.int64),
+            in_use_until=self.in_use_until if self.in_use_until.any() else None,
+            cache_flushes=self.cache_flushes,
+        )
 
     def alive_at(self, event: int) -> NDArray[np.int64]:
         """Return the rows of the allocations that are alive right after ``event``."""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.allocator_config import (
+from brimful.allocator.config import (
     AllocatorSettings,
     parse_settings,
     spell_settings,
 )
+from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
 from brimful.plan import PhasePeak
-from brimful.pretend.allocator import Replay, replay_recording
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
 from brimful.pretend.recording import Recording
@@ -81,7 +81,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     peak_event = int(live.argmax())
     item = classify(recording)
     unknown = unknown_ops_of(unknown_ops)
-    unlimited = replay_recording(recording, settings=settings, capacity_bytes=None)
+    unlimited = replay(recording.requests(), settings=settings, capacity_bytes=None)
     at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
     return PretendReport(
         statement=peak_statement(int(live[peak_event]), unknown),
@@ -140,7 +140,7 @@ def _at_capacity(
     done = unlimited
     # An allocator that is never refused anything does the same with a limit as without.
     if unlimited.peak_reserved_bytes > capacity_bytes:
-        done = replay_recording(recording, settings=settings, capacity_bytes=capacity_bytes)
+        done = replay(recording.requests(), settings=settings, capacity_bytes=capacity_bytes)
     return AtCapacity(
         card_bytes=card_bytes,
         outside_bytes=outside_bytes,
@@ -180,7 +180,7 @@ def _reserved(recording: Recording, configured: Replay, settings: AllocatorSetti
         other = parse_settings(text)
         if other == settings:
             return configured.peak_reserved_bytes
-        return replay_recording(recording, settings=other, capacity_bytes=None).peak_reserved_bytes
+        return replay(recording.requests(), settings=other, capacity_bytes=None).peak_reserved_bytes
 
     return Reserved(
         simulated_peak_reserved_bytes=configured.peak_reserved_bytes,

@@ -11,7 +11,7 @@ from typing import Self
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from brimful.allocator_config import parse_settings
+from brimful.allocator.config import parse_settings
 from brimful.errors import InputError, unknown_name
 from brimful.hardware.gpus import gpus
 from brimful.pretend import device, kernels

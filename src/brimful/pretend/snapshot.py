@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from brimful.allocator_config import UNLIMITED_BYTES, AllocatorSettings, spell_settings
+from brimful.allocator.config import UNLIMITED_BYTES, AllocatorSettings, spell_settings
+from brimful.allocator.pool import Change
+from brimful.allocator.replay import Placed, place
 from brimful.files import write_bytes
-from brimful.pretend.allocator import Placed, place_recording
-from brimful.pretend.allocator_pool import Change
 from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import Recording
 
@@ -71,7 +71,7 @@ def snapshot_of(
 ) -> dict[str, Any]:
     """Return what ``write_snapshot`` writes, as plain dicts and lists."""
     shown = recording if until_event is None else _until(recording, until_event)
-    placed = place_recording(shown, settings=settings, capacity_bytes=capacity_bytes)
+    placed = place(shown.requests(), settings=settings, capacity_bytes=capacity_bytes)
     labels = _Labels(recording)
     trace = _trace(shown, placed, labels)
     failed = placed.replay.out_of_memory

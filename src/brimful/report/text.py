@@ -341,11 +341,24 @@ def _phases(estimate: Estimate) -> "Table":
     return table
 
 
+def _reserved_words(estimate: Estimate) -> str:
+    """Say what the allocator holds: a figure where it was replayed, else a band."""
+    replayed, band = estimate.predicted_reserved, estimate.predicted_peak_reserved_bytes
+    if replayed is None:
+        return "none" if band is None else format_band(band, unit="bytes")
+    most = replayed.capacity_bytes if replayed.limit_bytes is None else replayed.limit_bytes
+    words = f"{format_bytes(replayed.predicted_peak_reserved_bytes)} of {format_bytes(most)}"
+    if replayed.short_bytes:
+        return f"{words}, short by {format_bytes(replayed.short_bytes)} (replayed)"
+    if replayed.num_retries:
+        return f"{words} after {replayed.num_retries} flushes of its cache (replayed)"
+    return f"{words} (replayed)"
+
+
 def _totals(estimate: Estimate) -> "Table":
-    reserved = estimate.predicted_peak_reserved_bytes
     pairs = [
         ("peak allocated", format_bytes(estimate.predicted_peak_allocated_bytes)),
-        ("peak reserved", "none" if reserved is None else format_band(reserved, unit="bytes")),
+        ("peak reserved", _reserved_words(estimate)),
         ("process", format_band(estimate.predicted_process_bytes, unit="bytes")),
         ("step time", step_time_words(estimate)),
         (

@@ -16,6 +16,7 @@ from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Plan
 from brimful.search.gains import Search
+from brimful.search.holding import hold
 from brimful.search.offers import offers
 from brimful.search.solve import Solution, solve
 from brimful.strategy import Strategy
@@ -75,14 +76,16 @@ def searched_anew(search: Search) -> Find:
     """Search every way as the plan was searched for."""
 
     def find(job: Job, cluster: Cluster) -> Tried:
-        found = solve(
-            job,
-            cluster,
-            search.pins,
-            attention=search.attention,
-            objective=search.objective,
-            also=search.also,
-        )
+        found = hold(
+            solve(
+                job,
+                cluster,
+                search.pins,
+                attention=search.attention,
+                objective=search.objective,
+                also=search.also,
+            )
+        ).solution
         made = found.plan.estimate
         assert made is not None, "what is solved has a formula"
         short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes

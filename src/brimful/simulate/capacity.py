@@ -1,9 +1,9 @@
 """Whether a recording fits a card: its replay through the caching allocator, at capacity."""
 
-from brimful.allocator_config import parse_settings
+from brimful.allocator.config import parse_settings
+from brimful.allocator.replay import OutOfMemory, Replay, replay
 from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
 from brimful.hardware.cluster import Cluster
-from brimful.pretend.allocator import OutOfMemory, Replay, replay_recording
 from brimful.pretend.recording import Recording
 from brimful.rungs import Outcome, Reserved
 
@@ -37,11 +37,11 @@ def reserve(
         InputError: A setting is unknown.
     """
     settings = parse_settings(allocator)
-    done = replay_recording(recording, settings=settings, capacity_bytes=capacity_bytes)
+    done = replay(recording.requests(), settings=settings, capacity_bytes=capacity_bytes)
     failed = done.out_of_memory
     free = done
     if failed or done.num_retries:
-        free = replay_recording(recording, settings=settings, capacity_bytes=None)
+        free = replay(recording.requests(), settings=settings, capacity_bytes=None)
     over = 0 if limit_bytes is None else max(0, done.peak_reserved_bytes - limit_bytes)
     return Reserved(
         allocator=allocator,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brimful.cost.profiles import (
     EVALUATED,
@@ -21,6 +22,7 @@ from brimful.cost.profiles import (
     PROFILE_SCHEMA,
     TWO_CHUNKS,
     Body,
+    Mark,
     Profile,
     Variant,
     dimensions,
@@ -39,6 +41,7 @@ from brimful.cost.programs import (
 from brimful.errors import UnsupportedError, unknown_name
 from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
 from brimful.models.kernels import OWN_SCORES
+from brimful.pretend.kernel_memory import BLAS, BLAS_LT
 from brimful.pretend.recording import Recording
 from brimful.routing import Routing
 from brimful.rungs import WORKSPACES
@@ -113,6 +116,7 @@ FITTED_BUFFERS = (
     "contiguous copy of the output",
 )
 """Workspaces that have formulas, by the names that the table of workspaces gives them."""
+_ROWS_ADDED = "aten.embedding_dense_backward.default"
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
 CUT_IN_HALF = ("qwen3",)
 """Architectures whose cut programs are shipped for recipes that compute in 16 bits."""
@@ -324,13 +328,15 @@ def _fitter(
             job, strategy, imitate=kernels, count_costs=True, num_steps=num_steps, then=then,
             routing=Routing(share_received(sizes)), parted=ep,
         )  # fmt: skip
-        recordings.append(_with_formulas(traced.recording))
+        recordings.append(traced.recording)
         chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
         own = dimensions(
             job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp, ep=ep
         )
         shapes.append(own._replace(r=round(own.r * share_received(sizes))))
-    return RunFitter(recordings, tuple(shapes), tables, asked.num_checkpointed)
+    kept = [_with_formulas(recording) for recording in recordings]
+    marks = _marks(recordings[0])
+    return RunFitter(kept, tuple(shapes), tables, asked.num_checkpointed, marks)
 
 
 def _with_formulas(recording: Recording) -> Recording:
@@ -339,9 +345,29 @@ def _with_formulas(recording: Recording) -> Recording:
     Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
     is alive then; cuBLAS's, which stays, is closed form (``cost.memory``).
     """
+    return recording.without(_is_left_out(recording))
+
+
+def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
+    """Tell which rows are workspaces without a formula: [rows]."""
     kept = np.array([name in FITTED_BUFFERS for name in recording.ops], dtype=bool)
     workspace = np.array([item == WORKSPACES for item in recording.items], dtype=bool)
-    return recording.without(workspace[recording.item] & ~kept[recording.op])
+    left_out: NDArray[np.bool_] = workspace[recording.item] & ~kept[recording.op]
+    return left_out
+
+
+_MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
+
+
+def _marks(recording: Recording) -> dict[int, Mark]:
+    """Return what is asked for behind how many of the events that stay, by operation."""
+    left_out = _is_left_out(recording)
+    row = np.where(recording.events >= 0, recording.events, ~recording.events)
+    stays = np.cumsum(~left_out[row])
+    born = {name: recording.born[recording.op == op] for op, name in enumerate(recording.ops)}
+    return {
+        int(stays[event]): mark for name, mark in _MARKS.items() for event in born.get(name, ())
+    }
 
 
 def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:

@@ -9,26 +9,22 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from brimful.cost.estimate import estimate
 from brimful.errors import OutOfTimeError, UnsupportedError
-from brimful.plan import Plan
+from brimful.plan import Plan, Word
 from brimful.pretend.recording import Recording
-from brimful.rungs import Reserved, Word
+from brimful.rungs import Reserved
 from brimful.search.budget import Budget
-from brimful.search.solve import Solution, Space
+from brimful.search.holding import OTHER_ALLOCATORS, looked_at
+from brimful.search.solve import Solution
+from brimful.search.walk import Looked, from_row, walk
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.run import ranks_of_row, simulate_recorded
 from brimful.strategy import Strategy
 
-OTHER_ALLOCATORS = ("expandable_segments:True",)
-"""Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
 MAX_TRIALS = 8
 """Strategies simulated at most."""
-WORTH = 0.01
-"""By how much faster a strategy has to be that was passed over, to be simulated after all."""
 
 ProofWord = Word | Literal["unproven"]
 """``no``: none of those simulated holds. ``unproven``: time ended before any was."""
@@ -94,59 +90,8 @@ def prove(
     if found.space is None:
         trying.tried(found.plan)
     else:
-        _look(found.space, found.plan, trying)
+        walk(found.space, trying.look)
     return trying.proven()
-
-
-def _look(space: Space, first: Plan, trying: "_Trying") -> None:
-    """Go through a space, best first, until one fits; then through what was passed over.
-
-    A strategy that does not fit tells by how much. Those that are spread, cut and recomputed in the
-    same way and need less by no more than that are passed over: by their live bytes they would not
-    fit either, which is likely and not certain.
-    """
-    order = [int(row) for row in space.order() if space.table.fits[row]]
-    passed: list[int] = []
-    while order:
-        trial = trying.tried(space.plan(order[0]) if trying.has_begun else first, order[0])
-        if trial is None:
-            return
-        if trial.reserved.word == "fits":
-            break
-        gone = _beyond(space, order[0], trial.excess_bytes)
-        passed += [row for row in order[1:] if gone[row]]
-        order = [row for row in order[1:] if not gone[row]]
-        trying.num_passed = len(passed)
-    _look_again(space, passed, order[0] if order else None, trying)
-
-
-def _look_again(space: Space, passed: list[int], best: int | None, trying: "_Trying") -> None:
-    """Look at what was passed over and is better than what fits: the middle of it, again and again.
-
-    Where nothing fits so far the one that needs least comes first.
-    """
-    place = {int(row): at for at, row in enumerate(space.order())}
-    peaks, step_s = space.table.peak_bytes, space.table.step_s
-    if best is not None:
-        passed = [row for row in passed if _is_better(place, step_s, row, best)]
-    while passed:
-        passed.sort(key=place.__getitem__)
-        row = min(passed, key=peaks.__getitem__) if best is None else passed[len(passed) // 2]
-        trial = trying.tried(space.plan(row), row)
-        if trial is None:
-            return
-        trying.num_passed -= 1
-        if trial.reserved.word == "fits":
-            best = row
-            passed = [other for other in passed if _is_better(place, step_s, other, best)]
-        else:
-            gone = _beyond(space, row, 0)
-            passed = [other for other in passed if not gone[other]]
-
-
-def _is_better(place: dict[int, int], step_s: NDArray[np.float64], row: int, best: int) -> bool:
-    """Whether a row comes before another one and is faster by what is worth a simulation."""
-    return place[row] < place[best] and not step_s[row] > step_s[best] / (1 + WORTH)
 
 
 class _Trying:
@@ -165,10 +110,18 @@ class _Trying:
         self._rows: list[int] = []
         self._why = ""
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything was simulated."""
-        return bool(self._trials)
+    def look(self, row: int, num_passed: int) -> Looked | None:
+        """Simulate the strategy of a row; see ``search.walk``."""
+        space = self._found.space
+        assert space is not None
+        self.num_passed = num_passed
+        if not self._trials:
+            trial = self.tried(self._found.plan, row)
+        elif (predicted := looked_at(space, row)) is not None and predicted.word != "fits":
+            return predicted
+        else:
+            trial = self.tried(space.plan(row), row)
+        return None if trial is None else Looked(trial.reserved.word, trial.excess_bytes)
 
     def tried(self, plan: Plan, row: int = 0) -> Trial | None:
         """Simulate a plan; None where that is not to be, or cannot."""
@@ -212,9 +165,7 @@ class _Trying:
         space = self._found.space
         if space is None:
             return self._found
-        order = space.order()
-        before = np.isin(np.arange(len(order)), order[: order.tolist().index(self._rows[trial])])
-        return space.without(before).best()
+        return space.without(from_row(space, self._rows[trial])).best()
 
     def _proof(self, word: ProofWord, chosen: int | None = None) -> Proof:
         return Proof(
@@ -224,19 +175,6 @@ class _Trying:
             num_passed_over=self.num_passed,
             why=self._why,
         )
-
-
-def _beyond(space: Space, row: int, excess_bytes: int) -> NDArray[np.bool_]:
-    """Tell which strategies hardly fit if one does not: [strategies], itself among them.
-
-    Those that are spread, cut and recomputed in the same way, and take less by no more than that.
-    """
-    peaks = space.table.peak_bytes
-    gone: NDArray[np.bool_] = (
-        space.table.fits & space.alike(row) & (peaks >= peaks[row] - excess_bytes)
-    )
-    gone[row] = True
-    return gone
 
 
 def _tried(plan: Plan, budget: Budget) -> Trial:

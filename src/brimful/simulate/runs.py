@@ -1,7 +1,7 @@
 """Cutting recordings into runs and turning each run's events and costs into formulas."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brimful.cost.profiles import (
@@ -10,14 +10,16 @@ from brimful.cost.profiles import (
     Dimensions,
     EventKind,
     Group,
+    Mark,
     Role,
     Run,
     Term,
     Work,
+    alike,
 )
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import OpCost, Recording
-from brimful.rungs import EVAL
+from brimful.rungs import EVAL, ITEM_NAMES, WORKSPACES
 from brimful.simulate.fit import add_terms, fit_size
 
 GROUP_SIZE = 3
@@ -197,6 +199,7 @@ class RunFitter:
         shapes: tuple[Dimensions, ...],
         tables: Tables,
         num_checkpointed: int,
+        marks: Mapping[int, Mark],
     ) -> None:
         """Keep what is compared.
 
@@ -205,12 +208,16 @@ class RunFitter:
             shapes: Their dimensions.
             tables: The profile's distinct kinds and works so far; new ones are added.
             num_checkpointed: Blocks that are checkpointed, from the first on.
+            marks: Of the first recording: what is asked for behind which number of events.
         """
         self._recordings = recordings
         self._shapes = shapes
         self._tables = tables
         self._num_checkpointed = num_checkpointed
         self._items = classify(recordings[0])
+        self._marks = marks
+        self._there: dict[object, list[int]] = {}
+        """Rows of the first recording that are there, by what they have in common."""
 
     def runs(self, parts: Parts = STEP, *, micro_batch: int) -> tuple[Run, ...]:
         """Return the runs of one micro-batch; see ``cut``.
@@ -230,11 +237,10 @@ class RunFitter:
 
     def _run(self, pieces: tuple[Piece, ...], origins: Origins) -> Run:
         piece = pieces[0]
-        offsets = range(piece.stop - piece.start)
         costs = [_costs(r, p) for r, p in zip(self._recordings, pieces, strict=True)]
         aligned = list(zip(*costs, strict=True))
         work = Work(
-            events=tuple(self._event(pieces, offset, origins) for offset in offsets),
+            events=tuple(self._events(pieces, origins)),
             matrix_flops=self._sum([[c.matrix_flops for c in ops] for ops in aligned]),
             attention_flops=self._sum([[c.attention_flops for c in ops] for ops in aligned]),
             moved_bytes=self._sum(
@@ -248,7 +254,14 @@ class RunFitter:
         )
         return Run(piece.phase, piece.label[0], piece.role, self._tables.work(work))
 
-    def _event(self, pieces: tuple[Piece, ...], offset: int, origins: Origins) -> int:
+    def _events(self, pieces: tuple[Piece, ...], origins: Origins) -> Iterator[int]:
+        first = pieces[0]
+        for offset in range(first.stop - first.start):
+            yield self._tables.kind(self._event(pieces, offset, origins))
+            if mark := self._marks.get(first.start + offset + 1):
+                yield self._tables.kind(EventKind((), ITEM_NAMES.index(WORKSPACES), "", 0, mark))
+
+    def _event(self, pieces: tuple[Piece, ...], offset: int, origins: Origins) -> EventKind:
         signed = [
             int(r.events[p.start + offset]) for r, p in zip(self._recordings, pieces, strict=True)
         ]
@@ -257,7 +270,14 @@ class RunFitter:
         sign = 1 if signed[0] >= 0 else -1
         terms = tuple(Term(t.factors, sign * t.coefficient) for t in self._fit(sizes))
         kind = EventKind(terms, int(self._items[rows[0]]), origins.of(rows[0], pieces[0]))
-        return self._tables.kind(kind)
+        there = self._there.setdefault(alike(kind), [])
+        if sign > 0:
+            there.append(rows[0])
+            return kind
+        newer = len(there) - 1 - there.index(rows[0]) if rows[0] in there else 0
+        if rows[0] in there:
+            there.remove(rows[0])
+        return EventKind(terms, kind.item, kind.origin, newer)
 
     def _fit(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         return fit_size(sizes, self._shapes)

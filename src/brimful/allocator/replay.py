@@ -1,6 +1,6 @@
-"""The replay of a tape through PyTorch's CUDA caching allocator: what a program reserves.
+"""Requests replayed through PyTorch's CUDA caching allocator: what a program reserves.
 
-Owns the walk over a tape's events and what it says; the rules are in ``allocator_state.py``. Knows
+Owns the walk over a tape's events and what it says; the rules are in ``state.py``. Knows
 nothing of who allocated what, and needs no torch.
 
 What real runs do beside it: memory that never passes the allocator (context, NCCL, graphs' private
@@ -16,15 +16,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.allocator_config import (
+from brimful.allocator.config import (
     SMALL_BYTES,
     AllocatorSettings,
     round_sizes,
     segment_sizes,
 )
-from brimful.pretend.allocator_pool import ADDRESS_BITS, ADDRESS_MASK, Change, Pool
-from brimful.pretend.allocator_state import CachingAllocator
-from brimful.pretend.recording import Recording
+from brimful.allocator.pool import ADDRESS_BITS, ADDRESS_MASK, Change, Pool
+from brimful.allocator.state import CachingAllocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,29 +107,10 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tape:
-    """The columns that a replay needs; see ``replay``."""
+class Requests:
+    """What a program asks of the allocator, in order.
 
-    events: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
-    streams: NDArray[np.int64] | None
-    in_use_until: NDArray[np.int64] | None
-    cache_flushes: NDArray[np.int64] | None
-
-
-def replay(  # noqa: PLR0913 - the columns of one tape
-    events: NDArray[np.int64],
-    num_bytes: NDArray[np.int64],
-    *,
-    streams: NDArray[np.int64] | None = None,
-    in_use_until: NDArray[np.int64] | None = None,
-    cache_flushes: NDArray[np.int64] | None = None,
-    settings: AllocatorSettings,
-    capacity_bytes: int | None,
-) -> Replay:
-    """Replay a tape's allocations and frees.
-
-    Args:
+    Attributes:
         events: Signed order of events: ``i`` allocates row i, ``~i`` frees it.
         num_bytes: Requested size of each row; rows of 0 bytes take no block.
         streams: Stream on which each row is allocated; None: all on stream 0.
@@ -139,6 +119,22 @@ def replay(  # noqa: PLR0913 - the columns of one tape
             allocator waits for all streams to empty its cache. None: no other stream uses any.
         cache_flushes: Events before which the program called ``torch.cuda.empty_cache``, rising;
             None: it never did.
+    """
+
+    events: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    streams: NDArray[np.int64] | None = None
+    in_use_until: NDArray[np.int64] | None = None
+    cache_flushes: NDArray[np.int64] | None = None
+
+
+def replay(
+    requests: Requests, *, settings: AllocatorSettings, capacity_bytes: int | None
+) -> Replay:
+    """Replay a program's allocations and frees.
+
+    Args:
+        requests: What it asks for.
         settings: How the allocator behaves.
         capacity_bytes: What the device can give it; None: anything.
 
@@ -146,59 +142,24 @@ def replay(  # noqa: PLR0913 - the columns of one tape
         The peaks, and where the device ran out if it did. The replay ends there.
 
     Source:
-        ``c10/cuda/CUDACachingAllocator.cpp``; see ``allocator_state.py``.
+        ``c10/cuda/CUDACachingAllocator.cpp``; see ``state.py``.
     """
-    tape = _Tape(
-        events=events,
-        num_bytes=num_bytes,
-        streams=streams,
-        in_use_until=in_use_until,
-        cache_flushes=cache_flushes,
-    )
     allocator = _allocator(settings, capacity_bytes, keep_changes=False)
-    return _summary(tape, allocator, *_walk(tape, allocator, settings))
+    return _summary(requests, allocator, *_walk(requests, allocator, settings))
 
 
-def replay_recording(
-    recording: Recording, *, settings: AllocatorSettings, capacity_bytes: int | None
-) -> Replay:
-    """Replay a recording; see ``replay``."""
-    tape = _tape(recording)
-    allocator = _allocator(settings, capacity_bytes, keep_changes=False)
-    return _summary(tape, allocator, *_walk(tape, allocator, settings))
-
-
-def place_recording(
-    recording: Recording, *, settings: AllocatorSettings, capacity_bytes: int | None
-) -> Placed:
-    """Replay a recording and keep where every block lay and when segments came and went.
-
-    Args:
-        recording: What the program asked for.
-        settings: How the allocator behaves.
-        capacity_bytes: What the device can give it; None: anything.
-    """
-    tape = _tape(recording)
+def place(requests: Requests, *, settings: AllocatorSettings, capacity_bytes: int | None) -> Placed:
+    """Replay and keep where every block lay and when segments came and went; see ``replay``."""
     allocator = _allocator(settings, capacity_bytes, keep_changes=True)
-    blocks, num_events = _walk(tape, allocator, settings)
+    blocks, num_events = _walk(requests, allocator, settings)
     sizes = _block_bytes(blocks)
     places = np.array([block & ADDRESS_MASK for block in blocks], dtype=np.int64)
     return Placed(
-        replay=_summary(tape, allocator, blocks, num_events),
+        replay=_summary(requests, allocator, blocks, num_events),
         addresses=np.where(sizes > 0, places, -1),
         block_bytes=sizes,
         changes=tuple(allocator.changes or ()),
         num_events=num_events,
-    )
-
-
-def _tape(recording: Recording) -> _Tape:
-    return _Tape(
-        events=recording.events,
-        num_bytes=recording.num_bytes,
-        streams=recording.stream.astype(np.int64),
-        in_use_until=recording.in_use_until if recording.in_use_until.any() else None,
-        cache_flushes=recording.cache_flushes,
     )
 
 
@@ -215,7 +176,7 @@ def _allocator(
 
 
 def _summary(
-    tape: _Tape, allocator: CachingAllocator, blocks: list[int], num_events: int
+    tape: Requests, allocator: CachingAllocator, blocks: list[int], num_events: int
 ) -> Replay:
     """Read what an allocator says after a tape."""
     done, waited, block_bytes = tape.events[:num_events], allocator.waited, _block_bytes(blocks)
@@ -252,7 +213,7 @@ def _pools(
 
 
 def _walk(
-    tape: _Tape, allocator: CachingAllocator, settings: AllocatorSettings
+    tape: Requests, allocator: CachingAllocator, settings: AllocatorSettings
 ) -> tuple[list[int], int]:
     """Drive the allocator along the events, emptying its cache where the program did.
 
@@ -274,7 +235,7 @@ def _walk(
 
 
 def _stepper(
-    tape: _Tape, sizes: NDArray[np.int64], allocator: CachingAllocator
+    tape: Requests, sizes: NDArray[np.int64], allocator: CachingAllocator
 ) -> Callable[[int, int], tuple[list[int], int]]:
     """Return what drives the allocator from one event to another, with everything at hand."""
     sizes_bytes, segments = sizes.tolist(), segment_sizes(sizes).tolist()
@@ -308,7 +269,9 @@ def _stepper(
     return step
 
 
-def _out_of_memory(allocator: CachingAllocator, tape: _Tape, num_events: int) -> OutOfMemory | None:
+def _out_of_memory(
+    allocator: CachingAllocator, tape: Requests, num_events: int
+) -> OutOfMemory | None:
     if num_events == len(tape.events):
         return None
     return OutOfMemory(

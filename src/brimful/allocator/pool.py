@@ -1,11 +1,11 @@
 """The pools of a caching allocator, how blocks are written as numbers, and what becomes of memory.
 
-Owns values only; the rules are in ``allocator_state.py``.
+Owns values only; the rules are in ``state.py``.
 """
 
 from typing import Literal, NamedTuple
 
-from brimful.allocator_config import (
+from brimful.allocator.config import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
     SMALL_BYTES,

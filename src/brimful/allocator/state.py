@@ -14,13 +14,13 @@ stand in the docstrings.
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
-from brimful.allocator_config import (
+from brimful.allocator.config import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
     UNLIMITED_BYTES,
     AllocatorSettings,
 )
-from brimful.pretend.allocator_pool import (
+from brimful.allocator.pool import (
     ADDRESS_BITS,
     ADDRESS_MASK,
     SPAN_BYTES,

@@ -1,0 +1,93 @@
+"""Tensor by tensor, what sharding adds: of which requests a piece is made, and on which stream.
+
+``shards.py`` has their totals for many numbers of devices at once; of one strategy this is the
+same apart, in the order in which FSDP2 makes them.
+
+Source: ``torch/distributed/fsdp/_fully_shard`` (``_fsdp_collectives.py``): all shards come into one
+buffer on the stream of gathers, copies and the buffer of gradients are on the stream that computes,
+the reduced shard on that of reductions.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from brimful.cost.additions import Piece
+from brimful.cost.family import Family
+from brimful.cost.resident import cut, num_shards_of
+from brimful.cost.shapes import Shape
+from brimful.cost.shards import ROWS, computed_bytes
+from brimful.cost.spread import Array
+from brimful.cost.trained import Part, frozen_element, trained_recipe
+from brimful.job import Job
+
+COMPUTES, GATHERS, REDUCES = 0, 1, 3
+"""Numbers of streams, as FSDP2 makes them."""
+_STREAMS = {
+    **dict.fromkeys(
+        (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED, Piece.REST_CAST, Piece.REST_GATHERED), GATHERS
+    ),
+    **dict.fromkeys((Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED), GATHERS),
+    **dict.fromkeys((Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD), REDUCES),
+    **dict.fromkeys((Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG), REDUCES),
+}
+OLDEST_FIRST = frozenset({
+    Piece.BLOCK_GATHERED, Piece.REST_GATHERED, Piece.EXPERTS_GATHERED, Piece.BLOCK_BUFFER,
+    Piece.REST_BUFFER, Piece.EXPERTS_BUFFER, Piece.BLOCK_HELD, Piece.REST_HELD, Piece.EXPERTS_HELD,
+})  # fmt: skip
+"""Pieces of which the one that came first goes first; of all others, the one that came last."""
+
+
+class Tensors(NamedTuple):
+    """What a piece is made of: bytes of each tensor, and the stream that asks for them."""
+
+    num_bytes: tuple[int, ...]
+    stream: int
+
+
+def piece_tensors(
+    job: Job, family: Family, parts: tuple[Part, Part], totals: Array
+) -> dict[Piece, Tensors]:
+    """Return the tensors of every piece.
+
+    Args:
+        job: What is trained.
+        family: One strategy.
+        parts: A block, and what is gathered in no block.
+        totals: [pieces], their bytes (``shards.part_pieces``).
+    """
+    num = num_shards_of(family)
+    block, rest = parts
+    apart = {
+        Piece.BLOCK: _whole(job, block, num),
+        Piece.REST: _whole(job, rest, num),
+        Piece.BLOCK_HELD: _held(job, block.trained),
+        Piece.REST_HELD: _held(job, rest.trained),
+    }
+    return {
+        piece: Tensors(apart.get(piece, (round(totals[piece]),)), _STREAMS.get(piece, COMPUTES))
+        for piece in Piece
+        if round(totals[piece]) and piece not in ROWS  # which a profile marks
+    }
+
+
+def _whole(job: Job, part: Part, num_shards: int) -> tuple[int, ...]:
+    """Return whole parameters where they are gathered, padding too: those that train last."""
+    computed, own = computed_bytes(job.precision), frozen_element(job)
+    narrowed = min(computed, own)
+    element = trained_recipe(job).parameter if computed > 2 else computed  # noqa: PLR2004 - 16 bits
+    frozen = part.every[: len(part.every) - len(part.trained)]
+    sizes = [
+        *(_padded(shape, num_shards) * narrowed for shape in frozen),
+        *(_padded(shape, num_shards) * element for shape in part.trained),
+        *(_padded(shape, num_shards) for shape in part.packed),
+    ]
+    return tuple(sizes)
+
+
+def _held(job: Job, shapes: Sequence[Shape]) -> tuple[int, ...]:
+    return tuple(prod(shape) * trained_recipe(job).gradient for shape in shapes)
+
+
+def _padded(shape: Shape, num_shards: int) -> int:
+    return prod(cut(shape, num_shards)) * num_shards

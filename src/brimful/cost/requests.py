@@ -1,0 +1,372 @@
+"""What a strategy asks of the allocator, request by request: the sequence behind its live bytes.
+
+``trajectory.py`` adds changes of live bytes up; here each is an allocation or the end of one, so
+that the caching allocator can be replayed. A profile says what comes and goes, in order, and not
+which of several tensors of one kind goes: the one that came last is taken. Tested against the
+simulation, which knows (``validation/reserved_part.py``).
+
+A run is loading, the optimizer's state and two steps of as many micro-batches as differ.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.allocator.replay import Requests
+from brimful.cost.additions import NUM_PIECES, Piece, is_block
+from brimful.cost.embedding import embedding_bytes
+from brimful.cost.family import Family, family_counts, family_of
+from brimful.cost.memory import family_steps, profile_for, step_sizes
+from brimful.cost.piece_tensors import OLDEST_FIRST, Tensors, piece_tensors
+from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
+from brimful.cost.resident import Made, loaded, optimizer_state, updated
+from brimful.cost.shards import piece_bytes
+from brimful.cost.spread import has_pieces
+from brimful.cost.states import states_of, updates_of
+from brimful.cost.trained import trained_parts
+from brimful.cost.trajectory import Array, middles, stands_for_none
+from brimful.cost.update import transients
+from brimful.hardware.cluster import Device
+from brimful.hardware.cuda_libraries import libraries
+from brimful.job import Job
+from brimful.rungs import GRADIENTS, ITEM_NAMES
+from brimful.strategy import Strategy
+
+NUM_STEPS = 2
+"""The first fills the allocator's cache, the second finds it full; later ones are like that."""
+_GRADIENT = ITEM_NAMES.index(GRADIENTS)
+_GRADIENT_PIECES = {
+    Piece.BLOCK_GRADIENTS: False,
+    Piece.REST_GRADIENTS: False,
+    Piece.EXPERTS_GRADIENTS: True,
+}
+"""Pieces that the profile's own events bring; whether they are experts'."""
+_NO_KEY: Alike = ((), 0)
+_PARTED = "e"
+"""The dimension that tells the gradients of parted experts."""
+
+
+def requests_of(job: Job, strategy: Strategy, device: Device) -> Requests:
+    """Return what a strategy asks of a device's allocator.
+
+    Args:
+        job: What is trained.
+        strategy: How; it has a formula, and no pipeline.
+        device: On what.
+    """
+    family = family_of(job, strategy)
+    profile = profile_for(job, strategy.attention, device, family)
+    asked = Asked()
+    held = states_of(job, family, updates_of(job, family, device.kernels), device.kernels)
+    asked.make(loaded(job, family, held))
+    asked.make(optimizer_state(job, family))
+    steps, counts = family_steps(job, profile, family), family_counts(job, family)
+    sizes = step_sizes(job, steps, family, by_item=False)
+    pieces = _pieces(job, family)
+    marked = _marked(job, family, device)
+    for _ in range(NUM_STEPS):
+        for (each, runs), mine in zip(steps, sizes, strict=True):
+            batch = MicroBatch(each, mine[0, :, 0], middles(counts, runs), pieces, marked)
+            batch.ask(asked, runs)
+            marked = {"embedding": marked["embedding"]}  # libraries keep what they have
+        for bucket in transients(job, updated(job, family)):
+            asked.pass_by(bucket)
+        asked.drop_gradients()
+    return asked.requests()
+
+
+def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
+    if not family.is_spread or not family.gathers:
+        return {}
+    parts = trained_parts(job, family.tp, apart=family.ep > 1)
+    return piece_tensors(job, family, parts, piece_bytes(job, family)[:, 0])
+
+
+def _marked(job: Job, family: Family, device: Device) -> dict[Mark, int]:
+    """Return the bytes of what profiles mark, of the libraries' once each."""
+    version = divmod(round(device.capability * 10), 10)
+    cublas = libraries().cublas_bytes(version)
+    rows = 0
+    if device.kernels == "cuda" and job.adapter is None:
+        rows, _ = embedding_bytes(job, family)
+    return {
+        "cuBLAS": cublas,
+        "cuBLASLt": min(libraries().cublas_lt_bytes, cublas),
+        "embedding": rows,
+    }
+
+
+class Asked:
+    """Requests so far, and which rows there are of every key.
+
+    Attributes:
+        num_unmatched: Events that let go of what was never there; 0 unless a profile is wrong.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.num_unmatched = 0
+        self._events: list[int] = []
+        self._sizes: list[int] = []
+        self._streams: list[int] = []
+        self._rows: defaultdict[Alike, list[int]] = defaultdict(list)
+        self._pieces: defaultdict[Piece, list[list[int]]] = defaultdict(list)
+        self._of_blocks: list[dict[int, bool]] = []
+        self._of_rest: list[dict[int, bool]] = []
+        self._keys: dict[int, Alike] = {}
+
+    def allocate(self, num_bytes: int, stream: int = 0) -> int:
+        """Ask for memory, and return its row."""
+        row = len(self._sizes)
+        self._sizes.append(num_bytes)
+        self._streams.append(stream)
+        self._events.append(row)
+        return row
+
+    def free(self, rows: Iterable[int]) -> None:
+        """Give rows back."""
+        self._events.extend(~row for row in rows)
+
+    def make(self, things: Iterable[Made]) -> None:
+        """Ask for what stays, each beside what it is made from."""
+        for made in things:
+            beside = [self.allocate(num_bytes) for num_bytes in made.beside]
+            for num_bytes in made.kept:
+                self.allocate(num_bytes)
+            self.free(beside)
+
+    def pass_by(self, sizes: Sequence[int]) -> None:
+        """Ask for what goes at once."""
+        self.free([self.allocate(num_bytes) for num_bytes in sizes])
+
+    # -- by key --
+
+    def come(self, key: Alike, num_bytes: int) -> int:
+        """Ask for a tensor of a kind."""
+        row = self.allocate(num_bytes)
+        self._rows[key].append(row)
+        self._keys[row] = key
+        return row
+
+    def go(self, key: Alike, newer: int) -> None:
+        """Give back the tensor of a kind behind which so many came that are still there."""
+        rows = self._rows[key]
+        if not rows:
+            self.num_unmatched += 1
+            return
+        row = rows.pop(max(-len(rows), -1 - newer))
+        _, item = self._keys.pop(row)
+        if item == _GRADIENT:
+            for part in (*self._of_blocks, *self._of_rest):
+                part.pop(row, None)
+        self._events.append(~row)
+
+    # -- gradients, which the pieces of a block or of the rest let go of together --
+
+    def begin_block(self) -> dict[int, bool]:
+        """Begin a block's backward, and return where its gradients are put down."""
+        return _new_part(self._of_blocks)
+
+    def begin_rest(self) -> dict[int, bool]:
+        """Begin a micro-batch; return the same for what is in no block, which is one part."""
+        return _new_part(self._of_rest)
+
+    def reduce(self, *, is_block: bool, is_experts: bool | None) -> None:
+        """Give back the gradients of the part that came first.
+
+        Args:
+            is_block: Whether it is a block's.
+            is_experts: Whether only those of its experts, or all others; None: all.
+        """
+        parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
+        if not parts:
+            self.num_unmatched += 1
+            return
+        chosen = [row for row, is_one in parts[0].items() if is_experts in {None, is_one}]
+        for row in chosen:
+            del parts[0][row]
+        self._let_go(chosen)
+
+    def drop_gradients(self) -> None:
+        """Give back every gradient in the order of parameters: what came last goes first."""
+        parts = (*self._of_blocks, *self._of_rest)
+        self._let_go(sorted((row for part in parts for row in part), reverse=True))
+        self._of_blocks.clear()
+        self._of_rest.clear()
+        for piece in (Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
+            self.drop(piece)
+
+    def _let_go(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self._rows[self._keys.pop(row)].remove(row)
+            self._events.append(~row)
+
+    # -- pieces --
+
+    def come_piece(self, piece: Piece, tensors: Tensors) -> None:
+        """Ask for the tensors of a piece."""
+        rows = [self.allocate(num_bytes, tensors.stream) for num_bytes in tensors.num_bytes]
+        self._pieces[piece].append(rows)
+
+    def go_piece(self, piece: Piece) -> None:
+        """Give a piece back."""
+        if not self._pieces[piece]:
+            self.num_unmatched += 1
+            return
+        self.free(self._pieces[piece].pop(0 if piece in OLDEST_FIRST else -1))
+
+    def drop(self, piece: Piece) -> None:
+        """Give back all that there is of a piece."""
+        for rows in reversed(self._pieces.pop(piece, [])):
+            self.free(rows)
+
+    def requests(self) -> Requests:
+        """Return all of it as columns."""
+        return Requests(
+            events=np.array(self._events, dtype=np.int64),
+            num_bytes=np.array(self._sizes, dtype=np.int64),
+            streams=np.array(self._streams, dtype=np.int64),
+        )
+
+
+def _new_part(parts: list[dict[int, bool]]) -> dict[int, bool]:
+    if not parts or parts[-1]:
+        parts.append({})
+    return parts[-1]
+
+
+class _Op(NamedTuple):
+    """One event of a run.
+
+    Attributes:
+        key: Of the kind that comes or goes.
+        num_bytes: Of a tensor; 0: it goes.
+        times: How often it happens.
+        item: Index of its class.
+        newer: See ``EventKind``.
+        mark: Likewise.
+        piece: What sharding adds, instead of all that; it comes where ``num_bytes`` is not 0.
+    """
+
+    key: Alike
+    num_bytes: int
+    times: int
+    item: int
+    newer: int = 0
+    mark: Mark = ""
+    piece: Piece | None = None
+
+
+class MicroBatch(NamedTuple):
+    """What one micro-batch's events are made of.
+
+    Attributes:
+        profile: Where works and kinds are.
+        sizes: [kinds], bytes.
+        middle: Members of every group that are not the first or the last.
+        pieces: Tensors of what sharding adds.
+        marked: Bytes of what is marked.
+    """
+
+    profile: Profile
+    sizes: Array
+    middle: Mapping[Group, Array]
+    pieces: Mapping[Piece, Tensors]
+    marked: Mapping[Mark, int]
+
+    def ask(self, asked: Asked, runs: Sequence[Run]) -> None:
+        """Ask for what runs need, in order.
+
+        Args:
+            asked: What was asked for before.
+            runs: Of a micro-batch, or of one of its phases.
+        """
+        rest = asked.begin_rest()
+        for run in runs:
+            ops = self._ops(run)
+            for _ in range(self._times(run, runs)):
+                part = asked.begin_block() if is_block(run) else rest
+                for op in ops:
+                    self._one(asked, op, part)
+        for piece in (Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
+            asked.drop(piece)
+
+    def _times(self, run: Run, runs: Sequence[Run]) -> int:
+        """Count how often a run happens; of two that stand for one block the one is left out."""
+        middle = int(self.middle[run.group][0]) if run.group else 0
+        if run.role == "middle":
+            return max(0, middle)
+        if run.group == "chunk" or middle >= 0 or not run.group:
+            return 1
+        if has_pieces(self.profile):
+            return int(not stands_for_none(run, tuple(runs)))
+        return int(run.role == "first")
+
+    def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
+        if op.piece is not None:
+            self._piece(asked, op.piece, comes=op.num_bytes > 0)
+            return
+        if op.mark:
+            self._mark(asked, op.mark)
+            return
+        for _ in range(op.times):
+            if not op.num_bytes:
+                asked.go(op.key, op.newer)
+                continue
+            row = asked.come(op.key, op.num_bytes)
+            if op.item == _GRADIENT:
+                part[row] = _is_experts(op.key)
+
+    def _mark(self, asked: Asked, mark: Mark) -> None:
+        """Ask for what is marked: rows are added up at once, libraries keep what they have."""
+        num_bytes = self.marked.get(mark, 0)
+        if num_bytes and mark == "embedding":
+            asked.pass_by((num_bytes,))
+        elif num_bytes:
+            asked.allocate(num_bytes)
+
+    def _piece(self, asked: Asked, piece: Piece, *, comes: bool) -> None:
+        if comes:
+            asked.come_piece(piece, self.pieces[piece])
+        elif piece in _GRADIENT_PIECES:
+            is_experts = _GRADIENT_PIECES[piece] if self._parts_experts else None
+            asked.reduce(is_block=piece != Piece.REST_GRADIENTS, is_experts=is_experts)
+        else:
+            asked.go_piece(piece)
+
+    @property
+    def _parts_experts(self) -> bool:
+        return Piece.EXPERTS in self.pieces
+
+    def _ops(self, run: Run) -> list[_Op]:
+        """Return the events of a run that change anything."""
+        kinds, found = self.profile.kinds, list[_Op]()
+        base = len(kinds) - 2 * NUM_PIECES if has_pieces(self.profile) else len(kinds)
+        taken_back = list[tuple[object, bool]]()
+        for event in self.profile.works[run.work].events:
+            if event >= base:
+                piece = Piece((event - base) % NUM_PIECES)
+                if piece in self.pieces or piece in _GRADIENT_PIECES:
+                    found.append(_Op(_NO_KEY, int(event - base < NUM_PIECES), 1, 0, piece=piece))
+                continue
+            kind, size = kinds[event], round(self.sizes[event])
+            if kind.mark:
+                found.append(_Op(_NO_KEY, 0, 1, kind.item, mark=kind.mark))
+                continue
+            times = int(self.middle[kind.origin][0]) if kind.origin else 1
+            if times < 0:
+                taken_back += [(alike(kind), size > 0)] * -times
+            elif size:
+                found.append(_Op(alike(kind), max(0, size), times, kind.item, kind.newer))
+        for back in taken_back:
+            same = [i for i, op in enumerate(found) if (op.key, op.num_bytes > 0) == back]
+            if same:
+                del found[same[-1]]
+        return found
+
+
+def _is_experts(key: Alike) -> bool:
+    terms, _ = key
+    return any(_PARTED in factors for factors, _ in terms)

@@ -1,0 +1,163 @@
+"""Tensor by tensor, what a device holds throughout, and what comes and goes while that is made.
+
+``states.py`` adds the same up; here each tensor is a request of its own, in the order in which a
+program makes them: parameters, weights as they are quantised, whole ones while shards are drawn,
+DDP's buckets, the optimizer's state.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.cost.expert_shards import held_groups
+from brimful.cost.family import Family
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.cost.states import States, holds_everything, updated_shapes
+from brimful.cost.trained import (
+    LINEAR,
+    NF4_BLOCK,
+    NF4_NESTED_BLOCK,
+    adapter_shapes_of,
+    frozen_element,
+    trained_recipe,
+    trained_shapes,
+)
+from brimful.cost.update import by_rank, state_tensors
+from brimful.job import QUANTIZED, Job
+from brimful.models.config import layout_of
+from brimful.models.layout import Parameter, all_parameters
+
+_TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES, _STEP_BYTES = 16 * 4, 256 * 4, 4, 4
+
+
+class Made(NamedTuple):
+    """Tensors that are made in turn.
+
+    Attributes:
+        kept: Bytes of each that stays.
+        beside: Bytes of each that is there before the kept ones and goes behind the last of them.
+    """
+
+    kept: tuple[int, ...]
+    beside: tuple[int, ...] = ()
+
+
+def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
+    """Yield what loading makes, in order.
+
+    Args:
+        job: What is trained.
+        family: One strategy.
+        held: Its totals.
+    """
+    shards = 1 if holds_everything(family) else num_shards_of(family)
+    if job.adapter is not None:
+        yield from _adapted(job, shards)
+    else:
+        element = trained_recipe(job).parameter
+        for shape in shard_shapes(job, family):
+            yield Made((prod(shape) * element,))
+    if shards > 1 or family.tp > 1:
+        element = frozen_element(job)
+        for shape in parameter_shapes(job.model):
+            yield Made((), (prod(shape) * element,))
+    if np.any(held.buckets):
+        yield Made((round(float(np.max(held.buckets))),))
+
+
+def num_shards_of(family: Family) -> int:
+    """Return over how many devices the states of one strategy are sharded."""
+    return int(np.max(np.asarray(family.num_shards)))
+
+
+def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
+    """Yield what an optimizer keeps, in order: masters, then each parameter's own, matrices first.
+
+    Args:
+        job: What is trained.
+        family: One strategy.
+    """
+    recipe = trained_recipe(job)
+    shapes = updated(job, family)
+    if recipe.master:
+        yield from (Made((prod(shape) * recipe.master,)) for shape in by_rank(shapes))
+    for shape in by_rank(shapes):
+        for num_bytes in (_STEP_BYTES, *state_tensors(job, shape)):
+            yield Made((num_bytes,))
+
+
+def updated(job: Job, family: Family) -> list[Shape]:
+    """List the shapes that one device updates."""
+    num = num_shards_of(family)
+    if family.ep > 1:
+        return _parted(job, family, num)
+    return list(updated_shapes(trained_shapes(job, family.tp), family, num))
+
+
+def shard_shapes(job: Job, family: Family) -> list[Shape]:
+    """List the shapes of what one device holds of a model that trains in full."""
+    num = num_shards_of(family)
+    if family.ep > 1:
+        return _parted(job, family, num)
+    whole = trained_shapes(job, family.tp)
+    return whole if holds_everything(family) else [cut(shape, num) for shape in whole]
+
+
+def _parted(job: Job, family: Family, num: int) -> list[Shape]:
+    own, experts = held_groups(tuple(all_parameters(layout_of(job.model))), family, num)
+    return [*own, *experts]
+
+
+def cut(shape: Shape, num_shards: int) -> Shape:
+    """Return what one device has of a parameter that is cut by rows, padding too."""
+    return (-(-shape[0] // num_shards), *shape[1:])
+
+
+def _adapted(job: Job, shards: int) -> Iterator[Made]:
+    """Yield a frozen base with its adapters, in the order of modules; what is quantised last."""
+    assert job.adapter is not None
+    is_quantized = job.adapter.base in QUANTIZED
+    element, wide = frozen_element(job), trained_recipe(job).parameter
+    packed: list[Parameter] = []
+    for parameter, in_block in _in_order(job):
+        is_packed = is_quantized and in_block and parameter.kind in LINEAR
+        is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
+        if is_packed:
+            packed.append(parameter)
+        else:
+            yield Made((prod(cut(parameter.shape, shards)) * (FP32_BYTES if is_wide else element),))
+        if in_block:
+            for shape in adapter_shapes_of(job, parameter):
+                yield Made((prod(cut(shape, shards)) * wide,))
+    for parameter in packed:
+        yield _packed(parameter.num_elements, element, shards)
+
+
+def _in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
+    """Yield every parameter of a model, and whether it is a block's."""
+    layout = layout_of(job.model)
+    for parameter in layout.embedding:
+        yield parameter, False
+    for run in layout.blocks:
+        for _ in range(run.num_blocks):
+            for parameter in run.parameters:
+                yield parameter, True
+        for parameter in run.after:
+            yield parameter, False
+    for parameter in (*layout.final, *layout.head):
+        yield parameter, False
+
+
+def _packed(num: int, element: int, shards: int) -> Made:
+    """Return a weight in nf4 with its constants, quantised twice, while the full one is there.
+
+    Source: ``QuantState`` and ``quantize_4bit`` of ``bitsandbytes/functional.py``.
+    """
+    scales = -(-num // NF4_BLOCK)
+    nested = -(-scales // NF4_NESTED_BLOCK)
+    tables = (_TABLE_BYTES, _OFFSET_BYTES, _NESTED_TABLE_BYTES)
+    kept = (-(-num // 2 // shards), *tables, scales, nested * FP32_BYTES)
+    return Made(kept, (num * element, scales * FP32_BYTES, scales * FP32_BYTES))
