@@ -8,10 +8,12 @@ from brimful.hardware.gpus import load_cluster
 from brimful.report.proof import proof_sentence, tight_sentence, trial_sentence
 from brimful.rungs import Reserved
 from brimful.search.budget import Budget
+from brimful.search.holding import OTHER_ALLOCATORS
 from brimful.search.solve import solve
 from brimful.search.space import Pins
+from brimful.search.walk import WORTH
 from brimful.simulate import proof as proof_module
-from brimful.simulate.proof import MAX_TRIALS, OTHER_ALLOCATORS, WORTH, Trial, prove
+from brimful.simulate.proof import MAX_TRIALS, Trial, prove
 from brimful.simulate.run import simulate
 from brimful.units import MIB
 from samples import make_adapter, make_cluster, make_job, make_model

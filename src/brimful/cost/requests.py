@@ -17,7 +17,14 @@ import numpy as np
 from brimful.allocator.replay import Requests
 from brimful.cost.additions import NUM_PIECES, Piece, is_block
 from brimful.cost.embedding import embedding_bytes
-from brimful.cost.family import Family, family_counts, family_of
+from brimful.cost.family import (
+    Family,
+    family_chunks,
+    family_counts,
+    family_dimensions,
+    family_of,
+    family_tokens,
+)
 from brimful.cost.memory import family_steps, profile_for, step_sizes
 from brimful.cost.piece_tensors import OLDEST_FIRST, Tensors, piece_tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
@@ -25,8 +32,8 @@ from brimful.cost.resident import Made, loaded, optimizer_state, updated
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces
 from brimful.cost.states import states_of, updates_of
-from brimful.cost.trained import trained_parts
-from brimful.cost.trajectory import Array, middles, stands_for_none
+from brimful.cost.trained import has_biases, trained_parts
+from brimful.cost.trajectory import Array, kind_bytes, middles, stands_for_none
 from brimful.cost.update import transients
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_libraries import libraries
@@ -65,16 +72,30 @@ def requests_of(job: Job, strategy: Strategy, device: Device) -> Requests:
     steps, counts = family_steps(job, profile, family), family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
-    marked = _marked(job, family, device)
+    marked = _marked(job, family, device, profile)
     for _ in range(NUM_STEPS):
         for (each, runs), mine in zip(steps, sizes, strict=True):
-            batch = MicroBatch(each, mine[0, :, 0], middles(counts, runs), pieces, marked)
+            sizes_of = Sizes(mine[0, :, 0], _last_chunk(job, family, each, mine[0, :, 0]))
+            batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked)
             batch.ask(asked, runs)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
         for bucket in transients(job, updated(job, family)):
             asked.pass_by(bucket)
         asked.drop_gradients()
     return asked.requests()
+
+
+def _last_chunk(job: Job, family: Family, profile: Profile, sizes: Array) -> Array:
+    """Return the bytes of kinds in the last piece of the loss, which may be a smaller one: [kinds].
+
+    Pieces of what sharding adds, at the end of the kinds, are no sizes of a loss.
+    """
+    dims = family_dimensions(job, family)
+    tokens, num_chunks = family_tokens(job, family), family_chunks(job, family)
+    left = dims._replace(C=tokens - (num_chunks - 1) * dims.C)
+    own = kind_bytes(profile, left)
+    is_own = np.array([bool(kind.terms) for kind in profile.kinds])
+    return np.where(is_own, own, sizes)
 
 
 def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
@@ -84,16 +105,21 @@ def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
     return piece_tensors(job, family, parts, piece_bytes(job, family)[:, 0])
 
 
-def _marked(job: Job, family: Family, device: Device) -> dict[Mark, int]:
-    """Return the bytes of what profiles mark, of the libraries' once each."""
+def _marked(job: Job, family: Family, device: Device, profile: Profile) -> dict[Mark, int]:
+    """Return the bytes of what profiles mark, of the libraries' once each.
+
+    What a profile without biases stands for may have some (``cost.memory.blas_bytes``).
+    """
     version = divmod(round(device.capability * 10), 10)
     cublas = libraries().cublas_bytes(version)
     rows = 0
     if device.kernels == "cuda" and job.adapter is None:
         rows, _ = embedding_bytes(job, family)
+    light = min(libraries().cublas_lt_bytes, cublas)
+    is_marked = any(kind.mark == "cuBLASLt" for kind in profile.kinds)
     return {
-        "cuBLAS": cublas,
-        "cuBLASLt": min(libraries().cublas_lt_bytes, cublas),
+        "cuBLAS": cublas + light * (has_biases(job.model) and not is_marked),
+        "cuBLASLt": light,
         "embedding": rows,
     }
 
@@ -190,9 +216,15 @@ class Asked:
         self._let_go(chosen)
 
     def drop_gradients(self) -> None:
-        """Give back every gradient in the order of parameters: what came last goes first."""
-        parts = (*self._of_blocks, *self._of_rest)
-        self._let_go(sorted((row for part in parts for row in part), reverse=True))
+        """Give back every gradient in the order of parameters.
+
+        That is the embedding's, then blocks', what came last first, then norm and head.
+        """
+        rest = sorted((row for part in self._of_rest for row in part), reverse=True)
+        first = max(rest, key=self._sizes.__getitem__, default=None)
+        blocks = sorted((row for part in self._of_blocks for row in part), reverse=True)
+        ends = [row for row in rest if row != first]
+        self._let_go([*([] if first is None else [first]), *blocks, *ends])
         self._of_blocks.clear()
         self._of_rest.clear()
         for piece in (Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
@@ -259,19 +291,26 @@ class _Op(NamedTuple):
     piece: Piece | None = None
 
 
+class Sizes(NamedTuple):
+    """Bytes of every kind, [kinds]: anywhere, and in the last piece of the loss."""
+
+    everywhere: Array
+    last_chunk: Array
+
+
 class MicroBatch(NamedTuple):
     """What one micro-batch's events are made of.
 
     Attributes:
         profile: Where works and kinds are.
-        sizes: [kinds], bytes.
+        sizes: Bytes of kinds.
         middle: Members of every group that are not the first or the last.
         pieces: Tensors of what sharding adds.
         marked: Bytes of what is marked.
     """
 
     profile: Profile
-    sizes: Array
+    sizes: Sizes
     middle: Mapping[Group, Array]
     pieces: Mapping[Piece, Tensors]
     marked: Mapping[Mark, int]
@@ -345,13 +384,14 @@ class MicroBatch(NamedTuple):
         kinds, found = self.profile.kinds, list[_Op]()
         base = len(kinds) - 2 * NUM_PIECES if has_pieces(self.profile) else len(kinds)
         taken_back = list[tuple[object, bool]]()
+        sizes = self.sizes.last_chunk if _is_last_chunk(run) else self.sizes.everywhere
         for event in self.profile.works[run.work].events:
             if event >= base:
                 piece = Piece((event - base) % NUM_PIECES)
                 if piece in self.pieces or piece in _GRADIENT_PIECES:
                     found.append(_Op(_NO_KEY, int(event - base < NUM_PIECES), 1, 0, piece=piece))
                 continue
-            kind, size = kinds[event], round(self.sizes[event])
+            kind, size = kinds[event], round(sizes[event])
             if kind.mark:
                 found.append(_Op(_NO_KEY, 0, 1, kind.item, mark=kind.mark))
                 continue
@@ -365,6 +405,11 @@ class MicroBatch(NamedTuple):
             if same:
                 del found[same[-1]]
         return found
+
+
+def _is_last_chunk(run: Run) -> bool:
+    """Whether a run is of the last piece of the loss, with which backward begins."""
+    return run.group == "chunk" and run.role == ("last" if run.phase == "forward" else "first")
 
 
 def _is_experts(key: Alike) -> bool:

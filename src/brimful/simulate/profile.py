@@ -359,15 +359,17 @@ def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
 _MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
 
 
-def _marks(recording: Recording) -> dict[int, Mark]:
+def _marks(recording: Recording) -> dict[int, list[Mark]]:
     """Return what is asked for behind how many of the events that stay, by operation."""
     left_out = _is_left_out(recording)
     row = np.where(recording.events >= 0, recording.events, ~recording.events)
     stays = np.cumsum(~left_out[row])
     born = {name: recording.born[recording.op == op] for op, name in enumerate(recording.ops)}
-    return {
-        int(stays[event]): mark for name, mark in _MARKS.items() for event in born.get(name, ())
-    }
+    found: dict[int, list[Mark]] = {}
+    for name, mark in _MARKS.items():
+        for event in born.get(name, ()):
+            found.setdefault(int(stays[event]), []).append(mark)
+    return found
 
 
 def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:

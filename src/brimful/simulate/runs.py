@@ -199,7 +199,7 @@ class RunFitter:
         shapes: tuple[Dimensions, ...],
         tables: Tables,
         num_checkpointed: int,
-        marks: Mapping[int, Mark],
+        marks: Mapping[int, Sequence[Mark]],
     ) -> None:
         """Keep what is compared.
 
@@ -258,7 +258,7 @@ class RunFitter:
         first = pieces[0]
         for offset in range(first.stop - first.start):
             yield self._tables.kind(self._event(pieces, offset, origins))
-            if mark := self._marks.get(first.start + offset + 1):
+            for mark in self._marks.get(first.start + offset + 1, ()):
                 yield self._tables.kind(EventKind((), ITEM_NAMES.index(WORKSPACES), "", 0, mark))
 
     def _event(self, pieces: tuple[Piece, ...], offset: int, origins: Origins) -> EventKind:
