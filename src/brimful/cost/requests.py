@@ -43,6 +43,7 @@ from brimful.strategy import Strategy
 
 NUM_STEPS = 2
 """The first fills the allocator's cache, the second finds it full; later ones are like that."""
+HALF_BYTES, WIDE_BYTES = 2, 4
 _GRADIENT = ITEM_NAMES.index(GRADIENTS)
 _GRADIENT_PIECES = {
     Piece.BLOCK_GRADIENTS: False,
@@ -50,6 +51,12 @@ _GRADIENT_PIECES = {
     Piece.EXPERTS_GRADIENTS: True,
 }
 """Pieces that the profile's own events bring; whether they are experts'."""
+_HELD_OF = {
+    Piece.BLOCK_GRADIENTS: Piece.BLOCK_HELD,
+    Piece.REST_GRADIENTS: Piece.REST_HELD,
+    Piece.EXPERTS_GRADIENTS: Piece.EXPERTS_HELD,
+}
+"""What gradients become that are held in a wider type, one parameter after the other."""
 _NO_KEY: Alike = ((), 0)
 _PARTED = "e"
 """The dimension that tells the gradients of parted experts."""
@@ -199,12 +206,13 @@ class Asked:
         """Begin a micro-batch; return the same for what is in no block, which is one part."""
         return _new_part(self._of_rest)
 
-    def reduce(self, *, is_block: bool, is_experts: bool | None) -> None:
+    def reduce(self, *, is_block: bool, is_experts: bool | None, held: Piece | None = None) -> None:
         """Give back the gradients of the part that came first.
 
         Args:
             is_block: Whether it is a block's.
             is_experts: Whether only those of its experts, or all others; None: all.
+            held: The piece that they become: each is there in a wider type before it goes.
         """
         parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
         if not parts:
@@ -213,7 +221,14 @@ class Asked:
         chosen = [row for row, is_one in parts[0].items() if is_experts in {None, is_one}]
         for row in chosen:
             del parts[0][row]
-        self._let_go(chosen)
+        if held is None:
+            self._let_go(chosen)
+            return
+        wide: list[int] = []
+        for row in reversed(chosen):  # in the order of parameters
+            wide.append(self.allocate(self._sizes[row] * WIDE_BYTES // HALF_BYTES))
+            self._let_go([row])
+        self._pieces[held].append(wide)
 
     def drop_gradients(self) -> None:
         """Give back every gradient in the order of parameters.
@@ -280,6 +295,7 @@ class _Op(NamedTuple):
         newer: See ``EventKind``.
         mark: Likewise.
         piece: What sharding adds, instead of all that; it comes where ``num_bytes`` is not 0.
+        held: What gradients that go become, if anything.
     """
 
     key: Alike
@@ -289,6 +305,7 @@ class _Op(NamedTuple):
     newer: int = 0
     mark: Mark = ""
     piece: Piece | None = None
+    held: Piece | None = None
 
 
 class Sizes(NamedTuple):
@@ -345,7 +362,7 @@ class MicroBatch(NamedTuple):
 
     def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
         if op.piece is not None:
-            self._piece(asked, op.piece, comes=op.num_bytes > 0)
+            self._piece(asked, op.piece, op.held, comes=op.num_bytes > 0)
             return
         if op.mark:
             self._mark(asked, op.mark)
@@ -366,12 +383,13 @@ class MicroBatch(NamedTuple):
         elif num_bytes:
             asked.allocate(num_bytes)
 
-    def _piece(self, asked: Asked, piece: Piece, *, comes: bool) -> None:
+    def _piece(self, asked: Asked, piece: Piece, held: Piece | None, *, comes: bool) -> None:
         if comes:
             asked.come_piece(piece, self.pieces[piece])
         elif piece in _GRADIENT_PIECES:
             is_experts = _GRADIENT_PIECES[piece] if self._parts_experts else None
-            asked.reduce(is_block=piece != Piece.REST_GRADIENTS, is_experts=is_experts)
+            is_block = piece != Piece.REST_GRADIENTS
+            asked.reduce(is_block=is_block, is_experts=is_experts, held=held)
         else:
             asked.go_piece(piece)
 
@@ -388,6 +406,10 @@ class MicroBatch(NamedTuple):
         for event in self.profile.works[run.work].events:
             if event >= base:
                 piece = Piece((event - base) % NUM_PIECES)
+                before = found[-1].piece if found else None
+                if before is not None and _HELD_OF.get(before) == piece and not found[-1].num_bytes:
+                    found[-1] = found[-1]._replace(held=piece)
+                    continue
                 if piece in self.pieces or piece in _GRADIENT_PIECES:
                     found.append(_Op(_NO_KEY, int(event - base < NUM_PIECES), 1, 0, piece=piece))
                 continue

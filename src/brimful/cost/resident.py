@@ -62,7 +62,9 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
             yield Made((prod(shape) * element,))
     if shards > 1 or family.tp > 1:
         element = frozen_element(job)
-        for shape in parameter_shapes(job.model):
+        shapes = parameter_shapes(job.model)
+        tied = max(shapes, key=prod)  # drawn for the embedding, and again for the head
+        for shape in (*shapes, *[tied] * job.model.tied_embeddings):
             yield Made((), (prod(shape) * element,))
     if np.any(held.buckets):
         yield Made((round(float(np.max(held.buckets))),))

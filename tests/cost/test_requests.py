@@ -1,0 +1,129 @@
+"""Predicted requests, replayed, are what the simulation's are: the same reserved memory."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.allocator.config import PYTORCH_DEFAULTS, parse_settings
+from brimful.allocator.replay import replay
+from brimful.cost.estimate import estimate
+from brimful.cost.requests import requests_of
+from brimful.cost.reserved import candidate_of, predicted_reserved
+from brimful.job import plain_job
+from brimful.models.config import load_model
+from brimful.units import GIB, MIB
+from samples import make_adapter, make_cluster, make_strategy
+
+ALLOCATORS = ("", "expandable_segments:True")
+CLUSTER = make_cluster("cuda", usable_bytes=200 * GIB)
+FULL = {"activation_checkpointing": "full"}
+SHARDED = {"zero": 3, "dp_shard": 4}
+CASES = {
+    "plain": ({}, {}),
+    "chunks that are uneven": ({"global_batch": 3}, {"micro_batch": 3, "loss_chunks": 7, **FULL}),
+    "mixed checkpointing": ({"precision": "bf16-mixed"}, {"activation_checkpointing": "full:5"}),
+    "masters": ({"precision": "bf16-master"}, {"loss_chunks": 3, **FULL}),
+    "8 bits": ({"optimizer": "adamw-8bit"}, {"loss_chunks": 2}),
+    "foreach": ({"optimizer": "adamw-foreach"}, {}),
+    "biases": ({"model": "gpt2", "seq_len": 1024}, {"loss_chunks": 4}),
+    "LoRA": ({"method": "lora", "adapter": make_adapter(rank=16)}, FULL),
+    "DDP": ({"global_batch": 8}, {"dp_replicate": 4}),
+    "ZeRO-1": ({"global_batch": 8}, {"zero": 1, "dp_shard": 4}),
+    "ZeRO-2": ({"global_batch": 8, "precision": "bf16-mixed"}, {**SHARDED, "zero": 2}),
+    "ZeRO-3": ({"global_batch": 8}, {**SHARDED, **FULL}),
+    "replicas of shards": ({"global_batch": 8}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}),
+    "LoRA, sharded": (
+        {"method": "lora", "adapter": make_adapter(rank=16), "global_batch": 8},
+        SHARDED,
+    ),
+    "QLoRA": (
+        {
+            "method": "qlora",
+            "adapter": make_adapter(rank=16, base="nf4-double"),
+            "precision": "bf16-mixed",
+        },
+        FULL,
+    ),
+    "gradients held": (
+        {"precision": "bf16-mixed", "global_batch": 12},
+        {**SHARDED, "accumulate": "hold", **FULL},
+    ),
+}
+
+
+def asked(changes, how):
+    fields = {
+        "model": "qwen3-0.6b",
+        "precision": "bf16",
+        "seq_len": 2048,
+        "global_batch": 2,
+        **changes,
+    }
+    fields |= {"model": load_model(fields["model"]), "num_steps": 2, "learning_rate": 1e-3}
+    return plain_job(**fields), make_strategy(**{"micro_batch": 1, **how})
+
+
+def live_peak(requests):
+    rows = np.where(requests.events >= 0, requests.events, ~requests.events)
+    changes = np.where(requests.events >= 0, 1, -1) * requests.num_bytes[rows]
+    return int(np.cumsum(changes).max())
+
+
+def reserved(requests, allocator):
+    settings = parse_settings(allocator)
+    return replay(requests, settings=settings, capacity_bytes=None).peak_reserved_bytes
+
+
+def simulated(job, strategy):
+    from brimful.simulate.run import simulate_recorded
+
+    return simulate_recorded(job, CLUSTER, strategy).recording.requests()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_requests_add_up_to_the_predicted_peak(name):
+    job, strategy = asked(*CASES[name])
+    predicted = estimate(job, CLUSTER, strategy).predicted_peak_allocated_bytes
+    there = live_peak(requests_of(job, strategy, CLUSTER.device))
+    assert there == pytest.approx(predicted, abs=2 * MIB)
+
+
+@pytest.mark.torch
+@pytest.mark.few(4)
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_reserved_is_what_the_simulation_reserves(name):
+    job, strategy = asked(*CASES[name])
+    mine, theirs = requests_of(job, strategy, CLUSTER.device), simulated(job, strategy)
+    for allocator in ALLOCATORS:
+        expected = reserved(theirs, allocator)
+        assert reserved(mine, allocator) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_card_that_is_just_large_enough_and_one_that_is_not():
+    job, strategy = asked(*CASES["plain"])
+    candidate = candidate_of(job, CLUSTER, strategy)
+    free = candidate.reserved("")
+    assert (free.word, free.excess_bytes) == ("fits", 0)
+    assert free.predicted_peak_reserved_bytes == free.predicted_unhindered_bytes
+    outside = CLUSTER.device.usable_bytes - free.capacity_bytes
+    device = msgspec.structs.replace(
+        CLUSTER.device, usable_bytes=outside + free.predicted_unhindered_bytes
+    )
+    full = msgspec.structs.replace(CLUSTER, device=device)
+    assert predicted_reserved(job, full, strategy).word == "fits"
+    small = msgspec.structs.replace(
+        full, device=msgspec.structs.replace(device, usable_bytes=device.usable_bytes // 2)
+    )
+    short = predicted_reserved(job, small, strategy)
+    assert short.word == "no"
+    assert short.short_bytes > 0
+    assert short.excess_bytes == free.predicted_unhindered_bytes - short.capacity_bytes
+
+
+def test_nothing_is_known_of_a_cpu():
+    job, strategy = asked(*CASES["plain"])
+    assert predicted_reserved(job, make_cluster("cpu"), strategy) is None
+
+
+def test_the_default_settings_are_the_empty_text():
+    assert parse_settings("") == PYTORCH_DEFAULTS
