@@ -26,7 +26,7 @@ from brimful.terminal import say
 if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
-    from brimful.plan import Plan
+    from brimful.plan import Plan, Word
     from brimful.search.budget import Budget
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
@@ -129,7 +129,14 @@ def run(args: argparse.Namespace) -> int:
         _show_more(args, found, why)
         show_host(host)
     code = exit_code(found)
-    return code if proof is None or code != FITS else word_code(args, proof.word)
+    word = _replayed_word(found) if proof is None else proof.word
+    return code if word is None or code != FITS else word_code(args, word)
+
+
+def _replayed_word(found: "Solution") -> "Word | None":
+    """Return whether a plan holds by the replay of its prediction; None: it was not replayed."""
+    made = found.plan.estimate
+    return made.predicted_reserved.word if made and made.predicted_reserved else None
 
 
 def _show_more(args: argparse.Namespace, found: "Solution", why: dict[str, Any]) -> None:

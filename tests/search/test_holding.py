@@ -1,0 +1,61 @@
+"""The plan that holds by replay: the fastest whose requests fit, found without torch."""
+
+import msgspec
+import pytest
+
+from brimful.cost.reserved import predicted_reserved
+from brimful.hardware.gpus import load_cluster
+from brimful.job import plain_job
+from brimful.models.config import load_model
+from brimful.search.holding import hold, looked_at
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+from brimful.search.walk import WORTH
+from brimful.units import GIB
+
+JOB = plain_job(
+    load_model("qwen3-0.6b"),
+    precision="bf16",
+    seq_len=2048,
+    global_batch=8,
+    num_steps=2,
+    learning_rate=1e-3,
+)
+H100 = load_cluster("h100-80gb", memory_limit_bytes=None)
+
+
+def searched(usable_gib, **pins):
+    device = msgspec.structs.replace(H100.device, usable_bytes=int(usable_gib * GIB))
+    cluster = msgspec.structs.replace(H100, device=device)
+    return solve(JOB, cluster, Pins(**pins), attention="sdpa", objective="time")
+
+
+@pytest.mark.parametrize("usable_gib", [7.5, 9, 12, 16, 24.5])
+def test_the_plan_is_the_first_whose_replay_fits(usable_gib):
+    found = searched(usable_gib)
+    held = hold(found)
+    plan, table = held.solution.plan, found.space.table
+    assert held.reserved.word == "fits"
+    assert plan.estimate.predicted_reserved == held.reserved
+    assert predicted_reserved(plan.job, plan.cluster, plan.strategy) == held.reserved
+    order = found.space.order().tolist()
+    row = order.index(next(r for r in order if found.space.strategy(r) == alike(plan.strategy)))
+    faster = [r for r in order[:row] if table.step_s[r] * (1 + WORTH) < table.step_s[order[row]]]
+    assert not any(looked_at(found.space, r).word == "fits" for r in faster[:40])
+
+
+def alike(strategy):
+    return msgspec.structs.replace(strategy, allocator="")
+
+
+def test_an_allocator_that_is_pinned_is_the_only_one():
+    held = hold(searched(12, allocator="expandable_segments:True"))
+    assert held.reserved.allocator == "expandable_segments:True"
+    assert held.solution.plan.strategy.allocator == "expandable_segments:True"
+
+
+def test_where_nothing_fits_there_is_nothing_to_replay():
+    found = searched(2)
+    held = hold(found)
+    assert held.solution is found
+    assert held.reserved is None
