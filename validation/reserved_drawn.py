@@ -1,7 +1,7 @@
 """Predicted against simulated reserved memory, on drawn jobs: ``--seed N --seconds S``.
 
-Draws jobs as the comparison of peaks does (``predicted_part.py``), replays what formulas ask for and
-what the simulation asks for on a card without end, with PyTorch's settings and with expandable
+Draws jobs as the comparison of peaks does (``predicted_part.py``), replays what formulas ask for
+and what the simulation asks for on a card without end, with PyTorch's settings and with expandable
 segments, and prints signed errors. Jobs on a CPU, pipelines and preference training have no
 predicted sequence; they are counted.
 """
