@@ -22,6 +22,11 @@ CASES = {
     "plain": ({}, {}),
     "chunks that are uneven": ({"global_batch": 3}, {"micro_batch": 3, "loss_chunks": 7, **FULL}),
     "mixed checkpointing": ({"precision": "bf16-mixed"}, {"activation_checkpointing": "full:5"}),
+    "one block checkpointed": ({}, {"activation_checkpointing": "full:1", "loss_chunks": 4}),
+    "all but one, sharded": (
+        {"global_batch": 8, "precision": "bf16-mixed"},
+        {**SHARDED, "activation_checkpointing": "full:27"},
+    ),
     "masters": ({"precision": "bf16-master"}, {"loss_chunks": 3, **FULL}),
     "8 bits": ({"optimizer": "adamw-8bit"}, {"loss_chunks": 2}),
     "foreach": ({"optimizer": "adamw-foreach"}, {}),

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from brimful.cost.additions import Piece
 from brimful.cost.family import Family
-from brimful.cost.resident import cut, num_shards_of
+from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape
-from brimful.cost.shards import ROWS, computed_bytes
+from brimful.cost.shards import ROWS, computed_bytes, first_shard
 from brimful.cost.spread import Array
 from brimful.cost.trained import Part, frozen_element, trained_recipe
 from brimful.job import Job
@@ -90,4 +90,4 @@ def _held(job: Job, shapes: Sequence[Shape]) -> tuple[int, ...]:
 
 
 def _padded(shape: Shape, num_shards: int) -> int:
-    return prod(cut(shape, num_shards)) * num_shards
+    return prod(first_shard(shape, num_shards)) * num_shards

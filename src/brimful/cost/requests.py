@@ -1,14 +1,13 @@
 """What a strategy asks of the allocator, request by request: the sequence behind its live bytes.
 
 ``trajectory.py`` adds changes of live bytes up; here each is an allocation or the end of one, so
-that the caching allocator can be replayed. A profile says what comes and goes, in order, and not
-which of several tensors of one kind goes: the one that came last is taken. Tested against the
-simulation, which knows (``validation/reserved_part.py``).
+that the caching allocator can be replayed (decision 53). Compared with the simulation's requests by
+``tests/cost/test_requests.py`` and, on drawn jobs, by ``validation/reserved_drawn.py``.
 
 A run is loading, the optimizer's state and two steps of as many micro-batches as differ.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -215,8 +214,8 @@ class Asked:
             held: The piece that they become: each is there in a wider type before it goes.
         """
         parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
-        if not parts:
-            self.num_unmatched += 1
+        if not parts:  # of adapters the rest has none
+            self.num_unmatched += is_block
             return
         chosen = [row for row, is_one in parts[0].items() if is_experts in {None, is_one}]
         for row in chosen:
@@ -341,7 +340,7 @@ class MicroBatch(NamedTuple):
         """
         rest = asked.begin_rest()
         for run in runs:
-            ops = self._ops(run)
+            ops = self._ops_of(run, runs)
             for _ in range(self._times(run, runs)):
                 part = asked.begin_block() if is_block(run) else rest
                 for op in ops:
@@ -351,14 +350,42 @@ class MicroBatch(NamedTuple):
 
     def _times(self, run: Run, runs: Sequence[Run]) -> int:
         """Count how often a run happens; of two that stand for one block the one is left out."""
-        middle = int(self.middle[run.group][0]) if run.group else 0
+        middle = self._num_middle(run)
         if run.role == "middle":
             return max(0, middle)
-        if run.group == "chunk" or middle >= 0 or not run.group:
+        if middle >= 0 or run.group == "chunk":
             return 1
-        if has_pieces(self.profile):
-            return int(not stands_for_none(run, tuple(runs)))
-        return int(run.role == "first")
+        groups = {r.group for r in runs if r.phase == run.phase and is_block(r)}
+        if len(groups) == 1:
+            return int(run.role == "first")
+        return int(not stands_for_none(run, tuple(runs)))
+
+    def _num_middle(self, run: Run) -> int:
+        return int(self.middle[run.group][0]) if run.group else 0
+
+    def _ops_of(self, run: Run, runs: Sequence[Run]) -> list[_Op]:
+        """Return a run's events; of a block that is first and last of its kind, what both have.
+
+        That is what the first has, and what the last has beyond those between.
+        """
+        found = self._ops(run)
+        if self._num_middle(run) >= 0 or run.group == "chunk" or not run.group:
+            return found
+        alike = {r.role: r for r in runs if (r.phase, r.group) == (run.phase, run.group)}
+        other = alike.get("last" if run.role == "first" else "first")
+        if other is None or "middle" not in alike:
+            return found
+        beyond = Counter(map(_what, self._ops(other)))
+        beyond.subtract(map(_what, self._ops(alike["middle"])))
+        for op in found[::-1]:
+            if beyond[_what(op)] < 0:
+                beyond[_what(op)] += 1
+                found.remove(op)
+        for op in self._ops(other):
+            if beyond[_what(op)] > 0:
+                beyond[_what(op)] -= 1
+                found.append(op)
+        return found
 
     def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
         if op.piece is not None:
@@ -427,6 +454,11 @@ class MicroBatch(NamedTuple):
             if same:
                 del found[same[-1]]
         return found
+
+
+def _what(op: _Op) -> tuple[object, ...]:
+    """Return what an event does, whichever tensor of a kind it takes."""
+    return op.key, op.num_bytes > 0, op.times, op.mark, op.piece, op.held
 
 
 def _is_last_chunk(run: Run) -> bool:

@@ -15,6 +15,7 @@ from brimful.cost.expert_shards import held_groups
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_shapes
 from brimful.cost.trained import (
     LINEAR,
@@ -105,17 +106,12 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
     if family.ep > 1:
         return _parted(job, family, num)
     whole = trained_shapes(job, family.tp)
-    return whole if holds_everything(family) else [cut(shape, num) for shape in whole]
+    return whole if holds_everything(family) else [first_shard(shape, num) for shape in whole]
 
 
 def _parted(job: Job, family: Family, num: int) -> list[Shape]:
     own, experts = held_groups(tuple(all_parameters(layout_of(job.model))), family, num)
     return [*own, *experts]
-
-
-def cut(shape: Shape, num_shards: int) -> Shape:
-    """Return what one device has of a parameter that is cut by rows, padding too."""
-    return (-(-shape[0] // num_shards), *shape[1:])
 
 
 def _adapted(job: Job, shards: int) -> Iterator[Made]:
@@ -130,10 +126,11 @@ def _adapted(job: Job, shards: int) -> Iterator[Made]:
         if is_packed:
             packed.append(parameter)
         else:
-            yield Made((prod(cut(parameter.shape, shards)) * (FP32_BYTES if is_wide else element),))
+            size = FP32_BYTES if is_wide else element
+            yield Made((prod(first_shard(parameter.shape, shards)) * size,))
         if in_block:
             for shape in adapter_shapes_of(job, parameter):
-                yield Made((prod(cut(shape, shards)) * wide,))
+                yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:
         yield _packed(parameter.num_elements, element, shards)
 

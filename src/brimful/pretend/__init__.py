@@ -2,7 +2,7 @@
 
 ``pretend.gpu(...)`` is the block in which it exists (``session``). ``device`` registers it with
 PyTorch, ``autocast`` and ``attention`` make it choose what real kernels would choose, ``tape``
-records every allocation and free, ``allocator`` replays what PyTorch would reserve for them.
+records every allocation and free, which ``brimful.allocator`` replays.
 """
 
 from typing import TYPE_CHECKING, Any
