@@ -89,6 +89,9 @@ def searched_anew(search: Search) -> Find:
         made = found.plan.estimate
         assert made is not None, "what is solved has a formula"
         short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
+        reserved = made.predicted_reserved
+        if reserved is not None and reserved.word != "fits":
+            short = max(short, reserved.excess_bytes)
         return Tried(short, made.predicted_step_s, found)
 
     return find
