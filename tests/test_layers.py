@@ -61,8 +61,8 @@ LAYERS = (
 )
 """Values that others are made of come before the package that reads them from files."""
 PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".plan", ".verdict",
-            ".cost.estimate", ".search.solve", ".search.explain", ".rules.table", ".report.text",
-            ".published.scoreboard", ".report.validate")  # fmt: skip
+            ".cost.estimate", ".search.solve", ".search.holding", ".search.explain", ".rules.table",
+            ".report.text", ".published.scoreboard", ".report.validate")  # fmt: skip
 
 
 def module_name(path):

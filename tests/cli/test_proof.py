@@ -76,3 +76,11 @@ def test_with_room_to_spare_nothing_is_simulated(brimful, peak_bytes):
 def test_the_exit_code_is_what_was_proven(word, flags, code):
     args = parser_of("plan").parse_args(["llama-3.2-1b", *flags])
     assert word_code(args, word) == code
+
+
+def test_without_a_proof_the_replay_of_the_prediction_decides(brimful):
+    job = ("llama-3.1-8b", "--seq-len", "8192", "--global-batch", "8", "--gpus", "h200")
+    said = brimful("plan", *job, "--no-proof")
+    assert said.code == 1
+    assert "TIGHT: by replay the allocator holds" in " ".join(said.out.split())
+    assert brimful("plan", *job, "--no-proof", "--accept-tight").code == 0

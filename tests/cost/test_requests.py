@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from brimful.allocator.config import PYTORCH_DEFAULTS, parse_settings
+from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import replay
 from brimful.cost.estimate import estimate
-from brimful.cost.requests import requests_of
+from brimful.cost.requests import asked_of, requests_of
 from brimful.cost.reserved import candidate_of, predicted_reserved
 from brimful.job import plain_job
 from brimful.models.config import load_model
@@ -89,7 +89,9 @@ def simulated(job, strategy):
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy = asked(*CASES[name])
     predicted = estimate(job, CLUSTER, strategy).predicted_peak_allocated_bytes
-    there = live_peak(requests_of(job, strategy, CLUSTER.device))
+    asked_for = asked_of(job, strategy, CLUSTER.device)
+    assert asked_for.num_unmatched == 0
+    there = live_peak(asked_for.requests())
     assert there == pytest.approx(predicted, abs=2 * MIB)
 
 
@@ -128,7 +130,3 @@ def test_a_card_that_is_just_large_enough_and_one_that_is_not():
 def test_nothing_is_known_of_a_cpu():
     job, strategy = asked(*CASES["plain"])
     assert predicted_reserved(job, make_cluster("cpu"), strategy) is None
-
-
-def test_the_default_settings_are_the_empty_text():
-    assert parse_settings("") == PYTORCH_DEFAULTS

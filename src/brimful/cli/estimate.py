@@ -13,6 +13,7 @@ from brimful.cli.output import (
     show_host,
     show_json,
 )
+from brimful.cli.proof import show_replayed
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         from brimful.report.text import estimate_tables
 
         show(estimate_tables(*asked, predicted, cost=cost))
+        show_replayed(predicted)
         if not predicted.fits:
             say("  brimful plan with the same job looks for a strategy that fits")
         show_host(predicted.host)

@@ -19,7 +19,7 @@ from brimful.cli.output import (
     show_host,
     show_json,
 )
-from brimful.cli.proof import add_proof, proof_of, proof_words, show_proof, word_code
+from brimful.cli.proof import add_proof, proof_of, proof_words, show_proof, show_replayed, word_code
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
@@ -126,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         if proof is not None:
             show_proof(searched, found, proof)
+        elif found.plan.estimate is not None:
+            show_replayed(found.plan.estimate)
         _show_more(args, found, why)
         show_host(host)
     code = exit_code(found)

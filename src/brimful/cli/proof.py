@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
 
 if TYPE_CHECKING:
-    from brimful.plan import Word
+    from brimful.plan import Estimate, Word
     from brimful.rungs import Simulation
     from brimful.search.budget import Budget
     from brimful.search.solve import Solution
@@ -93,6 +93,15 @@ def show_proof(searched: "Solution", found: "Solution", proof: "Proof") -> None:
     if found.row != searched.row:
         show("", trial_sentence(proof.trials[0]), "", plan_tables(found.plan, found.record))
     show(*filter(None, (tight_sentence(proof), proof_sentence(proof))))
+
+
+def show_replayed(made: "Estimate") -> None:
+    """Say where the replay of a prediction says that it does not hold, or only just."""
+    from brimful.report.words import replayed_sentence
+
+    reserved = made.predicted_reserved
+    if made.fits and reserved is not None and (words := replayed_sentence(reserved)):
+        show(words)
 
 
 def word_of(simulation: "Simulation | InferenceSimulation", usable_bytes: int) -> "Word":

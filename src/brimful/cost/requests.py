@@ -62,12 +62,17 @@ _PARTED = "e"
 
 
 def requests_of(job: Job, strategy: Strategy, device: Device) -> Requests:
-    """Return what a strategy asks of a device's allocator.
+    """Return what a strategy asks of a device's allocator, in bytes; see ``asked_of``."""
+    return asked_of(job, strategy, device).requests()
+
+
+def asked_of(job: Job, strategy: Strategy, device: Device) -> "Asked":
+    """Follow a strategy from loading to the end of its second step.
 
     Args:
         job: What is trained.
         strategy: How; it has a formula, and no pipeline.
-        device: On what.
+        device: On what; its kernels are CUDA's.
     """
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
@@ -88,7 +93,7 @@ def requests_of(job: Job, strategy: Strategy, device: Device) -> Requests:
         for bucket in transients(job, updated(job, family)):
             asked.pass_by(bucket)
         asked.drop_gradients()
-    return asked.requests()
+    return asked
 
 
 def _last_chunk(job: Job, family: Family, profile: Profile, sizes: Array) -> Array:
@@ -336,7 +341,7 @@ class MicroBatch(NamedTuple):
 
         Args:
             asked: What was asked for before.
-            runs: Of a micro-batch, or of one of its phases.
+            runs: Of a micro-batch.
         """
         rest = asked.begin_rest()
         for run in runs:
@@ -377,10 +382,10 @@ class MicroBatch(NamedTuple):
             return found
         beyond = Counter(map(_what, self._ops(other)))
         beyond.subtract(map(_what, self._ops(alike["middle"])))
-        for op in found[::-1]:
-            if beyond[_what(op)] < 0:
-                beyond[_what(op)] += 1
-                found.remove(op)
+        for place in range(len(found) - 1, -1, -1):
+            if beyond[_what(found[place])] < 0:
+                beyond[_what(found[place])] += 1
+                del found[place]
         for op in self._ops(other):
             if beyond[_what(op)] > 0:
                 beyond[_what(op)] -= 1

@@ -6,6 +6,7 @@ DDP's buckets, the optimizer's state.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from brimful.cost.expert_shards import held_groups
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.cost.shapes import Shape, groups_of, parameter_shapes
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_shapes
 from brimful.cost.trained import (
@@ -26,7 +27,7 @@ from brimful.cost.trained import (
     trained_recipe,
     trained_shapes,
 )
-from brimful.cost.update import by_rank, state_tensors
+from brimful.cost.update import state_tensors
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters
@@ -84,10 +85,10 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
         family: One strategy.
     """
     recipe = trained_recipe(job)
-    shapes = updated(job, family)
+    shapes = list(chain(*groups_of(updated(job, family))))
     if recipe.master:
-        yield from (Made((prod(shape) * recipe.master,)) for shape in by_rank(shapes))
-    for shape in by_rank(shapes):
+        yield from (Made((prod(shape) * recipe.master,)) for shape in shapes)
+    for shape in shapes:
         for num_bytes in (_STEP_BYTES, *state_tensors(job, shape)):
             yield Made((num_bytes,))
 

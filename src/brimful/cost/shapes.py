@@ -1,10 +1,17 @@
 """Shapes of a model's parameters, for optimizers whose state hangs on more than a count."""
 
+from collections.abc import Sequence
+
 from brimful.models.config import layout_of
 from brimful.models.layout import Shape, all_parameters
 from brimful.models.spec import ModelSpec
 
-__all__ = ["Shape", "parameter_shapes"]
+__all__ = ["Shape", "groups_of", "parameter_shapes"]
+
+
+def groups_of(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
+    """Return matrices, and the rest: the two groups of an optimizer, of which the first decays."""
+    return [s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]
 
 
 def parameter_shapes(spec: ModelSpec) -> list[Shape]:

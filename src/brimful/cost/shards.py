@@ -21,7 +21,7 @@ from brimful.cost.expert_shards import PIECES, expert_pieces
 from brimful.cost.family import Family, family_shards, family_tokens
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
-from brimful.cost.shapes import Shape
+from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
 from brimful.job import Job, Precision
 
@@ -157,7 +157,7 @@ def largest_share(shapes: Sequence[Shape], num_devices: int) -> Share:
     sizes = [(0, rank) for rank in range(num_devices)]
     heapify(sizes)
     shares: list[list[Shape]] = [[] for _ in range(num_devices)]
-    for group in ([s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]):
+    for group in groups_of(shapes):
         for shape in sorted(group, key=prod, reverse=True):
             size, rank = sizes[0]
             heapreplace(sizes, (size + prod(shape), rank))

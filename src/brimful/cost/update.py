@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape
+from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.trained import trained_recipe, trained_shapes
 from brimful.job import Job, Optimizer
 from brimful.low_bit import LOW_BIT, BitsOf, kept_bytes, workspace_bytes
@@ -205,17 +205,12 @@ def transients(job: Job, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
     held = Held(recipe.updated, "cuda", job.beta1, job.weight_decay)
     for bucket in _buckets(shapes, is_cut=bool(recipe.master)):
         widened = tuple(prod(shape) * recipe.master for shape in bucket if recipe.master)
-        parts = [rule([shape], held) for shape in bucket]
-        beside = tuple(part.transient for each in parts for part in each if part.transient)
-        if job.optimizer == "adamw-foreach":
+        parts = [part for shape in bucket for part in rule([shape], held)]
+        beside = tuple(part.transient for part in parts if part.transient)
+        if len(rule(bucket, held)) == 1:  # all parameters at once
             yield (*widened, *beside)
         else:
-            yield from ((*widened, one) for one in beside or (() if not widened else (0,)))
-
-
-def by_rank(shapes: Sequence[Shape]) -> list[Shape]:
-    """Return matrices, then the rest: the two groups of an optimizer."""
-    return [s for s in shapes if len(s) > 1] + [s for s in shapes if len(s) <= 1]
+            yield from ((*widened, num_bytes) for num_bytes in beside or (0,))
 
 
 def _num(shapes: Sequence[Shape]) -> int:
@@ -227,7 +222,7 @@ def _buckets(shapes: Sequence[Shape], *, is_cut: bool) -> Iterator[list[Shape]]:
 
     A parameter larger than the bucket is a run of its own.
     """
-    for group in ([s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]):
+    for group in groups_of(shapes):
         bucket: list[Shape] = []
         num_bytes = 0
         for shape in group:

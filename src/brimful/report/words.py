@@ -13,7 +13,7 @@ from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import Band, Estimate, Plan
+from brimful.plan import Band, Estimate, Plan, PredictedReserved
 from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
 from brimful.search.record import Considered, SearchRecord
@@ -89,6 +89,23 @@ def reserved_sentence(reserved: Reserved) -> str:
             f"{held} of {capacity} and has to give back what it cached"
         )
     return f"fits: the allocator holds at most {held} of {capacity}"
+
+
+def replayed_sentence(reserved: PredictedReserved) -> str:
+    """Say why a plan does not hold by the replay of its prediction; empty where it does."""
+    most = reserved.capacity_bytes if reserved.limit_bytes is None else reserved.limit_bytes
+    if reserved.word == "no":
+        return (
+            f"does not hold: by replay the allocator is short by "
+            f"{format_bytes(reserved.short_bytes)} of {format_bytes(most)}"
+        )
+    if reserved.word == "tight":
+        held = format_bytes(reserved.predicted_peak_reserved_bytes)
+        return (
+            f"TIGHT: by replay the allocator holds {held} of {format_bytes(most)} and gives back "
+            f"what it cached, {reserved.num_retries} x (slow)"
+        )
+    return ""
 
 
 def collectives_sentence(collectives: Sequence[Collective]) -> str:

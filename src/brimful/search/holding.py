@@ -11,7 +11,7 @@ import msgspec
 from brimful.cost.reserved import candidate_of
 from brimful.plan import PredictedReserved
 from brimful.search.solve import Solution, Space
-from brimful.search.walk import Looked, from_row, walk
+from brimful.search.walk import Looked, before_row, walk
 
 OTHER_ALLOCATORS = ("expandable_segments:True",)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
@@ -42,7 +42,7 @@ def hold(found: Solution) -> Held:
         return Held(_with_reserved(found, looking.of(found.row)), looking.of(found.row))
     row, reserved = best
     space = found.space
-    solution = found if row == found.row else space.without(from_row(space, row)).best()
+    solution = found if row == found.row else space.without(before_row(space, row)).best()
     return Held(_with_reserved(solution, reserved), reserved)
 
 

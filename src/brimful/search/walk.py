@@ -99,7 +99,7 @@ def _beyond(space: Space, row: int, excess_bytes: int) -> NDArray[np.bool_]:
     return gone
 
 
-def from_row(space: Space, row: int) -> NDArray[np.bool_]:
+def before_row(space: Space, row: int) -> NDArray[np.bool_]:
     """Tell which rows come before one: [strategies]."""
     order = space.order()
     return np.isin(np.arange(len(order)), order[: order.tolist().index(row)])

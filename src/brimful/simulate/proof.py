@@ -18,7 +18,7 @@ from brimful.rungs import Reserved
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS, looked_at
 from brimful.search.solve import Solution
-from brimful.search.walk import Looked, from_row, walk
+from brimful.search.walk import Looked, before_row, walk
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.run import ranks_of_row, simulate_recorded
 from brimful.strategy import Strategy
@@ -165,7 +165,7 @@ class _Trying:
         space = self._found.space
         if space is None:
             return self._found
-        return space.without(from_row(space, self._rows[trial])).best()
+        return space.without(before_row(space, self._rows[trial])).best()
 
     def _proof(self, word: ProofWord, chosen: int | None = None) -> Proof:
         return Proof(
