@@ -8,7 +8,7 @@ A run is loading, the optimizer's state and two steps of as many micro-batches a
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,10 +83,10 @@ def asked_of(job: Job, strategy: Strategy, device: Device) -> "Asked":
     steps, counts = family_steps(job, profile, family), family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
-    marked = _marked(job, family, device, profile)
+    marked = marked_bytes(job, family, device, profile)
     for _ in range(NUM_STEPS):
         for (each, runs), mine in zip(steps, sizes, strict=True):
-            sizes_of = Sizes(mine[0, :, 0], _last_chunk(job, family, each, mine[0, :, 0]))
+            sizes_of = sizes_in(job, family, each, mine[0, :, 0])
             batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked)
             batch.ask(asked, runs)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
@@ -96,17 +96,23 @@ def asked_of(job: Job, strategy: Strategy, device: Device) -> "Asked":
     return asked
 
 
-def _last_chunk(job: Job, family: Family, profile: Profile, sizes: Array) -> Array:
-    """Return the bytes of kinds in the last piece of the loss, which may be a smaller one: [kinds].
+def sizes_in(job: Job, family: Family, profile: Profile, sizes: Array) -> "Sizes":
+    """Add the bytes of kinds in the last piece of the loss, which may be a smaller one.
 
     Pieces of what sharding adds, at the end of the kinds, are no sizes of a loss.
+
+    Args:
+        job: What is trained.
+        family: One strategy.
+        profile: Whose kinds.
+        sizes: [kinds], bytes anywhere else.
     """
     dims = family_dimensions(job, family)
     tokens, num_chunks = family_tokens(job, family), family_chunks(job, family)
     left = dims._replace(C=tokens - (num_chunks - 1) * dims.C)
     own = kind_bytes(profile, left)
     is_own = np.array([bool(kind.terms) for kind in profile.kinds])
-    return np.where(is_own, own, sizes)
+    return Sizes(sizes, np.where(is_own, own, sizes))
 
 
 def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
@@ -116,7 +122,7 @@ def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
     return piece_tensors(job, family, parts, piece_bytes(job, family)[:, 0])
 
 
-def _marked(job: Job, family: Family, device: Device, profile: Profile) -> dict[Mark, int]:
+def marked_bytes(job: Job, family: Family, device: Device, profile: Profile) -> dict[Mark, int]:
     """Return the bytes of what profiles mark, of the libraries' once each.
 
     What a profile without biases stands for may have some (``cost.memory.blas_bytes``).
@@ -135,21 +141,30 @@ def _marked(job: Job, family: Family, device: Device, profile: Profile) -> dict[
     }
 
 
+_Rows = defaultdict[Alike, list[int]]
+_Pieces = defaultdict[Piece, list[list[int]]]
+
+
 class Asked:
     """Requests so far, and which rows there are of every key.
 
     Attributes:
         num_unmatched: Events that let go of what was never there; 0 unless a profile is wrong.
+        sums_go: Whether sums of gradients are copied to where they stay, and go, as they are made.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.num_unmatched = 0
+        self.sums_go = False
         self._events: list[int] = []
         self._sizes: list[int] = []
         self._streams: list[int] = []
-        self._rows: defaultdict[Alike, list[int]] = defaultdict(list)
-        self._pieces: defaultdict[Piece, list[list[int]]] = defaultdict(list)
+        self._gradients: _Rows = defaultdict(list)
+        self._rows: _Rows = defaultdict(list)
+        self._pieces: _Pieces = defaultdict(list)
+        self._rows_of: defaultdict[Hashable, _Rows] = defaultdict(lambda: defaultdict(list))
+        self._pieces_of: defaultdict[Hashable, _Pieces] = defaultdict(lambda: defaultdict(list))
         self._of_blocks: list[dict[int, bool]] = []
         self._of_rest: list[dict[int, bool]] = []
         self._keys: dict[int, Alike] = {}
@@ -180,16 +195,50 @@ class Asked:
 
     # -- by key --
 
+    def enter(self, stage: int, micro_batch: int) -> None:
+        """Go on among the rows of one micro-batch in one stage, and the pieces of the stage."""
+        self._rows = self._rows_of[stage, micro_batch]
+        self._pieces = self._pieces_of[stage]
+
+    def take(self, key: Alike) -> list[int]:
+        """Return the newest row of a kind, which is the caller's to give back; none: nothing."""
+        row = self._alike(key)[-1:]
+        for one in row:
+            self._alike(key).pop()
+            del self._keys[one]
+        return row
+
+    def leave(self, item: int | None = None, *, but: int = 0) -> None:
+        """Give back what there is left where this goes on, oldest first.
+
+        Args:
+            item: Index of a class; None: of every class, but for gradients.
+            but: So many of the newest stay.
+        """
+        kinds = [key for key in self._rows if item in {None, key[1]}]
+        rows = sorted(row for key in kinds for row in self._rows[key])
+        self._let_go(rows[: len(rows) - but])
+
     def come(self, key: Alike, num_bytes: int) -> int:
         """Ask for a tensor of a kind."""
         row = self.allocate(num_bytes)
-        self._rows[key].append(row)
+        self._alike(key).append(row)
         self._keys[row] = key
         return row
 
     def go(self, key: Alike, newer: int) -> None:
-        """Give back the tensor of a kind behind which so many came that are still there."""
-        rows = self._rows[key]
+        """Give back the tensor of a kind behind which so many came that are still there.
+
+        Where sums go at once, so does the gradient that this one was added to.
+        """
+        self._go(key, newer)
+        terms, item = key
+        added_to = terms, _GRADIENT
+        if self.sums_go and item != _GRADIENT and self._gradients[added_to]:
+            self._go(added_to, len(self._gradients[added_to]))
+
+    def _go(self, key: Alike, newer: int) -> None:
+        rows = self._alike(key)
         if not rows:
             self.num_unmatched += 1
             return
@@ -199,6 +248,11 @@ class Asked:
             for part in (*self._of_blocks, *self._of_rest):
                 part.pop(row, None)
         self._events.append(~row)
+
+    def _alike(self, key: Alike) -> list[int]:
+        """Return the rows of a kind; gradients are no micro-batch's own."""
+        _, item = key
+        return (self._gradients if item == _GRADIENT else self._rows)[key]
 
     # -- gradients, which the pieces of a block or of the rest let go of together --
 
@@ -210,21 +264,30 @@ class Asked:
         """Begin a micro-batch; return the same for what is in no block, which is one part."""
         return _new_part(self._of_rest)
 
-    def reduce(self, *, is_block: bool, is_experts: bool | None, held: Piece | None = None) -> None:
+    def reduce(
+        self,
+        *,
+        is_block: bool,
+        is_experts: bool | None = None,
+        held: Piece | None = None,
+        newest: bool = False,
+    ) -> None:
         """Give back the gradients of the part that came first.
 
         Args:
             is_block: Whether it is a block's.
             is_experts: Whether only those of its experts, or all others; None: all.
             held: The piece that they become: each is there in a wider type before it goes.
+            newest: Whether it is that of the part that came last instead.
         """
         parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
         if not parts:  # of adapters the rest has none
             self.num_unmatched += is_block
             return
-        chosen = [row for row, is_one in parts[0].items() if is_experts in {None, is_one}]
+        part = parts[-1 if newest else 0]
+        chosen = [row for row, is_one in part.items() if is_experts in {None, is_one}]
         for row in chosen:
-            del parts[0][row]
+            del part[row]
         if held is None:
             self._let_go(chosen)
             return
@@ -234,13 +297,14 @@ class Asked:
             self._let_go([row])
         self._pieces[held].append(wide)
 
-    def drop_gradients(self) -> None:
+    def drop_gradients(self, *, has_embedding: bool = True) -> None:
         """Give back every gradient in the order of parameters.
 
-        That is the embedding's, then blocks', what came last first, then norm and head.
+        That is the embedding's, if there is one, then blocks', what came last first, then norm and
+        head.
         """
         rest = sorted((row for part in self._of_rest for row in part), reverse=True)
-        first = max(rest, key=self._sizes.__getitem__, default=None)
+        first = max(rest, key=self._sizes.__getitem__, default=None) if has_embedding else None
         blocks = sorted((row for part in self._of_blocks for row in part), reverse=True)
         ends = [row for row in rest if row != first]
         self._let_go([*([] if first is None else [first]), *blocks, *ends])
@@ -251,7 +315,7 @@ class Asked:
 
     def _let_go(self, rows: Iterable[int]) -> None:
         for row in rows:
-            self._rows[self._keys.pop(row)].remove(row)
+            self._alike(self._keys.pop(row)).remove(row)
             self._events.append(~row)
 
     # -- pieces --

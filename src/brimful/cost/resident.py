@@ -5,7 +5,7 @@ program makes them: parameters, weights as they are quantised, whole ones while 
 DDP's buckets, the optimizer's state.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import prod
 from typing import NamedTuple
@@ -84,8 +84,13 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
         job: What is trained.
         family: One strategy.
     """
+    return state_of_shapes(job, updated(job, family))
+
+
+def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
+    """Yield the same of what a device updates."""
     recipe = trained_recipe(job)
-    shapes = list(chain(*groups_of(updated(job, family))))
+    shapes = list(chain(*groups_of(updated)))
     if recipe.master:
         yield from (Made((prod(shape) * recipe.master,)) for shape in shapes)
     for shape in shapes:

@@ -59,9 +59,9 @@ def situations(
         keeps_waited: Whether what was sent lives as long as its work (gloo), and not only until
             that was waited for (NCCL).
     """
-    short = _shortened(schedule, row)
+    short = shortened(schedule, row)
     found: dict[Situation, list[tuple[int, ...]]] = {}
-    for one in _walk(schedule, short, device, zero, keeps_waited=keeps_waited):
+    for one in every_situation(schedule, short, device, zero, keeps_waited=keeps_waited):
         is_late = all(x or y for x, y in zip(one.made, one.reduced, strict=True))
         later = (row.num_micro_batches - short.num_micro_batches) * is_late
         sent = one.num_sent + later * _sends(schedule, row, device)
@@ -86,7 +86,7 @@ def multiples(every: tuple[Situation, ...]) -> NDArray[np.float64]:
     ], dtype=np.float64)  # fmt: skip
 
 
-def _shortened(schedule: Schedule, row: Row) -> Row:
+def shortened(schedule: Schedule, row: Row) -> Row:
     """Return a shorter step in which a device is as full."""
     micro, devices = row.num_micro_batches, row.devices
     if schedule == "gpipe" or (schedule in LOOPED and micro % devices):
@@ -104,9 +104,10 @@ def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     ]  # fmt: skip
 
 
-def _walk(
+def every_situation(
     schedule: Schedule, row: Row, device: int, zero: Zero, *, keeps_waited: bool
 ) -> Iterable[Situation]:
+    """Yield what a device does in a step, in order; see ``situations``."""
     num, is_sharded = row.chunks, zero in {2, 3}
     in_flight, gathered = [0] * num, [False] * num
     begun, made, reduced = ([False] * num for _ in range(3))

@@ -52,7 +52,7 @@ from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
-from brimful.pipeline_split import ONE_STAGE, Split, blocks_of_stages, stages_of_device
+from brimful.pipeline_split import ONE_STAGE, Split, blocks_of_stages, device_of_stage, stages_of_device
 from brimful.rungs import (
     GATHERED,
     GRADIENTS,
@@ -97,6 +97,7 @@ class Site(NamedTuple):
         device: On what.
         family: Of the strategy.
         key: Of the profile.
+        is_tied: Whether the head is the embedding where there is no pipeline.
         known: What has been found out of stages, by what it hangs on.
     """
 
@@ -105,6 +106,7 @@ class Site(NamedTuple):
     device: Device
     family: Family
     key: str
+    is_tied: bool
     known: dict[tuple[object, ...], Any]
 
     def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
@@ -165,7 +167,8 @@ def site_of(
         untied, strategy.attention, device.kernels, family.recompute,
         gathers=family.gathers, tp=family.tp,
     )  # fmt: skip
-    return Site(untied, strategy, device, family, program.key, {} if known is None else known)
+    tied = job.model.tied_embeddings
+    return Site(untied, strategy, device, family, program.key, tied, {} if known is None else known)
 
 
 def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
@@ -178,6 +181,12 @@ def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
         place: Of the device, counted from 0.
     """
     return stages_of_row(site)[place]
+
+
+def stages_in_order(site: Site) -> list[Stage]:
+    """List the stages of all devices, in the order of the model."""
+    split, left = split_of(site.strategy), [list(stages) for stages in stages_of_row(site)]
+    return [left[device_of_stage(split, index)].pop(0) for index in range(split.num_stages)]
 
 
 def stages_of_row(site: Site) -> tuple[tuple[Stage, ...], ...]:
@@ -211,7 +220,7 @@ def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
 # -- one work --
 
 
-def _part(site: Site, stage: Stage) -> Part:
+def part_of(site: Site, stage: Stage) -> Part:
     family = site.family
     way = None
     if family.is_spread and family.gathers:
@@ -228,7 +237,7 @@ def _num_chunks(site: Site) -> int:
     return -(-tokens // family_dimensions(site.job, site.family).C)
 
 
-def _counts(site: Site, stage: Stage) -> dict[Group, Array]:
+def counts_of(site: Site, stage: Stage) -> dict[Group, Array]:
     again = np.array([float(stage.num_checkpointed)])
     return {
         "checkpointed": again,
@@ -265,7 +274,7 @@ def _element(site: Site) -> int:
 
 
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
-    pieces, numbers = _pieces(site, stage), _row_of
+    pieces, numbers = pieces_of(site, stage), _row_of
     shapes = shapes_of(site, stage)
     size = _gradient_bytes(site) * sum(map(prod, shapes.every))
     shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
@@ -301,7 +310,7 @@ def shapes_of(site: Site, stage: Stage) -> Shapes:
     )
 
 
-def _pieces(site: Site, stage: Stage) -> Array:
+def pieces_of(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
     block, _ = trained_parts(site.job, site.family.tp)
     rest = shapes_of(site, stage).trained
@@ -314,10 +323,10 @@ def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
     Room that is dropped within the forward is none of it; a stage's result is, which in fp32 the
     next block would have kept too.
     """
-    part = _part(site, stage)._replace(is_single=False)  # of one block first, last, less one middle
+    part = part_of(site, stage)._replace(is_single=False)  # of one block first, last, less one middle
     found = stage_runs(part, Act("forward", is_gathered=True, is_first=False))
     sizes = _sizes(site, found, np.zeros_like(pieces))
-    kept: Array = follow(found.profile, found.runs, sizes, _counts(site, stage)).end[:, 0]
+    kept: Array = follow(found.profile, found.runs, sizes, counts_of(site, stage)).end[:, 0]
     kept = kept.copy()
     kept[_TRANSIENT] = 0.0
     if not stage.ends.is_last and _element(site) < FP32_BYTES:
@@ -375,8 +384,8 @@ def _levels(
 
 def _inside(site: Site, stage: Stage, act: Act, pieces: Array) -> Level:
     """Return the highest level within a work, above the one at its start."""
-    found = stage_runs(_part(site, stage), act)
-    peak = follow(found.profile, found.runs, _sizes(site, found, pieces), _counts(site, stage))
+    found = stage_runs(part_of(site, stage), act)
+    peak = follow(found.profile, found.runs, _sizes(site, found, pieces), counts_of(site, stage))
     where = describe_run(found.runs, int(peak.run[0]))
     return Level(peak.level[:, 0], f"{where}, of {_name(stage)}")
 

@@ -154,7 +154,16 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
         of_phase = [run for run in of_phase if not is_block(run) or run.role == stays]
     blocks = [i for i, run in enumerate(of_phase) if is_block(run)]
     choose = _forward if act.phase == "forward" else _backward
-    return list(choose(profile, of_phase, (blocks[0], blocks[-1]), part.ends))
+    chosen = list(choose(profile, of_phase, (blocks[0], blocks[-1]), part.ends))
+    if act.phase == "backward" and act.is_first and not part.ends.is_last:
+        chosen[0] = (chosen[0][0], _opening(profile, chosen[0][1]))
+    return chosen
+
+
+def _opening(profile: Profile, events: tuple[int, ...]) -> tuple[int, ...]:
+    """Mark the first product of a backward, which is the loss's where a stage has it."""
+    marks = [place for place, kind in enumerate(profile.kinds) if kind.mark.startswith("cuBLAS")]
+    return (*events[:1], *marks, *events[1:])
 
 
 def _forward(

@@ -1,0 +1,270 @@
+"""What the devices of a pipeline ask of their allocators: ``requests.py``, stage by stage.
+
+A device works through its list (``pipeline_orders.py``); each piece of work asks for what its runs
+say (``stage_runs.py``), among rows of its own micro-batch. What stages tell each other comes here:
+room for messages is made once, a result lives until its own backward, a gradient that was sent as
+long as something names it.
+
+Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.allocator.replay import Requests
+from brimful.cost.additions import Piece
+from brimful.cost.family import family_chunks, family_dimensions, family_tokens
+from brimful.cost.pipeline_orders import Row
+from brimful.cost.piece_tensors import Tensors, piece_tensors
+from brimful.cost.profiles import Run
+from brimful.cost.programs import HALF
+from brimful.cost.requests import NUM_STEPS, Asked, MicroBatch, marked_bytes, sizes_in
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.resident import Made, state_of_shapes
+from brimful.cost.shapes import Shape
+from brimful.cost.situations import Situation, every_situation, shortened
+from brimful.cost.stage_memory import (
+    Site,
+    Stage,
+    classes_of,
+    counts_of,
+    message_bytes,
+    part_of,
+    pieces_of,
+    shapes_of,
+    stages_in_order,
+    stages_on,
+)
+from brimful.cost.stage_runs import Act, Ends, message_element, message_factors, stage_runs
+from brimful.cost.states import updated_shapes
+from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
+from brimful.cost.trajectory import Array, kind_bytes, middles
+from brimful.cost.update import transients
+from brimful.pipeline_split import LOOPED, device_of_stage
+from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+from brimful.strategy import num_micro_batches, split_of
+
+_TOKEN_BYTES = 8
+_TRANSIENT, _SAVED = map(ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS))
+
+
+def row_requests(site: Site) -> tuple[Requests, ...]:
+    """Return what every kind of device of a row asks for."""
+    return tuple(device_asked(site, place).requests() for place in classes_of(site).values())
+
+
+def device_asked(site: Site, place: int) -> Asked:
+    """Follow a device of a pipeline from loading to the end of its second step.
+
+    Args:
+        site: What is trained, how, and on what.
+        place: Of the device in the row.
+    """
+    return _Device(site, place).asked()
+
+
+_BLOCK = Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD
+_REST = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
+"""Of a unit: whole parameters, the buffer of its gradients, the shard of them, and gradients in the
+wider type that they are held in."""
+
+
+class _Prepared(NamedTuple):
+    """An act of a stage."""
+
+    batch: MicroBatch
+    runs: tuple[Run, ...]
+
+
+class _Device:
+    """What a device does, and what it has asked for."""
+
+    def __init__(self, site: Site, place: int) -> None:
+        self._site, self._place = site, place
+        self._stages = stages_on(site, place)
+        strategy = site.strategy
+        self._num = num_micro_batches(site.job, strategy)
+        self._row = Row(strategy.pp, self._num, strategy.stages_per_device)
+        self._asked = Asked()
+        self._sent: list[int] = []
+        factors, element = message_factors(site.key), float(message_element(site.key))
+        self._messages = [(((factors, element),), item) for item in (_TRANSIENT, _SAVED)]
+        self._results: dict[tuple[int, int], list[int]] = {}
+        self._opened: set[str] = set()
+        self._acts: dict[tuple[int, Act, bool], _Prepared] = {}
+
+    def asked(self) -> Asked:
+        asked, job = self._asked, self._site.job
+        asked.make(self._loaded())
+        updated = self._updated()
+        asked.make(state_of_shapes(job, updated))
+        for step in range(NUM_STEPS):
+            tokens = self._num * family_tokens(job, self._site.family) * _TOKEN_BYTES
+            batch = [asked.allocate(tokens) for _ in range(2)]
+            if not step:
+                self._make_room()
+            self._step()
+            asked.free([*self._sent, *batch])
+            self._sent.clear()
+            for bucket in transients(job, updated):
+                asked.pass_by(bucket)
+            asked.drop_gradients(has_embedding=self._stages[0].ends.is_first)
+        return asked
+
+    def _shapes(self) -> list[Shape]:
+        return [shape for stage in self._stages for shape in shapes_of(self._site, stage).every]
+
+    def _updated(self) -> list[Shape]:
+        site = self._site
+        return list(updated_shapes(self._shapes(), site.family, site.strategy.dp_shard))
+
+    def _loaded(self) -> Iterator[Made]:
+        """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
+        site = self._site
+        element = trained_recipe(site.job).parameter
+        for shape in self._updated():
+            yield Made((prod(shape) * element,))
+        draws_all = site.family.gathers or site.family.tp > 1
+        for index, stage in enumerate(stages_in_order(site)):
+            is_own = device_of_stage(split_of(site.strategy), index) == self._place
+            if draws_all or not is_own:
+                for shape in self._drawn(stage, draws_all=draws_all):
+                    yield Made((), (prod(shape) * frozen_element(site.job),))
+        if site.family.is_spread and not site.family.gathers:  # buckets of whole gradients
+            yield Made((sum(map(prod, self._updated())) * trained_recipe(site.job).gradient,))
+
+    def _drawn(self, stage: Stage, *, draws_all: bool) -> list[Shape]:
+        """List what is drawn of a stage, whole; what is tied to a weight that is here is that."""
+        site = self._site._replace(family=self._site.family._replace(tp=1))
+        has_end = any(any(own.ends) for own in self._stages)
+        if site.is_tied and has_end and any(stage.ends) and not draws_all:
+            stage = stage._replace(ends=Ends(is_first=False, is_last=False))
+        return shapes_of(site, stage).every
+
+    def _make_room(self) -> None:
+        """Make room for what other stages send: of each micro-batch, each way in."""
+        num_bytes = round(message_bytes(self._site))
+        for stage in self._stages:
+            ways = (not stage.ends.is_first) + (not stage.ends.is_last)
+            for _ in range(ways * self._num):
+                self._asked.allocate(num_bytes)
+
+    # -- a step --
+
+    def _step(self) -> None:
+        site, strategy = self._site, self._site.strategy
+        row = shortened(strategy.pp_schedule, self._row)
+        zero = strategy.zero if site.family.gathers else 0
+        done = Counter[tuple[int, str]]()
+        for now in every_situation(
+            strategy.pp_schedule, row, self._place, zero, keeps_waited=False
+        ):
+            micro = done[now.chunk, now.act.phase]
+            done[now.chunk, now.act.phase] += 1
+            self._asked.enter(now.chunk, micro)
+            if now.act.phase == "reduce":
+                self._reduce(self._stages[now.chunk])
+                continue
+            is_last = micro == row.num_micro_batches - 1
+            self._asked.sums_go = is_last and site.family.is_spread and not site.family.gathers
+            self._act(now, micro)
+
+    def _act(self, now: Situation, micro: int) -> None:
+        """Run a micro-batch through a stage; what others handed to it lies in the room for that."""
+        asked, ends, work = self._asked, self._stages[now.chunk].ends, (now.chunk, micro)
+        prepared = self._prepared(now)
+        self._opened.add(now.act.phase)
+        is_forward = now.act.phase == "forward"
+        transient, saved = self._messages
+        if is_forward and not ends.is_first:
+            asked.come(saved, 0)
+            asked.come(transient, 0)
+        elif not is_forward and not ends.is_last:
+            asked.come(transient, 0)
+        prepared.batch.ask(asked, prepared.runs)
+        if is_forward and not ends.is_last:
+            is_wide = message_element(self._site.key) == FP32_BYTES  # the next block kept it too
+            self._results[work] = asked.take(saved if is_wide else transient)
+            asked.leave(_TRANSIENT)
+        elif not is_forward:
+            self._send([] if ends.is_first else asked.take(transient))
+            asked.leave()
+            self._end(self._results.pop(work, []))
+
+    def _reduce(self, stage: Stage) -> None:
+        """Make shards of whole gradients: what is in no block first, then blocks in order.
+
+        A unit's parameters go, then the buffer of the unit before; its own comes.
+        """
+        asked, pieces = self._asked, self._pieces(stage)
+        widens = self._site.job.precision in HALF
+        before: Piece | None = None
+        for is_block in (False, *(True,) * stage.num_blocks):
+            whole, buffer, shard, held = _BLOCK if is_block else _REST
+            if whole not in pieces:
+                continue
+            asked.go_piece(whole)
+            if before is not None:
+                asked.go_piece(before)
+            asked.come_piece(buffer, pieces[buffer])
+            if is_block:
+                self._let_go(held if widens else None, is_block=is_block)
+            asked.come_piece(shard, pieces[shard])
+            if not is_block:
+                self._let_go(held if widens else None, is_block=is_block)
+            before = buffer
+        if before is not None:
+            asked.go_piece(before)
+
+    def _let_go(self, held: Piece | None, *, is_block: bool) -> None:
+        """Give back a unit's whole gradients, in the type that they are held in."""
+        if held is not None:
+            self._asked.go_piece(held)
+        else:
+            self._asked.reduce(is_block=is_block, newest=True)
+
+    def _pieces(self, stage: Stage) -> dict[Piece, Tensors]:
+        """Return the tensors of what sharding adds to a stage."""
+        site = self._site
+        if not (site.family.is_spread and site.family.gathers):
+            return {}
+        block, _ = trained_parts(site.job, site.family.tp)
+        rest = shapes_of(site, stage).trained
+        totals = pieces_of(site, stage)[:, 0]
+        return piece_tensors(site.job, site.family, (block, Part(rest, rest)), totals)
+
+    def _send(self, rows: list[int]) -> None:
+        """Keep a gradient that is sent: until the next one is there, or to the end of the step."""
+        if self._site.strategy.pp_schedule == "1f1b":
+            self._asked.free(self._sent)
+            self._sent.clear()
+        self._sent += rows
+
+    def _end(self, result: list[int]) -> None:
+        """Give back what a stage handed on; where all is waited for at the end, only there."""
+        if self._site.strategy.pp_schedule in LOOPED:
+            self._sent += result
+        else:
+            self._asked.free(result)
+
+    def _prepared(self, now: Situation) -> _Prepared:
+        """Return what an act asks for; the first of a phase asks for what libraries keep as well."""
+        site, stage = self._site, self._stages[now.chunk]
+        opens = now.act.phase not in self._opened
+        act = now.act._replace(is_first=now.act.is_first or opens)
+        key = now.chunk, act, opens
+        if key not in self._acts:
+            found = stage_runs(part_of(site, stage), act)
+            dims = family_dimensions(site.job, site.family)
+            num_bytes = kind_bytes(found.profile, dims)
+            sizes = sizes_in(site.job, site.family, found.profile, num_bytes)
+            marked = marked_bytes(site.job, site.family, site.device, found.profile)
+            marked = marked if opens else {"embedding": marked["embedding"]}
+            middle = middles(counts_of(site, stage), found.runs)
+            batch = MicroBatch(found.profile, sizes, middle, self._pieces(stage), marked)
+            self._acts[key] = _Prepared(batch, found.runs)
+        return self._acts[key]
