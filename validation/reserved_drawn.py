@@ -2,8 +2,8 @@
 
 Draws jobs as the comparison of peaks does (``predicted_part.py``), replays what formulas ask for
 and what the simulation asks for on a card without end, with PyTorch's settings and with expandable
-segments, and prints signed errors. Jobs on a CPU, pipelines and preference training have no
-predicted sequence; they are counted.
+segments, and prints signed errors: of a pipeline, of the device that reserves most. Jobs on a CPU
+and preference training have no predicted sequence; they are left out.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from evidence import Case, describe_case, relative
@@ -20,9 +20,9 @@ from sampler import ALL_FACTORS, cluster_for, draw_cases
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
-from brimful.cost.requests import requests_of
 from brimful.cost.reserved import candidate_of
-from brimful.simulate.run import simulate_recorded
+from brimful.hardware.cluster import Cluster
+from brimful.simulate.run import ranks_of_row, simulate_recorded
 
 ALLOCATORS = ("", "expandable_segments:True")
 MEDIAN_BAR, WORST_BAR = 0.003, 0.03
@@ -71,17 +71,30 @@ def compared(seed: int, seconds: float) -> Iterator[Row]:
         if time.monotonic() > end_s:
             return
         cluster = cluster_for(case)
-        if candidate_of(case.job, cluster, case.strategy) is None:
+        candidate = candidate_of(case.job, cluster, case.strategy)
+        if candidate is None:
             continue
-        mine = requests_of(case.job, case.strategy, cluster.device)
-        simulated = simulate_recorded(case.job, cluster, case.strategy).recording.requests()
-        each = [(_reserved(mine, name), _reserved(simulated, name)) for name in ALLOCATORS]
+        simulated = _simulated(case, cluster)
+        each = [
+            (_reserved(candidate.requests, name), _reserved(simulated, name)) for name in ALLOCATORS
+        ]
         yield Row(case, each[0][1], tuple(relative(said, found) for said, found in each))
 
 
-def _reserved(requests: Requests, allocator: str) -> int:
+def _simulated(case: Case, cluster: Cluster) -> list[Requests]:
+    """Return what the simulation asks for: a device of every place of a pipeline, or the one."""
+    ranks = ranks_of_row(case.strategy) if case.strategy.pp > 1 else [None]
+    return [
+        simulate_recorded(case.job, cluster, case.strategy, rank=rank).recording.requests()
+        for rank in ranks
+    ]
+
+
+def _reserved(every: Sequence[Requests], allocator: str) -> int:
     settings = parse_settings(allocator)
-    return replay(requests, settings=settings, capacity_bytes=None).peak_reserved_bytes
+    return max(
+        replay(each, settings=settings, capacity_bytes=None).peak_reserved_bytes for each in every
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
 from brimful.cost.requests import requests_of
+from brimful.cost.stage_memory import site_of
+from brimful.cost.stage_requests import row_requests
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PredictedReserved
@@ -13,13 +15,26 @@ from brimful.strategy import Strategy
 
 
 class Candidate(NamedTuple):
-    """A strategy and what it asks for, which no setting of the allocator changes."""
+    """A strategy and what it asks for, which no setting of the allocator changes.
+
+    Attributes:
+        cluster: On what.
+        requests: Of every kind of device: one, or the stages of a pipeline.
+    """
 
     cluster: Cluster
-    requests: Requests
+    requests: tuple[Requests, ...]
+
+    def excess_bytes(self, allocator: str) -> int:
+        """Return what it would hold too much if nothing were given back; 0: it fits.
+
+        Args:
+            allocator: As for ``reserved``.
+        """
+        return max(0, max(self._unhindered(allocator)) - self._most_bytes)
 
     def reserved(self, allocator: str) -> PredictedReserved:
-        """Replay it.
+        """Replay it at capacity; of several devices the one that fares worst.
 
         Args:
             allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
@@ -27,36 +42,65 @@ class Candidate(NamedTuple):
         Raises:
             InputError: A setting is unknown.
         """
-        settings, cluster = parse_settings(allocator), self.cluster
-        capacity = allocatable_bytes(cluster.device)
-        free = replay(self.requests, settings=settings, capacity_bytes=None)
-        done = free
-        if free.peak_reserved_bytes > capacity or settings.garbage_collection_threshold:
-            done = replay(self.requests, settings=settings, capacity_bytes=capacity)
-        limit = tensor_limit_bytes(cluster) if cluster.memory_limit_bytes else None
-        over = 0 if limit is None else max(0, done.peak_reserved_bytes - limit)
-        failed = done.out_of_memory
+        free = self._unhindered(allocator)
+        each = zip(self.requests, free, strict=True)
+        every = [self._at_capacity(one, allocator, unhindered) for one, unhindered in each]
+        return max(every, key=shortage)
+
+    @property
+    def _most_bytes(self) -> int:
+        limit, capacity = _limit_bytes(self.cluster), allocatable_bytes(self.cluster.device)
+        return capacity if limit is None else min(limit, capacity)
+
+    def _unhindered(self, allocator: str) -> list[int]:
+        """Return the most that each device would hold of a card without end, in bytes."""
+        settings = parse_settings(allocator)
+        return [
+            replay(each, settings=settings, capacity_bytes=None).peak_reserved_bytes
+            for each in self.requests
+        ]
+
+    def _at_capacity(
+        self, requests: Requests, allocator: str, unhindered: int
+    ) -> PredictedReserved:
+        settings, limit = parse_settings(allocator), _limit_bytes(self.cluster)
+        capacity = allocatable_bytes(self.cluster.device)
+        held, num_retries, short = unhindered, 0, 0
+        if unhindered > capacity or settings.garbage_collection_threshold:
+            done = replay(requests, settings=settings, capacity_bytes=capacity)
+            held, num_retries = done.peak_reserved_bytes, done.num_retries
+            short = done.out_of_memory.short_bytes if done.out_of_memory else 0
+        over = 0 if limit is None else max(0, held - limit)
         return PredictedReserved(
             allocator=allocator,
             capacity_bytes=capacity,
             limit_bytes=limit,
-            predicted_peak_reserved_bytes=done.peak_reserved_bytes,
-            predicted_unhindered_bytes=free.peak_reserved_bytes,
-            num_retries=done.num_retries,
-            short_bytes=failed.short_bytes if failed else over,
+            predicted_peak_reserved_bytes=held,
+            predicted_unhindered_bytes=unhindered,
+            num_retries=num_retries,
+            short_bytes=short or over,
         )
+
+
+def shortage(reserved: PredictedReserved) -> tuple[int, int, int]:
+    """Order outcomes: the least short, then the fewest retries, then the least held."""
+    return reserved.short_bytes, reserved.num_retries, reserved.predicted_peak_reserved_bytes
+
+
+def _limit_bytes(cluster: Cluster) -> int | None:
+    return tensor_limit_bytes(cluster) if cluster.memory_limit_bytes else None
 
 
 def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | None:
     """Return what a strategy asks for; None where that sequence is not known, or on a CPU.
 
-    Known are strategies that have a formula, but for pipelines, and models beside which a second
-    one stays (DPO): their formulas are levels, not sequences.
+    Known are strategies that have a formula, but for models beside which a second one stays (DPO).
     """
-    is_known = strategy.pp == 1 and job.task != "dpo"
-    if cluster.device.kernels != "cuda" or not is_known:
+    if cluster.device.kernels != "cuda" or job.task == "dpo":
         return None
-    return Candidate(cluster, requests_of(job, strategy, cluster.device))
+    if strategy.pp > 1:
+        return Candidate(cluster, row_requests(site_of(job, strategy, cluster.device)))
+    return Candidate(cluster, (requests_of(job, strategy, cluster.device),))
 
 
 def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:

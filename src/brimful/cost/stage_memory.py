@@ -52,7 +52,13 @@ from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
-from brimful.pipeline_split import ONE_STAGE, Split, blocks_of_stages, device_of_stage, stages_of_device
+from brimful.pipeline_split import (
+    ONE_STAGE,
+    Split,
+    blocks_of_stages,
+    device_of_stage,
+    stages_of_device,
+)
 from brimful.rungs import (
     GATHERED,
     GRADIENTS,
@@ -221,6 +227,7 @@ def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
 
 
 def part_of(site: Site, stage: Stage) -> Part:
+    """Return what of a profile a stage runs."""
     family = site.family
     way = None
     if family.is_spread and family.gathers:
@@ -238,6 +245,7 @@ def _num_chunks(site: Site) -> int:
 
 
 def counts_of(site: Site, stage: Stage) -> dict[Group, Array]:
+    """Count a stage's blocks, and the pieces of its loss: [1] each."""
     again = np.array([float(stage.num_checkpointed)])
     return {
         "checkpointed": again,
@@ -323,7 +331,8 @@ def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
     Room that is dropped within the forward is none of it; a stage's result is, which in fp32 the
     next block would have kept too.
     """
-    part = part_of(site, stage)._replace(is_single=False)  # of one block first, last, less one middle
+    part = part_of(site, stage)
+    part = part._replace(is_single=False)  # of one block first, last, less one middle
     found = stage_runs(part, Act("forward", is_gathered=True, is_first=False))
     sizes = _sizes(site, found, np.zeros_like(pieces))
     kept: Array = follow(found.profile, found.runs, sizes, counts_of(site, stage)).end[:, 0]

@@ -13,17 +13,15 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from brimful.allocator.replay import Requests
 from brimful.cost.additions import Piece
-from brimful.cost.family import family_chunks, family_dimensions, family_tokens
-from brimful.cost.pipeline_orders import Row
+from brimful.cost.family import family_dimensions, family_tokens
 from brimful.cost.piece_tensors import Tensors, piece_tensors
+from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Run
 from brimful.cost.programs import HALF
-from brimful.cost.requests import NUM_STEPS, Asked, MicroBatch, marked_bytes, sizes_in
 from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.requests import NUM_STEPS, Asked, MicroBatch, marked_bytes, sizes_in
 from brimful.cost.resident import Made, state_of_shapes
 from brimful.cost.shapes import Shape
 from brimful.cost.situations import Situation, every_situation, shortened
@@ -42,7 +40,7 @@ from brimful.cost.stage_memory import (
 from brimful.cost.stage_runs import Act, Ends, message_element, message_factors, stage_runs
 from brimful.cost.states import updated_shapes
 from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
-from brimful.cost.trajectory import Array, kind_bytes, middles
+from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients
 from brimful.pipeline_split import LOOPED, device_of_stage
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
@@ -252,7 +250,7 @@ class _Device:
             self._asked.free(result)
 
     def _prepared(self, now: Situation) -> _Prepared:
-        """Return what an act asks for; the first of a phase asks for what libraries keep as well."""
+        """Return what an act asks for; the first of a phase also asks for what libraries keep."""
         site, stage = self._site, self._stages[now.chunk]
         opens = now.act.phase not in self._opened
         act = now.act._replace(is_first=now.act.is_first or opens)

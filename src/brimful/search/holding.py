@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.reserved import candidate_of
+from brimful.cost.reserved import Candidate, candidate_of, shortage
 from brimful.plan import PredictedReserved
 from brimful.search.solve import Solution, Space
 from brimful.search.walk import Looked, before_row, walk
@@ -48,63 +48,57 @@ def hold(found: Solution) -> Held:
 
 def looked_at(space: Space, row: int) -> Looked | None:
     """Replay the strategy of a row; None where its sequence of requests is not known."""
-    every = _replays(space, row)
-    return _looked(every) if every else None
+    looking = _Looking(space)
+    return looking.look(row, 0)
 
 
 class _Looking:
-    """What was replayed so far."""
+    """What was replayed so far, on cards without end: whether it fits is all that a walk asks."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._place = {int(row): place for place, row in enumerate(space.order())}
-        self._looked: dict[int, PredictedReserved] = {}
+        self._looked: dict[int, Candidate] = {}
+        self._fitting: dict[int, str] = {}
 
     def look(self, row: int, _num_passed: int) -> Looked | None:
         """Replay the strategy of a row; see ``search.walk``."""
         space = self._space
         if len(self._looked) == MAX_REPLAYS:
             return None
-        every = _replays(space, row)
-        if not every:
+        candidate = candidate_of(space.job, space.cluster, space.strategy(row))
+        if candidate is None:
             return None
-        self._looked[row] = min(every, key=_shortage)
-        return _looked(every)
-
-    def of(self, row: int) -> PredictedReserved | None:
-        """Return what the allocator makes of a row; None: not known."""
-        return self._looked.get(row)
+        self._looked[row] = candidate
+        excess: list[int] = []
+        for allocator in self._allocators(row):
+            excess.append(candidate.excess_bytes(allocator))
+            if not excess[-1]:
+                self._fitting[row] = allocator
+                break
+        return Looked(row in self._fitting, min(excess))
 
     def best(self) -> tuple[int, PredictedReserved] | None:
         """Return the first row that fits, else the first that is tight; None: none is either."""
-        for word in ("fits", "tight"):
-            rows = [row for row, each in self._looked.items() if each.word == word]
-            if rows:
-                row = min(rows, key=self._place.__getitem__)
-                return row, self._looked[row]
+        if self._fitting:
+            row = min(self._fitting, key=self._place.__getitem__)
+            return row, self._looked[row].reserved(self._fitting[row])
+        for row in sorted(self._looked, key=self._place.__getitem__):
+            reserved = self.of(row)
+            if reserved is not None and reserved.word == "tight":
+                return row, reserved
         return None
 
+    def of(self, row: int) -> PredictedReserved | None:
+        """Return what the best of the allocators makes of a row; None: it was not looked at."""
+        if row not in self._looked:
+            return None
+        return min(map(self._looked[row].reserved, self._allocators(row)), key=shortage)
 
-def _replays(space: Space, row: int) -> list[PredictedReserved]:
-    """Replay a row with PyTorch's settings, and with others where it does not fit; or as pinned."""
-    strategy = space.strategy(row)
-    candidate = candidate_of(space.job, space.cluster, strategy)
-    if candidate is None:
-        return []
-    first = candidate.reserved(strategy.allocator)
-    if strategy.allocator or first.word == "fits":
-        return [first]
-    return [first, *map(candidate.reserved, OTHER_ALLOCATORS)]
-
-
-def _looked(every: list[PredictedReserved]) -> Looked:
-    least = min(each.excess_bytes for each in every)
-    return Looked(min(every, key=_shortage).word, least)
-
-
-def _shortage(reserved: PredictedReserved) -> tuple[int, int, int]:
-    """Order outcomes: the least short, then the fewest retries, then the least held."""
-    return reserved.short_bytes, reserved.num_retries, reserved.predicted_peak_reserved_bytes
+    def _allocators(self, row: int) -> tuple[str, ...]:
+        """Return the settings that are tried: what is pinned, else PyTorch's and others."""
+        pinned = self._space.strategy(row).allocator
+        return (pinned,) if pinned else (pinned, *OTHER_ALLOCATORS)
 
 
 def _with_reserved(found: Solution, reserved: PredictedReserved | None) -> Solution:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.plan import Word
 from brimful.search.solve import Space
 
 WORTH = 0.01
@@ -23,11 +22,11 @@ class Looked(NamedTuple):
     """What a look at a strategy said.
 
     Attributes:
-        word: Whether it holds.
+        fits: Whether it holds, and nothing is ever given back.
         excess_bytes: What it would hold too much if nothing were given back.
     """
 
-    word: Word
+    fits: bool
     excess_bytes: int
 
 
@@ -48,7 +47,7 @@ def walk(space: Space, look: Look) -> None:
         looked = look(order[0], len(passed))
         if looked is None:
             return
-        if looked.word == "fits":
+        if looked.fits:
             break
         gone = _beyond(space, order[0], looked.excess_bytes)
         passed += [row for row in order[1:] if gone[row]]
@@ -73,7 +72,7 @@ def _look_again(space: Space, passed: list[int], best: int | None, look: Look) -
         looked = look(row, num_passed)
         if looked is None:
             return
-        if looked.word == "fits":
+        if looked.fits:
             best = row
             passed = [other for other in passed if _is_better(place, step_s, other, best)]
         else:

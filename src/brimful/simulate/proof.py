@@ -117,11 +117,11 @@ class _Trying:
         self.num_passed = num_passed
         if not self._trials:
             trial = self.tried(self._found.plan, row)
-        elif (predicted := looked_at(space, row)) is not None and predicted.word != "fits":
+        elif (predicted := looked_at(space, row)) is not None and not predicted.fits:
             return predicted
         else:
             trial = self.tried(space.plan(row), row)
-        return None if trial is None else Looked(trial.reserved.word, trial.excess_bytes)
+        return None if trial is None else Looked(trial.reserved.word == "fits", trial.excess_bytes)
 
     def tried(self, plan: Plan, row: int = 0) -> Trial | None:
         """Simulate a plan; None where that is not to be, or cannot."""
