@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from brimful.hardware.cuda_chips import chips
 from brimful.hardware.cuda_libraries import libraries
+from brimful.hardware.cuda_reductions import Reduction, global_memory, ordered
 from brimful.pretend import kernels, workspaces
 from brimful.pretend.workspace_attention import num_splits
-from brimful.pretend.workspace_data import OUTPUTS_ONLY, UNKNOWN, devices, rows
-from brimful.pretend.workspace_reductions import Reduction, global_memory, ordered
+from brimful.pretend.workspace_data import OUTPUTS_ONLY, UNKNOWN, rows
 from brimful.pretend.workspace_rules import RULES
 
 pytestmark = pytest.mark.torch
@@ -68,9 +69,9 @@ def test_operators_with_a_rule_exist_in_this_torch(row):
 
 
 def test_chips_are_those_of_the_gpus_table():
-    assert devices()[H100].num_multiprocessors == 132
-    assert devices()[A100].num_multiprocessors == 108
-    assert all(chip.threads_per_multiprocessor in {1024, 1536, 2048} for chip in devices().values())
+    assert chips()[H100].num_multiprocessors == 132
+    assert chips()[A100].num_multiprocessors == 108
+    assert all(chip.threads_per_multiprocessor in {1024, 1536, 2048} for chip in chips().values())
 
 
 def test_cudnn_is_that_of_the_wheel():
@@ -375,7 +376,7 @@ def test_every_reduction_has_a_configuration(shape, data):
     assert math.prod(dim.length for dim in dims) == math.prod(shape)
     inner = [dim.output_stride == 0 for dim in dims]
     assert inner == sorted(inner, reverse=True)
-    buffer, semaphores = global_memory(Reduction(dims, 4, 4))
+    buffer, semaphores = global_memory(Reduction(dims, 4, 4), chips()[H100])
     assert (buffer > 0) is (semaphores > 0)
     num_outputs = math.prod(n for d, n in enumerate(shape) if d not in reduced)
     assert buffer % (4 * num_outputs) == 0

@@ -8,7 +8,9 @@ A run is loading, the optimizer's state and two steps of as many micro-batches a
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from brimful.cost.memory import family_steps, profile_for, step_sizes
 from brimful.cost.piece_tensors import OLDEST_FIRST, Tensors, piece_tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
 from brimful.cost.resident import Made, loaded, optimizer_state, updated
+from brimful.cost.row_sums import Event, RowSums, row_sums
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces
 from brimful.cost.states import states_of, updates_of
@@ -83,11 +86,11 @@ def asked_of(job: Job, strategy: Strategy, device: Device) -> "Asked":
     steps, counts = family_steps(job, profile, family), family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
-    marked = marked_bytes(job, family, device, profile)
+    marked, sums = marked_bytes(job, family, device, profile), row_sums(job, family, device)
     for _ in range(NUM_STEPS):
         for (each, runs), mine in zip(steps, sizes, strict=True):
             sizes_of = sizes_in(job, family, each, mine[0, :, 0])
-            batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked)
+            batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked, sums)
             batch.ask(asked, runs)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
         for bucket in transients(job, updated(job, family)):
@@ -182,12 +185,10 @@ class Asked:
         self._events.extend(~row for row in rows)
 
     def make(self, things: Iterable[Made]) -> None:
-        """Ask for what stays, each beside what it is made from."""
+        """Ask for what stays, and for what it is made from."""
         for made in things:
-            beside = [self.allocate(num_bytes) for num_bytes in made.beside]
-            for num_bytes in made.kept:
-                self.allocate(num_bytes)
-            self.free(beside)
+            rows = [self.allocate(num_bytes) for num_bytes in made.num_bytes]
+            self.free(rows[place] for place in made.passing)
 
     def pass_by(self, sizes: Sequence[int]) -> None:
         """Ask for what goes at once."""
@@ -362,6 +363,7 @@ class _Op(NamedTuple):
         item: Index of its class.
         newer: See ``EventKind``.
         mark: Likewise.
+        beside: Bytes that come and go behind a tensor, as it is made.
         piece: What sharding adds, instead of all that; it comes where ``num_bytes`` is not 0.
         held: What gradients that go become, if anything.
     """
@@ -372,6 +374,7 @@ class _Op(NamedTuple):
     item: int
     newer: int = 0
     mark: Mark = ""
+    beside: int = 0
     piece: Piece | None = None
     held: Piece | None = None
 
@@ -392,6 +395,7 @@ class MicroBatch(NamedTuple):
         middle: Members of every group that are not the first or the last.
         pieces: Tensors of what sharding adds.
         marked: Bytes of what is marked.
+        sums: What gradients of vectors leave beside them.
     """
 
     profile: Profile
@@ -399,6 +403,7 @@ class MicroBatch(NamedTuple):
     middle: Mapping[Group, Array]
     pieces: Mapping[Piece, Tensors]
     marked: Mapping[Mark, int]
+    sums: RowSums
 
     def ask(self, asked: Asked, runs: Sequence[Run]) -> None:
         """Ask for what runs need, in order.
@@ -412,7 +417,7 @@ class MicroBatch(NamedTuple):
             ops = self._ops_of(run, runs)
             for _ in range(self._times(run, runs)):
                 part = asked.begin_block() if is_block(run) else rest
-                for op in ops:
+                for op in _in_rounds(ops):
                     self._one(asked, op, part)
         for piece in (Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
             asked.drop(piece)
@@ -463,13 +468,14 @@ class MicroBatch(NamedTuple):
         if op.mark:
             self._mark(asked, op.mark)
             return
-        for _ in range(op.times):
-            if not op.num_bytes:
-                asked.go(op.key, op.newer)
-                continue
-            row = asked.come(op.key, op.num_bytes)
-            if op.item == _GRADIENT:
-                part[row] = _is_experts(op.key)
+        if not op.num_bytes:
+            asked.go(op.key, op.newer)
+            return
+        row = asked.come(op.key, op.num_bytes)
+        if op.beside:
+            asked.pass_by((op.beside,))
+        if op.item == _GRADIENT:
+            part[row] = _is_experts(op.key)
 
     def _mark(self, asked: Asked, mark: Mark) -> None:
         """Ask for what is marked: rows are added up at once, libraries keep what they have."""
@@ -522,7 +528,18 @@ class MicroBatch(NamedTuple):
             same = [i for i, op in enumerate(found) if (op.key, op.num_bytes > 0) == back]
             if same:
                 del found[same[-1]]
-        return found
+        return self._with_sums(found) if run.phase == "backward" else found
+
+    def _with_sums(self, ops: list[_Op]) -> list[_Op]:
+        """Return the events of a backward with what sums over tokens leave beside them."""
+        sizes = self.sums.beside([Event(op.key[0], op.num_bytes) for op in ops])
+        return [op._replace(beside=size) for op, size in zip(ops, sizes, strict=True)]
+
+
+def _in_rounds(ops: Iterable[_Op]) -> Iterator[_Op]:
+    """Yield events as often as they happen: those of every block that stand together, in turn."""
+    for times, together in groupby(ops, key=attrgetter("times")):
+        yield from chain.from_iterable(repeat(tuple(together), times))
 
 
 def _what(op: _Op) -> tuple[object, ...]:

@@ -32,6 +32,8 @@ from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters
 
+_PASSING = (6, 2, 5, 0)
+"""Of a weight that is quantised: centred scales, wide ones, a code of the host's, the full one."""
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES, _STEP_BYTES = 16 * 4, 256 * 4, 4, 4
 
 
@@ -39,12 +41,12 @@ class Made(NamedTuple):
     """Tensors that are made in turn.
 
     Attributes:
-        kept: Bytes of each that stays.
-        beside: Bytes of each that is there before the kept ones and goes behind the last of them.
+        num_bytes: Of each.
+        passing: Places of those that do not stay, in the order in which they go, behind the last.
     """
 
-    kept: tuple[int, ...]
-    beside: tuple[int, ...] = ()
+    num_bytes: tuple[int, ...]
+    passing: tuple[int, ...] = ()
 
 
 def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
@@ -67,9 +69,14 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         shapes = parameter_shapes(job.model)
         tied = max(shapes, key=prod)  # drawn for the embedding, and again for the head
         for shape in (*shapes, *[tied] * job.model.tied_embeddings):
-            yield Made((), (prod(shape) * element,))
+            yield drawn(prod(shape) * element)
     if np.any(held.buckets):
         yield Made((round(float(np.max(held.buckets))),))
+
+
+def drawn(num_bytes: int) -> Made:
+    """Return a whole weight that is drawn for the shard or the device that keeps its numbers."""
+    return Made((num_bytes,), (0,))
 
 
 def num_shards_of(family: Family) -> int:
@@ -163,6 +170,7 @@ def _packed(num: int, element: int, shards: int) -> Made:
     """
     scales = -(-num // NF4_BLOCK)
     nested = -(-scales // NF4_NESTED_BLOCK)
-    tables = (_TABLE_BYTES, _OFFSET_BYTES, _NESTED_TABLE_BYTES)
-    kept = (-(-num // 2 // shards), *tables, scales, nested * FP32_BYTES)
-    return Made(kept, (num * element, scales * FP32_BYTES, scales * FP32_BYTES))
+    full, packed, wide = num * element, -(-num // 2 // shards), scales * FP32_BYTES
+    made = (full, packed, wide, _TABLE_BYTES, _OFFSET_BYTES, _NESTED_TABLE_BYTES, wide)
+    again = (scales, nested * FP32_BYTES, _NESTED_TABLE_BYTES)
+    return Made((*made, *again), _PASSING)

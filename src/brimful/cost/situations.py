@@ -64,7 +64,7 @@ def situations(
     for one in every_situation(schedule, short, device, zero, keeps_waited=keeps_waited):
         is_late = all(x or y for x, y in zip(one.made, one.reduced, strict=True))
         later = (row.num_micro_batches - short.num_micro_batches) * is_late
-        sent = one.num_sent + later * _sends(schedule, row, device)
+        sent = one.num_sent + later * num_kept(schedule, row, device)
         kind = one._replace(in_flight=(), num_sent=0)
         found.setdefault(kind, []).append((*one.in_flight, sent))
     return tuple(
@@ -162,7 +162,7 @@ def _kept_by_work(schedule: Schedule, row: Row, device: int, done: int) -> bool:
     return schedule == "gpipe" or done >= warm - 1
 
 
-def _sends(schedule: Schedule, row: Row, device: int) -> int:
+def num_kept(schedule: Schedule, row: Row, device: int) -> int:
     """Count what of a micro-batch lives on behind its backwards."""
     if schedule not in LOOPED:
         return 0

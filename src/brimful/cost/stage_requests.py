@@ -22,9 +22,10 @@ from brimful.cost.profiles import Run
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS, Asked, MicroBatch, marked_bytes, sizes_in
-from brimful.cost.resident import Made, state_of_shapes
+from brimful.cost.resident import Made, drawn, state_of_shapes
+from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
-from brimful.cost.situations import Situation, every_situation, shortened
+from brimful.cost.situations import Situation, every_situation, num_kept, shortened
 from brimful.cost.stage_memory import (
     Site,
     Stage,
@@ -89,6 +90,7 @@ class _Device:
         self._row = Row(strategy.pp, self._num, strategy.stages_per_device)
         self._asked = Asked()
         self._sent: list[int] = []
+        self._sums = row_sums(site.job, site.family, site.device)
         factors, element = message_factors(site.key), float(message_element(site.key))
         self._messages = [(((factors, element),), item) for item in (_TRANSIENT, _SAVED)]
         self._results: dict[tuple[int, int], list[int]] = {}
@@ -131,7 +133,7 @@ class _Device:
             is_own = device_of_stage(split_of(site.strategy), index) == self._place
             if draws_all or not is_own:
                 for shape in self._drawn(stage, draws_all=draws_all):
-                    yield Made((), (prod(shape) * frozen_element(site.job),))
+                    yield drawn(prod(shape) * frozen_element(site.job))
         if site.family.is_spread and not site.family.gathers:  # buckets of whole gradients
             yield Made((sum(map(prod, self._updated())) * trained_recipe(site.job).gradient,))
 
@@ -157,7 +159,7 @@ class _Device:
         site, strategy = self._site, self._site.strategy
         row = shortened(strategy.pp_schedule, self._row)
         zero = strategy.zero if site.family.gathers else 0
-        done = Counter[tuple[int, str]]()
+        done, others = Counter[tuple[int, str]](), self._num - row.num_micro_batches
         for now in every_situation(
             strategy.pp_schedule, row, self._place, zero, keeps_waited=False
         ):
@@ -169,6 +171,9 @@ class _Device:
                 continue
             is_last = micro == row.num_micro_batches - 1
             self._asked.sums_go = is_last and site.family.is_spread and not site.family.gathers
+            if all(made or gone for made, gone in zip(now.made, now.reduced, strict=True)):
+                self._send_others(others)
+                others = 0
             self._act(now, micro)
 
     def _act(self, now: Situation, micro: int) -> None:
@@ -242,6 +247,12 @@ class _Device:
             self._sent.clear()
         self._sent += rows
 
+    def _send_others(self, num_micro_batches: int) -> None:
+        """Keep what was sent of micro-batches that were not walked through."""
+        num = num_kept(self._site.strategy.pp_schedule, self._row, self._place)
+        for _ in range(num_micro_batches * num):
+            self._sent.append(self._asked.allocate(round(message_bytes(self._site))))
+
     def _end(self, result: list[int]) -> None:
         """Give back what a stage handed on; where all is waited for at the end, only there."""
         if self._site.strategy.pp_schedule in LOOPED:
@@ -263,6 +274,8 @@ class _Device:
             marked = marked_bytes(site.job, site.family, site.device, found.profile)
             marked = marked if opens else {"embedding": marked["embedding"]}
             middle = middles(counts_of(site, stage), found.runs)
-            batch = MicroBatch(found.profile, sizes, middle, self._pieces(stage), marked)
+            batch = MicroBatch(
+                found.profile, sizes, middle, self._pieces(stage), marked, self._sums
+            )
             self._acts[key] = _Prepared(batch, found.runs)
         return self._acts[key]

@@ -12,6 +12,7 @@ Source: ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync`
 ``schedules.py``; the simulation runs both.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Literal, NamedTuple
@@ -156,14 +157,42 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     choose = _forward if act.phase == "forward" else _backward
     chosen = list(choose(profile, of_phase, (blocks[0], blocks[-1]), part.ends))
     if act.phase == "backward" and act.is_first and not part.ends.is_last:
-        chosen[0] = (chosen[0][0], _opening(profile, chosen[0][1]))
+        chosen[0] = (chosen[0][0], _opened(profile, *chosen[0], runs))
     return chosen
 
 
-def _opening(profile: Profile, events: tuple[int, ...]) -> tuple[int, ...]:
-    """Mark the first product of a backward, which is the loss's where a stage has it."""
-    marks = [place for place, kind in enumerate(profile.kinds) if kind.mark.startswith("cuBLAS")]
-    return (*events[:1], *marks, *events[1:])
+def _opened(
+    profile: Profile, run: Run, events: tuple[int, ...], runs: Sequence[Run]
+) -> tuple[int, ...]:
+    """Mark the first product of a backward, which is the loss's where a stage has it.
+
+    A block that is computed again begins as in its forward, any other with a weight's gradient.
+    """
+    kinds = profile.kinds
+    made = [place for place, event in enumerate(events) if _grows(kinds[event]) > 0]
+    forward = [r for r in runs if r.phase == "forward" and r.group == run.group]
+    before = _until_marked(profile, profile.works[forward[0].work].events)
+    is_again = run.group == "checkpointed" and not profile.key.endswith(".selective")
+    if is_again and before:
+        place = made[before - 1]
+    else:
+        place = next(place for place in made if _is_weight(kinds[events[place]]))
+    marks = [i for i, kind in enumerate(kinds) if kind.mark.startswith("cuBLAS")]
+    return (*events[: place + 1], *marks, *events[place + 1 :])
+
+
+def _until_marked(profile: Profile, events: tuple[int, ...]) -> int:
+    """Count what is allocated before the first product; 0: none is marked."""
+    kinds = profile.kinds
+    for place, event in enumerate(events):
+        if kinds[event].mark:
+            return sum(_grows(kinds[e]) > 0 for e in events[:place])
+    return 0
+
+
+def _is_weight(kind: EventKind) -> bool:
+    """Whether something has the shape of a matrix of parameters."""
+    return all(len(t.factors) > 1 and not {"B", "n"} & set(t.factors) for t in kind.terms)
 
 
 def _forward(

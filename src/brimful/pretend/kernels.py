@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 
 from brimful.errors import UnsupportedError
+from brimful.hardware.cuda_chips import Multiprocessors, chips
 from brimful.hardware.cuda_libraries import libraries
-from brimful.pretend.workspace_data import devices
 
 Kernels = Literal["cuda", "cpu"]
 Version = tuple[int, int]
@@ -51,14 +51,9 @@ class Imitated:
         return libraries().cudnn_version(self.torch_version)
 
     @property
-    def num_multiprocessors(self) -> int:
-        """Streaming multiprocessors of the card that stands for this capability."""
-        return devices()[self.capability].num_multiprocessors
-
-    @property
-    def threads_per_multiprocessor(self) -> int:
-        """Most threads that are resident on one streaming multiprocessor."""
-        return devices()[self.capability].threads_per_multiprocessor
+    def chip(self) -> Multiprocessors:
+        """The chip that stands for this capability."""
+        return chips()[self.capability]
 
 
 _current: ContextVar[Imitated] = ContextVar(
@@ -97,8 +92,8 @@ def imitate(
     Raises:
         UnsupportedError: No card of that capability is in the table.
     """
-    if kernels == "cuda" and capability not in devices():
-        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(devices()))
+    if kernels == "cuda" and capability not in chips():
+        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(chips()))
         raise UnsupportedError(
             f"nothing is known of kernels on compute capability {capability[0]}.{capability[1]}; "
             f"known are {known}"

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
 from brimful.errors import InputError, unknown_name
+from brimful.hardware.cuda_chips import chips
 from brimful.hardware.gpus import gpus
 from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
@@ -29,7 +30,6 @@ from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
-from brimful.pretend.workspace_data import devices
 
 
 class Run(contextlib.ContextDecorator):
@@ -190,7 +190,7 @@ def card_of(name: str) -> Card:
     """Return what a card of ``brimful gpus`` says of itself."""
     spec = gpus()[name]
     capability = divmod(round(spec.capability * 10), 10)
-    chip = devices().get((capability[0], capability[1]))
+    chip = chips().get((capability[0], capability[1]))
     return Card(
         name=spec.description,
         capability=capability,

@@ -87,7 +87,7 @@ def _flash_backward(
     sums = rows * shape.heads * FLOAT_BYTES
     splits = 1
     if is_deterministic():
-        splits = ceil_div(kernels.imitated().num_multiprocessors, shape.batch * shape.heads)
+        splits = ceil_div(kernels.imitated().chip.num_multiprocessors, shape.batch * shape.heads)
     key_rows = shape.keys if shape.packed else shape.batch * shape.keys
     expanded = key_rows * shape.heads * shape.head_dim * element
     grouped = shape.key_heads != shape.heads
@@ -115,7 +115,7 @@ def sdpa_flash_forward(call: Call) -> Workspaces:
     block = 256 if head_dim <= 64 else 128 if head_dim <= FLASH_TOKENS else 64  # noqa: PLR2004
     splits = num_splits(
         batch * heads * ceil_div(queries, FLASH_SPLIT_ROWS),
-        kernels.imitated().num_multiprocessors * 2,
+        kernels.imitated().chip.num_multiprocessors * 2,
         ceil_div(key.shape[2], block),
     )
     if splits == 1:

@@ -1,7 +1,8 @@
 """The shipped tables of what kernels allocate. Owns the files and their schema, no arithmetic.
 
-``devices.json`` and ``libraries.json`` hold what the sizes depend on beside shapes; every other
-file is a list of rows, one per group of operators.
+``devices.json`` and ``libraries.json`` hold what the sizes depend on beside shapes
+(``hardware/cuda_chips.py``, ``cuda_libraries.py``); every other file is a list of rows, one per
+group of operators.
 """
 
 from functools import cache
@@ -48,35 +49,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         )
 
 
-class Multiprocessors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a capability's chip has, as sizes of multi-block reductions depend on it.
-
-    Attributes:
-        card: The card that stands for the capability.
-        num_multiprocessors: Its streaming multiprocessors.
-        threads_per_multiprocessor: Resident threads of each.
-        source: Where both were taken from.
-    """
-
-    card: str
-    num_multiprocessors: int
-    threads_per_multiprocessor: int
-    source: str
-
-
 def _read(name: str) -> bytes:
     return resources.files("brimful").joinpath(_FOLDER, name).read_bytes()
-
-
-@cache
-def devices() -> dict[Version, Multiprocessors]:
-    """Read the chips: compute capability to multiprocessors."""
-    table = msgspec.json.decode(_read("devices.json"), type=dict[str, Multiprocessors])
-    return {
-        (int(major), int(minor)): value
-        for name, value in table.items()
-        for major, minor in (name.split("."),)
-    }
 
 
 @cache

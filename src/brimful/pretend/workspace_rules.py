@@ -142,7 +142,7 @@ def norm_backward(call: Call) -> Workspaces:
     )
     gradients = [g for g in call.out[1:] if g is not None]
     rows = x.numel() // max(columns, 1)
-    few = columns // NORM_BLOCK >= kernels.imitated().num_multiprocessors // 2
+    few = columns // NORM_BLOCK >= kernels.imitated().chip.num_multiprocessors // 2
     if rows <= NORM_MANY_ROWS or few or not gradients:
         return copies
     blocks = min(NORM_GRID // ceil_div(columns, NORM_BLOCK), ceil_div(rows, NORM_BLOCK))

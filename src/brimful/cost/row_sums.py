@@ -1,0 +1,112 @@
+"""What the gradient of a vector leaves beside it: it is a sum over tokens, made by many blocks.
+
+A norm's weight and a bias are vectors; what autograd adds up for them is the newest tensor that has
+their features, or the gradient that came in. No profile has the size, which hangs on thresholds and
+on the card. A fused layer norm makes both its vectors by a kernel of its own, which leaves nothing.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from brimful.cost.family import Family, family_dimensions
+from brimful.cost.profiles import Dimensions
+from brimful.cost.trained import trained_shapes
+from brimful.hardware.cluster import Device
+from brimful.hardware.cuda_chips import Multiprocessors, chips
+from brimful.hardware.cuda_reductions import row_sums_bytes
+from brimful.job import Job
+
+Terms = tuple[tuple[str, float], ...]
+_OF_TOKENS = frozenset("BSnCr")
+HALF_BYTES, WIDE_BYTES = 2, 4
+
+
+class Event(NamedTuple):
+    """A tensor that comes or goes: its size in products of dimensions, its bytes; 0: it goes."""
+
+    terms: Terms
+    num_bytes: int
+
+
+class RowSums(NamedTuple):
+    """What is needed to tell which tensors are sums over rows, and of what.
+
+    Attributes:
+        dims: Sizes of dimensions.
+        vectors: Elements of parameters of one dimension.
+        chip: That it runs on; None: nothing is known of it.
+    """
+
+    dims: Dimensions
+    vectors: frozenset[int]
+    chip: Multiprocessors | None
+
+    def beside(self, events: Sequence[Event]) -> list[int]:
+        """Return what comes and goes behind each event of a backward, in bytes: 0 for most."""
+        sizes, narrow = [0] * len(events), set[tuple[str, int]]()
+        newest = ""
+        for place, event in enumerate(events):
+            factors = _factors(event)
+            if not factors or not event.num_bytes:
+                continue
+            if _OF_TOKENS & set(factors):
+                newest = factors
+                continue
+            element = self._element(event)
+            if not element or _is_alike(event, events[max(0, place - 1) : place + 2 : 2]):
+                continue
+            columns = event.num_bytes // element
+            if element == HALF_BYTES:
+                narrow.add((factors, columns))
+            elif (factors, columns) in narrow:  # the same, widened
+                narrow.remove((factors, columns))
+                continue
+            if self.chip is not None:
+                rows = self._rows(factors, newest)
+                sizes[place] = row_sums_bytes(rows, columns, element, self.chip)
+        return sizes
+
+    def _element(self, event: Event) -> int:
+        """Return the bytes of an element of a vector; 0: it is none."""
+        ((_, coefficient),) = event.terms
+        for element in (WIDE_BYTES, HALF_BYTES):
+            is_whole = coefficient % element == 0
+            if is_whole and event.num_bytes // element in self.vectors:
+                return element
+        return 0
+
+    def _rows(self, vector: str, newest: str) -> int:
+        """Count the rows that are added up: of the newest tensor if it has a vector's features."""
+        left = list(newest)
+        for letter in vector:
+            if letter not in left:
+                return self.dims.n or self.dims.B * self.dims.S
+            left.remove(letter)
+        return prod(getattr(self.dims, letter) for letter in left)
+
+
+def row_sums(job: Job, family: Family, device: Device) -> RowSums:
+    """Return what tells the sums of one strategy.
+
+    Args:
+        job: What is trained; of adapters no vector is.
+        family: One strategy.
+        device: On what.
+    """
+    shapes = trained_shapes(job, family.tp)
+    return RowSums(
+        dims=family_dimensions(job, family),
+        vectors=frozenset(prod(shape) for shape in shapes if len(shape) == 1),
+        chip=chips().get(divmod(round(device.capability * 10), 10)),
+    )
+
+
+def _factors(event: Event) -> str:
+    """Return the dimensions of a tensor that is one product; empty for any other."""
+    return event.terms[0][0] if len(event.terms) == 1 else ""
+
+
+def _is_alike(event: Event, neighbours: Sequence[Event]) -> bool:
+    """Whether one of the neighbours is a vector of the same size: weight and bias of a norm."""
+    return any(other.num_bytes and other.terms == event.terms for other in neighbours)

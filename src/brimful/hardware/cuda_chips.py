@@ -1,0 +1,37 @@
+"""The chips of CUDA cards: what the sizes of reductions over many blocks depend on."""
+
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+Version = tuple[int, int]
+_FILE = "data/workspaces/devices.json"
+
+
+class Multiprocessors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a capability's chip has, as sizes of multi-block reductions depend on it.
+
+    Attributes:
+        card: The card that stands for the capability.
+        num_multiprocessors: Its streaming multiprocessors.
+        threads_per_multiprocessor: Resident threads of each.
+        source: Where both were taken from.
+    """
+
+    card: str
+    num_multiprocessors: int
+    threads_per_multiprocessor: int
+    source: str
+
+
+@cache
+def chips() -> dict[Version, Multiprocessors]:
+    """Read the chips: compute capability to multiprocessors."""
+    data = resources.files("brimful").joinpath(_FILE).read_bytes()
+    table = msgspec.json.decode(data, type=dict[str, Multiprocessors])
+    return {
+        (int(major), int(minor)): value
+        for name, value in table.items()
+        for major, minor in (name.split("."),)
+    }

@@ -1,0 +1,77 @@
+"""What a pipeline's devices ask for, replayed, is what their simulations reserve."""
+
+import pytest
+
+from brimful.cost.reserved import candidate_of
+from brimful.cost.stage_memory import classes_of, device_memory, peak_of, site_of
+from brimful.cost.stage_requests import device_asked
+from brimful.job import plain_job
+from brimful.models.config import load_model
+from brimful.units import GIB, MIB
+from cost.test_requests import ALLOCATORS, live_peak, reserved
+from samples import make_cluster, make_strategy
+
+CLUSTER = make_cluster("cuda", usable_bytes=200 * GIB)
+CASES = {
+    "one forward, one backward": ({}, {}),
+    "all forwards first": ({}, {"pp_schedule": "gpipe"}),
+    "more micro-batches than are walked": ({"global_batch": 14}, {}),
+    "two stages on each device": (
+        {"global_batch": 10},
+        {"pp_schedule": "interleaved", "stages_per_device": 2},
+    ),
+    "three devices, mixed checkpointing, pieces of the loss": (
+        {"global_batch": 5, "precision": "bf16-mixed"},
+        {"pp": 3, "activation_checkpointing": "full:9", "loss_chunks": 3},
+    ),
+    "masters": ({"precision": "bf16-master"}, {"activation_checkpointing": "full"}),
+    "a stage of one block": ({"model": "smollm2-135m"}, {"pp": 3, "stage_blocks": (15, 14, 1)}),
+    "DDP": ({"global_batch": 8}, {"dp_replicate": 2}),
+    "ZeRO-2": ({"global_batch": 8, "precision": "bf16-mixed"}, {"zero": 2, "dp_shard": 2}),
+    "ZeRO-3": ({"global_batch": 8}, {"zero": 3, "dp_shard": 2}),
+    "replicas of shards": ({"global_batch": 16}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}),
+    "matrices cut": ({}, {"tp": 2}),
+    "matrices cut and shards": ({"global_batch": 8}, {"tp": 2, "zero": 3, "dp_shard": 2}),
+}
+
+
+def asked(changes, how):
+    fields = {"model": "qwen3-0.6b", "precision": "bf16", "seq_len": 2048, "global_batch": 4}
+    fields |= {"num_steps": 2, "learning_rate": 1e-3, **changes}
+    fields["model"] = load_model(fields["model"])
+    return plain_job(**fields), make_strategy(**{"micro_batch": 1, "pp": 2, **how})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_requests_add_up_to_the_predicted_peak(name):
+    job, strategy = asked(*CASES[name])
+    site = site_of(job, strategy, CLUSTER.device)
+    for place in classes_of(site).values():
+        asks = device_asked(site, place)
+        assert asks.num_unmatched == 0
+        predicted = peak_of(device_memory(site, place))
+        assert live_peak(asks.requests()) == pytest.approx(predicted, rel=1e-3, abs=2 * MIB)
+
+
+@pytest.mark.torch
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", CASES)
+def test_what_each_place_reserves_is_what_its_simulation_reserves(name):
+    from brimful.simulate.run import ranks_of_row, simulate_recorded
+
+    job, strategy = asked(*CASES[name])
+    site, ranks = site_of(job, strategy, CLUSTER.device), ranks_of_row(strategy)
+    for place in classes_of(site).values():
+        mine = device_asked(site, place).requests()
+        recording = simulate_recorded(job, CLUSTER, strategy, rank=ranks[place]).recording
+        for allocator in ALLOCATORS:
+            expected = reserved(recording.requests(), allocator)
+            assert reserved(mine, allocator) == pytest.approx(expected, rel=5e-3)
+
+
+def test_the_device_that_fares_worst_is_what_is_said():
+    job, strategy = asked({}, {})
+    candidate = candidate_of(job, CLUSTER, strategy)
+    each = [reserved(requests, "") for requests in candidate.requests]
+    assert len(each) == 2
+    assert candidate.reserved("").predicted_peak_reserved_bytes == max(each)
