@@ -21,8 +21,7 @@ def add_proof(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-proof",
         action="store_true",
-        help="do not simulate the plan: what its formulas ask for is still replayed, but for "
-        "pipelines",
+        help="do not simulate the plan: what its formulas ask for is still replayed",
     )
     add_accept_tight(parser)
 
