@@ -94,6 +94,10 @@ def test_an_allocator_that_holds_is_part_of_the_plan():
     plan = proven.solution.plan
     assert plan.strategy.allocator == "expandable_segments:True"
     assert f", with {plan.strategy.allocator}" in proof_sentence(proven.proof)
+    predicted = plan.estimate.predicted_reserved
+    assert predicted.allocator == plan.strategy.allocator
+    simulated = proven.proof.trials[proven.proof.chosen].reserved.simulated_peak_reserved_bytes
+    assert predicted.predicted_peak_reserved_bytes == pytest.approx(simulated, rel=0.03)
     assert [outcome == ("fits", 0) for outcome in outcomes(plan, ALLOCATORS)] == [False, True]
 
 

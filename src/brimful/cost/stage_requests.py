@@ -48,6 +48,9 @@ from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 from brimful.strategy import num_micro_batches, split_of
 
 _TOKEN_BYTES = 8
+_MAX_ACTIVE = 3
+"""Stages of a device that are gathered ahead (``max_active_stages``)."""
+_GATHERED_ONCE = frozenset({Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST})
 _TRANSIENT, _SAVED = map(ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS))
 
 
@@ -93,6 +96,9 @@ class _Device:
         self._sums = row_sums(site.job, site.family, site.device)
         factors, element = message_factors(site.key), float(message_element(site.key))
         self._messages = [(((factors, element),), item) for item in (_TRANSIENT, _SAVED)]
+        self._is_ahead = strategy.pp_schedule in LOOPED and site.family.is_spread
+        self._is_ahead &= site.family.gathers
+        self._ahead: dict[int, list[int]] = {}
         self._results: dict[tuple[int, int], list[int]] = {}
         self._opened: set[str] = set()
         self._acts: dict[tuple[int, Act, bool], _Prepared] = {}
@@ -159,6 +165,7 @@ class _Device:
         site, strategy = self._site, self._site.strategy
         row = shortened(strategy.pp_schedule, self._row)
         zero = strategy.zero if site.family.gathers else 0
+        self._gather_ahead()
         done, others = Counter[tuple[int, str]](), self._num - row.num_micro_batches
         for now in every_situation(
             strategy.pp_schedule, row, self._place, zero, keeps_waited=False
@@ -176,9 +183,38 @@ class _Device:
                 others = 0
             self._act(now, micro)
 
+    def _gather_ahead(self) -> None:
+        """Fill the buffers of whole stages before a step, where torch's runtime says so.
+
+        Source: ``_add_unshard_reshard`` of ``schedules.py``; ``unshard(async_op=True)`` takes the
+        stream that computes.
+        """
+        if not self._is_ahead:
+            return
+        for chunk, stage in enumerate(self._stages[:_MAX_ACTIVE]):
+            pieces = self._pieces(stage)
+            units = [Piece.REST_GATHERED, *[Piece.BLOCK_GATHERED] * stage.num_blocks]
+            sizes = [sum(pieces[unit].num_bytes) for unit in units if unit in pieces]
+            self._ahead[chunk] = [self._asked.allocate(num_bytes) for num_bytes in sizes]
+
+    def _take_gathered(self, chunk: int) -> None:
+        """Copy what was gathered ahead into whole parameters; with ZeRO-3 blocks' go at once."""
+        asked, stage = self._asked, self._stages[chunk]
+        pieces, buffers = self._pieces(stage), self._ahead.pop(chunk)
+        units = [Piece.REST, *[Piece.BLOCK] * stage.num_blocks]
+        for unit, buffer in zip([u for u in units if u in pieces], buffers, strict=True):
+            asked.come_piece(unit, pieces[unit])
+            asked.free([buffer])
+        if self._site.strategy.zero == 3:  # noqa: PLR2004 - ZeRO-3
+            asked.drop(Piece.BLOCK)
+
     def _act(self, now: Situation, micro: int) -> None:
         """Run a micro-batch through a stage; what others handed to it lies in the room for that."""
         asked, ends, work = self._asked, self._stages[now.chunk].ends, (now.chunk, micro)
+        if now.chunk in self._ahead:
+            self._take_gathered(now.chunk)
+            is_whole = self._site.strategy.zero == 2  # noqa: PLR2004 - ZeRO-2
+            now = now._replace(act=now.act._replace(is_gathered=is_whole))
         prepared = self._prepared(now)
         self._opened.add(now.act.phase)
         is_forward = now.act.phase == "forward"
@@ -274,8 +310,9 @@ class _Device:
             marked = marked_bytes(site.job, site.family, site.device, found.profile)
             marked = marked if opens else {"embedding": marked["embedding"]}
             middle = middles(counts_of(site, stage), found.runs)
-            batch = MicroBatch(
-                found.profile, sizes, middle, self._pieces(stage), marked, self._sums
-            )
+            pieces = self._pieces(stage)
+            if self._is_ahead:
+                pieces = {each: pieces[each] for each in pieces if each not in _GATHERED_ONCE}
+            batch = MicroBatch(found.profile, sizes, middle, pieces, marked, self._sums)
             self._acts[key] = _Prepared(batch, found.runs)
         return self._acts[key]

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from brimful.cost.estimate import estimate
+from brimful.cost.reserved import predicted_reserved
 from brimful.errors import OutOfTimeError, UnsupportedError
 from brimful.plan import Plan, Word
 from brimful.pretend.recording import Recording
@@ -223,7 +224,8 @@ def _shortage(reserved: Reserved) -> tuple[int, int, int]:
 def _proven(best: Solution, trial: Trial, proof: Proof) -> Proven:
     """Return a solution with the allocator that its proof took."""
     strategy, plan = trial.strategy, best.plan
-    made = estimate(plan.job, plan.cluster, strategy)
+    asked = plan.job, plan.cluster, strategy
+    made = msgspec.structs.replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     first, *others = best.record.rows
     first = msgspec.structs.replace(first, strategy=strategy)
     record = msgspec.structs.replace(best.record, rows=(first, *others))
