@@ -42,10 +42,10 @@ class Row(NamedTuple):
 
     Attributes:
         flags: Of ``brimful plan``.
-        predicted: What its replay says; None: nothing fits, or it has no formula.
+        predicted: What its replay says; None: there is none, or no plan.
         simulated: What the simulation of what was planned says; None: it was not simulated.
         share: Of the capacity, held by prediction.
-        errors: Predicted against simulated reserved bytes, relative.
+        error: Predicted against simulated reserved bytes, relative.
     """
 
     flags: tuple[str, ...]

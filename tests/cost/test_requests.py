@@ -1,20 +1,17 @@
 """Predicted requests, replayed, are what the simulation's are: the same reserved memory."""
 
 import msgspec
-import numpy as np
 import pytest
 
-from brimful.allocator.config import parse_settings
-from brimful.allocator.replay import replay
 from brimful.cost.estimate import estimate
 from brimful.cost.requests import asked_of, requests_of
 from brimful.cost.reserved import candidate_of, predicted_reserved
 from brimful.job import plain_job
 from brimful.models.config import load_model
 from brimful.units import GIB, MIB
+from cost.replays import ALLOCATORS, live_peak, reserved
 from samples import make_adapter, make_cluster, make_strategy
 
-ALLOCATORS = ("", "expandable_segments:True")
 CLUSTER = make_cluster("cuda", usable_bytes=200 * GIB)
 FULL = {"activation_checkpointing": "full"}
 SHARDED = {"zero": 3, "dp_shard": 4}
@@ -66,17 +63,6 @@ def asked(changes, how):
     }
     fields |= {"model": load_model(fields["model"]), "num_steps": 2, "learning_rate": 1e-3}
     return plain_job(**fields), make_strategy(**{"micro_batch": 1, **how})
-
-
-def live_peak(requests):
-    rows = np.where(requests.events >= 0, requests.events, ~requests.events)
-    changes = np.where(requests.events >= 0, 1, -1) * requests.num_bytes[rows]
-    return int(np.cumsum(changes).max())
-
-
-def reserved(requests, allocator):
-    settings = parse_settings(allocator)
-    return replay(requests, settings=settings, capacity_bytes=None).peak_reserved_bytes
 
 
 def simulated(job, strategy):

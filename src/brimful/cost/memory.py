@@ -30,6 +30,7 @@ from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update
 from brimful.hardware.cluster import Device
+from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
 from brimful.plan import MemoryItem, PhasePeak
@@ -152,7 +153,7 @@ def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
     num_blocks = np.atleast_1d(np.asarray(family.num_blocks))
     if device.kernels != "cuda":
         return np.zeros(len(num_blocks), dtype=np.int64)
-    cublas = libraries().cublas_bytes(divmod(round(device.capability * 10), 10))
+    cublas = libraries().cublas_bytes(version_of(device.capability))
     again = (num_blocks > 0) & (family.recompute == "full")
     num_biased = (1 + again) * has_biases(job.model)
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)

@@ -19,6 +19,7 @@ from brimful.cost.kv_cache import cache_layers
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import NF4_BLOCK, has_biases
 from brimful.hardware.cluster import AMPERE, Device
+from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.models.config import experts_of
 from brimful.models.layout import Parameter
@@ -156,7 +157,7 @@ def workspace_bytes(spec: ModelSpec, weights_format: WeightsFormat, device: Devi
     """
     if device.kernels != "cuda":
         return 0
-    cublas = libraries().cublas_bytes(divmod(round(device.capability * 10), 10))
+    cublas = libraries().cublas_bytes(version_of(device.capability))
     is_fused = has_biases(spec) and weights_format != "llm-int8"
     return cublas + is_fused * min(libraries().cublas_lt_bytes, cublas)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from brimful.job import Precision
 
-FP32_BYTES = 4
+HALF_BYTES, FP32_BYTES = 2, 4
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):

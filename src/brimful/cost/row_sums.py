@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from brimful.cost.family import Family, family_dimensions
 from brimful.cost.profiles import Dimensions
+from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Device
-from brimful.hardware.cuda_chips import Multiprocessors, chips
+from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
 from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.job import Job
 
 Terms = tuple[tuple[str, float], ...]
 _OF_TOKENS = frozenset("BSnCr")
-HALF_BYTES, WIDE_BYTES = 2, 4
 
 
 class Event(NamedTuple):
@@ -70,7 +70,7 @@ class RowSums(NamedTuple):
     def _element(self, event: Event) -> int:
         """Return the bytes of an element of a vector; 0: it is none."""
         ((_, coefficient),) = event.terms
-        for element in (WIDE_BYTES, HALF_BYTES):
+        for element in (FP32_BYTES, HALF_BYTES):
             is_whole = coefficient % element == 0
             if is_whole and event.num_bytes // element in self.vectors:
                 return element
@@ -98,7 +98,7 @@ def row_sums(job: Job, family: Family, device: Device) -> RowSums:
     return RowSums(
         dims=family_dimensions(job, family),
         vectors=frozenset(prod(shape) for shape in shapes if len(shape) == 1),
-        chip=chips().get(divmod(round(device.capability * 10), 10)),
+        chip=chips().get(version_of(device.capability)),
     )
 
 

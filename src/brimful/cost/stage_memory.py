@@ -466,7 +466,7 @@ def device_memory(site: Site, place: int) -> StepMemory:
         states=held,
         updates=updates,
         blas=int(blas[0]),
-        items=np.rint(highest.items + _row_of(_TRANSIENT, _batch(site))).astype(np.int64),
+        items=np.rint(highest.items + _row_of(_TRANSIENT, batch_bytes(site))).astype(np.int64),
         run=f"{highest.where}, on device {place} of {site.strategy.pp}",
         drawn=largest * frozen_element(site.job),
         room=_room(site, stages),
@@ -479,7 +479,7 @@ def _largest(site: Site) -> int:
 
 def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
     """Return what a device holds in every later step, whatever micro-batches keep."""
-    return float(held.loaded + held.optimizer_state + _room(site, stages) + _batch(site))
+    return float(held.loaded + held.optimizer_state + _room(site, stages) + batch_bytes(site))
 
 
 def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
@@ -507,7 +507,7 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     return states, updates
 
 
-def _batch(site: Site) -> int:
+def batch_bytes(site: Site) -> int:
     """Return the bytes of a step's tokens and labels, which every device has."""
     num = num_micro_batches(site.job, site.strategy)
     return num * family_tokens(site.job, site.family) * _TOKEN_BYTES
@@ -516,8 +516,12 @@ def _batch(site: Site) -> int:
 def _room(site: Site, stages: tuple[Stage, ...]) -> int:
     """Return the bytes of room for messages: one of each micro-batch, each way in."""
     num = num_micro_batches(site.job, site.strategy)
-    ways = sum((not s.ends.is_first) + (not s.ends.is_last) for s in stages)
-    return round(ways * num * message_bytes(site))
+    return round(sum(map(num_ways_in, stages)) * num * message_bytes(site))
+
+
+def num_ways_in(stage: Stage) -> int:
+    """Count the neighbours that send to a stage, or will get from it what they send back."""
+    return (not stage.ends.is_first) + (not stage.ends.is_last)
 
 
 def fullest(site: Site, *, limit_bytes: float = math.inf) -> StepMemory:

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from brimful.allocator.replay import Requests
 from brimful.cost.additions import Piece
-from brimful.cost.family import family_dimensions, family_tokens
+from brimful.cost.asked import Asked
+from brimful.cost.family import family_dimensions
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.pipeline_orders import Row
-from brimful.cost.profiles import Run
+from brimful.cost.profiles import Alike, Run
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.requests import NUM_STEPS, Asked, MicroBatch, marked_bytes, sizes_in
+from brimful.cost.requests import NUM_STEPS, MicroBatch, marked_bytes, sizes_in
 from brimful.cost.resident import Made, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
@@ -29,9 +30,11 @@ from brimful.cost.situations import Situation, every_situation, num_kept, shorte
 from brimful.cost.stage_memory import (
     Site,
     Stage,
+    batch_bytes,
     classes_of,
     counts_of,
     message_bytes,
+    num_ways_in,
     part_of,
     pieces_of,
     shapes_of,
@@ -47,7 +50,6 @@ from brimful.pipeline_split import LOOPED, device_of_stage
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 from brimful.strategy import num_micro_batches, split_of
 
-_TOKEN_BYTES = 8
 _MAX_ACTIVE = 3
 """Stages of a device that are gathered ahead (``max_active_stages``)."""
 _GATHERED_ONCE = frozenset({Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST})
@@ -94,10 +96,12 @@ class _Device:
         self._asked = Asked()
         self._sent: list[int] = []
         self._sums = row_sums(site.job, site.family, site.device)
-        factors, element = message_factors(site.key), float(message_element(site.key))
-        self._messages = [(((factors, element),), item) for item in (_TRANSIENT, _SAVED)]
-        self._is_ahead = strategy.pp_schedule in LOOPED and site.family.is_spread
-        self._is_ahead &= site.family.gathers
+        message = ((message_factors(site.key), float(message_element(site.key))),)
+        self._passing: Alike = message, _TRANSIENT
+        self._kept: Alike = message, _SAVED
+        self._shards = site.family.is_spread and site.family.gathers
+        self._has_buckets = site.family.is_spread and not site.family.gathers
+        self._is_ahead = strategy.pp_schedule in LOOPED and self._shards
         self._ahead: dict[int, list[int]] = {}
         self._results: dict[tuple[int, int], list[int]] = {}
         self._opened: set[str] = set()
@@ -109,8 +113,7 @@ class _Device:
         updated = self._updated()
         asked.make(state_of_shapes(job, updated))
         for step in range(NUM_STEPS):
-            tokens = self._num * family_tokens(job, self._site.family) * _TOKEN_BYTES
-            batch = [asked.allocate(tokens) for _ in range(2)]
+            batch = [asked.allocate(batch_bytes(self._site) // 2) for _ in range(2)]  # and labels
             if not step:
                 self._make_room()
             self._step()
@@ -140,7 +143,7 @@ class _Device:
             if draws_all or not is_own:
                 for shape in self._drawn(stage, draws_all=draws_all):
                     yield drawn(prod(shape) * frozen_element(site.job))
-        if site.family.is_spread and not site.family.gathers:  # buckets of whole gradients
+        if self._has_buckets:  # buckets of whole gradients
             yield Made((sum(map(prod, self._updated())) * trained_recipe(site.job).gradient,))
 
     def _drawn(self, stage: Stage, *, draws_all: bool) -> list[Shape]:
@@ -155,8 +158,7 @@ class _Device:
         """Make room for what other stages send: of each micro-batch, each way in."""
         num_bytes = round(message_bytes(self._site))
         for stage in self._stages:
-            ways = (not stage.ends.is_first) + (not stage.ends.is_last)
-            for _ in range(ways * self._num):
+            for _ in range(num_ways_in(stage) * self._num):
                 self._asked.allocate(num_bytes)
 
     # -- a step --
@@ -177,7 +179,7 @@ class _Device:
                 self._reduce(self._stages[now.chunk])
                 continue
             is_last = micro == row.num_micro_batches - 1
-            self._asked.sums_go = is_last and site.family.is_spread and not site.family.gathers
+            self._asked.sums_go = is_last and self._has_buckets
             if all(made or gone for made, gone in zip(now.made, now.reduced, strict=True)):
                 self._send_others(others)
                 others = 0
@@ -218,19 +220,18 @@ class _Device:
         prepared = self._prepared(now)
         self._opened.add(now.act.phase)
         is_forward = now.act.phase == "forward"
-        transient, saved = self._messages
         if is_forward and not ends.is_first:
-            asked.come(saved, 0)
-            asked.come(transient, 0)
+            asked.come(self._kept, 0)
+            asked.come(self._passing, 0)
         elif not is_forward and not ends.is_last:
-            asked.come(transient, 0)
+            asked.come(self._passing, 0)
         prepared.batch.ask(asked, prepared.runs)
         if is_forward and not ends.is_last:
             is_wide = message_element(self._site.key) == FP32_BYTES  # the next block kept it too
-            self._results[work] = asked.take(saved if is_wide else transient)
+            self._results[work] = asked.take(self._kept if is_wide else self._passing)
             asked.leave(_TRANSIENT)
         elif not is_forward:
-            self._send([] if ends.is_first else asked.take(transient))
+            self._send([] if ends.is_first else asked.take(self._passing))
             asked.leave()
             self._end(self._results.pop(work, []))
 
@@ -269,7 +270,7 @@ class _Device:
     def _pieces(self, stage: Stage) -> dict[Piece, Tensors]:
         """Return the tensors of what sharding adds to a stage."""
         site = self._site
-        if not (site.family.is_spread and site.family.gathers):
+        if not self._shards:
             return {}
         block, _ = trained_parts(site.job, site.family.tp)
         rest = shapes_of(site, stage).trained

@@ -6,6 +6,7 @@ from importlib import resources
 import msgspec
 
 Version = tuple[int, int]
+"""Compute capability as CUDA counts it: major, minor."""
 _FILE = "data/workspaces/devices.json"
 
 
@@ -23,6 +24,12 @@ class Multiprocessors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     num_multiprocessors: int
     threads_per_multiprocessor: int
     source: str
+
+
+def version_of(capability: float) -> Version:
+    """Return a compute capability in its two parts: 8.6 is (8, 6)."""
+    major, minor = divmod(round(capability * 10), 10)
+    return major, minor
 
 
 @cache

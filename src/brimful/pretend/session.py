@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
 from brimful.errors import InputError, unknown_name
-from brimful.hardware.cuda_chips import chips
+from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import gpus
 from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
@@ -189,8 +189,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
 def card_of(name: str) -> Card:
     """Return what a card of ``brimful gpus`` says of itself."""
     spec = gpus()[name]
-    capability = divmod(round(spec.capability * 10), 10)
-    chip = chips().get((capability[0], capability[1]))
+    capability = version_of(spec.capability)
+    chip = chips().get(capability)
     return Card(
         name=spec.description,
         capability=capability,

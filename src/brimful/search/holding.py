@@ -57,7 +57,6 @@ class _Looking:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._place = {int(row): place for place, row in enumerate(space.order())}
         self._looked: dict[int, Candidate] = {}
         self._fitting: dict[int, str] = {}
 
@@ -80,10 +79,11 @@ class _Looking:
 
     def best(self) -> tuple[int, PredictedReserved] | None:
         """Return the first row that fits, else the first that is tight; None: none is either."""
-        if self._fitting:
-            row = min(self._fitting, key=self._place.__getitem__)
+        order = self._space.order().tolist()
+        row = next((row for row in order if row in self._fitting), None)
+        if row is not None:
             return row, self._looked[row].reserved(self._fitting[row])
-        for row in sorted(self._looked, key=self._place.__getitem__):
+        for row in order:
             reserved = self.of(row)
             if reserved is not None and reserved.word == "tight":
                 return row, reserved

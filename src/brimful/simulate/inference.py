@@ -23,6 +23,7 @@ from brimful.cost.inference import (
 )
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cuda_chips import version_of
 from brimful.job import plain_job
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.pretend import device, guard, kernels
@@ -125,9 +126,8 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
     device.register()
     skeleton = inference_skeleton(job)
     tape = Tape()
-    capability = divmod(round(spec.capability * 10), 10)
     imitation = (
-        kernels.imitate("cuda", capability=capability)
+        kernels.imitate("cuda", capability=version_of(spec.capability))
         if spec.kernels == "cuda"
         else kernels.imitate("cpu")
     )

@@ -25,6 +25,7 @@ from brimful.build.tasks import task_of
 from brimful.cost.shards import largest_share
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
+from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
@@ -218,7 +219,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
     imitation = (
-        kernels.imitate(imitate, capability=divmod(round(capability * 10), 10))
+        kernels.imitate(imitate, capability=version_of(capability))
         if imitate == "cuda"
         else kernels.imitate(imitate)
     )

@@ -1,0 +1,227 @@
+"""What is asked of the allocator, tensor by tensor.
+
+One that goes is found by its kind, by the block whose gradient it is, or by the piece of what
+sharding adds.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+from brimful.allocator.replay import Requests
+from brimful.cost.additions import Piece
+from brimful.cost.piece_tensors import OLDEST_FIRST, Tensors
+from brimful.cost.profiles import Alike
+from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
+from brimful.cost.resident import Made
+from brimful.rungs import GRADIENTS, ITEM_NAMES
+
+GRADIENT = ITEM_NAMES.index(GRADIENTS)
+_Rows = defaultdict[Alike, list[int]]
+_Pieces = defaultdict[Piece, list[list[int]]]
+
+
+class Asked:
+    """Requests so far, and which rows there are of every key.
+
+    Attributes:
+        num_unmatched: Events that let go of what was never there; 0 unless a profile is wrong.
+        sums_go: Whether sums of gradients are copied to where they stay, and go, as they are made.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.num_unmatched = 0
+        self.sums_go = False
+        self._events: list[int] = []
+        self._sizes: list[int] = []
+        self._streams: list[int] = []
+        self._gradients: _Rows = defaultdict(list)
+        self._rows: _Rows = defaultdict(list)
+        self._pieces: _Pieces = defaultdict(list)
+        self._rows_of: defaultdict[Hashable, _Rows] = defaultdict(lambda: defaultdict(list))
+        self._pieces_of: defaultdict[Hashable, _Pieces] = defaultdict(lambda: defaultdict(list))
+        self._of_blocks: list[dict[int, bool]] = []
+        self._of_rest: list[dict[int, bool]] = []
+        self._keys: dict[int, Alike] = {}
+
+    def allocate(self, num_bytes: int, stream: int = 0) -> int:
+        """Ask for memory, and return its row."""
+        row = len(self._sizes)
+        self._sizes.append(num_bytes)
+        self._streams.append(stream)
+        self._events.append(row)
+        return row
+
+    def free(self, rows: Iterable[int]) -> None:
+        """Give rows back."""
+        self._events.extend(~row for row in rows)
+
+    def make(self, things: Iterable[Made]) -> None:
+        """Ask for what stays, and for what it is made from."""
+        for made in things:
+            rows = [self.allocate(num_bytes) for num_bytes in made.num_bytes]
+            self.free(rows[place] for place in made.passing)
+
+    def pass_by(self, sizes: Sequence[int]) -> None:
+        """Ask for what goes at once."""
+        self.free([self.allocate(num_bytes) for num_bytes in sizes])
+
+    # -- by key --
+
+    def enter(self, stage: int, micro_batch: int) -> None:
+        """Go on among the rows of one micro-batch in one stage, and the pieces of the stage."""
+        self._rows = self._rows_of[stage, micro_batch]
+        self._pieces = self._pieces_of[stage]
+
+    def take(self, key: Alike) -> list[int]:
+        """Return the newest row of a kind, which is the caller's to give back; none: nothing."""
+        row = self._alike(key)[-1:]
+        for one in row:
+            self._alike(key).pop()
+            del self._keys[one]
+        return row
+
+    def leave(self, item: int | None = None, *, but: int = 0) -> None:
+        """Give back what there is left where this goes on, oldest first.
+
+        Args:
+            item: Index of a class; None: of every class, but for gradients.
+            but: So many of the newest stay.
+        """
+        kinds = [key for key in self._rows if item in {None, key[1]}]
+        rows = sorted(row for key in kinds for row in self._rows[key])
+        self._let_go(rows[: len(rows) - but])
+
+    def come(self, key: Alike, num_bytes: int) -> int:
+        """Ask for a tensor of a kind."""
+        row = self.allocate(num_bytes)
+        self._alike(key).append(row)
+        self._keys[row] = key
+        return row
+
+    def go(self, key: Alike, newer: int) -> None:
+        """Give back the tensor of a kind behind which so many came that are still there.
+
+        Where sums go at once, so does the gradient that this one was added to.
+        """
+        self._go(key, newer)
+        terms, item = key
+        added_to = terms, GRADIENT
+        if self.sums_go and item != GRADIENT and self._gradients[added_to]:
+            self._go(added_to, len(self._gradients[added_to]))
+
+    def _go(self, key: Alike, newer: int) -> None:
+        rows = self._alike(key)
+        if not rows:
+            self.num_unmatched += 1
+            return
+        row = rows.pop(max(-len(rows), -1 - newer))
+        _, item = self._keys.pop(row)
+        if item == GRADIENT:
+            for part in (*self._of_blocks, *self._of_rest):
+                part.pop(row, None)
+        self._events.append(~row)
+
+    def _alike(self, key: Alike) -> list[int]:
+        """Return the rows of a kind; gradients are no micro-batch's own."""
+        _, item = key
+        return (self._gradients if item == GRADIENT else self._rows)[key]
+
+    # -- gradients, which the pieces of a block or of the rest let go of together --
+
+    def begin_block(self) -> dict[int, bool]:
+        """Begin a block's backward, and return where its gradients are put down."""
+        return _new_part(self._of_blocks)
+
+    def begin_rest(self) -> dict[int, bool]:
+        """Begin a micro-batch; return the same for what is in no block, which is one part."""
+        return _new_part(self._of_rest)
+
+    def reduce(
+        self,
+        *,
+        is_block: bool,
+        is_experts: bool | None = None,
+        held: Piece | None = None,
+        newest: bool = False,
+    ) -> None:
+        """Give back the gradients of the part that came first.
+
+        Args:
+            is_block: Whether it is a block's.
+            is_experts: Whether only those of its experts, or all others; None: all.
+            held: The piece that they become: each is there in a wider type before it goes.
+            newest: Whether it is that of the part that came last instead.
+        """
+        parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
+        if not parts:  # of adapters the rest has none
+            self.num_unmatched += is_block
+            return
+        part = parts[-1 if newest else 0]
+        chosen = [row for row, is_one in part.items() if is_experts in {None, is_one}]
+        for row in chosen:
+            del part[row]
+        if held is None:
+            self._let_go(chosen)
+            return
+        wide: list[int] = []
+        for row in reversed(chosen):  # in the order of parameters
+            wide.append(self.allocate(self._sizes[row] * FP32_BYTES // HALF_BYTES))
+            self._let_go([row])
+        self._pieces[held].append(wide)
+
+    def drop_gradients(self, *, has_embedding: bool = True) -> None:
+        """Give back every gradient in the order of parameters.
+
+        That is the embedding's, if there is one, then blocks', what came last first, then norm and
+        head.
+        """
+        rest = sorted((row for part in self._of_rest for row in part), reverse=True)
+        first = max(rest, key=self._sizes.__getitem__, default=None) if has_embedding else None
+        blocks = sorted((row for part in self._of_blocks for row in part), reverse=True)
+        ends = [row for row in rest if row != first]
+        self._let_go([*([] if first is None else [first]), *blocks, *ends])
+        self._of_blocks.clear()
+        self._of_rest.clear()
+        for piece in (Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
+            self.drop(piece)
+
+    def _let_go(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self._alike(self._keys.pop(row)).remove(row)
+            self._events.append(~row)
+
+    # -- pieces --
+
+    def come_piece(self, piece: Piece, tensors: Tensors) -> None:
+        """Ask for the tensors of a piece."""
+        rows = [self.allocate(num_bytes, tensors.stream) for num_bytes in tensors.num_bytes]
+        self._pieces[piece].append(rows)
+
+    def go_piece(self, piece: Piece) -> None:
+        """Give a piece back."""
+        if not self._pieces[piece]:
+            self.num_unmatched += 1
+            return
+        self.free(self._pieces[piece].pop(0 if piece in OLDEST_FIRST else -1))
+
+    def drop(self, piece: Piece) -> None:
+        """Give back all that there is of a piece."""
+        for rows in reversed(self._pieces.pop(piece, [])):
+            self.free(rows)
+
+    def requests(self) -> Requests:
+        """Return all of it as columns."""
+        return Requests(
+            events=np.array(self._events, dtype=np.int64),
+            num_bytes=np.array(self._sizes, dtype=np.int64),
+            streams=np.array(self._streams, dtype=np.int64),
+        )
+
+
+def _new_part(parts: list[dict[int, bool]]) -> dict[int, bool]:
+    if not parts or parts[-1]:
+        parts.append({})
+    return parts[-1]
