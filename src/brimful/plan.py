@@ -110,7 +110,8 @@ class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     Attributes:
         allocator: Its settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
-        capacity_bytes: What it may take of the device.
+        capacity_bytes: What it may take of the device where what lies outside takes the least.
+        firm_bytes: The same where that takes the most.
         limit_bytes: What it may hold of that, where the plan has a limit of its own.
         predicted_peak_reserved_bytes: The most it held; up to its end, where it runs out.
         predicted_unhindered_bytes: The most it would hold of a card without end.
@@ -120,6 +121,7 @@ class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     allocator: str
     capacity_bytes: int
+    firm_bytes: int
     limit_bytes: int | None
     predicted_peak_reserved_bytes: int
     predicted_unhindered_bytes: int
@@ -131,12 +133,18 @@ class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Whether a plan holds of which this is said."""
         if self.short_bytes:
             return "no"
-        return "tight" if self.num_retries else "fits"
+        return "fits" if self.is_firm else "tight"
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether it completes without giving anything back, whatever lies outside."""
+        return self.predicted_unhindered_bytes <= self.firm_bytes
 
     @property
     def excess_bytes(self) -> int:
-        """What it would hold beyond what it may, if nothing were given back; 0: it fits."""
-        most = self.capacity_bytes if self.limit_bytes is None else self.limit_bytes
+        """What it would hold beyond what it surely may, if nothing were given back; 0: it fits."""
+        firm, limit = self.firm_bytes, self.limit_bytes
+        most = firm if limit is None else min(firm, limit)
         return max(0, self.predicted_unhindered_bytes - most)
 
 

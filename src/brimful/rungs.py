@@ -106,7 +106,8 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         allocator: Its settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
-        capacity_bytes: What it may take of the device.
+        capacity_bytes: What it may take of the device where what lies outside takes the least.
+        firm_bytes: The same where that takes the most.
         outcome: Whether the run completes, completes after flushing its cache, completes with more
             than the limit, or does not.
         simulated_peak_reserved_bytes: The most it held; up to its end, where it runs out.
@@ -124,6 +125,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     allocator: str
     capacity_bytes: int
+    firm_bytes: int
     outcome: Outcome
     simulated_peak_reserved_bytes: int
     simulated_unhindered_bytes: int
@@ -138,12 +140,18 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether a plan holds of which this is said."""
         if self.outcome in {"out of memory", "over the limit"}:
             return "no"
-        return "tight" if self.num_retries else "fits"
+        return "fits" if self.is_firm else "tight"
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether it completes without giving anything back, whatever lies outside."""
+        return self.simulated_unhindered_bytes <= self.firm_bytes
 
     @property
     def excess_bytes(self) -> int:
-        """What it would hold beyond what it may, if nothing were given back; 0: it fits."""
-        most = self.capacity_bytes if self.limit_bytes is None else self.limit_bytes
+        """What it would hold beyond what it surely may, if nothing were given back; 0: it fits."""
+        firm, limit = self.firm_bytes, self.limit_bytes
+        most = firm if limit is None else min(firm, limit)
         return max(0, self.simulated_unhindered_bytes - most)
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from brimful.cost.programs import program_of
+from brimful.cost.programs import kernels_of, program_of
 from brimful.published.express import Expressed, Unexpressed, express
 from brimful.published.rows import families, published_runs
 from brimful.strategy import num_micro_batches, world_size
@@ -33,7 +33,7 @@ def test_a_run_on_many_nodes():
 
 def test_mpt_runs_the_block_of_a_gpt2_with_a_gelu_of_one_kernel():
     job, cluster, strategy = express(RUNS["foundry_70b_s2048_h100_80gbx128_amp_bf16_mb8_ac"])
-    program = program_of(job, strategy.attention, cluster.device.kernels, "full", gathers=True)
+    program = program_of(job, strategy.attention, kernels_of(cluster.device), "full", gathers=True)
     assert program.key == "gpt2-gelu-tied.hf.bf16.sdpa.cuda"
 
 

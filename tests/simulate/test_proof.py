@@ -3,7 +3,10 @@
 import msgspec
 import pytest
 
+from brimful.cost import outside
+from brimful.cost.assumptions import DATASHEET
 from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.outside import Part
 from brimful.hardware.gpus import load_cluster
 from brimful.report.proof import proof_sentence, tight_sentence, trial_sentence
 from brimful.rungs import Reserved
@@ -40,6 +43,17 @@ def cluster_with(num_bytes):
 
 def searched(num_bytes, pins=FREE, job=JOB):
     return solve(job, cluster_with(num_bytes), pins, attention="sdpa", objective="time")
+
+
+@pytest.fixture(autouse=True)
+def context_is_known(monkeypatch):
+    """Let what lies outside the allocator be known, as models are so small that little decides."""
+    low = DATASHEET.context_low_bytes
+
+    def parts_outside(_device, *, num_groups):
+        return (Part(f"context, {num_groups} groups", low, low),)
+
+    monkeypatch.setattr(outside, "parts_outside", parts_outside)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +228,8 @@ def test_of_what_was_passed_over_the_better_half_is_looked_at_again(too_much, mo
         peak = plan.estimate.predicted_peak_allocated_bytes
         short = max(0, int(too_much * (peak - capacity)))
         reserved = Reserved(
-            allocator="", capacity_bytes=capacity, outcome="out of memory" if short else "fits",
+            allocator="", capacity_bytes=capacity, firm_bytes=capacity,
+            outcome="out of memory" if short else "fits",
             simulated_peak_reserved_bytes=peak, simulated_unhindered_bytes=capacity + short,
             simulated_peak_block_bytes=peak, num_retries=0, short_bytes=short, where="",
         )  # fmt: skip

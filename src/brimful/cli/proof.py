@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli.output import DOES_NOT_FIT, FITS, show
+from brimful.cost.outside import num_groups, room_of
 
 if TYPE_CHECKING:
     from brimful.plan import Estimate, Word
@@ -74,7 +75,8 @@ def _needs_proof(found: "Solution") -> bool:
     if made is None or plan.cluster.device.kernels != "cuda" or not first.fits:
         return False
     band = made.predicted_peak_reserved_bytes
-    return band is None or band.high > made.usable_bytes
+    firm = room_of(plan.cluster.device, num_groups=num_groups(plan.strategy)).firm_bytes
+    return band is None or band.high > min(firm, made.usable_bytes)
 
 
 def proof_words(proof: "Proof | None") -> str:

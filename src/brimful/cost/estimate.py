@@ -19,6 +19,7 @@ from brimful.cost.memory import (
     profile_for,
     step_memory,
 )
+from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved
 from brimful.cost.speed import speed_of, step_flops
 from brimful.cost.stage_memory import fullest, site_of
@@ -146,8 +147,8 @@ def _step_time(seconds: StepSeconds | None) -> StepTime | None:
 
 
 def allocatable_bytes(device: Device) -> int:
-    """Return what a device has for tensors: usable less the context outside the allocator."""
-    return _less_context(device.usable_bytes, device)
+    """Return what a device has for tensors at most: usable less the least that lies outside."""
+    return room_of(device).most_bytes
 
 
 def tensor_limit_bytes(cluster: Cluster) -> int:
@@ -171,15 +172,6 @@ def limit_bytes(plan: Plan) -> int:
     return tensor_limit_bytes(plan.cluster)
 
 
-def num_groups(strategy: Strategy) -> int:
-    """Count the process groups that a device belongs to: one per axis of more than one device."""
-    same = strategy.dp_shard * strategy.tp // strategy.ep if strategy.ep > 1 else 1
-    degrees = (
-        strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.pp, strategy.ep, same,
-    )  # fmt: skip
-    return sum(degree > 1 for degree in degrees)
-
-
 def _reserved(peak: int, device: Device, strategy: Strategy) -> Band | None:
     if device.kernels != "cuda":
         return None
@@ -189,14 +181,14 @@ def _reserved(peak: int, device: Device, strategy: Strategy) -> Band | None:
 
 
 def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
-    """Add what lies outside the allocator: the CUDA context, and NCCL's buffers."""
+    """Add what lies outside the allocator."""
     reserved = _reserved(peak, device, strategy)
     if reserved is None:
         return None
-    assumed, groups = assumptions_for(device), num_groups(strategy)
+    parts = parts_outside(device, num_groups=num_groups(strategy))
     return Band(
-        low=reserved.low + assumed.context_low_bytes + groups * assumed.nccl_low_bytes,
-        high=reserved.high + assumed.context_high_bytes + groups * assumed.nccl_high_bytes,
+        low=reserved.low + sum(part.low_bytes for part in parts),
+        high=reserved.high + sum(part.high_bytes for part in parts),
     )
 
 

@@ -16,7 +16,7 @@ from brimful.cost.family import Family, family_counts, family_of, family_variant
 from brimful.cost.memory import StepMemory, Steps, describe_run, step_sizes
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import EVALUATED, is_shipped, load_profile
-from brimful.cost.programs import HALF, program_of
+from brimful.cost.programs import HALF, kernels_of, program_of
 from brimful.cost.spread import spread_runs
 from brimful.cost.trajectory import follow_step
 from brimful.hardware.cluster import Device
@@ -61,7 +61,7 @@ def _judged(job: Job, strategy: Strategy, device: Device) -> tuple[int, str] | N
     """Return the peak of one held-out batch above what is resident, and where that lies."""
     family = family_of(job, strategy)._replace(body="plain", num_blocks=0, recompute="full")
     attention, gathers, tp, ep = strategy.attention, family.gathers, family.tp, family.ep
-    program = program_of(job, attention, device.kernels, "full", gathers=gathers, tp=tp, ep=ep)
+    program = program_of(job, attention, kernels_of(device), "full", gathers=gathers, tp=tp, ep=ep)
     key = f"{program.key}{EVALUATED}"
     if not is_shipped(key):
         return None

@@ -14,6 +14,7 @@ from brimful.cost.programs import (
     SAME_CODE,
     TRACED_AS,
     TRACED_ATTENTIONS,
+    kernels_of,
     program_of,
     tuning_of,
     untraced_attention,
@@ -126,9 +127,9 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"simulate trace it instead"
         )
     unlike = untraced_attention(
-        job.model, job.precision, strategy.attention, device.kernels, tp=strategy.tp
+        job.model, job.precision, strategy.attention, kernels_of(device), tp=strategy.tp
     )
-    unasked = missing_reference(job, strategy.attention, strategy.reference, device.kernels)
+    unasked = missing_reference(job, strategy.attention, strategy.reference, device)
     return unlike or _unshipped(job, strategy, device) or unasked
 
 
@@ -186,7 +187,7 @@ def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
         )
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     program = program_of(
-        job, strategy.attention, device.kernels, recompute, gathers=gathers, tp=tp, ep=ep
+        job, strategy.attention, kernels_of(device), recompute, gathers=gathers, tp=tp, ep=ep
     )
     if is_shipped(program.key):
         return ""

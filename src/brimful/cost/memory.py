@@ -22,7 +22,7 @@ from brimful.cost.family import (
 )
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
-from brimful.cost.programs import program_of
+from brimful.cost.programs import kernels_of, program_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
@@ -82,7 +82,9 @@ class StepMemory(NamedTuple):
 def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
-    program = program_of(job, attention, device.kernels, recompute, gathers=gathers, tp=tp, ep=ep)
+    program = program_of(
+        job, attention, kernels_of(device), recompute, gathers=gathers, tp=tp, ep=ep
+    )
     return load_profile(program.key)
 
 

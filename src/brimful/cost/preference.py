@@ -32,7 +32,7 @@ from brimful.cost.profiles import (
     is_shipped,
     load_profile,
 )
-from brimful.cost.programs import program_of
+from brimful.cost.programs import kernels_of, program_of
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import parameter_shapes
 from brimful.cost.trained import frozen_bytes, frozen_element
@@ -104,9 +104,9 @@ def asks_by_itself(reference: Reference) -> bool:
     return reference == "offloaded"
 
 
-def missing_reference(job: Job, attention: Attention, reference: Reference, kernels: str) -> str:
+def missing_reference(job: Job, attention: Attention, reference: Reference, device: Device) -> str:
     """Say why a reference's forward pass has no formula; empty where it has one, or needs none."""
-    key = _key(job, attention, kernels)
+    key = _key(job, attention, device)
     if job.task != PREFERENCE or not asks_by_itself(reference) or is_shipped(key):
         return ""
     return (
@@ -115,8 +115,8 @@ def missing_reference(job: Job, attention: Attention, reference: Reference, kern
     )
 
 
-def _key(job: Job, attention: Attention, kernels: str) -> str:
-    program = program_of(job, attention, "cuda" if kernels == "cuda" else "cpu", "full")
+def _key(job: Job, attention: Attention, device: Device) -> str:
+    program = program_of(job, attention, kernels_of(device), "full")
     return f"{program.key}{EVALUATED}"
 
 
@@ -135,7 +135,7 @@ def asked_bytes(job: Job, family: Family, attention: Attention, device: Device) 
     if not asks_by_itself(family.reference):
         return 0
     plain = family._replace(body="plain", num_blocks=0, recompute="full")
-    profile = load_profile(_key(job, attention, device.kernels))
+    profile = load_profile(_key(job, attention, device))
     runs = family_variant(job, profile, plain).first
     profile, runs = _with_parts(profile, runs, reference_parts(job))
     sizes = kind_bytes(profile, family_dimensions(job, plain))[None, :, None]

@@ -7,6 +7,7 @@ one profile (``profiles.py``).
 
 from typing import Literal, NamedTuple
 
+from brimful.hardware.cluster import AMPERE, Device
 from brimful.job import IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.kernels import left_out
 from brimful.models.spec import ModelSpec
@@ -14,7 +15,10 @@ from brimful.strategy import Attention, Recompute
 
 IMPLEMENTATION = "hf"
 """Whose code was traced: ``transformers`` modules under ``build/``."""
-Kernels = Literal["cpu", "cuda"]
+Kernels = Literal["cpu", "cuda", "cuda7"]
+"""``cuda7``: what cards before Ampere, of capability 7 or less, run where it is not as ``cuda``.
+They have no flash attention; ``sdpa`` is written out for grouped heads and for bf16, and runs the
+memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
 
 SAME_CODE = {
     "gemma2": "gemma2",
@@ -153,6 +157,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     """
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     tuning = tuning_of(job) or ""
+    kernels = _attending(precision, attention, kernels)
     cut = ("-tp" if tp > 1 else "") + ("-ep" if ep > 1 else "")
     return Program(
         architecture=_architecture(job.model, precision, attention, kernels) + cut,
@@ -162,6 +167,20 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
         kernels=kernels,
         recompute=recompute,
     )
+
+
+def kernels_of(device: Device) -> Kernels:
+    """Name whose kernels a device runs."""
+    if device.kernels == "cpu":
+        return "cpu"
+    is_old = 0 < device.capability < AMPERE  # 0: of another maker
+    return "cuda7" if is_old else "cuda"
+
+
+def _attending(precision: Precision, attention: Attention, kernels: Kernels) -> Kernels:
+    """Name whose kernels decide: before Ampere fused attention in 16 bits is all that differs."""
+    is_old = kernels == "cuda7"
+    return "cuda" if is_old and (attention == "eager" or precision in IN_FP32) else kernels
 
 
 def tuning_of(job: Job) -> Tuning | None:
@@ -197,8 +216,8 @@ def _architecture(
 ) -> str:
     """Name the code path that a model takes: tied heads and ungrouped attention differ.
 
-    Grouped heads matter where attention is written out: asked for, or in fp32 on CUDA, whose fused
-    kernels take grouped heads in half precision only.
+    Grouped heads matter where attention is written out: asked for, or on CUDA where no fused kernel
+    takes them, in fp32 and before Ampere.
     """
     code = code_of(spec)
     tied = "-tied" if spec.tied_embeddings else ""
@@ -215,13 +234,14 @@ def code_of(spec: ModelSpec) -> str:
     return f"{code}-gelu" if spec.model_type == "gpt2" and is_one_kernel else code
 
 
-def is_written_out(precision: Precision, attention: Attention, kernels: str) -> bool:
+def is_written_out(precision: Precision, attention: Attention, kernels: Kernels) -> bool:
     """Whether grouped heads are attended to by the written-out formula."""
-    return attention == "eager" or (precision in IN_FP32 and kernels == "cuda")
+    in_fp32 = precision in IN_FP32 and kernels != "cpu"
+    return attention == "eager" or in_fp32 or kernels == "cuda7"
 
 
 def untraced_attention(
-    spec: ModelSpec, precision: Precision, attention: Attention, kernels: str, *, tp: int = 1
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: Kernels, *, tp: int = 1
 ) -> str:
     """Say in one sentence why no trace attends as this model does; empty where one does.
 
@@ -233,14 +253,23 @@ def untraced_attention(
             f"attention={attention} would leave out the {what} of {spec.name}, which is of type "
             f"{spec.model_type}; use --attention eager"
         )
-    if attention == "eager" and spec.num_kv_heads == tp < spec.num_heads:
+    grouped = spec.num_kv_heads < spec.num_heads
+    repeats = attention == "eager" or (kernels == "cuda7" and precision not in IN_FP32)
+    if repeats and spec.num_kv_heads == tp < spec.num_heads:
         each = f" on each of tp={tp} devices" if tp > 1 else ""
         return (
             f"{spec.name} has num_kv_heads=1 and num_heads={spec.num_heads // tp}{each}, and no "
-            f"profile covers that with eager attention; use --attention sdpa, or brimful plan, "
-            f"which traces it"
+            f"profile covers that where attention is written out; use --attention sdpa on compute "
+            f"capability {AMPERE} or more, or brimful plan, which traces it"
         )
-    flash = attention == "sdpa" and kernels == "cuda" and precision not in IN_FP32
+    fused = attention == "sdpa" and precision not in IN_FP32
+    if fused and kernels == "cuda7" and not grouped and not precision.startswith("fp16"):
+        return (
+            f"sdpa is written out in {precision} before compute capability {AMPERE}, and no "
+            f"profile covers that where every head has its own keys; use an fp16 recipe, "
+            f"--attention eager, or brimful plan, which traces it"
+        )
+    flash = fused and (kernels == "cuda" or (kernels == "cuda7" and not grouped))
     multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
     if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
         return (

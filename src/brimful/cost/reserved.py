@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
-from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.requests import requests_of
 from brimful.cost.stage_memory import site_of
 from brimful.cost.stage_requests import row_requests
@@ -19,14 +20,16 @@ class Candidate(NamedTuple):
 
     Attributes:
         cluster: On what.
+        room: What each device has for its allocator.
         requests: Of every kind of device: one, or the stages of a pipeline.
     """
 
     cluster: Cluster
+    room: Room
     requests: tuple[Requests, ...]
 
     def excess_bytes(self, allocator: str) -> int:
-        """Return what it would hold too much if nothing were given back; 0: it fits.
+        """Return what it would hold, nothing given back, beyond what it surely may; 0: it fits.
 
         Args:
             allocator: As for ``reserved``.
@@ -49,8 +52,8 @@ class Candidate(NamedTuple):
 
     @property
     def _most_bytes(self) -> int:
-        limit, capacity = _limit_bytes(self.cluster), allocatable_bytes(self.cluster.device)
-        return capacity if limit is None else min(limit, capacity)
+        limit, firm = _limit_bytes(self.cluster), self.room.firm_bytes
+        return firm if limit is None else min(limit, firm)
 
     def _unhindered(self, allocator: str) -> list[int]:
         """Return the most that each device would hold of a card without end, in bytes."""
@@ -64,7 +67,7 @@ class Candidate(NamedTuple):
         self, requests: Requests, allocator: str, unhindered: int
     ) -> PredictedReserved:
         settings, limit = parse_settings(allocator), _limit_bytes(self.cluster)
-        capacity = allocatable_bytes(self.cluster.device)
+        capacity, firm = self.room.most_bytes, self.room.firm_bytes
         held, num_retries, short = unhindered, 0, 0
         if unhindered > capacity or settings.garbage_collection_threshold:
             done = replay(requests, settings=settings, capacity_bytes=capacity)
@@ -74,6 +77,7 @@ class Candidate(NamedTuple):
         return PredictedReserved(
             allocator=allocator,
             capacity_bytes=capacity,
+            firm_bytes=firm,
             limit_bytes=limit,
             predicted_peak_reserved_bytes=held,
             predicted_unhindered_bytes=unhindered,
@@ -82,9 +86,10 @@ class Candidate(NamedTuple):
         )
 
 
-def shortage(reserved: PredictedReserved) -> tuple[int, int, int]:
-    """Order outcomes: the least short, then the fewest retries, then the least held."""
-    return reserved.short_bytes, reserved.num_retries, reserved.predicted_peak_reserved_bytes
+def shortage(reserved: PredictedReserved) -> tuple[int, int, bool, int]:
+    """Order outcomes: the least short, the fewest retries, what is firm, then the least held."""
+    held = reserved.predicted_peak_reserved_bytes
+    return reserved.short_bytes, reserved.num_retries, not reserved.is_firm, held
 
 
 def _limit_bytes(cluster: Cluster) -> int | None:
@@ -98,9 +103,10 @@ def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | 
     """
     if cluster.device.kernels != "cuda" or job.task == "dpo":
         return None
+    room = room_of(cluster.device, num_groups=num_groups(strategy))
     if strategy.pp > 1:
-        return Candidate(cluster, row_requests(site_of(job, strategy, cluster.device)))
-    return Candidate(cluster, (requests_of(job, strategy, cluster.device),))
+        return Candidate(cluster, room, row_requests(site_of(job, strategy, cluster.device)))
+    return Candidate(cluster, room, (requests_of(job, strategy, cluster.device),))
 
 
 def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:

@@ -22,7 +22,7 @@ from brimful.cost.family import Family, body_of, family_dimensions, family_of, f
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Group
-from brimful.cost.programs import HALF, program_of
+from brimful.cost.programs import HALF, kernels_of, program_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
@@ -170,7 +170,7 @@ def site_of(
     family = family_of(job, strategy)
     untied = untied_job(job)
     program = program_of(
-        untied, strategy.attention, device.kernels, family.recompute,
+        untied, strategy.attention, kernels_of(device), family.recompute,
         gathers=family.gathers, tp=family.tp,
     )  # fmt: skip
     tied = job.model.tied_embeddings

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from brimful.report.words import reserved_sentence
+from brimful.rungs import Reserved
 from brimful.simulate.search import spell
 from brimful.units import format_bytes
 
@@ -33,9 +34,8 @@ def proof_sentence(proof: "Proof") -> str:
     both = f"{held} of {format_bytes(last.reserved.capacity_bytes)}"
     if proof.word == "tight":
         return (
-            f"TIGHT: {tried}, and none completes at ease; this one holds {both}{with_it} and gives "
-            f"back what it cached, {last.reserved.num_retries} x (slow); "
-            f"--accept-tight takes it{_ended(proof)}"
+            f"TIGHT: {tried}, and none completes at ease; this one holds {both}{with_it} and "
+            f"{_why_tight(last.reserved)}; --accept-tight takes it{_ended(proof)}"
         )
     return f"proven: simulated, the allocator holds at most {both}{with_it} ({tried})"
 
@@ -45,11 +45,15 @@ def tight_sentence(proof: "Proof") -> str:
     faster = [each for each in proof.trials if each.reserved.word == "tight"]
     if proof.word != "fits" or not faster:
         return ""
-    strategy = faster[0].strategy
-    return (
-        f"faster, but TIGHT: {spell(strategy)}; it gives back what it cached, "
-        f"{faster[0].reserved.num_retries} x (slow)"
-    )
+    strategy, reserved = faster[0].strategy, faster[0].reserved
+    return f"faster, but TIGHT: {spell(strategy)}; it {_why_tight(reserved)}"
+
+
+def _why_tight(reserved: Reserved) -> str:
+    if reserved.num_retries:
+        return f"gives back what it cached, {reserved.num_retries} x (slow)"
+    firm = format_bytes(reserved.firm_bytes)
+    return f"completes if little lies outside the allocator, of which {firm} are sure"
 
 
 def _chosen(proof: "Proof") -> "Trial":

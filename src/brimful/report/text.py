@@ -352,6 +352,8 @@ def _reserved_words(estimate: Estimate) -> str:
         return f"{words}, short by {format_bytes(replayed.short_bytes)} (replayed)"
     if replayed.num_retries:
         return f"{words} after {replayed.num_retries} flushes of its cache (replayed)"
+    if not replayed.is_firm:
+        return f"{words}, of which {format_bytes(replayed.firm_bytes)} are sure (replayed)"
     return f"{words} (replayed)"
 
 

@@ -88,6 +88,11 @@ def reserved_sentence(reserved: Reserved) -> str:
             f"TIGHT: completes with {reserved.num_retries} retries (slow): the allocator holds "
             f"{held} of {capacity} and has to give back what it cached"
         )
+    if not reserved.is_firm:
+        return (
+            f"TIGHT: completes if little lies outside the allocator: it holds {held} of "
+            f"{capacity}, of which {format_bytes(reserved.firm_bytes)} are sure"
+        )
     return f"fits: the allocator holds at most {held} of {capacity}"
 
 
@@ -98,6 +103,13 @@ def replayed_sentence(reserved: PredictedReserved) -> str:
         return (
             f"does not hold: by replay the allocator is short by "
             f"{format_bytes(reserved.short_bytes)} of {format_bytes(most)}"
+        )
+    if reserved.word == "tight" and not reserved.num_retries:
+        held = format_bytes(reserved.predicted_unhindered_bytes)
+        return (
+            f"TIGHT: by replay the allocator holds {held} of {format_bytes(most)}, of which "
+            f"{format_bytes(reserved.firm_bytes)} are sure: CUDA's context and NCCL take the rest "
+            f"at most"
         )
     if reserved.word == "tight":
         held = format_bytes(reserved.predicted_peak_reserved_bytes)

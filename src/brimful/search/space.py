@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
 from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped
-from brimful.cost.programs import program_of, untraced_attention
+from brimful.cost.programs import kernels_of, program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device
@@ -219,7 +219,7 @@ def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:
 def _is_traced(
     job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
 ) -> bool:
-    gathers, kernels = spread.zero in {2, 3}, device.kernels
+    gathers, kernels = spread.zero in {2, 3}, kernels_of(device)
     if untraced_attention(job.model, job.precision, attention, kernels, tp=spread.tp):
         return False
     program = program_of(job, attention, kernels, recompute, gathers=gathers, tp=spread.tp)

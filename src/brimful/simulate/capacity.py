@@ -2,14 +2,27 @@
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import OutOfMemory, Replay, replay
-from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.outside import Room, room_of
 from brimful.hardware.cluster import Cluster
 from brimful.pretend.recording import Recording
 from brimful.rungs import Outcome, Reserved
 
 
-def reserve_for(recording: Recording, cluster: Cluster, *, allocator: str) -> Reserved | None:
-    """Replay a recording on a cluster's device, within the cluster's limit; None on a CPU."""
+def reserve_for(
+    recording: Recording, cluster: Cluster, *, allocator: str, num_groups: int = 0
+) -> Reserved | None:
+    """Replay a recording on a cluster's device, within the cluster's limit; None on a CPU.
+
+    Args:
+        recording: What the program asked for.
+        cluster: On what.
+        allocator: As for ``reserve``.
+        num_groups: Process groups that a device belongs to.
+
+    Raises:
+        InputError: A setting is unknown.
+    """
     device = cluster.device
     if device.kernels != "cuda":
         return None
@@ -17,35 +30,37 @@ def reserve_for(recording: Recording, cluster: Cluster, *, allocator: str) -> Re
     return reserve(
         recording,
         allocator=allocator,
-        capacity_bytes=allocatable_bytes(device),
+        room=room_of(device, num_groups=num_groups),
         limit_bytes=limit,
     )
 
 
 def reserve(
-    recording: Recording, *, allocator: str, capacity_bytes: int, limit_bytes: int | None = None
+    recording: Recording, *, allocator: str, room: Room, limit_bytes: int | None = None
 ) -> Reserved:
     """Replay a recording, from loading to its end, with no more than a card can give.
 
     Args:
         recording: What the program asked for.
         allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
-        capacity_bytes: What the allocator may take: usable bytes less what lies outside it.
+        room: What the allocator may take.
         limit_bytes: What the plan is allowed of that; None: all. The allocator knows nothing of it.
 
     Raises:
         InputError: A setting is unknown.
     """
     settings = parse_settings(allocator)
-    done = replay(recording.requests(), settings=settings, capacity_bytes=capacity_bytes)
+    requests, capacity = recording.requests(), room.most_bytes
+    done = replay(requests, settings=settings, capacity_bytes=capacity)
     failed = done.out_of_memory
     free = done
     if failed or done.num_retries:
-        free = replay(recording.requests(), settings=settings, capacity_bytes=None)
+        free = replay(requests, settings=settings, capacity_bytes=None)
     over = 0 if limit_bytes is None else max(0, done.peak_reserved_bytes - limit_bytes)
     return Reserved(
         allocator=allocator,
-        capacity_bytes=capacity_bytes,
+        capacity_bytes=capacity,
+        firm_bytes=room.firm_bytes,
         outcome="over the limit" if over and not failed else _outcome(done),
         simulated_peak_reserved_bytes=done.peak_reserved_bytes,
         simulated_unhindered_bytes=free.peak_reserved_bytes,

@@ -46,7 +46,7 @@ from brimful.pretend.recording import Recording
 from brimful.routing import Routing
 from brimful.rungs import WORKSPACES
 from brimful.simulate.phases import Continuation, judged
-from brimful.simulate.run import trace
+from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import EVALUATION, GROUP_SIZE, RunFitter, Tables
 from brimful.simulate.small_models import (
     SHAPES,
@@ -69,6 +69,11 @@ ARCHITECTURES = (
 PUBLISHED = ("gpt2-gelu-tied",)
 """Architectures of published runs, shipped for what was published: everything trained in bf16 or
 bf16-mixed, with fused attention, on CUDA."""
+BEFORE_AMPERE = (
+    "llama", "llama-tied", "llama-mha", "qwen3", "qwen3-tied", "gpt2-tied",
+    "llama-tp", "llama-mha-tp",
+)  # fmt: skip
+"""Architectures whose profiles of older cards are shipped: everything trained, or adapters."""
 ON_CPU = ("llama", "gpt2")
 """Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
 WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3", "mixtral", "qwen3_moe", "gemma2")
@@ -116,6 +121,8 @@ FITTED_BUFFERS = (
     "contiguous copy of the output",
 )
 """Workspaces that have formulas, by the names that the table of workspaces gives them."""
+TURING = 7.5
+AS_FP16: dict[Precision, Precision] = {"bf16": "fp16", "bf16-mixed": "fp16-mixed"}
 _ROWS_ADDED = "aten.embedding_dense_backward.default"
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
 CUT_IN_HALF = ("qwen3",)
@@ -160,10 +167,11 @@ def _is_wanted(program: Program) -> bool:
     is_special = program.tuning != "" or program.recompute == "selective"
     code = program.architecture.partition("-")[0]
     is_plain = program.attention == ("eager" if code in OWN_SCORES else "sdpa")
-    on_cuda = program.kernels == "cuda"
+    on_cuda, is_old = program.kernels != "cpu", program.kernels == "cuda7"
     wanted = (
         program.architecture not in PUBLISHED or _is_published(program),
-        "mha" not in program.architecture or (written_out and not is_special),
+        "mha" not in program.architecture or (written_out and (is_old or not is_special)),
+        not is_old or _is_older(program),
         on_cuda or code in ON_CPU,
         is_plain or not (is_special or code in OWN_SCORES),
         not program.tuning or (on_cuda and code in WITH_ADAPTERS),
@@ -186,6 +194,11 @@ def is_cut(program: Program) -> bool:
 def is_parted(program: Program) -> bool:
     """Whether it is the program of one of several devices that part the experts among them."""
     return program.architecture.endswith(_PARTED)
+
+
+def _is_older(program: Program) -> bool:
+    is_fused = program.attention == "sdpa" and program.precision != "fp32"
+    return is_fused and program.architecture in BEFORE_AMPERE and program.tuning not in NARROW
 
 
 def _is_published(program: Program) -> bool:
@@ -323,9 +336,10 @@ def _fitter(
             attention=program.attention,
             tp=tp,
         )
-        kernels = program.kernels
         traced = trace(
-            job, strategy, imitate=kernels, count_costs=True, num_steps=num_steps, then=then,
+            job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
+            capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
+            count_costs=True, num_steps=num_steps, then=then,
             routing=Routing(share_received(sizes)), parted=ep,
         )  # fmt: skip
         recordings.append(traced.recording)
@@ -380,12 +394,17 @@ def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
         small_model(program.architecture, sizes, num_layers=num_layers),
         method=method,
         adapter=_adapter(program.tuning, sizes.rank) if program.tuning else None,
-        precision=program.precision,
+        precision=_recipe(program),
         seq_len=sizes.seq_len,
         global_batch=2 * sizes.micro_batch,
         num_steps=2,
         learning_rate=1e-3,
     )
+
+
+def _recipe(program: Program) -> Precision:
+    """Return the recipe to trace: before Ampere the kernel of ungrouped heads takes fp16 only."""
+    return AS_FP16[program.precision] if program.kernels == "cuda7" else program.precision
 
 
 def _shapes(program: Program) -> tuple[Sizes, ...]:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from brimful.cost.estimate import estimate
+from brimful.cost.outside import num_groups
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import OutOfTimeError, UnsupportedError
 from brimful.plan import Plan, Word
@@ -202,7 +203,10 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
 
 def _replayed(plan: Plan, recordings: Sequence[Recording], allocator: str) -> Trial:
     strategy = msgspec.structs.replace(plan.strategy, allocator=allocator)
-    each = [reserve_for(one, plan.cluster, allocator=allocator) for one in recordings]
+    groups = num_groups(strategy)
+    each = [
+        reserve_for(one, plan.cluster, allocator=allocator, num_groups=groups) for one in recordings
+    ]
     return _of_row(strategy, each)
 
 
@@ -216,9 +220,10 @@ def _of_row(strategy: Strategy, each: Sequence[Reserved | None]) -> Trial:
     )
 
 
-def _shortage(reserved: Reserved) -> tuple[int, int, int]:
-    """Order outcomes: the least short, then the fewest retries, then the least held."""
-    return reserved.short_bytes, reserved.num_retries, reserved.simulated_peak_reserved_bytes
+def _shortage(reserved: Reserved) -> tuple[int, int, bool, int]:
+    """Order outcomes: the least short, the fewest retries, what is firm, then the least held."""
+    held = reserved.simulated_peak_reserved_bytes
+    return reserved.short_bytes, reserved.num_retries, not reserved.is_firm, held
 
 
 def _proven(best: Solution, trial: Trial, proof: Proof) -> Proven:

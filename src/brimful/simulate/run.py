@@ -22,6 +22,7 @@ from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
 from brimful.build.step import train_step
 from brimful.build.tasks import task_of
+from brimful.cost.outside import num_groups
 from brimful.cost.shards import largest_share
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
@@ -153,7 +154,9 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
-        reserved=reserve_for(recording, cluster, allocator=strategy.allocator),
+        reserved=reserve_for(
+            recording, cluster, allocator=strategy.allocator, num_groups=num_groups(strategy)
+        ),
         simulate_s=time.perf_counter() - start,
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from brimful import pretend
-from brimful.cost.estimate import allocatable_bytes
+from brimful.cost.outside import room_of
 from brimful.hardware.cluster import Device
 from brimful.hardware.gpus import gpus
 from brimful.rungs import Simulation
@@ -61,9 +61,8 @@ def simulate_loop(train: Callable[[], Any], device: Device) -> Simulated:
     del kept
     reserved = None
     if kernels == "cuda":
-        capacity_bytes = allocatable_bytes(device)
         settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # those of this very process
-        reserved = reserve(recording, allocator=settings, capacity_bytes=capacity_bytes)
+        reserved = reserve(recording, allocator=settings, room=room_of(device))
     simulation = read_simulation(
         recording,
         kernels=kernels,
