@@ -86,11 +86,14 @@ def asked_of(job: Job, strategy: Strategy, device: Device) -> Asked:
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
     marked, sums = marked_bytes(job, family, device, profile), row_sums(job, family, device)
+    works: list[tuple[MicroBatch, tuple[Work, ...]]] = []
+    for (each, runs), mine in zip(steps, sizes, strict=True):
+        sizes_of = sizes_in(job, family, each, mine[0, :, 0])
+        batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked, sums)
+        works.append((batch, batch.works_of(runs)))
     for _ in range(NUM_STEPS):
-        for (each, runs), mine in zip(steps, sizes, strict=True):
-            sizes_of = sizes_in(job, family, each, mine[0, :, 0])
-            batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked, sums)
-            batch.ask(asked, runs)
+        for batch, every in works:
+            batch._replace(marked=marked).ask(asked, every)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
         for bucket in transients(job, updated(job, family)):
             asked.pass_by(bucket)
@@ -175,6 +178,20 @@ class Sizes(NamedTuple):
     last_chunk: Array
 
 
+class Work(NamedTuple):
+    """What a run asks for.
+
+    Attributes:
+        is_block: Whether it is of a block.
+        times: How often it is run.
+        ops: Its events, in order, each as often as it happens.
+    """
+
+    is_block: bool
+    times: int
+    ops: tuple[_Op, ...]
+
+
 class MicroBatch(NamedTuple):
     """What one micro-batch's events are made of.
 
@@ -194,19 +211,25 @@ class MicroBatch(NamedTuple):
     marked: Mapping[Mark, int]
     sums: RowSums
 
-    def ask(self, asked: Asked, runs: Sequence[Run]) -> None:
+    def works_of(self, runs: Sequence[Run]) -> tuple[Work, ...]:
+        """Return what the runs of a micro-batch ask for, whichever micro-batch it is."""
+        return tuple(
+            Work(is_block(run), self._times(run, runs), tuple(_in_rounds(self._ops_of(run, runs))))
+            for run in runs
+        )
+
+    def ask(self, asked: Asked, works: Sequence[Work]) -> None:
         """Ask for what runs need, in order.
 
         Args:
             asked: What was asked for before.
-            runs: Of a micro-batch.
+            works: Of its runs (``works_of``).
         """
         rest = asked.begin_rest()
-        for run in runs:
-            ops = self._ops_of(run, runs)
-            for _ in range(self._times(run, runs)):
-                part = asked.begin_block() if is_block(run) else rest
-                for op in _in_rounds(ops):
+        for work in works:
+            for _ in range(work.times):
+                part = asked.begin_block() if work.is_block else rest
+                for op in work.ops:
                     self._one(asked, op, part)
         for piece in (Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
             asked.drop(piece)

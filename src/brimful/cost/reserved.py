@@ -1,6 +1,6 @@
 """What the caching allocator makes of a prediction: its requests replayed at a card's capacity."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
@@ -15,18 +15,21 @@ from brimful.plan import PredictedReserved
 from brimful.strategy import Strategy
 
 
-class Candidate(NamedTuple):
+@dataclass(frozen=True)
+class Candidate:
     """A strategy and what it asks for, which no setting of the allocator changes.
 
     Attributes:
         cluster: On what.
         room: What each device has for its allocator.
         requests: Of every kind of device: one, or the stages of a pipeline.
+        unhindered: The most that each would hold of a card without end, by settings: as replayed.
     """
 
     cluster: Cluster
     room: Room
     requests: tuple[Requests, ...]
+    unhindered: dict[str, list[int]] = field(default_factory=dict)
 
     def excess_bytes(self, allocator: str) -> int:
         """Return what it would hold, nothing given back, beyond what it surely may; 0: it fits.
@@ -57,11 +60,13 @@ class Candidate(NamedTuple):
 
     def _unhindered(self, allocator: str) -> list[int]:
         """Return the most that each device would hold of a card without end, in bytes."""
-        settings = parse_settings(allocator)
-        return [
-            replay(each, settings=settings, capacity_bytes=None).peak_reserved_bytes
-            for each in self.requests
-        ]
+        if allocator not in self.unhindered:
+            settings = parse_settings(allocator)
+            self.unhindered[allocator] = [
+                replay(each, settings=settings, capacity_bytes=None).peak_reserved_bytes
+                for each in self.requests
+            ]
+        return self.unhindered[allocator]
 
     def _at_capacity(
         self, requests: Requests, allocator: str, unhindered: int

@@ -51,7 +51,7 @@ from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.models.config import layout_of
-from brimful.models.layout import all_parameters
+from brimful.models.layout import parts
 from brimful.pipeline_split import (
     ONE_STAGE,
     Split,
@@ -76,6 +76,7 @@ _ROWS = len(ITEM_NAMES)
 _TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
     ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
 )
+_UNTIED = ("untied job",)
 _TOKEN_BYTES = 16
 """Of a token: input and label, int64."""
 
@@ -116,16 +117,25 @@ class Site(NamedTuple):
     known: dict[tuple[object, ...], Any]
 
     def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
-        """Return what is known under a name, or make it: for one job on one kind of device."""
-        family = self.family
-        every = (
-            name, self.key, family.micro_batch, family.loss_chunks, family.zero, family.tp,
-            family.num_data_parallel, self.strategy.dp_shard, *key,
-        )  # fmt: skip
+        """Return what is known under a name, or make it: for one job on one kind of device.
+
+        Args:
+            name: Of what is asked for.
+            make: Makes it.
+            key: What it hangs on beside the program and how it is spread.
+        """
+        family, shards = self.family, self.strategy.dp_shard
+        spread = (family.zero, family.tp, family.num_data_parallel, shards)
+        every = (name, self.key, *spread, *key)
         if every not in self.known:
             self.known[every] = make()
         found: Known = self.known[every]
         return found
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """How batch and loss are cut."""
+        return self.family.micro_batch, self.family.loss_chunks
 
 
 class Piecewise(NamedTuple):
@@ -167,14 +177,16 @@ def site_of(
         device: On what.
         known: Of other strategies of the same job on the same device.
     """
-    family = family_of(job, strategy)
-    untied = untied_job(job)
+    family, known = family_of(job, strategy), {} if known is None else known
+    if _UNTIED not in known:
+        known[_UNTIED] = untied_job(job)
+    untied = known[_UNTIED]
     program = program_of(
         untied, strategy.attention, kernels_of(device), family.recompute,
         gathers=family.gathers, tp=family.tp,
     )  # fmt: skip
     tied = job.model.tied_embeddings
-    return Site(untied, strategy, device, family, program.key, tied, {} if known is None else known)
+    return Site(untied, strategy, device, family, program.key, tied, known)
 
 
 def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
@@ -257,7 +269,7 @@ def counts_of(site: Site, stage: Stage) -> dict[Group, Array]:
 def _sizes(site: Site, found: StageRuns, pieces: Array) -> Array:
     """Return bytes of every kind by item: [items, kinds, 1]."""
     profile = found.profile
-    sizes, mine = site.once("kinds", partial(_kinds, site, found), id(profile.kinds))
+    sizes, mine = site.once("kinds", partial(_kinds, site, found), id(profile.kinds), site.cuts)
     if has_pieces(profile):
         sizes = with_pieces(sizes, pieces)
     return np.where(mine, sizes, 0.0)
@@ -312,15 +324,14 @@ def _gradient_bytes(site: Site) -> int:
 
 def shapes_of(site: Site, stage: Stage) -> Shapes:
     """Return the shapes of a stage's parameters: all, and those in no block."""
-    ends, tp = stage.ends, site.family.tp
-    return stage_shapes(
-        site.job, stage.num_blocks, is_first=ends.is_first, is_last=ends.is_last, tp=tp
-    )
+    ends, num = stage.ends, stage.num_blocks
+    make = partial(stage_shapes, is_first=ends.is_first, is_last=ends.is_last, tp=site.family.tp)
+    return site.once("shapes", partial(make, site.job, num), ends, num)
 
 
 def pieces_of(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
-    block, _ = trained_parts(site.job, site.family.tp)
+    block, _ = site.once("parts", partial(trained_parts, site.job, site.family.tp))
     rest = shapes_of(site, stage).trained
     return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
 
@@ -352,7 +363,11 @@ class Level(NamedTuple):
 
 def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
     """Find the highest level of a device's step: of every situation, and within its work."""
-    adds = [site.once("adds", partial(_piecewise, site, stage), stage) for stage in stages]
+    own = [_of_stage(site, stage) for stage in stages]
+    adds = [
+        each.once("adds", partial(_piecewise, each, stage), stage, each.cuts)
+        for each, stage in zip(own, stages, strict=True)
+    ]
     strategy = site.strategy
     row = Row(strategy.pp, num_micro_batches(site.job, strategy), strategy.stages_per_device)
     zero = strategy.zero if site.family.gathers else 0
@@ -368,13 +383,20 @@ def _highest(site: Site, place: int, stages: tuple[Stage, ...]) -> Level:
         level
         for index in fullest_of.values()
         for level in _levels(
-            site,
+            own[every[index].chunk],
             every[index],
             starts[index],
             (stages[every[index].chunk], adds[every[index].chunk]),
         )
     ]
     return max(levels, key=lambda level: float(level.items.sum()))
+
+
+def _of_stage(site: Site, stage: Stage) -> Site:
+    """Return the site of one stage: without the loss, how that is cut is nothing to it."""
+    if stage.ends.is_last:
+        return site
+    return site._replace(family=site.family._replace(loss_chunks=1))
 
 
 def _levels(
@@ -385,7 +407,8 @@ def _levels(
     if now.act == REDUCES:
         yield _reducing(site, stage, start, add)
         return
-    inside = site.once("inside", partial(_inside, site, stage, now.act, add.pieces), stage, now.act)
+    make = partial(_inside, site, stage, now.act, add.pieces)
+    inside = site.once("inside", make, stage, now.act, site.cuts)
     yield Level(start + inside.items, inside.where)
     if now.act.phase == "backward" and stage.ends.is_first:
         yield from _rows_added(site, now, start, add)
@@ -474,7 +497,8 @@ def device_memory(site: Site, place: int) -> StepMemory:
 
 
 def _largest(site: Site) -> int:
-    return max(p.num_elements for p in all_parameters(layout_of(site.job.model)))
+    every = parts(layout_of(site.job.model))
+    return max(parameter.num_elements for some, _ in every for parameter in some)
 
 
 def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:

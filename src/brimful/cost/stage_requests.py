@@ -11,7 +11,7 @@ Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
 from collections import Counter
 from collections.abc import Iterator
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.allocator.replay import Requests
 from brimful.cost.additions import Piece
@@ -19,10 +19,9 @@ from brimful.cost.asked import Asked
 from brimful.cost.family import family_dimensions
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.pipeline_orders import Row
-from brimful.cost.profiles import Alike, Run
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.requests import NUM_STEPS, MicroBatch, marked_bytes, sizes_in
+from brimful.cost.requests import NUM_STEPS, MicroBatch, Work, marked_bytes, sizes_in
 from brimful.cost.resident import Made, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
@@ -49,6 +48,9 @@ from brimful.cost.update import transients
 from brimful.pipeline_split import LOOPED, device_of_stage
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 from brimful.strategy import num_micro_batches, split_of
+
+if TYPE_CHECKING:
+    from brimful.cost.profiles import Alike
 
 _MAX_ACTIVE = 3
 """Stages of a device that are gathered ahead (``max_active_stages``)."""
@@ -81,7 +83,7 @@ class _Prepared(NamedTuple):
     """An act of a stage."""
 
     batch: MicroBatch
-    runs: tuple[Run, ...]
+    works: tuple[Work, ...]
 
 
 class _Device:
@@ -225,7 +227,7 @@ class _Device:
             asked.come(self._passing, 0)
         elif not is_forward and not ends.is_last:
             asked.come(self._passing, 0)
-        prepared.batch.ask(asked, prepared.runs)
+        prepared.batch.ask(asked, prepared.works)
         if is_forward and not ends.is_last:
             is_wide = message_element(self._site.key) == FP32_BYTES  # the next block kept it too
             self._results[work] = asked.take(self._kept if is_wide else self._passing)
@@ -315,5 +317,5 @@ class _Device:
             if self._is_ahead:
                 pieces = {each: pieces[each] for each in pieces if each not in _GATHERED_ONCE}
             batch = MicroBatch(found.profile, sizes, middle, pieces, marked, self._sums)
-            self._acts[key] = _Prepared(batch, found.runs)
+            self._acts[key] = _Prepared(batch, batch.works_of(found.runs))
         return self._acts[key]

@@ -140,7 +140,10 @@ def follow(
         repeat = middle[run.group] if run.role == "middle" else np.ones(num)
         is_none = pieces and stands_for_none(run, runs)
         there = counts[run.group] > 1 if is_none else repeat > 0
-        best = _higher(best, level, inside, (repeat, there), index)
+        starts = [level]
+        if run.role == "middle":
+            starts.append(level + (repeat - 1) * inside[:, -1])
+        best = _higher(best, starts, inside, there, index)
         level = level + repeat * inside[:, -1]
     return best._replace(end=level)
 
@@ -150,26 +153,42 @@ def _inside(
 ) -> Array:
     """Return the level within one repetition of a run: [rows, events, strategies]."""
     events = np.array(profile.works[run.work].events, dtype=np.int64)
-    times = np.ones((len(profile.kinds), num))
-    for group, count in middle.items():
-        caused = [i for i in set(events.tolist()) if profile.kinds[i].origin == group]
-        times[caused] = count
-    return np.cumsum(sizes[:, events] * times[events], axis=1)
+    changes = sizes[:, events] * np.ones(num)
+    for group, kinds in _caused(profile.kinds).items():
+        caused = kinds[events]
+        changes[:, caused] *= middle[group]
+    return np.cumsum(changes, axis=1)
+
+
+_known_caused: dict[int, tuple[tuple[EventKind, ...], dict[Group, NDArray[np.bool_]]]] = {}
+"""By kinds, as ``_known``."""
+
+
+def _caused(kinds: tuple[EventKind, ...]) -> dict[Group, NDArray[np.bool_]]:
+    """Tell of each group which kinds happen once per member of it: [kinds]."""
+    if id(kinds) not in _known_caused:
+        origins = [kind.origin for kind in kinds]
+        masks: dict[Group, NDArray[np.bool_]] = {
+            group: np.array([origin == group for origin in origins], dtype=np.bool_)
+            for group in set(origins)
+            if group
+        }
+        _known_caused[id(kinds)] = (kinds, masks)
+    return _known_caused[id(kinds)][1]
 
 
 def _higher(
-    best: Peak, level: Array, inside: Array, repeat: tuple[Array, NDArray[np.bool_]], index: int
+    best: Peak, starts: Sequence[Array], inside: Array, there: NDArray[np.bool_], index: int
 ) -> Peak:
-    """Compare the best peak so far with the first and the last repetition of a run.
+    """Compare the best peak so far with repetitions of a run that begin at these levels.
 
-    ``repeat``: how often it runs, and whether it does at all.
+    ``there``: whether it happens at all.
     """
-    times, there = repeat
-    for repetition in (np.zeros_like(times), times - 1):
-        start = level + repetition * inside[:, -1]
-        totals = start.sum(0) + inside.sum(0)
+    above = inside.sum(0)
+    columns = np.arange(above.shape[-1])
+    for start in starts:
+        totals = start.sum(0) + above
         event = totals.argmax(0)
-        columns = np.arange(len(event))
         higher = (totals[event, columns] > best.level.sum(0)) & there
         here = start + inside[:, event, columns]
         best = Peak(np.where(higher, here, best.level), best.end, np.where(higher, index, best.run))

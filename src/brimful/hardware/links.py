@@ -136,9 +136,14 @@ def network(name: str, *, devices_per_node: int) -> Link:
 
 def link_of(cluster: Cluster) -> Link | None:
     """Return what lies between the devices of a node; None for one device or where unknown."""
-    sheet = datasheets().get(cluster.device.name)
-    links = () if sheet is None else node_links(sheet)
+    links = _links_of(cluster.device.name)
     return next((link for link in links if link.name == cluster.link), None)
+
+
+@cache
+def _links_of(gpu: str) -> tuple[Link, ...]:
+    sheet = datasheets().get(gpu)
+    return () if sheet is None else node_links(sheet)
 
 
 def assumed_network(gpu: str) -> str:

@@ -1,6 +1,7 @@
 """Why a plan won: the runners-up, and the rejected with their shortfall."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,26 +37,22 @@ def record(
         limit_bytes: What tensors may take.
         strategy: Makes the strategy of a row.
     """
-    fits = table.fits
-    fitting = [int(row) for row in order if fits[row]]
-    misses = np.flatnonzero(~fits)
+    fitting = order[table.fits[order]]
+    misses = np.flatnonzero(~table.fits)
     by_time = misses[np.lexsort((table.peak_bytes[misses], np.nan_to_num(table.step_s[misses])))]
     best = int(order[0])
     # Where nothing fits, the nearest misses help more than the fastest ones.
-    candidates = by_time if fitting else order
-
-    def way(row: int) -> tuple[int, int, int, bool, str]:
-        kind = strategy(row).activation_checkpointing if rung == "simulated" else ""
-        return (
-            int(table.tp[row]),
-            int(table.zero[row]),
-            int(table.micro_batch[row]),
-            bool(table.loss_chunks[row] > 1),
-            kind.partition(":")[0],
-        )
-
-    shown = [best, *_one_per_way(fitting, NUM_RUNNERS_UP, way=way, skip=best)]
-    rejected = _one_per_way([int(row) for row in candidates], NUM_REJECTED, way=way, skip=best)
+    candidates = by_time if len(fitting) else order
+    columns: list[NDArray[Any]] = [
+        table.tp, table.zero, table.micro_batch, table.loss_chunks > 1
+    ]  # fmt: skip
+    if rung == "simulated":
+        spelled = map(strategy, range(len(order)))
+        kinds = [one.activation_checkpointing.partition(":")[0] for one in spelled]
+        columns.append(np.unique(kinds, return_inverse=True)[1])
+    ways = _numbered(columns)
+    shown = [best, *_one_per_way(fitting, NUM_RUNNERS_UP, ways=ways, skip=best)]
+    rejected = _one_per_way(candidates, NUM_REJECTED, ways=ways, skip=best)
     rows = (_considered(table, row, best, limit_bytes, strategy) for row in [*shown, *rejected])
     return SearchRecord(
         schema=SEARCH_SCHEMA,
@@ -97,17 +94,24 @@ def _considered(
     )
 
 
+def _numbered(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return a number per row, the same for rows that are alike in every column."""
+    number = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        number = number * (int(column.max()) + 1) + column
+    return number
+
+
 def _one_per_way(
-    rows: Iterable[int], num: int, *, way: Callable[[int], Hashable], skip: int
+    rows: NDArray[np.int64], num: int, *, ways: NDArray[np.int64], skip: int
 ) -> list[int]:
     """Keep the first row of each way to cut batch and loss, the way of ``skip`` taken."""
-    seen = {way(skip)}
-    kept = []
-    for row in rows:
-        if way(row) not in seen:
-            seen.add(way(row))
-            kept.append(row)
-    return kept[:num]
+    kept: list[int] = []
+    left = rows[ways[rows] != ways[skip]]
+    while len(left) and len(kept) < num:
+        kept.append(int(left[0]))
+        left = left[ways[left] != ways[kept[-1]]]
+    return kept
 
 
 def _note(table: Table, row: int, best: int, limit_bytes: int) -> str:

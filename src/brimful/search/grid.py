@@ -89,9 +89,10 @@ class Search(NamedTuple):
         attention: How the model attends.
         held: By degree, stage of ZeRO and numbers of shards.
         levels: By what decides the events of a step: levels that may be its peak.
+        works: The work of grids, by what decides it.
+        waits: Seconds that a micro-batch waits for the devices that share every matrix, likewise.
         kept: What searches on as many devices of other kinds share: what states take, by the keys
             of ``held``; None: nothing is shared.
-        works: The same of the work of grids.
     """
 
     job: Job
@@ -99,8 +100,9 @@ class Search(NamedTuple):
     attention: Attention
     held: dict[Hashable, Held]
     levels: dict[Hashable, list[Form]]
+    works: dict[Hashable, Array]
+    waits: dict[Hashable, Array]
     kept: "dict[Hashable, Held] | None" = None
-    works: dict[Hashable, Array] | None = None
 
 
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
@@ -298,25 +300,35 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     times = np.array([family_micro_batches(job, family) for family in grid.batches])
     exchanged = times[:, None, None] * traffic.per_micro_batch + traffic.per_step
     device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    waited = times[:, None, None] * exchange_seconds(
-        job, grid.batches[0], cluster, _sent(job, grid)
-    )
+    waited = times[:, None, None] * _waited(search, grid)
     total: Array = overlapped_seconds(device_s + waited, exchanged)
     return total
 
 
 def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
     """Return the work of a step: [amounts, batches, counts of blocks]."""
-    profile = _profile(search, grid)
-    if search.works is None:
-        return grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
-    one = grid.batches[0]
-    batches = tuple((each.micro_batch, each.loss_chunks) for each in grid.batches)
-    key = (profile.key, one.tp, one.num_data_parallel, tuple(grid.num_blocks), batches)
+    profile, one = _profile(search, grid), grid.batches[0]
+    key = (profile.key, one.num_data_parallel, *_sizes_of(grid))
     if key not in search.works:
         made = grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
         search.works[key] = made
     return search.works[key]
+
+
+def _waited(search: Search, grid: Grid) -> Array:
+    """Return what a micro-batch waits for the devices that share every matrix: as ``_sent``."""
+    one = grid.batches[0]
+    key = (one.gathers, *_sizes_of(grid))
+    if key not in search.waits:
+        sent = _sent(search.job, grid)
+        search.waits[key] = exchange_seconds(search.job, one, search.cluster, sent)
+    return search.waits[key]
+
+
+def _sizes_of(grid: Grid) -> tuple[Hashable, ...]:
+    """Return what decides how large the micro-batches of a grid are, and what is computed again."""
+    batches = tuple((family.micro_batch, family.loss_chunks) for family in grid.batches)
+    return grid.batches[0].tp, batches, tuple(grid.num_blocks.tolist())
 
 
 def _sent(job: Job, grid: Grid) -> Sent:

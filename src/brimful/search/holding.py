@@ -7,6 +7,7 @@ Live bytes below the limit are a bound; what the caching allocator makes of them
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from brimful.cost.reserved import Candidate, candidate_of, shortage
 from brimful.plan import PredictedReserved
@@ -79,11 +80,12 @@ class _Looking:
 
     def best(self) -> tuple[int, PredictedReserved] | None:
         """Return the first row that fits, else the first that is tight; None: none is either."""
-        order = self._space.order().tolist()
-        row = next((row for row in order if row in self._fitting), None)
+        order = self._space.order()
+        looked = order[np.isin(order, list(self._looked))].tolist()
+        row = next((row for row in looked if row in self._fitting), None)
         if row is not None:
             return row, self._looked[row].reserved(self._fitting[row])
-        for row in order:
+        for row in looked:
             reserved = self.of(row)
             if reserved is not None and reserved.word == "tight":
                 return row, reserved

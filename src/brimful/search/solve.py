@@ -5,6 +5,8 @@ Every strategy without a pipeline is evaluated, and every pipeline that could be
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -35,7 +37,8 @@ from brimful.search.table import (
 from brimful.strategy import Attention, Strategy
 
 
-class Space(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Space:
     """Everything that was looked at, so that the next best can be asked for.
 
     Attributes:
@@ -69,6 +72,10 @@ class Space(NamedTuple):
 
     def order(self) -> NDArray[np.int64]:
         """Return the rows, best first: [strategies]."""
+        return self._order
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
         return rank(self.table, objective=self.objective)
 
     def plan(self, row: int) -> Plan:
@@ -88,7 +95,7 @@ class Space(NamedTuple):
         Args:
             rows: [strategies], which.
         """
-        return self._replace(table=self.table._replace(fits=self.table.fits & ~rows))
+        return replace(self, table=self.table._replace(fits=self.table.fits & ~rows))
 
     def alike(self, row: int) -> NDArray[np.bool_]:
         """Tell which rows are spread, cut and recomputed in the same way: [strategies]."""
@@ -206,6 +213,6 @@ def _nothing_runs(
 
 def tabulate(job: Job, cluster: Cluster, attention: Attention, space: Iterable[Grid]) -> Table:
     """Predict peak and step time of every strategy."""
-    search = Search(job, cluster, attention, held={}, levels={})
+    search = Search(job, cluster, attention, held={}, levels={}, works={}, waits={})
     columns = [evaluate(search, grid) for grid in space]
     return joined(columns)

@@ -18,6 +18,9 @@ WORTH = 0.01
 """By how much faster a strategy has to be that was passed over, to be looked at after all."""
 
 
+Rows = NDArray[np.int64]
+
+
 class Looked(NamedTuple):
     """What a look at a strategy said.
 
@@ -41,48 +44,61 @@ def walk(space: Space, look: Look) -> None:
         space: What was searched.
         look: Looks at one.
     """
-    order = [int(row) for row in space.order() if space.table.fits[row]]
-    passed: list[int] = []
-    while order:
-        looked = look(order[0], len(passed))
+    left = space.order()
+    left = left[space.table.fits[left]]
+    passed = left[:0]
+    while len(left):
+        row = int(left[0])
+        looked = look(row, len(passed))
         if looked is None:
             return
         if looked.fits:
             break
-        gone = _beyond(space, order[0], looked.excess_bytes)
-        passed += [row for row in order[1:] if gone[row]]
-        order = [row for row in order[1:] if not gone[row]]
-    _look_again(space, passed, order[0] if order else None, look)
+        gone, left = _beyond(space, row, looked.excess_bytes), left[1:]
+        passed = np.concatenate([passed, left[gone[left]]])
+        left = left[~gone[left]]
+    _look_again(space, passed, int(left[0]) if len(left) else None, look)
 
 
-def _look_again(space: Space, passed: list[int], best: int | None, look: Look) -> None:
+def _look_again(space: Space, passed: Rows, best: int | None, look: Look) -> None:
     """Look at what was passed over and is better than what fits: the middle of it, again and again.
 
     Where nothing fits so far the one that needs least comes first.
     """
-    place = {int(row): at for at, row in enumerate(space.order())}
-    peaks, step_s = space.table.peak_bytes, space.table.step_s
+    place, peaks = _places(space), space.table.peak_bytes
     num_passed = len(passed)
+    passed = passed[np.argsort(place[passed])]
     if best is not None:
-        passed = [row for row in passed if _is_better(place, step_s, row, best)]
-    while passed:
-        passed.sort(key=place.__getitem__)
-        row = min(passed, key=peaks.__getitem__) if best is None else passed[len(passed) // 2]
+        passed = passed[_are_better(space, place, passed, best)]
+    while len(passed):
+        middle = len(passed) // 2
+        row = int(passed[peaks[passed].argmin() if best is None else middle])
         num_passed -= 1
         looked = look(row, num_passed)
         if looked is None:
             return
         if looked.fits:
             best = row
-            passed = [other for other in passed if _is_better(place, step_s, other, best)]
+            passed = passed[_are_better(space, place, passed, best)]
         else:
-            gone = _beyond(space, row, 0)
-            passed = [other for other in passed if not gone[other]]
+            passed = passed[~_beyond(space, row, 0)[passed]]
 
 
-def _is_better(place: dict[int, int], step_s: NDArray[np.float64], row: int, best: int) -> bool:
-    """Whether a row comes before another one and is faster by what is worth a look."""
-    return place[row] < place[best] and not step_s[row] > step_s[best] / (1 + WORTH)
+def _places(space: Space) -> Rows:
+    """Return where every row comes in the order: [strategies]."""
+    order = space.order()
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places
+
+
+def _are_better(space: Space, place: Rows, rows: Rows, best: int) -> NDArray[np.bool_]:
+    """Tell which rows come before another one and are faster by what is worth a look: [rows]."""
+    step_s = space.table.step_s
+    better: NDArray[np.bool_] = (place[rows] < place[best]) & ~(
+        step_s[rows] > step_s[best] / (1 + WORTH)
+    )
+    return better
 
 
 def _beyond(space: Space, row: int, excess_bytes: int) -> NDArray[np.bool_]:
@@ -100,5 +116,6 @@ def _beyond(space: Space, row: int, excess_bytes: int) -> NDArray[np.bool_]:
 
 def before_row(space: Space, row: int) -> NDArray[np.bool_]:
     """Tell which rows come before one: [strategies]."""
-    order = space.order()
-    return np.isin(np.arange(len(order)), order[: order.tolist().index(row)])
+    places = _places(space)
+    before: NDArray[np.bool_] = places < places[row]
+    return before

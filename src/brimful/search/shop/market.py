@@ -164,7 +164,9 @@ class _Shelf(NamedTuple):
         """Return a search that shares levels with those of as many devices of other kinds."""
         levels, kept, works = self.shared.setdefault(cluster.num_devices, ({}, {}, {}))
         job, attention = self.request.job, self.request.attention
-        return Search(job, cluster, attention, held={}, levels=levels, kept=kept, works=works)
+        return Search(
+            job, cluster, attention, held={}, levels=levels, works=works, waits={}, kept=kept
+        )
 
     def space(self, cluster: Cluster) -> Iterator[Grid]:
         """Yield every strategy of a cluster."""
