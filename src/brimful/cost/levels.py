@@ -54,6 +54,23 @@ class Form(NamedTuple):
     most: float
 
 
+class Forms(NamedTuple):
+    """Forms of all runs, one row per segment: see ``Form``."""
+
+    plain: Array
+    pieces: Array
+    least: Array
+    most: Array
+
+    def at(self, rows: Mask) -> "Forms":
+        """Return some of the rows."""
+        return Forms(*(column[rows] for column in self))
+
+    def of_batches(self, own: slice) -> "Forms":
+        """Return the forms of some of the batches."""
+        return self._replace(plain=self.plain[..., own])
+
+
 @dataclass
 class _Level:
     """The level so far: a form of one segment, over which the walk adds up."""
@@ -68,7 +85,7 @@ def forms(
     counts: Counts,
     *,
     at_end: Array,
-) -> list[Form]:
+) -> Forms:
     """Return every level that may be the peak of a step's forward and backward.
 
     Args:
@@ -83,7 +100,8 @@ def forms(
         for run in runs:
             found += _run_forms(_Place(profile, run, runs), mine, counts, level)
     level.plain[0] += at_end
-    return [*found, Form(level.plain[None], level.pieces[None], 0, counts.num_layers)]
+    found.append(Form(level.plain[None], level.pieces[None], 0, counts.num_layers))
+    return _joined(found)
 
 
 class _Place(NamedTuple):
@@ -173,8 +191,10 @@ def _make_outline(profile: Profile, numbers: tuple[int, ...]) -> _Outline:
     places = np.flatnonzero(_is_caused(profile.kinds)[events])
     caused = tuple((int(i), int(events[i]), profile.kinds[events[i]].origin) for i in places)
     special = is_piece.copy()
-    special[[place for place, _, _ in caused]] = True
-    starts = np.union1d([0], np.flatnonzero(special))
+    special[places] = True
+    is_start = special.copy()
+    is_start[0] = True
+    starts = np.flatnonzero(is_start)
     so_far = np.cumsum(pieces, axis=0)
     kinds = np.where(is_piece, 0, events)
     is_plain = np.where(special, 0.0, 1.0)[:, None]
@@ -230,36 +250,22 @@ def _where(middle: Array, counts: Counts) -> tuple[float, float, NDArray[np.bool
     return (first, counts.num_layers, everywhere) if slope > 0 else (0, first, everywhere)
 
 
-def _times(one: Array, other: Array) -> Array:
-    """Multiply polynomials in k: [degrees, batches]; none exceeds the square."""
-    product = np.zeros(np.broadcast_shapes(one.shape, other.shape))
-    for i in range(_DEGREES):
-        for j in range(_DEGREES - i):
-            product[i + j] += one[i] * other[j]
+def _times(number: Array, other: Array) -> Array:
+    """Multiply polynomials in k, the first of them linear: [degrees, batches]; none is cubic."""
+    product: Array = number[0] * other
+    product[1:] += number[1] * other[:-1]
     return product
 
 
 def _times_pieces(number: Array, pieces: Array) -> Array:
     """Multiply counts of pieces by a number that is linear in k; pieces are never k times k."""
-    return np.stack([number[0, 0] * pieces[0], number[1, 0] * pieces[0]])
+    times: Array = number[:2, :1] * pieces[0]
+    return times
 
 
-class _Flat(NamedTuple):
-    """Forms of all runs, one row per segment: see ``Form``."""
-
-    plain: Array
-    pieces: Array
-    least: Array
-    most: Array
-
-    def at(self, rows: Mask) -> "_Flat":
-        """Return some of the rows."""
-        return _Flat(*(column[rows] for column in self))
-
-
-def _flat(found: list[Form]) -> _Flat:
+def _joined(found: list[Form]) -> Forms:
     sizes = [len(form.plain) for form in found]
-    return _Flat(
+    return Forms(
         plain=np.concatenate([form.plain for form in found]),
         pieces=np.concatenate([form.pieces for form in found]),
         least=np.repeat([float(form.least) for form in found], sizes),
@@ -279,16 +285,16 @@ class Surface(NamedTuple):
     spread: Array
 
 
-def surface(found: list[Form], num_blocks: Array, pieces: Array) -> Surface:
+def surface(every: Forms, num_blocks: Array, pieces: Array) -> Surface:
     """Evaluate forms over a grid.
 
     Args:
-        found: Of ``forms``.
+        every: Of ``forms``.
         num_blocks: [counts of blocks], k.
         pieces: [pieces, shards], bytes.
     """
-    every = _flat(found)
-    every = every.at(~_never_highest(every, num_blocks, pieces))
+    if len(num_blocks) > 1:  # of one alone the forms are fewer than what telling them takes
+        every = every.at(~_never_highest(every, num_blocks, pieces))
     there = (num_blocks >= every.least[:, None]) & (num_blocks <= every.most[:, None])
     powers = np.stack([np.ones_like(num_blocks), num_blocks, num_blocks**2])
     plain = np.einsum("sdb,dk->sbk", every.plain, powers)
@@ -299,13 +305,13 @@ def surface(found: list[Form], num_blocks: Array, pieces: Array) -> Surface:
     )
 
 
-def _never_highest(every: _Flat, num_blocks: Array, pieces: Array) -> Mask:
+def _never_highest(every: Forms, num_blocks: Array, pieces: Array) -> Mask:
     """Tell which forms lie below another one wherever they are reached.
 
     Forms are linear in k but for a few that stay, so that the ends of where a form is reached
     decide; and the batch's part and the shards' part add up, so that each may be at its worst.
     """
-    ends = _Flat(
+    ends = Forms(
         every.plain,
         every.pieces,
         np.maximum(every.least, num_blocks.min()),
@@ -322,7 +328,7 @@ def _never_highest(every: _Flat, num_blocks: Array, pieces: Array) -> Mask:
     return is_below
 
 
-def _rivals(ends: _Flat, is_linear: Mask, pieces: Array) -> NDArray[np.int64]:
+def _rivals(ends: Forms, is_linear: Mask, pieces: Array) -> NDArray[np.int64]:
     """Return the linear forms that are the highest somewhere at the ends."""
     found = []
     for k in (ends.least.min(), ends.most.max()):
@@ -335,7 +341,7 @@ def _rivals(ends: _Flat, is_linear: Mask, pieces: Array) -> NDArray[np.int64]:
     return rivals[is_linear[rivals]]
 
 
-def _lead(ends: _Flat, rival: int, k: Array, pieces: Array) -> Array:
+def _lead(ends: Forms, rival: int, k: Array, pieces: Array) -> Array:
     """Return by how much, at least, a form lies above each other one at the k of each."""
 
     def plain(form: Array) -> Array:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from brimful.models.config import layout_of
-from brimful.models.layout import Shape, all_parameters
+from brimful.models.layout import Shape, parts, unnamed_parameters
 from brimful.models.spec import ModelSpec
 
-__all__ = ["Shape", "groups_of", "parameter_shapes"]
+__all__ = ["Shape", "groups_of", "largest_parameter", "parameter_shapes"]
 
 
 def groups_of(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
@@ -22,4 +22,9 @@ def parameter_shapes(spec: ModelSpec) -> list[Shape]:
     Raises:
         UnsupportedError: The architecture has no layout.
     """
-    return [parameter.shape for parameter in all_parameters(layout_of(spec))]
+    return [parameter.shape for parameter in unnamed_parameters(layout_of(spec))]
+
+
+def largest_parameter(spec: ModelSpec) -> int:
+    """Count the numbers of the largest parameter."""
+    return max(each.num_elements for some, _ in parts(layout_of(spec)) for each in some)

@@ -7,6 +7,7 @@ situations stand for a step of any length. Knows orders (``pipeline_orders.py``)
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain
+from operator import le
 from typing import NamedTuple
 
 import numpy as np
@@ -96,12 +97,11 @@ def shortened(schedule: Schedule, row: Row) -> Row:
 
 def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return those that are not within another one."""
-    every = set(held)
-    return [
-        one for one in every
-        if not any(one != other and all(a <= b for a, b in zip(one, other, strict=True))
-                   for other in every)
-    ]  # fmt: skip
+    every, largest = set(held), list[tuple[int, ...]]()
+    for one in sorted(every, key=sum, reverse=True):  # what holds another one comes before it
+        if not any(all(map(le, one, other)) for other in largest):
+            largest.append(one)
+    return [one for one in every if one in largest]
 
 
 def every_situation(

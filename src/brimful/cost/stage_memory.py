@@ -24,6 +24,7 @@ from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Group
 from brimful.cost.programs import HALF, kernels_of, program_of
 from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.shapes import largest_parameter
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
@@ -50,8 +51,6 @@ from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
-from brimful.models.config import layout_of
-from brimful.models.layout import parts
 from brimful.pipeline_split import (
     ONE_STAGE,
     Split,
@@ -484,7 +483,7 @@ def device_memory(site: Site, place: int) -> StepMemory:
     highest = _highest(site, place, stages)
     again = sum(stage.num_checkpointed for stage in stages)
     blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
-    largest = site.once("largest", partial(_largest, site))
+    largest = site.once("largest", partial(largest_parameter, site.job.model))
     return StepMemory(
         states=held,
         updates=updates,
@@ -494,11 +493,6 @@ def device_memory(site: Site, place: int) -> StepMemory:
         drawn=largest * frozen_element(site.job),
         room=_room(site, stages),
     )
-
-
-def _largest(site: Site) -> int:
-    every = parts(layout_of(site.job.model))
-    return max(parameter.num_elements for some, _ in every for parameter in some)
 
 
 def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from brimful.cost.expert_shards import held_groups, held_shapes
 from brimful.cost.family import Family, family_shards
 from brimful.cost.preference import reference_bytes
-from brimful.cost.shapes import Shape, parameter_shapes
+from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
 from brimful.cost.shards import first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
@@ -178,7 +178,7 @@ def drawn_bytes(job: Job, family: Family) -> Bytes:
         family: The strategies.
     """
     shards = family_shards(family)
-    largest = max(map(prod, parameter_shapes(job.model)))
+    largest = largest_parameter(job.model)
     is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
     return np.where(is_cut, largest * frozen_element(job), 0.0)
 

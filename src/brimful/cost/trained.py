@@ -15,7 +15,7 @@ from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of, parameter_count
-from brimful.models.layout import Parameter, all_parameters
+from brimful.models.layout import Parameter, all_parameters, unnamed_parameters
 from brimful.models.spec import ModelSpec
 
 LINEAR = frozenset({"linear", "conv1d"})
@@ -46,7 +46,7 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
         tp: Devices that share every matrix; the shapes are those of the first one's pieces.
     """
     if job.adapter is None:
-        return [piece_shape(p, tp) for p in all_parameters(layout_of(job.model))]
+        return [piece_shape(p, tp) for p in unnamed_parameters(layout_of(job.model))]
     rank, targets = job.adapter.rank, job.adapter.targets
     layers = [layer for layer in _linear_layers(job) if _is_adapted(layer, targets)]
     return [shape for layer in layers for shape in _adapter_shapes(layer, rank)]

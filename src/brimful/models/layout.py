@@ -86,10 +86,18 @@ def all_parameters(layout: Layout) -> Iterator[Parameter]:
     for run in layout.blocks:
         for index in range(run.first, run.first + run.num_blocks):
             for parameter in run.parameters:
-                yield parameter._replace(name=f"{run.prefix}.{index}.{parameter.name}")
+                name = f"{run.prefix}.{index}.{parameter.name}"
+                yield Parameter(name, parameter.shape, parameter.kind)
         yield from run.after
     yield from layout.final
     yield from layout.head
+
+
+def unnamed_parameters(layout: Layout) -> Iterator[Parameter]:
+    """Yield every parameter in the same order; names do not tell blocks apart."""
+    for parameters, times in parts(layout):
+        for _ in range(times):
+            yield from parameters
 
 
 def parts(layout: Layout) -> Iterator[tuple[Parameters, int]]:

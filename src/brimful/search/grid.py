@@ -18,7 +18,7 @@ from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.exchange import Sent, exchange_seconds, sent_of
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
-from brimful.cost.levels import NOWHERE, Counts, Form, forms, highest, surface
+from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
@@ -99,7 +99,7 @@ class Search(NamedTuple):
     cluster: Cluster
     attention: Attention
     held: dict[Hashable, Held]
-    levels: dict[Hashable, list[Form]]
+    levels: dict[Hashable, Forms]
     works: dict[Hashable, Array]
     waits: dict[Hashable, Array]
     kept: "dict[Hashable, Held] | None" = None
@@ -242,7 +242,7 @@ def _dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
     return every[0]._replace(**changes)
 
 
-def _levels(search: Search, grid: Grid) -> list[Form]:
+def _levels(search: Search, grid: Grid) -> Forms:
     """Return the levels of a step; those of DDP are the same whatever ZeRO-1 or holding does."""
     one = grid.batches[0]
     whole = (one.is_spread, holds_whole(search.job, one))
@@ -254,10 +254,10 @@ def _levels(search: Search, grid: Grid) -> list[Form]:
     if len(grid.batches) == len(grid.kin):
         return search.levels[key]
     own = slice(grid.start, grid.start + len(grid.batches))
-    return [form._replace(plain=form.plain[..., own]) for form in search.levels[key]]
+    return search.levels[key].of_batches(own)
 
 
-def _make_levels(search: Search, grid: Grid) -> list[Form]:
+def _make_levels(search: Search, grid: Grid) -> Forms:
     job, one, num = search.job, grid.batches[0], len(grid.batches)
     steps = family_steps(job, _profile(search, grid), one)
     dims = _dimensions(job, grid.batches)

@@ -169,7 +169,7 @@ def solve(  # noqa: PLR0913 - what is searched, and how
     for each in filter(may_be_row, every):
         rows = Rows(job, cluster, attention, each)
         found = rows.search(_bar(table, objective), objective=objective)
-        table = joined([table, _table_of(found, job, cluster)])
+        table = joined([table, _table_of(found, job, cluster)]) if found else table
     if not len(table.peak_bytes):
         raise _nothing_runs(job, every, attention, num_devices)
     return Space(job, cluster, attention, pins, objective, table).best()
@@ -186,8 +186,6 @@ def _bar(table: Table, objective: Objective) -> Bar:
 
 
 def _table_of(found: Sequence[Found], job: Job, cluster: Cluster) -> Table:
-    if not found:
-        return empty_table()
     peaks = np.array([each.peak_bytes for each in found])
     return Table(
         **columns_of([each.strategy for each in found], num_layers=job.model.num_layers),

@@ -118,11 +118,14 @@ def rank(table: Table, *, objective: Objective) -> NDArray[np.int64]:
     3. Of equals the smaller peak. Of those that do not fit this comes first: the least shortfall.
     4. Of equal peaks the shorter time, and at last the order of the table.
     """
-    misses = ~table.fits
     order = _by_work(table) if np.isnan(table.step_s).any() else _by_time(table)
-    first = table.peak_bytes if objective == "memory" else order
     peak = table.peak_bytes
-    return np.lexsort((order, peak, np.where(misses, peak, first), misses))
+    first = peak if objective == "memory" else order
+    fitting, misses = np.flatnonzero(table.fits), np.flatnonzero(~table.fits)
+    return np.concatenate([
+        fitting[np.lexsort((order[fitting], peak[fitting], first[fitting]))],
+        misses[np.lexsort((order[misses], peak[misses]))],
+    ])  # fmt: skip
 
 
 def _by_time(table: Table) -> NDArray[np.float64]:
