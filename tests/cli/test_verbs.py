@@ -211,6 +211,8 @@ def test_models_json(brimful):
         "num_active_parameters": 8_030_261_248,
         "predicted": "by formula",
     }
+    assert rows["gemma-2-2b"]["predicted"] == rows["mixtral-8x7b"]["predicted"] == "by formula"
+    assert rows["deepseek-v3"]["predicted"] == "by simulation"  # its parameters alone are counted
     # EleutherAI's model card counts 70,426,624.
     pythia, nemotron = rows["pythia-70m"], rows["nemotron-3-nano-30b-a3b"]
     assert (pythia["num_parameters"], pythia["predicted"]) == (70_426_624, "by simulation")

@@ -1,12 +1,17 @@
 """``brimful models``: the registry."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
 
+if TYPE_CHECKING:
+    from brimful.models.spec import ModelSpec
+
 HELP = "list the known models"
+_GPU = "h100-80gb"
+_SEQ_LEN = 2048
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +57,26 @@ def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
         **row,
         "num_parameters": parameter_count(spec).total,
         "num_active_parameters": active_parameters(spec),
-        "predicted": "by formula",
+        "predicted": _predicted(spec),
     }
+
+
+def _predicted(spec: "ModelSpec") -> str:
+    """Say what predicts a model's training as it usually is, on one GPU."""
+    from brimful.cost.formula import missing_formula
+    from brimful.hardware.gpus import load_cluster
+    from brimful.job import plain_job
+    from brimful.models.config import default_task
+    from brimful.models.kernels import attentions_of
+    from brimful.strategy import Attention, Strategy
+
+    job = plain_job(spec, task=default_task(spec), seq_len=min(_SEQ_LEN, spec.max_seq_len))
+    attention: Attention = "sdpa" if "sdpa" in attentions_of(job) else "eager"
+    strategy = Strategy(
+        micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention=attention
+    )
+    missing = missing_formula(job, strategy, load_cluster(_GPU, memory_limit_bytes=None).device)
+    return "by simulation" if missing else "by formula"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
