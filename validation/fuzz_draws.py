@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from brimful.cli.main import parser_of
 from brimful.hardware.gpus import load_cluster
 from brimful.job import Optimizer, Precision, Schedule, plain_job
-from brimful.models.config import load_model
+from brimful.models.config import ARCHITECTURES, load_model
 from brimful.models.registry import registry
 from brimful.plan import to_yaml
 from brimful.search.solve import solve
@@ -278,8 +278,9 @@ def job_files(draw: st.DrawFn) -> Asked:
 def _configs() -> tuple[dict[str, Any], ...]:
     found = registry()
     return tuple(
-        {"model_type": found[name]["model_type"], **load_model(name).hf_config}
+        {"model_type": found[name]["model_type"], **found[name]["config"]}
         for name in sorted(found)
+        if found[name]["model_type"] in ARCHITECTURES
     )
 
 

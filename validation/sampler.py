@@ -258,8 +258,8 @@ def _known_model(rng: random.Random, architecture: str) -> ModelSpec:
 
 def _known_models(architecture: str) -> list[ModelSpec]:
     tied, model_type = architecture.endswith("-tied"), architecture.removesuffix("-tied")
-    named = [load_model(name) for name in registry()]
-    return [m for m in named if m.model_type == model_type and m.tied_embeddings == tied]
+    named = [load_model(name) for name, e in registry().items() if e["model_type"] == model_type]
+    return [m for m in named if m.tied_embeddings == tied]
 
 
 def _draw_model(rng: random.Random, architecture: str, shapes: Shapes, seq_len: int) -> ModelSpec:

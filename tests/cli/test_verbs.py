@@ -209,7 +209,15 @@ def test_models_json(brimful):
         # Meta's model card counts 8,030,261,248.
         "num_parameters": 8_030_261_248,
         "num_active_parameters": 8_030_261_248,
+        "predicted": "by formula",
     }
+    assert rows["gemma-2-2b"]["predicted"] == rows["mixtral-8x7b"]["predicted"] == "by formula"
+    assert rows["deepseek-v3"]["predicted"] == "by simulation"  # its parameters alone are counted
+    # EleutherAI's model card counts 70,426,624.
+    pythia, nemotron = rows["pythia-70m"], rows["nemotron-3-nano-30b-a3b"]
+    assert (pythia["num_parameters"], pythia["predicted"]) == (70_426_624, "by simulation")
+    assert pythia["num_active_parameters"] is None
+    assert (nemotron["num_parameters"], nemotron["predicted"]) == (31_577_937_344, "not yet")
 
 
 def test_gpus_json(brimful):

@@ -74,6 +74,7 @@ def build_from(model_type, fields):
 
     auto = {
         "bert": transformers.AutoModelForSequenceClassification,
+        "modernbert": transformers.AutoModelForSequenceClassification,
         "t5": transformers.AutoModelForSeq2SeqLM,
         "switch_transformers": transformers.AutoModelForSeq2SeqLM,
     }.get(model_type, transformers.AutoModelForCausalLM)

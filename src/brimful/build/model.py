@@ -69,7 +69,8 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     use_fixed_capacity(skeleton)
     _keep_types(skeleton, base_dtype(job))
     _untie(skeleton, job)
-    changed = {f: v for f, v in before.items() if v is not getattr(config, f) and _is_plain(v)}
+    after = vars(config)  # as before: some classes refuse a size that differs between blocks
+    changed = {f: v for f, v in before.items() if v is not after[f] and _is_plain(v)}
     setattr(skeleton, GIVEN, changed)
     adapted = adapt(skeleton, job)
     if steps:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from brimful.models.spec import ModelSpec
 
 HELP = "list the known models"
+_GPU = "h100-80gb"
+_SEQ_LEN = 2048
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the registry."""
-    from brimful.models.config import load_model
     from brimful.models.registry import registry
 
-    rows = [_row(load_model(name)) for name in registry()]
+    rows = [_row(name, entry) for name, entry in registry().items()]
     if args.json:
         show_json({"schema": "brimful.models/1", "models": rows})
     else:
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
         show(
             listing(
-                ("model", "type", "parameters", "active"),
+                ("model", "type", "parameters", "active", "predicted"),
                 [_cells(row) for row in rows],
                 numbers=("parameters", "active"),
             )
@@ -38,21 +39,50 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(spec: "ModelSpec") -> dict[str, Any]:
-    from brimful.models.config import active_parameters, parameter_count
+def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    from brimful.models.config import ARCHITECTURES, active_parameters, load_model, parameter_count
+    from brimful.models.generic import NOT_YET
 
+    row = {"name": name, "model_type": entry["model_type"]}
+    if entry["model_type"] not in ARCHITECTURES:
+        # Reading such a model would import transformers; its count is data.
+        return {
+            **row,
+            "num_parameters": entry["num_parameters"],
+            "num_active_parameters": None,
+            "predicted": "not yet" if entry["model_type"] in NOT_YET else "by simulation",
+        }
+    spec = load_model(name)
     return {
-        "name": spec.name,
-        "model_type": spec.model_type,
+        **row,
         "num_parameters": parameter_count(spec).total,
         "num_active_parameters": active_parameters(spec),
+        "predicted": _predicted(spec),
     }
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
+def _predicted(spec: "ModelSpec") -> str:
+    """Say what predicts a model's training as it usually is, on one GPU."""
+    from brimful.cost.formula import missing_formula
+    from brimful.hardware.gpus import load_cluster
+    from brimful.job import plain_job
+    from brimful.models.config import default_task
+    from brimful.models.kernels import attentions_of
+    from brimful.strategy import Attention, Strategy
+
+    job = plain_job(spec, task=default_task(spec), seq_len=min(_SEQ_LEN, spec.max_seq_len))
+    attention: Attention = "sdpa" if "sdpa" in attentions_of(job) else "eager"
+    strategy = Strategy(
+        micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention=attention
+    )
+    missing = missing_formula(job, strategy, load_cluster(_GPU, memory_limit_bytes=None).device)
+    return "by simulation" if missing else "by formula"
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
     from brimful.units import format_count
 
     total, active = row["num_parameters"], row["num_active_parameters"]
     # A dense model has one figure; saying it twice would hide which models have two.
-    shown = format_count(active) if active != total else ""
-    return row["name"], row["model_type"], format_count(total), shown
+    shown = "" if active in {None, total} else format_count(active)
+    return row["name"], row["model_type"], format_count(total), shown, row["predicted"]

@@ -41,10 +41,12 @@ _SIZES = {
     "relative_attention_num_buckets": MAX_POSITIONS,
 }
 _MAY_BE_NULL = frozenset({
-    "num_key_value_heads", "head_dim", "n_inner", "num_decoder_layers", "sliding_window",
+    "num_key_value_heads", "head_dim", "n_inner", "num_decoder_layers", "num_experts",
+    "sliding_window",
 })  # fmt: skip
 _EXPERT_SIZES = {
     "moe_intermediate_size": MAX_WIDTH,
+    "num_experts": MAX_WIDTH,
     "num_local_experts": MAX_WIDTH,
     "n_routed_experts": MAX_WIDTH,
     "n_shared_experts": MAX_WIDTH,

@@ -146,7 +146,7 @@ class PublishedRun(
 
 
 class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model that no registry name stands for.
+    """A model that no formula covers, or that no registry name stands for.
 
     Attributes:
         model_type: The architecture by which it is predicted.
