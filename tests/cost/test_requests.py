@@ -98,7 +98,7 @@ def test_a_card_that_is_just_large_enough_and_one_that_is_not():
     free = candidate.reserved("")
     assert (free.word, free.excess_bytes) == ("fits", 0)
     assert free.predicted_peak_reserved_bytes == free.predicted_unhindered_bytes
-    outside = CLUSTER.device.usable_bytes - free.capacity_bytes
+    outside = CLUSTER.device.usable_bytes - free.firm_bytes
     device = msgspec.structs.replace(
         CLUSTER.device, usable_bytes=outside + free.predicted_unhindered_bytes
     )
@@ -110,7 +110,7 @@ def test_a_card_that_is_just_large_enough_and_one_that_is_not():
     short = predicted_reserved(job, small, strategy)
     assert short.word == "no"
     assert short.short_bytes > 0
-    assert short.excess_bytes == free.predicted_unhindered_bytes - short.capacity_bytes
+    assert short.excess_bytes == free.predicted_unhindered_bytes - short.firm_bytes
 
 
 def test_nothing_is_known_of_a_cpu():
