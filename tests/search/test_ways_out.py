@@ -52,7 +52,7 @@ def test_what_another_strategy_makes_fit_is_not_called_short():
 
 
 def test_more_of_the_same_gpu_is_a_way_out():
-    """70B at 32k on 8 H100s: only B200s were offered. 16 hold it if NCCL takes little, 32 surely."""
+    """70B at 32k on 8 H100s: only B200s were offered. 16 hold it if NCCL takes little, 32 do."""
     plan, ways = asked("llama-3.1-70b", "8xh100-80gb", seq_len=32768)
     found = fitting(ways)
     assert "--gpus 8xb200" in found

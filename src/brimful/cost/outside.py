@@ -49,7 +49,7 @@ def num_groups(strategy: Strategy) -> int:
 def parts_outside(device: Device, *, num_groups: int) -> tuple[Part, ...]:
     """List what lies outside the allocator; nothing on a CPU, which has no other memory.
 
-    What the driver keeps of the card is not among it: ``usable_bytes`` is what is left of that.
+    What the driver takes before any process runs is not among it: ``usable_bytes`` is less that.
 
     Args:
         device: On what.
@@ -58,7 +58,7 @@ def parts_outside(device: Device, *, num_groups: int) -> tuple[Part, ...]:
     if device.kernels != "cuda":
         return ()
     assumed = assumptions_for(device)
-    context = Part("CUDA context", assumed.context_low_bytes, assumed.context_high_bytes)
+    context = Part("CUDA context and driver", assumed.context_low_bytes, assumed.context_high_bytes)
     if not num_groups:
         return (context,)
     low, high = num_groups * assumed.nccl_low_bytes, num_groups * assumed.nccl_high_bytes

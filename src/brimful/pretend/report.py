@@ -116,7 +116,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
 
 OUTSIDE = (
     Outside(
-        name="CUDA context",
+        name="CUDA context and driver",
         low_bytes=DATASHEET.context_low_bytes,
         high_bytes=DATASHEET.context_high_bytes,
         source="assumed, from published runs (cost/assumptions.py)",
