@@ -11,7 +11,7 @@ import numpy as np
 
 from brimful.allocator.replay import Requests
 from brimful.cost.additions import Piece
-from brimful.cost.piece_tensors import OLDEST_FIRST, Tensors
+from brimful.cost.piece_tensors import NUM_STREAMS, OLDEST_FIRST, Tensors
 from brimful.cost.profiles import Alike
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
 from brimful.cost.resident import Made
@@ -45,6 +45,7 @@ class Asked:
         self._of_blocks: list[dict[int, bool]] = []
         self._of_rest: list[dict[int, bool]] = []
         self._keys: dict[int, Alike] = {}
+        self._first_stream = 0
 
     def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Ask for memory, and return its row."""
@@ -71,9 +72,10 @@ class Asked:
     # -- by key --
 
     def enter(self, stage: int, micro_batch: int) -> None:
-        """Go on among the rows of one micro-batch in one stage, and the pieces of the stage."""
+        """Go on among the rows of one micro-batch in one stage, its pieces and its streams."""
         self._rows = self._rows_of[stage, micro_batch]
         self._pieces = self._pieces_of[stage]
+        self._first_stream = stage * NUM_STREAMS
 
     def take(self, key: Alike) -> list[int]:
         """Return the newest row of a kind, which is the caller's to give back; none: nothing."""
@@ -185,8 +187,10 @@ class Asked:
         self._let_go([*([] if first is None else [first]), *blocks, *ends])
         self._of_blocks.clear()
         self._of_rest.clear()
-        for piece in (Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
-            self.drop(piece)
+        for stage in [*self._pieces_of.values()] or [self._pieces]:
+            self._pieces = stage
+            for piece in (Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
+                self.drop(piece)
 
     def _let_go(self, rows: Iterable[int]) -> None:
         for row in rows:
@@ -197,8 +201,13 @@ class Asked:
 
     def come_piece(self, piece: Piece, tensors: Tensors) -> None:
         """Ask for the tensors of a piece."""
-        rows = [self.allocate(num_bytes, tensors.stream) for num_bytes in tensors.num_bytes]
+        stream = tensors.stream and self._first_stream + tensors.stream
+        rows = [self.allocate(num_bytes, stream) for num_bytes in tensors.num_bytes]
         self._pieces[piece].append(rows)
+
+    def has(self, piece: Piece) -> bool:
+        """Whether there is any of a piece."""
+        return bool(self._pieces[piece])
 
     def go_piece(self, piece: Piece) -> None:
         """Give a piece back."""

@@ -22,7 +22,8 @@ from brimful.cost.trained import Part, frozen_element, trained_recipe
 from brimful.job import Job
 
 COMPUTES, GATHERS, REDUCES = 0, 1, 3
-"""Numbers of streams, as FSDP2 makes them."""
+NUM_STREAMS = 4
+"""Numbers of streams, as FSDP2 makes them: each stage of a pipeline has its own but the first."""
 _STREAMS = {
     **dict.fromkeys(
         (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED, Piece.REST_CAST, Piece.REST_GATHERED), GATHERS

@@ -4,9 +4,9 @@ Of the works of one kind those that begin with more of everything are the fulles
 situations stand for a step of any length. Knows orders (``pipeline_orders.py``) and no bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, islice, repeat
 from operator import le
 from typing import NamedTuple
 
@@ -22,6 +22,20 @@ _ROUNDS = 3
 """Rounds of micro-batches after which a schedule repeats itself: warming up, and two in turn."""
 
 
+_MAX_ACTIVE = 3
+"""Stages of a device that are whole, or are gathered ahead (``max_active_stages``)."""
+
+
+class Turn(NamedTuple):
+    """Which stages a device gives up before a work, and which it gathers ahead."""
+
+    evicted: list[int]
+    fetched: list[int]
+
+
+_NO_TURN = Turn([], [])
+
+
 class Situation(NamedTuple):
     """What a device holds when a work begins; tuples have one value per stage of the device.
 
@@ -33,6 +47,7 @@ class Situation(NamedTuple):
         begun: Whether what is in no block has been gathered.
         made: Whether the stage has whole gradients.
         reduced: Whether it has shards of them instead.
+        ahead: Whether buffers of all of the stage's parameters are filled, ahead of its turn.
         num_sent: Messages that live although they were sent.
     """
 
@@ -43,6 +58,7 @@ class Situation(NamedTuple):
     begun: tuple[bool, ...]
     made: tuple[bool, ...]
     reduced: tuple[bool, ...]
+    ahead: tuple[bool, ...]
     num_sent: int
 
 
@@ -77,13 +93,13 @@ def situations(
 
 @cache
 def multiples(every: tuple[Situation, ...]) -> NDArray[np.float64]:
-    """Count what is there in each situation: messages, then five things of every stage.
+    """Count what is there in each situation: messages, then six things of every stage.
 
     Returns:
-        [situations, 1 + 5 x stages]: micro-batches in flight, then flags in the order of the value.
+        [situations, 1 + 6 x stages]: micro-batches in flight, then flags in the order of the value.
     """
     return np.array([
-        [now.num_sent, *chain.from_iterable(zip(*now[2:7], strict=True))] for now in every
+        [now.num_sent, *chain.from_iterable(zip(*now[2:8], strict=True))] for now in every
     ], dtype=np.float64)  # fmt: skip
 
 
@@ -104,21 +120,50 @@ def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return [one for one in every if one in largest]
 
 
+def turns_of(order: Sequence[int]) -> Iterator[Turn]:
+    """Yield which stages torch's runtime gives up and gathers ahead before each work.
+
+    Args:
+        order: The stage of each work, numbered on the device.
+
+    Source: ``_add_unshard_reshard`` of ``torch/distributed/pipelining/schedules.py``.
+    """
+    active = set[int]()
+    for place in range(len(order)):
+        ahead = list(islice(dict.fromkeys(order[place:]), _MAX_ACTIVE))
+        turn = Turn(
+            evicted=[chunk for chunk in active if chunk not in ahead],
+            fetched=[chunk for chunk in ahead if chunk not in active],
+        )
+        active.difference_update(turn.evicted)
+        active.update(turn.fetched)
+        yield turn
+
+
 def every_situation(
     schedule: Schedule, row: Row, device: int, zero: Zero, *, keeps_waited: bool
 ) -> Iterable[Situation]:
     """Yield what a device does in a step, in order; see ``situations``."""
     num, is_sharded = row.chunks, zero in {2, 3}
     in_flight, gathered = [0] * num, [False] * num
-    begun, made, reduced = ([False] * num for _ in range(3))
+    begun, made, reduced, ahead = ([False] * num for _ in range(4))
     num_sent, left = 0, [row.num_micro_batches] * num
+    order = order_of(schedule, row, device)
+    is_ahead = is_sharded and schedule in LOOPED
+    turns = turns_of([each.chunk for each in order]) if is_ahead else repeat(_NO_TURN)
 
     def now(chunk: int, act: Act) -> Situation:
-        flags = (tuple(gathered), tuple(begun), tuple(made), tuple(reduced))
+        flags = (tuple(gathered), tuple(begun), tuple(made), tuple(reduced), tuple(ahead))
         return Situation(chunk, act, tuple(in_flight), *flags, num_sent)
 
-    for operation in order_of(schedule, row, device):
+    for operation, turn in zip(order, turns, strict=False):
         chunk, is_forward = operation.chunk, operation.kind == "forward"
+        for given_up in turn.evicted:
+            gathered[given_up] = begun[given_up] = False
+        for fetched in turn.fetched:
+            ahead[fetched] = True
+        if ahead[chunk]:
+            ahead[chunk], gathered[chunk], begun[chunk] = False, True, True
         first = is_sharded and not begun[chunk] if is_forward else not made[chunk]
         phase: Phase = "forward" if is_forward else "backward"
         yield now(chunk, Act(phase, not is_sharded or gathered[chunk], first))

@@ -146,6 +146,7 @@ class Piecewise(NamedTuple):
         begun: By what is in no block, gathered.
         made: By its whole gradients.
         reduced: By shards of them.
+        ahead: By buffers of all of its parameters, gathered ahead of its turn.
         pieces: [pieces, 1], bytes of what sharding adds.
     """
 
@@ -154,12 +155,13 @@ class Piecewise(NamedTuple):
     begun: Array
     made: Array
     reduced: Array
+    ahead: Array
     pieces: Array
 
     @property
     def held(self) -> Array:
-        """What there may be several of, in the order of ``multiples``: [5, items]."""
-        return np.stack([self.kept, self.gathered, self.begun, self.made, self.reduced])
+        """What there may be several of, in the order of ``multiples``: [6, items]."""
+        return np.stack([self.kept, self.gathered, self.begun, self.made, self.reduced, self.ahead])
 
 
 def site_of(
@@ -297,12 +299,14 @@ def _piecewise(site: Site, stage: Stage) -> Piecewise:
     shapes = shapes_of(site, stage)
     size = _gradient_bytes(site) * sum(map(prod, shapes.every))
     shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
+    ahead = stage.num_blocks * pieces[Piece.BLOCK_GATHERED, 0] + pieces[Piece.REST_GATHERED, 0]
     return Piecewise(
         kept=_kept(site, stage, pieces),
         gathered=numbers(_GATHERED, stage.num_blocks * pieces[Piece.BLOCK, 0]),
         begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
         made=numbers(_GRADIENT, size),
         reduced=numbers(_GRADIENT, shards),
+        ahead=numbers(_GATHERED, ahead),
         pieces=pieces,
     )
 

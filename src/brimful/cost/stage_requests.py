@@ -25,7 +25,14 @@ from brimful.cost.requests import NUM_STEPS, MicroBatch, Work, marked_bytes, siz
 from brimful.cost.resident import Made, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
-from brimful.cost.situations import Situation, every_situation, num_kept, shortened
+from brimful.cost.situations import (
+    Situation,
+    Turn,
+    every_situation,
+    num_kept,
+    shortened,
+    turns_of,
+)
 from brimful.cost.stage_memory import (
     Site,
     Stage,
@@ -52,8 +59,6 @@ from brimful.strategy import num_micro_batches, split_of
 if TYPE_CHECKING:
     from brimful.cost.profiles import Alike
 
-_MAX_ACTIVE = 3
-"""Stages of a device that are gathered ahead (``max_active_stages``)."""
 _GATHERED_ONCE = frozenset({Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST})
 _TRANSIENT, _SAVED = map(ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS))
 
@@ -77,6 +82,10 @@ _BLOCK = Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD
 _REST = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
 """Of a unit: whole parameters, the buffer of its gradients, the shard of them, and gradients in the
 wider type that they are held in."""
+
+
+_BUFFERS = {Piece.REST: Piece.REST_GATHERED, Piece.BLOCK: Piece.BLOCK_GATHERED}
+"""Where all shards of a unit come in."""
 
 
 class _Prepared(NamedTuple):
@@ -169,13 +178,16 @@ class _Device:
         site, strategy = self._site, self._site.strategy
         row = shortened(strategy.pp_schedule, self._row)
         zero = strategy.zero if site.family.gathers else 0
-        self._gather_ahead()
+        every = list(
+            every_situation(strategy.pp_schedule, row, self._place, zero, keeps_waited=False)
+        )
+        turns = turns_of([now.chunk for now in every if now.act.phase != "reduce"])
         done, others = Counter[tuple[int, str]](), self._num - row.num_micro_batches
-        for now in every_situation(
-            strategy.pp_schedule, row, self._place, zero, keeps_waited=False
-        ):
+        for now in every:
             micro = done[now.chunk, now.act.phase]
             done[now.chunk, now.act.phase] += 1
+            if now.act.phase != "reduce":
+                self._take_turn(next(turns))
             self._asked.enter(now.chunk, micro)
             if now.act.phase == "reduce":
                 self._reduce(self._stages[now.chunk])
@@ -187,38 +199,41 @@ class _Device:
                 others = 0
             self._act(now, micro)
 
-    def _gather_ahead(self) -> None:
-        """Fill the buffers of whole stages before a step, where torch's runtime says so.
+    def _take_turn(self, turn: Turn) -> None:
+        """Give up stages, then fill the buffers of others before their turn.
 
-        Source: ``_add_unshard_reshard`` of ``schedules.py``; ``unshard(async_op=True)`` takes the
-        stream that computes.
+        ``unshard(async_op=True)`` takes the stream that computes; blocks that are whole stay so.
         """
         if not self._is_ahead:
             return
-        for chunk, stage in enumerate(self._stages[:_MAX_ACTIVE]):
-            pieces = self._pieces(stage)
-            units = [Piece.REST_GATHERED, *[Piece.BLOCK_GATHERED] * stage.num_blocks]
-            sizes = [sum(pieces[unit].num_bytes) for unit in units if unit in pieces]
-            self._ahead[chunk] = [self._asked.allocate(num_bytes) for num_bytes in sizes]
+        asked = self._asked
+        for chunk in turn.evicted:
+            asked.enter(chunk, 0)
+            for piece in (Piece.REST, Piece.BLOCK):
+                asked.drop(piece)
+        for chunk in turn.fetched:
+            pieces = self._pieces(self._stages[chunk])
+            buffers = [pieces[_BUFFERS[whole]] for whole, _ in self._units(chunk)]
+            self._ahead[chunk] = [asked.allocate(sum(each.num_bytes)) for each in buffers]
 
     def _take_gathered(self, chunk: int) -> None:
-        """Copy what was gathered ahead into whole parameters; with ZeRO-3 blocks' go at once."""
-        asked, stage = self._asked, self._stages[chunk]
-        pieces, buffers = self._pieces(stage), self._ahead.pop(chunk)
-        units = [Piece.REST, *[Piece.BLOCK] * stage.num_blocks]
-        for unit, buffer in zip([u for u in units if u in pieces], buffers, strict=True):
-            asked.come_piece(unit, pieces[unit])
-            asked.free([buffer])
-        if self._site.strategy.zero == 3:  # noqa: PLR2004 - ZeRO-3
-            asked.drop(Piece.BLOCK)
+        """Copy what was gathered ahead into whole parameters."""
+        for (whole, pieces), buffer in zip(self._units(chunk), self._ahead.pop(chunk), strict=True):
+            self._asked.come_piece(whole, pieces)
+            self._asked.free([buffer])
+
+    def _units(self, chunk: int) -> list[tuple[Piece, Tensors]]:
+        """List what of a stage is whole once it is gathered: its rest, then block after block."""
+        stage = self._stages[chunk]
+        pieces = self._pieces(stage)
+        every = (Piece.REST, *[Piece.BLOCK] * stage.num_blocks)
+        return [(whole, pieces[whole]) for whole in every if whole in pieces]
 
     def _act(self, now: Situation, micro: int) -> None:
         """Run a micro-batch through a stage; what others handed to it lies in the room for that."""
         asked, ends, work = self._asked, self._stages[now.chunk].ends, (now.chunk, micro)
         if now.chunk in self._ahead:
             self._take_gathered(now.chunk)
-            is_whole = self._site.strategy.zero == 2  # noqa: PLR2004 - ZeRO-2
-            now = now._replace(act=now.act._replace(is_gathered=is_whole))
         prepared = self._prepared(now)
         self._opened.add(now.act.phase)
         is_forward = now.act.phase == "forward"
@@ -249,7 +264,8 @@ class _Device:
             whole, buffer, shard, held = _BLOCK if is_block else _REST
             if whole not in pieces:
                 continue
-            asked.go_piece(whole)
+            if asked.has(whole):  # and was not given up
+                asked.go_piece(whole)
             if before is not None:
                 asked.go_piece(before)
             asked.come_piece(buffer, pieces[buffer])
