@@ -84,8 +84,11 @@ _REST = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
 wider type that they are held in."""
 
 
-_BUFFERS = {Piece.REST: Piece.REST_GATHERED, Piece.BLOCK: Piece.BLOCK_GATHERED}
-"""Where all shards of a unit come in."""
+_FILLED = {
+    Piece.REST: (Piece.REST_CAST, Piece.REST_GATHERED),
+    Piece.BLOCK: (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED),
+}
+"""Of a unit that is gathered: its shard in the type that computes, and the buffer of all shards."""
 
 
 class _Prepared(NamedTuple):
@@ -213,8 +216,12 @@ class _Device:
                 asked.drop(piece)
         for chunk in turn.fetched:
             pieces = self._pieces(self._stages[chunk])
-            buffers = [pieces[_BUFFERS[whole]] for whole, _ in self._units(chunk)]
-            self._ahead[chunk] = [asked.allocate(sum(each.num_bytes)) for each in buffers]
+            self._ahead[chunk] = []
+            for whole, _ in self._units(chunk):
+                cast, buffer = _FILLED[whole]
+                shard = [asked.allocate(sum(pieces[cast].num_bytes))] if cast in pieces else []
+                self._ahead[chunk].append(asked.allocate(sum(pieces[buffer].num_bytes)))
+                asked.free(shard)
 
     def _take_gathered(self, chunk: int) -> None:
         """Copy what was gathered ahead into whole parameters."""
