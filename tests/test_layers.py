@@ -18,6 +18,7 @@ LAYERS = (
         "files",
         "versions",
         "quiet",
+        "quick_imports",
         "child_process",
         "mismatch",
         "yaml_loader",

@@ -1,7 +1,17 @@
-"""``python -m brimful``."""
+"""``python -m brimful``, and the command that is installed."""
 
 import sys
 
 from brimful.cli.main import main
+from brimful.quick_imports import leave_behind
 
-sys.exit(main())
+
+def run() -> int:
+    """Run the command line in a process that ends with it."""
+    code = main()
+    leave_behind()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -23,6 +23,7 @@ from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.job import QUANTIZED, Adapter, Job, Task
+from brimful.quick_imports import quick_imports
 
 ALL_LINEAR = "all-linear"
 NAME = "default"
@@ -89,7 +90,8 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
 
 def _require_peft() -> None:
     try:
-        import peft  # noqa: F401
+        with quick_imports():
+            import peft  # noqa: F401
     except ImportError as error:
         raise UnsupportedError(
             "adapters are PEFT's, which is not installed; pip install 'peft>=0.21', or use "

@@ -54,12 +54,14 @@ def proof_of(
     if args.no_proof or not _needs_proof(found) or find_spec("torch") is None:
         return found, None
     from brimful.cli.progress import Progress
+    from brimful.quick_imports import quick_imports
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
     with Progress("proving the plan", quiet=args.json) as progress:
-        from brimful.simulate.proof import MAX_TRIALS, prove
-        from brimful.simulate.search import spell
+        with quick_imports():
+            from brimful.simulate.proof import MAX_TRIALS, prove
+            from brimful.simulate.search import spell
 
         def watch(strategy: "Strategy", num_done: int) -> None:
             words = f"simulating {spell(strategy)}"

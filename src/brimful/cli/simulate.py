@@ -158,8 +158,10 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
 
 
 def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
-    from brimful.simulate.run import fullness, simulate_recorded
+    from brimful.quick_imports import quick_imports
 
+    with quick_imports():
+        from brimful.simulate.run import fullness, simulate_recorded
     each = (simulate_recorded(*asked, rank=rank, routing=routing) for rank, routing in routed)
     simulated = max(each, key=fullness)
     if not args.phases:

@@ -30,6 +30,7 @@ from brimful.models.mixtures import MIXTURES, known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
+from brimful.quick_imports import quick_imports
 
 _DENSE = (bert, gemma2, gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, t5)
 ARCHITECTURES = {**{module.MODEL_TYPE: module for module in _DENSE}, **MIXTURES}
@@ -249,6 +250,12 @@ def check_buildable(spec: ModelSpec) -> ModelSpec:
     """
     if spec.model_type == MODULE:
         return spec
+    with quick_imports():
+        _check_builds(spec)
+    return spec
+
+
+def _check_builds(spec: ModelSpec) -> None:
     import torch
     from transformers import AutoConfig
 
@@ -263,7 +270,6 @@ def check_buildable(spec: ModelSpec) -> ModelSpec:
             f"transformers cannot build {spec.name} ({reason[:_REASON_LENGTH]}); "
             f"mend that field of its configuration"
         ) from error
-    return spec
 
 
 def _auto_class(model_type: str) -> Any:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from brimful.cost.kv_cache import windows
 from brimful.cost.recipes import RECIPES
 from brimful.job import Job
 from brimful.models.config import layout_of
@@ -33,16 +34,21 @@ from brimful.strategy import (
 )
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
-"""Blocks of the two models that are traced."""
-_LAYERS = ("llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe")
+"""Units of blocks in the two models that are traced: a block, or a round of kinds."""
+_LAYERS = (
+    "gemma2", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe",
+)  # fmt: skip
 _PREFIXED = ("deepseek_v2", "deepseek_v3")
 """Architectures whose first blocks are dense: as many in the models that are traced."""
 NUM_DEEP_PREFIXED = NUM_DEEP + 2
 """Of four blocks behind dense ones no two are alike where FSDP2 shards a large mixture."""
 _STACKS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "model.layers"), "gpt2": "transformer.h"}
 _DEPTH_FIELDS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "num_hidden_layers"), "gpt2": "n_layer"}
-"""Architectures of one stack of blocks, of one kind but for a prefix: its place, and what its depth
-is called."""
+"""Architectures of one stack of blocks, of the same parameters but for a prefix: its place, and
+what its depth is called."""
+
+_TYPES = "layer_types"
+"""What a configuration calls a list of its blocks' kinds."""
 
 Trace = Callable[[Job, Strategy], Recording]
 
@@ -66,13 +72,14 @@ def record_whole(
     if is_staged or is_cut or stack is None or not _is_uniform(job.model):
         return trace(job, strategy)
     num_first = _num_prefix(job.model)
-    groups = _groups(strategy, job.model.num_layers, num_first)
+    period = _period(job.model, num_first)
+    groups = _groups(strategy, job.model.num_layers, num_first, period)
     deep, shallow = (_numbers(groups, name) for name in ("deep", "shallow"))
     if deep == shallow or (counts_costs and all(deep)):
         return trace(job, strategy)
     tapes = [trace(*_cut(job, strategy, num_first, numbers)) for numbers in (deep, shallow)]
     try:
-        return _unrolled(tapes, Pattern(stack=stack, num_prefix=num_first, period=1), groups)
+        return _unrolled(tapes, Pattern(stack=stack, num_prefix=num_first, period=period), groups)
     except NotPeriodicError:
         return trace(job, strategy)
 
@@ -84,14 +91,18 @@ class _Group(NamedTuple):
         whole: How many there are.
         deep: How many of them are traced.
         shallow: How many are traced the second time.
+        rest: How many stand behind the last whole round of kinds.
     """
 
     whole: int
     deep: int
     shallow: int
+    rest: int = 0
 
 
-def _groups(strategy: Strategy, num_blocks: int, num_first: int) -> tuple[_Group, _Group]:
+def _groups(
+    strategy: Strategy, num_blocks: int, num_first: int, period: int
+) -> tuple[_Group, _Group]:
     """Tell the blocks that are checkpointed from those that are not, dense first ones left out.
 
     Of two groups that are both cut one loses a block more: what is outside the blocks and grows
@@ -102,13 +113,19 @@ def _groups(strategy: Strategy, num_blocks: int, num_first: int) -> tuple[_Group
     if 0 < num <= num_first:  # where they end is told of the first ones
         return _Group(0, 0, 0), _Group(wholes[1], wholes[1], wholes[1])
     num_deep = NUM_DEEP_PREFIXED if num_first else NUM_DEEP
-    is_cut = [whole > num_deep + NUM_SHALLOW for whole in wholes]
+    is_cut = [whole // period > num_deep + NUM_SHALLOW for whole in wholes]
     few = (NUM_SHALLOW, NUM_SHALLOW + is_cut[0])
     first, second = (
-        _Group(whole, num_deep, less) if cut else _Group(whole, whole, whole)
+        _cut_group(whole, period, num_deep, less) if cut else _Group(whole, whole, whole)
         for whole, cut, less in zip(wholes, is_cut, few, strict=True)
     )
     return first, second
+
+
+def _cut_group(whole: int, period: int, num_deep: int, num_shallow: int) -> _Group:
+    """Return a group of which so many rounds of kinds are traced, and what stands behind them."""
+    rest = whole % period
+    return _Group(whole, num_deep * period + rest, num_shallow * period + rest, rest)
 
 
 def _numbers(groups: tuple[_Group, _Group], name: str) -> tuple[int, int]:
@@ -137,23 +154,29 @@ def _unrolled(
     (done, shallow), num_blocks = tapes, pattern.num_prefix + first.deep + second.deep
     if first.whole > first.deep:
         num_blocks += first.whole - first.deep
-        here = replace(pattern, num_suffix=second.deep)
+        here = replace(pattern, num_suffix=first.rest + second.deep)
         done = unroll_blocks(done, shallow=shallow, pattern=here, num_blocks=num_blocks)
     if second.whole > second.deep:
         num_blocks += second.whole - second.deep
-        here = replace(pattern, num_prefix=pattern.num_prefix + first.whole)
+        num_prefix = pattern.num_prefix + first.whole
+        here = replace(pattern, num_prefix=num_prefix, num_suffix=second.rest)
         done = unroll_blocks(done, shallow=shallow, pattern=here, num_blocks=num_blocks)
     return done
 
 
 def _is_uniform(model: ModelSpec) -> bool:
-    """Whether every block is of one kind: of the same parameters, and attending as far.
+    """Whether every block has the same parameters; a mixture's dense first ones are left out."""
+    return len(layout_of(model).blocks) - (_num_prefix(model) > 0) == 1
 
-    The dense blocks before a mixture's others are left out.
+
+def _period(model: ModelSpec, num_first: int) -> int:
+    """Return after how many blocks their kinds come round: how far each attends, and what it is.
+
+    As many as there are where they never do.
     """
-    differs = ("layer_types", "use_sliding_window")
-    num_kinds = len(layout_of(model).blocks) - (_num_prefix(model) > 0)
-    return num_kinds == 1 and not any(map(model.hf_config.get, differs))
+    told = model.hf_config.get(_TYPES) or [""] * model.num_layers
+    kinds = list(zip(told, windows(model), strict=True))[num_first:]
+    return next(n for n in range(1, len(kinds) + 1) if kinds[n:] == kinds[: len(kinds) - n])
 
 
 def _num_prefix(model: ModelSpec) -> int:
@@ -173,6 +196,8 @@ def _with_depth(job: Job, num_blocks: int) -> Job:
     """Return the job of a model with fewer blocks, in the description and in the configuration."""
     model = job.model
     config = {**model.hf_config, _DEPTH_FIELDS[model.model_type]: num_blocks}
+    if config.get(_TYPES):
+        config[_TYPES] = config[_TYPES][:num_blocks]
     return msgspec.structs.replace(
         job, model=msgspec.structs.replace(model, num_layers=num_blocks, hf_config=config)
     )

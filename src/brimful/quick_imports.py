@@ -1,0 +1,64 @@
+"""Importing large libraries in less time, and leaving them behind in less.
+
+A third of what importing torch, transformers and PEFT takes is the garbage collector, which looks
+through all that was made so far again and again, and decorators that load a compiler for functions
+that nobody calls. Knows no library but torch.
+"""
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+
+@contextlib.contextmanager
+def quick_imports() -> Iterator[None]:
+    """Import torch and what builds on it inside the block in less time.
+
+    Garbage is looked for again behind the block. A function that ``torch.compile`` decorates as its
+    module is imported is compiled when it is called first: bitsandbytes loads Inductor else.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        import torch
+
+        compile_now = torch.compile
+        torch.compile = _at_first_call(compile_now)
+        try:
+            yield
+        finally:
+            torch.compile = compile_now
+    finally:
+        if collects:
+            gc.enable()
+
+
+def leave_behind() -> None:
+    """Look for no garbage among what is there by now: to be called where a process ends.
+
+    Python's own look at its end takes two seconds with torch and transformers loaded.
+    """
+    gc.freeze()
+
+
+def _at_first_call(compile_now: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``torch.compile`` that compiles functions when they are called first."""
+
+    @functools.wraps(compile_now)
+    def compile_later(model: Any = None, **how: Any) -> Any:
+        if model is None:
+            return functools.partial(compile_later, **how)
+        if not isinstance(model, FunctionType):
+            return compile_now(model, **how)
+        made = functools.cache(functools.partial(compile_now, model, **how))
+
+        @functools.wraps(model)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            return made()(*args, **kwargs)
+
+        return compiled
+
+    return compile_later
