@@ -19,9 +19,9 @@ STILL_WAITING = 1 << 62
 """Later than any event."""
 SPAN_BYTES = LARGE_SEGMENT_BYTES << 22
 """Address space of an expandable segment, 80 TiB. PyTorch takes 9/8 of the card's memory and opens
-another segment when that is used up, which only matters after much unmapping: here it is never
-used up. A hundred of them stay below 2**53, so that viewers written in JavaScript can hold every
-address."""
+another segment when that is used up, which only matters after much unmapping: here only what runs
+on a card without end takes more than one. A hundred of them stay below 2**53, so that viewers
+written in JavaScript can hold every address."""
 
 Action = Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap", "free_completed"]
 """PyTorch's names for what happens to device memory (``TraceEntry::Action``)."""

@@ -128,8 +128,7 @@ class CachingAllocator:
             pool = Pool(stream, is_small=is_small, expandable=expandable)
             self._pools[stream, is_small] = pool
             if expandable:
-                self._add_gap(pool, self._top, SPAN_BYTES)
-                self._top += SPAN_BYTES + LARGE_SEGMENT_BYTES  # a hole, as between segments
+                self._add_span(pool, SPAN_BYTES)
         return pool
 
     # -- blocks --
@@ -399,11 +398,10 @@ class CachingAllocator:
             ``try_allocate_expandable_block`` and ``find_expandable_block``. As there, pages mapped
             before the device ran out stay mapped.
         """
-        address = next(
-            start
-            for start in (gap - self._ends.get(gap, 0) for gap in pool.gaps)
-            if self._has_room(start, size_bytes)
-        )
+        starts = (gap - self._ends.get(gap, 0) for gap in pool.gaps)
+        address = next((start for start in starts if self._has_room(start, size_bytes)), None)
+        if address is None:
+            address = self._add_span(pool, -(-size_bytes // SPAN_BYTES) * SPAN_BYTES)
         have = self._starts.get(address, 0)
         while have < size_bytes:
             gap = address + have
@@ -413,6 +411,13 @@ class CachingAllocator:
         block = have << ADDRESS_BITS | address
         self._take(pool, block)
         return block
+
+    def _add_span(self, pool: Pool, num_bytes: int) -> int:
+        """Give a pool one more range of addresses, and return the first of them."""
+        address = self._top
+        self._add_gap(pool, address, num_bytes)
+        self._top += num_bytes + LARGE_SEGMENT_BYTES  # a hole, as between segments
+        return address
 
     def _has_room(self, address: int, size_bytes: int) -> bool:
         """Tell whether free or unmapped ranges follow each other from here for long enough."""
