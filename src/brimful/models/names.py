@@ -160,6 +160,23 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
     return UnknownNameError(f"unknown model {shown!r}; {hint}{more}")
 
 
+def nearest_size(name: str, without: frozenset[str]) -> str:
+    """Name the known model nearest in size to another, of its family where there is one.
+
+    Args:
+        name: Of the registry.
+        without: Types of models that are left out.
+    """
+    size = num_parameters(registry()[name])
+
+    def distance(known: str) -> tuple[bool, float]:
+        ratio = num_parameters(registry()[known]) / size
+        return _family(known) != _family(name), max(ratio, 1 / ratio)
+
+    others = [known for known, entry in registry().items() if entry["model_type"] not in without]
+    return min(others, key=distance)
+
+
 class _Match(NamedTuple):
     name: str
     penalty: tuple[int, int, int]
