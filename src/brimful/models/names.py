@@ -128,6 +128,22 @@ def find(text: str) -> Taken | None:
     return Taken(chosen.name, why, is_own=organisation in {"", *MIRRORS, *_organisations()})
 
 
+def taken_words(typed: str, name: str) -> str:
+    """Say that a known model was taken for what was typed; empty where that is its name.
+
+    Args:
+        typed: What the user called the model.
+        name: What the model that was found is called.
+    """
+    if typed == name or name not in registry():
+        return ""
+    taken = find(typed)
+    if taken is None or _spaced(typed).split() == _spaced(name).split():
+        return ""
+    why = taken.why or ("the same architecture" if taken.is_own else "by its name alone")
+    return f"model {name} is taken for {typed!r} ({why})"
+
+
 def suggestions(text: str) -> list[str]:
     """Name known models of the family that an unknown name is of, the likest first; maybe none."""
     name = _split(text)[1][:_LONGEST]

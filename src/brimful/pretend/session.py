@@ -12,9 +12,9 @@ from typing import Self
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
-from brimful.errors import InputError, unknown_name
+from brimful.errors import InputError
 from brimful.hardware.cuda_chips import chips, version_of
-from brimful.hardware.gpus import gpus
+from brimful.hardware.gpus import check_gpu, gpus
 from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
@@ -158,7 +158,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     has a GPU of its own, and the handle tells of the last one.
 
     Args:
-        name: A card of ``brimful gpus``.
+        name: A card of ``brimful gpus``, in any spelling.
         world_size: Processes in the world; more than 1 makes a process group that moves nothing.
         rank: Which of them this is.
         imitate: Whose kernels: ``cpu`` only to compare with a run on this machine's CPU.
@@ -174,11 +174,10 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         UnknownNameError: No such card.
         InputError: The rank is not in the world.
     """
-    if name not in gpus():
-        raise unknown_name("GPU", name, list(gpus()), more="(brimful gpus lists them)")
+    card = card_of(check_gpu(name))
     device.register()
     return Run(
-        card_of(name),
+        card,
         imitate,
         World(size=world_size, rank=rank),
         partial(Tape, assume_all_selected=assume_all_selected),
