@@ -182,7 +182,7 @@ def test_folders_without_a_config(brimful, folder):
     (folder / "bare").mkdir()
     (folder / "odd" / "config.json").mkdir(parents=True)
     check(brimful("estimate", "bare"), "no config.json", "bare")
-    check(brimful("estimate", "gone/model"), "no config.json", "gone/model")
+    check(brimful("estimate", "gone/model"), "no config.json", "gone/model", "path of its config")
     check(brimful("estimate", "odd"), "odd/config.json is no file")
 
 

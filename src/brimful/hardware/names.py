@@ -114,7 +114,7 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
         near = difflib.get_close_matches(text.strip().lower(), names, n=_MOST_HINTS, cutoff=_ALIKE)
     hint = f"did you mean {' or '.join(near[:_MOST_HINTS])}? " if near else ""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    return UnknownNameError(f"unknown GPU {shown!r}; {hint}(brimful gpus lists them)")
+    return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
 
 
 def _can_be(given: _Parts, key: str, sheet: Datasheet) -> bool:
@@ -154,8 +154,6 @@ def _parts(name: str) -> _Parts:
             forms.add(token)
         else:
             chip.add(token[:-1] if token.endswith("s") and token[:-1] in _chips() else token)
-    if not chip and "rtx" in name:
-        return _Parts(frozenset(), frozenset(forms), 0)
     return _Parts(frozenset(chip), frozenset(forms), int(memory[1]) if memory else 0)
 
 

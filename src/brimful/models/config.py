@@ -59,8 +59,9 @@ def load_model(name_or_path: str) -> ModelSpec:
     source = _source_of(name_or_path)
     if isinstance(source, Path):
         config = _read_json(source)
-        if config.get("model_type") in generic.NOT_YET:
-            raise generic.not_yet(name_or_path, str(config["model_type"]))
+        model_type = config.get("model_type")
+        if isinstance(model_type, str) and model_type in generic.NOT_YET:
+            raise generic.not_yet(name_or_path, model_type)
         return read_config(name_or_path, config)
     if source in registry():
         if registry()[source]["model_type"] in generic.NOT_YET:
