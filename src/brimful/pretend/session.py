@@ -149,7 +149,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     rank: int = 0,
     imitate: kernels.Kernels = "cuda",
     assume_all_selected: bool = False,
-    says_cuda: bool = False,
+    says_cuda: bool = True,
 ) -> Run:
     """Return a block in which ``torch.device("gpu")`` is the named card.
 
