@@ -32,8 +32,13 @@ def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
         UnknownNameError: No such model, or none in the cache while the hub cannot be asked.
         InputError: The model is gated, lacks the file, or the hub answers something else.
     """
-    from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub import constants, get_hf_file_metadata
+    from huggingface_hub import (
+        constants,
+        get_hf_file_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        try_to_load_from_cache,
+    )
 
     cached = try_to_load_from_cache(hub_id, name)
     if isinstance(cached, str):
@@ -42,9 +47,7 @@ def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
     def fetch() -> Path:
         if not constants.HF_HUB_OFFLINE:
             # One question without retries; a download that begins with it asks five times.
-            get_hf_file_metadata(
-                hf_hub_url(hub_id, name, endpoint=constants.ENDPOINT), timeout=limit_s
-            )
+            get_hf_file_metadata(hf_hub_url(hub_id, name), timeout=limit_s)
         return Path(hf_hub_download(hub_id, name, etag_timeout=limit_s))
 
     with _in_words(hub_id, name), _silent():
