@@ -32,7 +32,7 @@ def test_an_estimate_prints_and_draws_what_the_terminal_shows(capsys):
 
 
 def test_a_plan_is_searched_and_what_does_not_fit_is_an_answer():
-    assert brimful.plan("tinyllama-1.1b", **TINY, proof=False).values["best"]["fits"]
+    assert brimful.plan("tinyllama-1.1b", **TINY, no_proof=True).values["best"]["fits"]
     answer = brimful.estimate("llama-3.1-8b", gpus="t4", seq_len=256)
     assert (answer.fits, answer.exit_code) == (False, 1)
 
@@ -54,7 +54,9 @@ def test_modules_of_the_verbs_names_stay_modules():
 
 
 def test_a_list_and_a_switch_are_the_flags_of_that_name():
-    answer = brimful.plan("tinyllama-1.1b", **TINY, zero=0, micro_batch=[1, 2], explain=True)
+    answer = brimful.plan(
+        "tinyllama-1.1b", **TINY, zero=0, micro_batch=[1, 2], explain=True, no_proof=True
+    )
     assert answer.values["best"]["strategy"]["micro_batch"] in {1, 2}
     assert "explain" in answer.values
 
@@ -66,7 +68,7 @@ def test_a_list_and_a_switch_are_the_flags_of_that_name():
         ({"gpus": "h300"}, UnknownNameError, "did you mean h200"),
         ({"seq_len": 0}, InputError, "give 1 or more"),
         ({"seq_len": True}, InputError, "give a value"),
-        ({"json": "yes"}, InputError, "True or False"),
+        ({"optimizer_in_backward": "yes"}, InputError, "True or False"),
     ],
 )
 def test_what_cannot_be_used_raises_the_sentence_of_the_command_line(given, kind, said):
@@ -74,6 +76,16 @@ def test_what_cannot_be_used_raises_the_sentence_of_the_command_line(given, kind
         brimful.estimate("tinyllama-1.1b", **given)
     with pytest.raises(BrimfulError, match="parameters"):
         brimful.shop("llama-4-scout", tokens="1B")
+
+
+@pytest.mark.torch
+def test_code_that_says_cuda_runs_on_the_pretend_gpu():
+    with brimful.pretend.gpu("h100") as run:
+        import torch
+
+        layer = torch.nn.Linear(64, 64, bias=False).cuda()
+        layer(torch.ones(2, 64).cuda()).sum().backward()
+    assert run.peak_allocated_bytes >= 2 * 64 * 64 * 4
 
 
 def test_no_such_attribute():

@@ -151,7 +151,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     assume_all_selected: bool = False,
     says_cuda: bool = True,
 ) -> Run:
-    """Return a block in which ``torch.device("gpu")`` is the named card.
+    """Return a block in which ``cuda`` is the named card: ``.cuda()``, ``torch.device("cuda")``.
 
     Inside, a training step costs no memory and no arithmetic, and every byte it would allocate is
     on the tape. Usable as a context manager and as a decorator: each call of the decorated function
@@ -165,6 +165,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         assume_all_selected: Whether a result whose size values decide (``nonzero``) has the
             largest size it can have; else it ends the run with one sentence.
         says_cuda: Whether the program calls the device ``cuda``; see ``cuda_mode`` for its limits.
+            Without it the device is ``gpu``, and nothing of PyTorch is translated.
 
     Returns:
         The block; after it, ``recording()`` is what was recorded, ``report()`` its sum, and
