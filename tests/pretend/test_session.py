@@ -114,7 +114,7 @@ def test_what_the_program_raises_is_not_hidden_by_that():
 
 def test_bad_names_and_ranks_are_refused():
     with pytest.raises(UnknownNameError, match=r"did you mean .*h100-80gb"):
-        pretend.gpu("h100", says_cuda=False)
+        pretend.gpu("h100-8gb", says_cuda=False)
     with pytest.raises(InputError, match="rank 8 is not in a world of 8; use 0 to 7"):
         pretend.gpu("t4", world_size=8, rank=8, says_cuda=False)
 
