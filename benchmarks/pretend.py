@@ -73,7 +73,7 @@ def recorded(config):
     model = built(config).train()
     model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    with pretend.gpu("h100-80gb", world_size=512) as run:
+    with pretend.gpu("h100-80gb", world_size=512, says_cuda=False) as run:
         mesh = run.mesh((512,), ("shard",))
         for block in model.model.layers:
             fully_shard(block, mesh=mesh, mp_policy=mixed)

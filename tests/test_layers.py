@@ -58,7 +58,7 @@ LAYERS = (
     ("report",),
     ("export",),
     ("watch",),
-    ("cli", "__main__"),
+    ("cli", "__main__", "api"),
 )
 """Values that others are made of come before the package that reads them from files."""
 PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".plan", ".verdict",

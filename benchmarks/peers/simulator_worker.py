@@ -150,7 +150,9 @@ def _pretend(program: Program) -> Callable[[], int]:
     def work() -> int:
         import torch
 
-        with pretend.gpu("h100-80gb", imitate="cpu", world_size=program.world) as run:
+        with pretend.gpu(
+            "h100-80gb", imitate="cpu", world_size=program.world, says_cuda=False
+        ) as run:
             if program.world > 1:
                 with torch.device("meta"):
                     model = _model(config, program)

@@ -43,6 +43,11 @@ def note(text: str) -> None:
     _notes.append(text)
 
 
+def noted() -> tuple[str, ...]:
+    """Return what was noted and not said yet."""
+    return tuple(_notes)
+
+
 def forget_notes() -> None:
     """Drop what was noted: there is no answer."""
     _notes.clear()

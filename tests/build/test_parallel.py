@@ -43,7 +43,7 @@ def built(spread, *, rank=0, micro_batches=1, adapter=None, checkpointing="none"
         job = msgspec.structs.replace(job, method="lora", adapter=adapter)
     check_strategy(job, strategy)
     skeleton = build_skeleton(job, strategy)
-    with pretend.gpu(world_size=devices, rank=rank, imitate="cpu"):
+    with pretend.gpu(world_size=devices, rank=rank, imitate="cpu", says_cuda=False):
         yield finish_program(job, strategy, torch.device(GPU), skeleton)
 
 
@@ -184,7 +184,7 @@ def test_optimizers_are_refused_whose_kernels_really_take_no_shards(optimizer):
     with pytest.raises(UnsupportedError, match="take no shards"):
         check_strategy(job, strategy)
     skeleton = build_skeleton(job, strategy)
-    with pretend.gpu(world_size=3, imitate="cpu"):
+    with pretend.gpu(world_size=3, imitate="cpu", says_cuda=False):
         program = finish_program(job, strategy, torch.device(GPU), skeleton)
         micro_step(program, batch_of(program), num_targets=48)
         with pytest.raises((NotImplementedError, RuntimeError), match=r"DTensor|shard|placement"):

@@ -41,7 +41,7 @@ FLAGS = [
     (("estimate", ""), ("unknown model ''", "brimful models")),
     (("estimate", "m" * 300), ("too long",)),
     (("estimate", "two\nlines"), ("which no name has", "one line")),
-    (("estimate", "tinyllama-1.1b", "--gpus", "a100-40g"), ("'a100-40g'", "a100-40gb")),
+    (("estimate", "tinyllama-1.1b", "--gpus", "a100-4gb"), ("'a100-4gb'", "a100-40gb")),
     (
         ("train", "tinyllama-1.1b", "--gpus", "8xh100-80gb", "--data", "x.txt", "--out", "o"),
         ("CUDA GPU", "this machine has none", "--gpus local"),
@@ -182,7 +182,7 @@ def test_folders_without_a_config(brimful, folder):
     (folder / "bare").mkdir()
     (folder / "odd" / "config.json").mkdir(parents=True)
     check(brimful("estimate", "bare"), "no config.json", "bare")
-    check(brimful("estimate", "gone/model"), "no config.json", "gone/model")
+    check(brimful("estimate", "gone/model"), "no config.json", "gone/model", "path of its config")
     check(brimful("estimate", "odd"), "odd/config.json is no file")
 
 

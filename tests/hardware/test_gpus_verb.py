@@ -64,5 +64,5 @@ def test_gpus_of_this_machine_are_listed_with_their_links(capsys, nvidia_smi):
 
 
 def test_a_misspelt_gpu(capsys):
-    assert main(["gpus", "h100-80g"]) == 2
+    assert main(["gpus", "h100-8gb"]) == 2
     assert "did you mean h100-80gb" in capsys.readouterr().err

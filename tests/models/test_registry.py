@@ -17,6 +17,7 @@ from brimful.models.config import (
     has_parameter_count,
     layout_of,
     load_model,
+    load_registered,
     parameter_count,
 )
 from brimful.models.experts import NO_EXPERTS
@@ -96,7 +97,7 @@ def smallest_of_each_type():
 def test_models_without_a_formula_are_what_transformers_builds(name):
     from models.meta import build
 
-    spec = load_model(name)
+    spec = load_registered(name)
     assert not has_parameter_count(spec)
     assert check_model(spec) == spec
     assert sum(p.numel() for p in build(spec).parameters()) == registry()[name]["num_parameters"]
@@ -107,7 +108,7 @@ def test_models_without_a_formula_are_what_transformers_builds(name):
 def test_what_is_said_not_to_be_simulated_yet_is_what_is_refused(name):
     from brimful.build.assemble import build_skeleton
 
-    spec = load_model(name)
+    spec = load_registered(name)
     assert set(generic.NOT_YET) <= {registry()[name]["model_type"] for name in SIMULATED}
     job = plain_job(spec, task=default_task(spec), seq_len=64, precision="bf16")
     strategy = make_strategy(attention="eager", micro_batch=1)
@@ -122,7 +123,7 @@ def test_what_is_said_not_to_be_simulated_yet_is_what_is_refused(name):
 @pytest.mark.few(40)
 @pytest.mark.parametrize("name", PLANNED)
 def test_layouts_are_what_transformers_builds(name):
-    spec = load_model(name)
+    spec = load_registered(name)
     assert [(p.name, p.shape) for p in all_parameters(layout_of(spec))] == named_shapes(spec)
 
 
@@ -141,7 +142,7 @@ def test_what_deepseek_v3_counts_beside_parameters_are_the_routers_buffers():
 def test_the_longest_text_is_one_that_transformers_allows_too(name):
     from transformers import AutoConfig
 
-    spec = load_model(name)
+    spec = load_registered(name)
     made = AutoConfig.for_model(spec.model_type, **spec.hf_config)
     assert spec.max_seq_len == made.max_position_embeddings < MAX_POSITIONS
 
@@ -174,7 +175,7 @@ def test_every_mixture_has_a_published_figure():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_active_parameters_are_the_published_ones_rounded_or_cut_off(name):
     published, with_embedding = PUBLISHED[name]
-    spec = load_model(name)
+    spec = load_registered(name)
     left_out = 0 if with_embedding else num_elements(layout_of(spec).embedding)
     last_digit = 10.0 ** -len(published.partition(".")[2])
     billions = (active_parameters(spec) - left_out) / 1e9
@@ -183,13 +184,13 @@ def test_active_parameters_are_the_published_ones_rounded_or_cut_off(name):
 
 @pytest.mark.parametrize("name", sorted(set(PLANNED) - MIXTURES))
 def test_every_parameter_of_a_dense_model_is_active(name):
-    spec = load_model(name)
+    spec = load_registered(name)
     assert active_parameters(spec) == parameter_count(spec).total
 
 
 @pytest.mark.parametrize("name", sorted(MIXTURES))
 def test_experts_are_where_their_stacks_are(name):
-    spec = load_model(name)
+    spec = load_registered(name)
     experts = experts_of(spec)
     sparse = [
         place

@@ -113,7 +113,7 @@ def trace(  # noqa: PLR0913 - what the cases differ in
     if checkpointing:
         checkpointed(model)
     is_sharded = reshard is not None
-    with pretend.gpu(world_size=WORLD if is_sharded else 1) as run:
+    with pretend.gpu(world_size=WORLD if is_sharded else 1, says_cuda=False) as run:
         if is_sharded:
             axes = ("replicate", "shard")[-len(mesh_shape) :]
             shard(model, run.mesh(mesh_shape, axes), reshard=reshard)

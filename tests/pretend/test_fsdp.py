@@ -21,7 +21,7 @@ CASES = fsdp_program.cases(WORLD_SIZE)
 
 def sharded(case, *, world_size=WORLD_SIZE, rank=RANK, **more):
     how = {**fsdp_program.cases(world_size)[case], **more}
-    with pretend.gpu(world_size=world_size, rank=rank, imitate="cpu") as run:
+    with pretend.gpu(world_size=world_size, rank=rank, imitate="cpu", says_cuda=False) as run:
         fsdp_program.train("gpu:0", **how)
     return run
 
@@ -76,10 +76,10 @@ def test_offloaded_shards_lie_on_the_host():
 
 
 def test_a_second_process_group_is_refused():
-    with pretend.gpu(world_size=2):
+    with pretend.gpu(world_size=2, says_cuda=False):
         torch.empty(1, device="gpu:0")
         with (
             pytest.raises(InputError, match="a process group of 2 exists"),
-            pretend.gpu(world_size=4),
+            pretend.gpu(world_size=4, says_cuda=False),
         ):
             pass

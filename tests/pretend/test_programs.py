@@ -54,7 +54,7 @@ def simulated(program):
     gc.freeze()
     gc.disable()  # as in the real run
     try:
-        with pretend.gpu(imitate="cpu") as run, warnings.catch_warnings():
+        with pretend.gpu(imitate="cpu", says_cuda=False) as run, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program("gpu:0")
         gc.collect()

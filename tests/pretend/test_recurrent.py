@@ -116,7 +116,7 @@ def infer(make, device):
 
 def compare(program):
     """Simulate with a CPU's kernels, and either hit the real peak or say that it is a bound."""
-    with pretend.gpu(imitate="cpu") as run:
+    with pretend.gpu(imitate="cpu", says_cuda=False) as run:
         program("gpu:0")
     real, _ = measured(program)
     if run.tape.unknown_ops:
@@ -156,7 +156,7 @@ def test_many_sequences_are_multiplied_step_by_step():
 
 def test_of_a_cpu_nobody_measured_the_peak_is_a_bound(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: False)
-    with pretend.gpu(imitate="cpu") as run:
+    with pretend.gpu(imitate="cpu", says_cuda=False) as run:
         train(MODULES["lstm"], "gpu:0")
     assert "mkldnn_rnn_layer (2 calls)" in run.report().statement
 
@@ -165,7 +165,7 @@ def test_of_a_cpu_nobody_measured_the_peak_is_a_bound(monkeypatch):
 
 
 def on_cuda(name, **how):
-    with pretend.gpu() as run:
+    with pretend.gpu(says_cuda=False) as run:
         train(MODULES[name], "gpu:0", **how)
     return run
 
@@ -210,7 +210,7 @@ def test_without_cudnn_cells_run_step_by_step():
 
 
 def test_parameters_lie_in_one_buffer_and_so_do_their_gradients():
-    with pretend.gpu() as run:
+    with pretend.gpu(says_cuda=False) as run:
         model = nn.LSTM(WIDTH, HIDDEN, num_layers=2).to("gpu:0")
         num = sum(p.numel() for p in model.parameters())
         assert len({p.untyped_storage()._cdata for p in model.parameters()}) == 1
@@ -228,7 +228,7 @@ def test_under_autocast_the_weights_have_a_buffer_in_the_lower_type():
 
 
 def test_dropout_between_layers_keeps_a_state():
-    with pretend.gpu() as run:
+    with pretend.gpu(says_cuda=False) as run:
         train(MODULES["lstm two layers both ways"], "gpu:0")
         assert run.tape.memory_stats(0)["allocated_bytes.all.current"] >= 2**21
 
@@ -253,7 +253,7 @@ def test_the_first_line_says_so_in_every_form(tmp_path, capsys):
 
 
 def test_lengths_that_nobody_knows_are_refused():
-    with pretend.gpu():
+    with pretend.gpu(says_cuda=False):
         x, lengths = torch.randn(4, 3, 8, device="gpu:0"), (torch.rand(3) * 4).long()
         with pytest.raises(UnsupportedError, match="_pack_padded_sequence"):
             rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)

@@ -308,7 +308,7 @@ def trained():
             scores = torch.softmax(x @ x.transpose(-1, -2), -1)
             return x + self.down(torch.relu(self.up(scores @ x)))
 
-    with pretend.gpu("h100-80gb") as run:
+    with pretend.gpu("h100-80gb", says_cuda=False) as run:
         model = nn.Sequential(*[Block() for _ in range(3)]).to("gpu:0")
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(2):

@@ -31,7 +31,7 @@ def step(device, optimizer=torch.optim.AdamW, *, num=1, **settings):
 
 
 def test_a_run_knows_its_peak_and_its_report():
-    with pretend.gpu("t4", imitate="cpu") as run:
+    with pretend.gpu("t4", imitate="cpu", says_cuda=False) as run:
         step("gpu:0")
     assert run.peak_allocated_bytes == run.recording().live_bytes().max()
     report = run.report(budget_bytes=2**30)
@@ -45,7 +45,7 @@ def test_a_run_knows_its_peak_and_its_report():
 
 
 def test_a_budget_is_what_the_allocator_may_take():
-    with pretend.gpu("t4") as run:
+    with pretend.gpu("t4", says_cuda=False) as run:
         kept = torch.empty(3 * 2**20, device="gpu:0")
     assert not run.report(budget_bytes=2**20).fits
     assert run.report(budget_bytes=20 * 2**20).fits
@@ -70,7 +70,7 @@ def test_it_decorates():
 
 
 def test_every_call_of_what_it_decorates_is_its_own():
-    run = pretend.gpu("t4", imitate="cpu")
+    run = pretend.gpu("t4", imitate="cpu", says_cuda=False)
     assert run.peaks_allocated_bytes == ()
 
     @run
@@ -89,7 +89,7 @@ def test_every_call_of_what_it_decorates_is_its_own():
 
 
 def test_a_later_call_that_puts_nothing_on_the_gpu_fails():
-    run = pretend.gpu("t4")
+    run = pretend.gpu("t4", says_cuda=False)
 
     @run
     def allocate(device):
@@ -108,21 +108,21 @@ def test_a_run_that_puts_nothing_on_the_gpu_fails(says_cuda, place):
 
 
 def test_what_the_program_raises_is_not_hidden_by_that():
-    with pytest.raises(ZeroDivisionError), pretend.gpu("t4"):
+    with pytest.raises(ZeroDivisionError), pretend.gpu("t4", says_cuda=False):
         raise ZeroDivisionError
 
 
 def test_bad_names_and_ranks_are_refused():
     with pytest.raises(UnknownNameError, match=r"did you mean .*h100-80gb"):
-        pretend.gpu("h100")
+        pretend.gpu("h100-8gb", says_cuda=False)
     with pytest.raises(InputError, match="rank 8 is not in a world of 8; use 0 to 7"):
-        pretend.gpu("t4", world_size=8, rank=8)
+        pretend.gpu("t4", world_size=8, rank=8, says_cuda=False)
 
 
 @pytest.mark.parametrize(("imitate", "num_alive"), [("cuda", 4), ("cpu", 1)])
 def test_an_optimizer_works_on_lists_where_a_card_would(imitate, num_alive):
     """AdamW's denominators: all at once with foreach, one after another on a CPU."""
-    with pretend.gpu("h100-80gb", imitate=imitate) as run:
+    with pretend.gpu("h100-80gb", imitate=imitate, says_cuda=False) as run:
         step("gpu:0")
     recording = run.recording()
     roots = {i for i, op in enumerate(recording.ops) if "sqrt" in op}
@@ -148,7 +148,7 @@ def test_nothing_of_it_is_left():
 
 def test_data_parallel_holds_its_buckets_beside_the_gradients():
     def peak(wrap):
-        with pretend.gpu("t4", world_size=2, imitate="cpu") as run:
+        with pretend.gpu("t4", world_size=2, imitate="cpu", says_cuda=False) as run:
             model = wrap(nn.Linear(WIDTH, WIDTH).to("gpu:0"))
             for _ in range(2):
                 model(torch.randn(8, WIDTH, device="gpu:0")).sum().backward()

@@ -23,7 +23,7 @@ CARD = "t4"
 
 @pytest.fixture
 def run():
-    with pretend.gpu(CARD, imitate="cpu") as made:
+    with pretend.gpu(CARD, imitate="cpu", says_cuda=False) as made:
         yield made
         torch.empty(1, device=GPU)
 
@@ -79,7 +79,7 @@ def test_an_allocation_knows_its_node_and_its_line(run):
 
 
 def test_host_and_every_device_have_recordings_of_their_own():
-    with pretend.gpu(CARD, imitate="cpu") as run:
+    with pretend.gpu(CARD, imitate="cpu", says_cuda=False) as run:
         first, host = torch.empty(KILO, device=GPU), torch.empty(2 * KILO)
         second = first.to(OTHER)
         third = torch.empty(3 * KILO, device=OTHER)
@@ -92,7 +92,7 @@ def test_host_and_every_device_have_recordings_of_their_own():
 
 def test_a_model_over_two_devices_has_its_halves_there():
     def both(*devices):
-        with pretend.gpu(CARD, imitate="cpu") as run:
+        with pretend.gpu(CARD, imitate="cpu", says_cuda=False) as run:
             first, second = (mlp(device, depth=1) for device in devices)
             x = torch.empty(64, 256, device=devices[0])
             second(first(x).to(devices[1])).sum().backward()
@@ -144,7 +144,7 @@ def test_a_size_that_values_decide_ends_the_run_with_one_sentence(run):
 
 
 def test_a_size_that_values_decide_is_the_largest_where_that_is_assumed():
-    with pretend.gpu(CARD, assume_all_selected=True) as run:
+    with pretend.gpu(CARD, assume_all_selected=True, says_cuda=False) as run:
         x = torch.randn(8, 4, device=GPU)
         assert x.nonzero().shape == (32, 2)
         assert x[x > 0].shape == (32,)
@@ -190,7 +190,7 @@ def test_a_module_moves_to_the_gpu(is_built_before, to):
         return nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 64), nn.BatchNorm1d(64))
 
     model = build() if is_built_before else None
-    with pretend.gpu(CARD, imitate="cpu") as run:
+    with pretend.gpu(CARD, imitate="cpu", says_cuda=False) as run:
         model = to(model or build(), GPU)
         num_bytes = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
         assert {str(x.device) for x in model.parameters()} == {GPU}
@@ -205,7 +205,7 @@ def test_a_module_moves_to_the_gpu(is_built_before, to):
 
 
 def kernels_of_a_norm(imitate, dtype):
-    with pretend.gpu("h100-80gb", imitate=imitate) as run:
+    with pretend.gpu("h100-80gb", imitate=imitate, says_cuda=False) as run:
         norm = nn.RMSNorm(256, dtype=torch.float32, device=GPU)
         x = torch.empty(64, 256, dtype=dtype, device=GPU, requires_grad=True)
         norm(x).sum().backward()
@@ -230,7 +230,7 @@ def test_an_rms_norm_of_two_types_is_written_out_on_cuda_too():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["plain_mlp", "resized_storages", "tensors_used_many_times"])
 def test_a_recording_without_rows_is_that_of_a_program_that_never_made_them(name, seed):
-    with pretend.gpu(CARD, imitate="cpu") as run:
+    with pretend.gpu(CARD, imitate="cpu", says_cuda=False) as run:
         PROGRAMS[name](GPU)
         torch.gpu.empty_cache()
     whole = run.recording()

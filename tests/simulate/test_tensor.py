@@ -57,7 +57,7 @@ def test_every_matrix_is_cut_and_every_vector_that_sees_all_features_is_whole(ki
     job, strategy = cut_job(kind), make_strategy(tp=TP, attention=attention_of(kind))
     skeleton = build_skeleton(job, check_strategy(job, strategy))
     shapes = {name: p.shape for name, p in skeleton.named_parameters()}
-    with pretend.gpu(world_size=TP, rank=1, imitate="cpu"):
+    with pretend.gpu(world_size=TP, rank=1, imitate="cpu", says_cuda=False):
         program = finish_program(job, strategy, torch.device(GPU), skeleton)
         for name, parameter in program.model.named_parameters():
             assert isinstance(parameter, DTensor)

@@ -151,7 +151,7 @@ def test_a_device_of_a_row_without_experts_watches_along(rank, places):
     strategy = make_strategy(micro_batch=1, pp=2, stage_blocks=(2, 2))
     check_strategy(job, strategy)
     skeleton = build_skeleton(job, strategy)
-    with pretend.gpu(world_size=2, rank=rank, imitate="cpu"):
+    with pretend.gpu(world_size=2, rank=rank, imitate="cpu", says_cuda=False):
         program = finish_program(job, strategy, torch.device("gpu:0"), skeleton)
         assert watch_experts(program) is not None
         assert [place for place, _ in _sparse(program, (2, 3))] == places

@@ -32,7 +32,7 @@ class DriverRow(Row[Config], frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def simulate(row: DriverRow) -> Simulated:
     """Run one row's program on the pretend GPU."""
-    with pretend.gpu("v100-32gb") as run, torch.device("gpu:0"):
+    with pretend.gpu("v100-32gb", says_cuda=False) as run, torch.device("gpu:0"):
         train(row.config)
     recording = run.recording()
     return summarise(recording, end=len(recording.events))

@@ -262,7 +262,10 @@ def simulate(row: Row[Config]) -> Simulated:
             "FSDP1's offload sets the data of a parameter on one device to a tensor on another, "
             "which fake tensors refuse; use a row without offload"
         )
-    with pretend.gpu(config.gpu, world_size=config.world_size) as run, pretending(run.tape):
+    with (
+        pretend.gpu(config.gpu, world_size=config.world_size, says_cuda=False) as run,
+        pretending(run.tape),
+    ):
         device = torch.device("gpu:0")
         model = wrap(config, build(config, device), device)
         run.tape.mark()

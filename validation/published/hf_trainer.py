@@ -243,7 +243,7 @@ def simulate(row: Row[Config]) -> Simulated:
         row: What was published.
     """
     config = row.config
-    with pretend.gpu(config.gpu) as run:
+    with pretend.gpu(config.gpu, says_cuda=False) as run:
         device = torch.device("gpu:0")
         model = build(config, device)
         if config.lora is not None:

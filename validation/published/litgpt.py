@@ -34,7 +34,7 @@ def models() -> dict[str, Dims]:
 
 def simulate(row: Row[Config]) -> Simulated:
     """Run one row's program on the pretend GPU."""
-    with pretend.gpu(row.config.gpu) as run, torch.device("gpu:0"):
+    with pretend.gpu(row.config.gpu, says_cuda=False) as run, torch.device("gpu:0"):
         train(row.config, models()[row.config.model])
     recording = run.recording()
     return summarise(recording, end=len(recording.events))

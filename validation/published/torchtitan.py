@@ -107,7 +107,7 @@ def record(setup: Setup) -> Recording:
         model = Decoder(MODELS[setup.model], program(era, setup))
     queue = LaunchQueue() if era.records_streams and setup.tp > 1 else None
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(pretend.gpu(world_size=setup.dp * setup.tp))
+        run = stack.enter_context(pretend.gpu(world_size=setup.dp * setup.tp, says_cuda=False))
         stack.enter_context(as_it_was(era.engine))
         if setup.sharding == "fsdp1":
             stack.enter_context(flat_parameters(run.tape))

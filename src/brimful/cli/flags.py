@@ -14,8 +14,8 @@ import msgspec
 from brimful.cli import defaults, usual
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
-from brimful.hardware.cluster import Cluster, Device, check_cluster
-from brimful.hardware.gpus import count_devices, load_cluster
+from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
+from brimful.hardware.gpus import check_gpu, count_devices, load_cluster
 from brimful.hardware.links import network_names
 from brimful.job import (
     PACKINGS,
@@ -39,7 +39,8 @@ from brimful.job import (
     check_job,
 )
 from brimful.kernel_support import check_precision
-from brimful.models.config import default_task, load_model
+from brimful.models.config import default_task, is_simulated, load_model
+from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import ONE_STAGE
@@ -58,6 +59,7 @@ from brimful.strategy import (
     default_reference,
     placed,
 )
+from brimful.terminal import note, noted, say
 from brimful.units import parse_bytes, parse_count
 
 INFERENCE = "inference"
@@ -560,10 +562,33 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
         card_memory_bytes=args.card_memory,
         network_name=_or(args.network, ""),
     )
+    noted_cluster(name, cluster)
     if args.host_memory is None:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)
     return check_cluster(given)
+
+
+def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
+    """Return a cluster as it is; where its name was typed in another way, say which was taken."""
+    if typed.strip().lower().rpartition("x")[2] != cluster.name:
+        _note_once(
+            f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
+        )
+    return cluster
+
+
+def gpu_from(typed: str) -> str:
+    """Resolve the name of one GPU; where it was typed in another way, say which was taken."""
+    gpu = check_gpu(typed)
+    if typed.strip().lower() != gpu:
+        _note_once(f"{gpu} is taken for {typed.strip()!r}")
+    return gpu
+
+
+def _note_once(text: str) -> None:
+    if f"brimful: {text}" not in noted():
+        note(f"brimful: {text}")
 
 
 def job_from(args: argparse.Namespace, devices: Sequence[Device] | None = None) -> Job:
@@ -630,10 +655,19 @@ def job_from(args: argparse.Namespace, devices: Sequence[Device] | None = None) 
 
 def model_from(args: argparse.Namespace) -> ModelSpec:
     """Resolve the model, with the rows that were added to it."""
+    if is_simulated(args.model) and f"{args.model}" not in _announced:
+        _announced.add(args.model)
+        say(f"brimful: {args.model} has no formula yet: it is simulated", file=sys.stderr)
     model = load_model(args.model)
+    if why := taken_words(args.model, model.name):
+        _note_once(why)
     if args.vocab_size is not None:
         model = with_vocab_size(model, args.vocab_size)
     return model if args.num_labels is None else with_num_labels(model, args.num_labels)
+
+
+_announced: set[str] = set()
+"""Models of which it was said that they are simulated."""
 
 
 def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision) -> Adapter | None:

@@ -31,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table and what this machine is, or one GPU."""
-    from brimful.errors import unknown_name
     from brimful.hardware.datasheets import datasheets
+    from brimful.hardware.names import find_gpu, unknown_gpu
 
     sheets = datasheets()
     if args.gpu is None:
         _show_all(sheets, as_json=args.json)
         return 0
-    name = args.gpu.strip().lower()
-    if name not in sheets:
-        raise unknown_name("GPU", args.gpu, sheets, more="(brimful gpus lists them)")
+    name = find_gpu(args.gpu)
+    if not name:
+        raise unknown_gpu(args.gpu)
     if args.json:
         show_json({"schema": "brimful.gpus/1", "gpus": [_row(name, sheets[name])]})
     else:

@@ -140,7 +140,7 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parse(verb: str, arguments: list[str]) -> argparse.Namespace:
+def parse(verb: str, arguments: list[str]) -> argparse.Namespace:
     """Parse a verb's arguments, a job file's among them."""
     parser = parser_of(verb)
     if verb in JOB_VERBS:
@@ -179,6 +179,6 @@ def _dispatch(arguments: list[str]) -> int:
         _check_argument(argument, is_free=verb in SCRIPT_VERBS)
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)
-    args = _parse(verb, rest)
+    args = parse(verb, rest)
     code: int = import_module(f"brimful.cli.{verb}").run(args)
     return code

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
-from brimful.errors import InputError, unknown_name
+from brimful.errors import InputError
 from brimful.hardware.links import network_names
 from brimful.terminal import say
 from brimful.units import parse_duration, parse_electricity, parse_money
@@ -158,10 +158,8 @@ def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
 
     if text is None:
         return tuple(name for name in gpus() if name in prices.gpus)
-    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    for name in names:
-        if name not in gpus():
-            raise unknown_name("GPU", name, list(gpus()), more="(brimful gpus lists them)")
+    parts = [part for part in text.split(",") if part.strip()]
+    names = tuple(dict.fromkeys(flags.gpu_from(part) for part in parts))
     if not names:
         raise InputError(f"--kinds {text!r} names no GPU; write --kinds rtx-4090,h100-80gb")
     return names
@@ -202,7 +200,8 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
             raise InputError(f"--own {name}: name the GPU itself, as brimful gpus does")
     network = args.network or ""
     return tuple(
-        load_cluster(name, memory_limit_bytes=None, network_name=network) for name in names
+        flags.noted_cluster(name, load_cluster(name, memory_limit_bytes=None, network_name=network))
+        for name in names
     )
 
 

@@ -15,6 +15,7 @@ from brimful.errors import FileFormatError
 from brimful.escaping import Line
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
+from brimful.hardware.names import find_gpu
 from brimful.job import Job
 from brimful.plan import load_yaml
 
@@ -108,15 +109,15 @@ def read_prices(path: Path) -> Prices:
     if not isinstance(given, dict) or not given:
         raise FileFormatError(f"{path} holds no prices; write lines such as h100-80gb: 2.50")
     rents, buys = {}, {}
-    for name, value in given.items():
-        _check_known(path, str(name))
-        rent, buy = _rent_and_buy(path, str(name), value)
+    for typed, value in given.items():
+        name = _known(path, str(typed))
+        rent, buy = _rent_and_buy(path, name, value)
         if rent is not None:
-            _check_price(path, str(name), rent, "dollars per GPU-hour", "2.50")
-            rents[str(name)] = Price(usd_per_gpu_hour=float(rent), date="", source=str(path))
+            _check_price(path, name, rent, "dollars per GPU-hour", "2.50")
+            rents[name] = Price(usd_per_gpu_hour=float(rent), date="", source=str(path))
         if buy is not None:
-            _check_price(path, str(name), buy, "dollars to buy one", "{buy: 1600}")
-            buys[str(name)] = Purchase(usd=float(buy), date="", source=str(path))
+            _check_price(path, name, buy, "dollars to buy one", "{buy: 1600}")
+            buys[name] = Purchase(usd=float(buy), date="", source=str(path))
     shipped = shipped_prices()
     return Prices(
         date=shipped.date, gpus={**shipped.gpus, **rents}, bought={**shipped.bought, **buys}
@@ -136,11 +137,13 @@ def _rent_and_buy(path: Path, name: str, value: Any) -> tuple[Any, Any]:
     return value.get("rent"), value.get("buy")
 
 
-def _check_known(path: Path, name: str) -> None:
-    if name not in datasheets() and name != "local":
+def _known(path: Path, name: str) -> str:
+    found = name if name == "local" else find_gpu(name)
+    if not found:
         raise FileFormatError(
             f"{path}: {name!r} is no GPU that brimful gpus lists; use one of its names"
         )
+    return found
 
 
 def _check_price(path: Path, name: str, value: Any, what: str, example: str) -> None:

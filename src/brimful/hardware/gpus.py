@@ -1,22 +1,19 @@
 """From what the user calls the hardware to a Cluster."""
 
-import re
-
 import msgspec
 
-from brimful.errors import InputError, UnsupportedError, unknown_name
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
 from brimful.hardware.links import assumed_network, network, node_links
+from brimful.hardware.names import find_gpu, split_counts, unknown_gpu
 from brimful.hardware.probe import host_ram_bytes, probe_local
 from brimful.units import format_bytes
 
-__all__ = ["LOCAL", "count_devices", "gpus", "load_cluster"]
+__all__ = ["LOCAL", "check_gpu", "count_devices", "gpus", "load_cluster"]
 
 LOCAL = "local"
-_COUNTED = re.compile(r"(?P<counts>(?:\d+x){1,2})(?P<gpu>.+)")
-_MAX_DIGITS = 9
 
 
 def load_cluster(
@@ -29,8 +26,8 @@ def load_cluster(
     """Resolve what the user called the hardware.
 
     Args:
-        name: ``local``, a GPU such as ``h100-80gb``, ``8xh100-80gb``, or nodes and devices per
-            node as in ``4x8xh100-80gb``.
+        name: ``local``, a GPU such as ``h100-80gb`` in any spelling (``names.find_gpu``),
+            ``8xh100-80gb``, or nodes and devices per node as in ``4x8xh100-80gb``.
         memory_limit_bytes: Bytes the run may use of what the device offers; None for all of them.
         card_memory_bytes: Bytes the device offers, where that is not what the table says.
         network_name: What lies between nodes, of ``links.network_names``; empty: that of the
@@ -45,8 +42,8 @@ def load_cluster(
         UnsupportedError: A GPU whose kernels this version does not know.
         InputError: No device was asked for, or the limit is not within what the device offers.
     """
-    num_nodes, per_node, gpu = _split(name)
-    _check_name(gpu)
+    num_nodes, per_node, typed = split_counts(name)
+    gpu = LOCAL if typed == LOCAL else check_gpu(typed)
     if num_nodes * per_node == 0:
         raise InputError(f"{name} asks for 0 devices; use 1x{gpu}")
     if network_name:
@@ -73,7 +70,7 @@ def count_devices(name: str) -> int:
     Raises:
         InputError: A number is absurd.
     """
-    num_nodes, per_node, _ = _split(name)
+    num_nodes, per_node, _ = split_counts(name)
     return num_nodes * per_node
 
 
@@ -84,33 +81,30 @@ def _part_of_host(device: Device, num_processes: int) -> Device:
     return msgspec.structs.replace(device, usable_bytes=device.usable_bytes // num_processes)
 
 
-def _check_name(gpu: str) -> None:
-    if gpu == LOCAL or gpu in gpus():
-        return
-    if gpu in datasheets():
+def check_gpu(name: str) -> str:
+    """Return the key of the GPU that a name means, of those that can be planned for.
+
+    Args:
+        name: In any spelling, without a count.
+
+    Raises:
+        UnknownNameError: None.
+        UnsupportedError: One whose kernels this version does not know.
+    """
+    gpu = find_gpu(name)
+    if gpu in gpus():
+        return gpu
+    if gpu:
         raise UnsupportedError(
             f"{gpu} runs ROCm kernels, and this version knows what CUDA kernels allocate; give one "
             "of NVIDIA's GPUs (brimful gpus lists them)"
         )
-    raise unknown_name("GPU", gpu, [*gpus(), LOCAL], more="(brimful gpus lists them)")
+    raise unknown_gpu(name, known=(LOCAL,))
 
 
 def _link(gpu: str) -> str:
     """Name the fastest link of a GPU; of this machine's it is unknown."""
     return "" if gpu == LOCAL else node_links(datasheets()[gpu])[0].name
-
-
-def _split(name: str) -> tuple[int, int, str]:
-    """Split ``4x8xh100-80gb`` into 4 nodes, 8 devices each, and ``h100-80gb``."""
-    match = _COUNTED.fullmatch(name.strip().lower())
-    if match is None:
-        return 1, 1, name.strip().lower()
-    counts = match["counts"].rstrip("x").split("x")
-    for count in counts:
-        if len(count) > _MAX_DIGITS:
-            raise InputError(f"{name} asks for {count} devices; use 1x{match['gpu']}")
-    per_node = int(counts[-1])
-    return int(counts[0]) if len(counts) > 1 else 1, per_node, match["gpu"]
 
 
 def _sized(device: Device, num_bytes: int) -> Device:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FileFormatError, ModelConfigError, UnsupportedError, unknown_name
+from brimful.errors import FileFormatError, InputError, ModelConfigError, UnsupportedError
 from brimful.escaping import check_line
 from brimful.files import read_whole
 from brimful.job import Task
@@ -15,6 +15,7 @@ from brimful.models import (
     gpt2,
     llama,
     mistral,
+    names,
     olmo2,
     phi3,
     qwen2,
@@ -43,27 +44,93 @@ def load_model(name_or_path: str) -> ModelSpec:
     """Resolve what the user called the model.
 
     Args:
-        name_or_path: A registry name, a folder that holds a config.json, such a file, a hub id
-            ``org/name``, or a factory ``package.module:function``, which is not imported yet.
+        name_or_path: A registry name in any spelling (``names.find``), a folder that holds a
+            config.json, such a file, a hub id ``org/name``, or a factory
+            ``package.module:function``, which is not imported yet.
 
     Returns:
-        The dimensions of the model.
+        The dimensions of the model. Known models are named as the registry names them.
 
     Raises:
-        UnknownNameError: No such model and no such file.
+        UnknownNameError: No such model and no such file, or several models.
         ModelConfigError: The file is broken, or its architecture is not known.
+        UnsupportedError: The model is known, and this version neither simulates nor trains it.
         InputError: The hub holds the file and does not hand it out.
     """
+    source = _source_of(name_or_path)
+    if isinstance(source, Path):
+        config = _read_json(source)
+        model_type = config.get("model_type")
+        if isinstance(model_type, str) and model_type in generic.NOT_YET:
+            raise generic.not_yet(name_or_path, model_type)
+        return read_config(name_or_path, config)
+    if source in registry():
+        if registry()[source]["model_type"] in generic.NOT_YET:
+            raise generic.not_yet(source, registry()[source]["model_type"])
+        return load_registered(source)
+    return read_factory(source)
+
+
+def load_registered(name: str) -> ModelSpec:
+    """Read a model of the registry, whether this version can train it or not.
+
+    Args:
+        name: Its name there.
+    """
+    entry = registry()[name]
+    return read_config(name, {"model_type": entry["model_type"], **entry["config"]})
+
+
+def is_simulated(name_or_path: str) -> bool:
+    """Whether what a name means is known at once to have no formula and to be simulated instead.
+
+    Nothing is read but the registry, so that it is told before a library of models is loaded.
+    """
+    if name_or_path not in registry() and Path(name_or_path).exists():
+        return False
+    try:
+        taken = names.find(name_or_path)
+    except InputError:
+        return False
+    model_type = registry()[taken.name]["model_type"] if taken else ""
+    return bool(taken) and model_type not in {*ARCHITECTURES, *generic.NOT_YET}
+
+
+def _source_of(name_or_path: str) -> str | Path:
+    """Find what a name means: the registry's name, a factory's, or the file of a configuration."""
     if name_or_path in registry():
-        entry = registry()[name_or_path]
-        return read_config(name_or_path, {"model_type": entry["model_type"], **entry["config"]})
-    if is_factory(name_or_path) and not Path(name_or_path).exists():
-        return read_factory(name_or_path)
-    path = _find_config(name_or_path)
+        return name_or_path
+    is_there = _exists(name_or_path)
+    if is_factory(name_or_path) and not is_there:
+        return name_or_path
+    taken = None if is_there or _is_path(name_or_path) else names.find(name_or_path)
+    if taken and taken.is_own:
+        return taken.name
+    try:
+        path = _find_config(name_or_path)
+    except InputError:
+        # What is uploaded under a known name by somebody unknown, and cannot be read.
+        if taken is None:
+            raise
+        return taken.name
     if path is not None:
-        return read_config(name_or_path, _read_json(path))
-    more = "(brimful models lists them), or give a folder, a config.json or a hub id org/name"
-    raise unknown_name("model", name_or_path, registry(), more=more)
+        return path
+    if taken is not None:
+        return taken.name
+    more = "give a name (brimful models lists them), a folder, a config.json or a hub id org/name"
+    raise names.unknown_model(name_or_path, more=more)
+
+
+def _exists(name_or_path: str) -> bool:
+    try:
+        return bool(name_or_path) and Path(name_or_path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_path(name_or_path: str) -> bool:
+    """Whether a name is spelt like a path, so that no model is looked for under it."""
+    return name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json")
 
 
 def _find_config(name_or_path: str) -> Path | None:

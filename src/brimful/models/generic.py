@@ -8,8 +8,11 @@ them.
 import difflib
 from typing import Any
 
-from brimful.errors import ModelConfigError
+from brimful.errors import ModelConfigError, UnsupportedError
+from brimful.models.names import nearest_size, num_parameters
+from brimful.models.registry import registry
 from brimful.models.spec import ModelSpec
+from brimful.units import format_count
 
 _SIZES = {
     "hidden_size": ("hidden_size", "d_model", "n_embd", "dim"),
@@ -46,6 +49,24 @@ NOT_YET = frozenset(
 )  # fmt: skip
 """Types of shipped models that are counted, and that this version neither simulates nor trains."""
 _REASON_LENGTH = 160
+
+
+def not_yet(name: str, model_type: str) -> UnsupportedError:
+    """Build the error for a model of ``NOT_YET``: what is known of it, and the nearest model.
+
+    Args:
+        name: Of the registry, or of a configuration file.
+        model_type: Its type.
+    """
+    entry = registry().get(name)
+    known = f"has {format_count(int(num_parameters(entry)))} parameters" if entry else "is known"
+    near = nearest_size(name, NOT_YET) if entry else ""
+    size = format_count(int(num_parameters(registry()[near]))) if near else ""
+    fix = f"the nearest that can is {near} ({size})" if near else "brimful models lists which can"
+    return UnsupportedError(
+        f"{name} {known}, but its memory and speed are not: blocks of type {model_type} cannot be "
+        f"planned, simulated or trained by this version; {fix}"
+    )
 
 
 def known_types() -> frozenset[str]:

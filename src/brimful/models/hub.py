@@ -1,14 +1,18 @@
 """Fetching files of a hub model by its id, ``org/name``, or finding them in the local cache."""
 
 import contextlib
+import logging
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from brimful.errors import InputError, UnknownNameError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SWITCH = "HF_HUB_OFFLINE"
+LIMIT_S = 3.0
+"""Seconds in which the hub must have answered for one small file, looking up its address included."""
 
 
 def is_hub_id(name: str) -> bool:
@@ -16,21 +20,86 @@ def is_hub_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None and not name.endswith((".json", ".yaml", ".yml"))
 
 
-def fetch_file(hub_id: str, name: str) -> Path:
-    """Return the local copy of one file of a hub model, downloaded where the hub may be asked.
+def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
+    """Return the local copy of one small file of a hub model; the hub is asked once, and quietly.
 
     Args:
         hub_id: ``org/name``.
         name: The file, such as ``config.json``.
+        limit_s: Seconds that it may take in all.
 
     Raises:
         UnknownNameError: No such model, or none in the cache while the hub cannot be asked.
         InputError: The model is gated, lacks the file, or the hub answers something else.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import (
+        constants,
+        get_hf_file_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        try_to_load_from_cache,
+    )
 
-    with _in_words(hub_id, name):
-        return Path(hf_hub_download(hub_id, name))
+    cached = try_to_load_from_cache(hub_id, name)
+    if isinstance(cached, str):
+        return Path(cached)
+
+    def fetch() -> Path:
+        if not constants.HF_HUB_OFFLINE:
+            # One question without retries; a download that begins with it asks five times.
+            get_hf_file_metadata(hf_hub_url(hub_id, name), timeout=limit_s)
+        return Path(hf_hub_download(hub_id, name, etag_timeout=limit_s))
+
+    with _in_words(hub_id, name), _silent():
+        return _within(limit_s, fetch)
+
+
+def _within(limit_s: float, work: Callable[[], Path]) -> Path:
+    """Return what ``work`` does; give up on it where it takes longer, wherever it hangs.
+
+    Raises:
+        TimeoutError: It took longer.
+        Exception: What ``work`` raised.
+    """
+    done: list[Path] = []
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            done.append(work())
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            failed.append(error)
+
+    # A thread, because no timeout of a connection covers looking up the hub's address.
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError
+    return done[0]
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the client's warnings and progress bars from the screen."""
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    logger, were_disabled = logging.getLogger("huggingface_hub"), are_progress_bars_disabled()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if not were_disabled:
+            enable_progress_bars()
 
 
 def fetch_folder(hub_id: str, patterns: list[str]) -> Path:
@@ -69,20 +138,25 @@ def _explain(hub_id: str, name: str, error: Exception) -> InputError:
             f"hf auth login"
         )
     if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
-        return UnknownNameError(
-            f"no folder {hub_id!r} here and no {name} of it in the hub's cache, and the hub was "
-            f"not asked ({_reason()}); give a folder, or fetch it with hf download {hub_id}"
-        )
+        return _unreachable(hub_id, name)
     if isinstance(error, errors.EntryNotFoundError):
         return InputError(f"{hub_id} has no {name} on the hub; give another model")
+    if isinstance(error, OSError) and not isinstance(error, errors.HfHubHTTPError):
+        return _unreachable(hub_id, name)
+    if type(error).__name__ in {"ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError"}:
+        return _unreachable(hub_id, name)
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return InputError(
         f"{name} of {hub_id} could not be fetched ({reason}); try again, or give a folder"
     )
 
 
-def _reason() -> str:
+def _unreachable(hub_id: str, name: str) -> UnknownNameError:
     from huggingface_hub import constants
 
     offline = constants.HF_HUB_OFFLINE
-    return f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
+    reason = f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
+    return UnknownNameError(
+        f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
+        f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}"
+    )

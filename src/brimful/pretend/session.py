@@ -12,9 +12,9 @@ from typing import Self
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
-from brimful.errors import InputError, unknown_name
+from brimful.errors import InputError
 from brimful.hardware.cuda_chips import chips, version_of
-from brimful.hardware.gpus import gpus
+from brimful.hardware.gpus import check_gpu, gpus
 from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
@@ -149,22 +149,23 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     rank: int = 0,
     imitate: kernels.Kernels = "cuda",
     assume_all_selected: bool = False,
-    says_cuda: bool = False,
+    says_cuda: bool = True,
 ) -> Run:
-    """Return a block in which ``torch.device("gpu")`` is the named card.
+    """Return a block in which ``cuda`` is the named card: ``.cuda()``, ``torch.device("cuda")``.
 
     Inside, a training step costs no memory and no arithmetic, and every byte it would allocate is
     on the tape. Usable as a context manager and as a decorator: each call of the decorated function
     has a GPU of its own, and the handle tells of the last one.
 
     Args:
-        name: A card of ``brimful gpus``.
+        name: A card of ``brimful gpus``, in any spelling.
         world_size: Processes in the world; more than 1 makes a process group that moves nothing.
         rank: Which of them this is.
         imitate: Whose kernels: ``cpu`` only to compare with a run on this machine's CPU.
         assume_all_selected: Whether a result whose size values decide (``nonzero``) has the
             largest size it can have; else it ends the run with one sentence.
         says_cuda: Whether the program calls the device ``cuda``; see ``cuda_mode`` for its limits.
+            Without it the device is ``gpu``, and nothing of PyTorch is translated.
 
     Returns:
         The block; after it, ``recording()`` is what was recorded, ``report()`` its sum, and
@@ -174,11 +175,10 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         UnknownNameError: No such card.
         InputError: The rank is not in the world.
     """
-    if name not in gpus():
-        raise unknown_name("GPU", name, list(gpus()), more="(brimful gpus lists them)")
+    card = card_of(check_gpu(name))
     device.register()
     return Run(
-        card_of(name),
+        card,
         imitate,
         World(size=world_size, rank=rank),
         partial(Tape, assume_all_selected=assume_all_selected),

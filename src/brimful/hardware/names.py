@@ -1,0 +1,164 @@
+"""Which known GPU a name means, as people, clouds and drivers write it. Reads the table only.
+
+A name is taken apart into the chip (``h100``; ``3090 ti``), how it is built (SXM, PCIe, NVL) and
+its memory. The chip must be the same; of cards that then remain, the usual one is taken.
+"""
+
+import difflib
+import re
+import unicodedata
+from functools import cache
+from typing import NamedTuple
+
+from brimful.errors import InputError, UnknownNameError
+from brimful.hardware.datasheets import Datasheet, datasheets
+from brimful.units import GIB
+
+_DROPPED = frozenset(
+    {
+        "amd", "blackwell", "card", "cards", "core", "dgx", "edition", "generation", "geforce",
+        "gpu", "gpus", "graphics", "gtx", "hgx", "instinct", "mega", "nvidia", "quadro", "rtx",
+        "tensor", "tesla", "workstation",
+    }
+)  # fmt: skip
+"""Words of names that tell no two cards apart."""
+_FORMS = frozenset({"nvl", "pcie", "server", "sxm"})
+_MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3})\s*g(?:i?b)?(?![a-z0-9])")
+_HBM = re.compile(r"hbm\d?e?")
+_CARD = re.compile(r"(\d{4})(ti|super|d)")
+_COUNTED = re.compile(r"(?P<counts>(?:\d+\s*[x×*]\s*){1,2})(?P<gpu>.+)")
+_COUNTED_BEHIND = re.compile(r"(?P<gpu>.+?)\s*(?::|[x×*])\s*(?P<count>\d+)")
+_COUNTED_IN_WORDS = re.compile(r"(?P<count>\d+)\s+(?P<gpu>\D.+)")
+_SAME_SIZE = 0.07
+"""B200 is sold as 192 GB and as 180 GB."""
+_LONGEST = 100
+_MAX_DIGITS = 9
+_MOST_HINTS = 3
+_ALIKE = 0.75
+_USUAL_BYTES = {"a100": 80 * GIB, "v100": 16 * GIB}
+"""Of chips that are rented with two sizes of memory: the usual one."""
+
+
+class Counted(NamedTuple):
+    """What hardware a name asks for: nodes, devices of each, and what one is called."""
+
+    num_nodes: int
+    per_node: int
+    gpu: str
+
+
+class _Parts(NamedTuple):
+    chip: frozenset[str]
+    forms: frozenset[str]
+    memory_gb: int
+
+
+def split_counts(name: str) -> Counted:
+    """Split ``4x8xh100`` into 4 nodes of 8 ``h100``; ``8 x H100``, ``H100:8``, ``8 h100s`` likewise.
+
+    Raises:
+        InputError: A number is absurd.
+    """
+    text = unicodedata.normalize("NFKC", name).strip().lower()[: _LONGEST * _LONGEST]
+    if find_gpu(text):  # "rtx 4090" asks for one
+        return Counted(1, 1, text)
+    if match := _COUNTED.fullmatch(text):
+        counts = re.findall(r"\d+", match["counts"])
+    elif match := _COUNTED_BEHIND.fullmatch(text) or _COUNTED_IN_WORDS.fullmatch(text):
+        if not find_gpu(match["gpu"]):
+            return Counted(1, 1, text)
+        counts = [match["count"]]
+    else:
+        return Counted(1, 1, text)
+    for count in counts:
+        if len(count) > _MAX_DIGITS:
+            raise InputError(f"{name} asks for {count} devices; use 1x{match['gpu']}")
+    return Counted(int(counts[0]) if len(counts) > 1 else 1, int(counts[-1]), match["gpu"].strip())
+
+
+def find_gpu(text: str) -> str:
+    """Find the GPU of the table that a name means; empty where it means none.
+
+    Args:
+        text: One GPU's name, without a count.
+    """
+    name = text.strip().lower()
+    if name in datasheets():
+        return name
+    if len(name) > _LONGEST:
+        return ""
+    for key, sheet in datasheets().items():
+        if name in {reported.lower() for reported in (*sheet.reported_names, sheet.description)}:
+            return key
+    given = _parts(name)
+    if not given.chip:
+        return ""
+    return min(
+        (key for key, sheet in datasheets().items() if _can_be(given, key, sheet)),
+        key=lambda key: _unusual(given, key),
+        default="",
+    )
+
+
+def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
+    """Build the error for a name that means no known GPU, with those of its chip or the like.
+
+    Args:
+        text: The name.
+        known: More that could be given.
+    """
+    chips = _parts(text.strip().lower()[:_LONGEST]).chip
+    names = [*datasheets(), *known]
+    near = [name for name in names if chips & _parts(name).chip]
+    if not near:
+        near = difflib.get_close_matches(text.strip().lower(), names, n=_MOST_HINTS, cutoff=_ALIKE)
+    hint = f"did you mean {' or '.join(near[:_MOST_HINTS])}? " if near else ""
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
+
+
+def _can_be(given: _Parts, key: str, sheet: Datasheet) -> bool:
+    own = _key_parts(key)
+    if given.chip != own.chip:
+        return False
+    described = _parts(sheet.description.lower()).forms | own.forms
+    if not given.forms <= described:
+        return False
+    size = sheet.memory_bytes / GIB
+    return not given.memory_gb or abs(given.memory_gb / size - 1) <= _SAME_SIZE
+
+
+def _unusual(given: _Parts, key: str) -> tuple[float, ...]:
+    """Order cards of one chip: built as nothing was said of, the usual memory, the nearest."""
+    own, sheet = _key_parts(key), datasheets()[key]
+    usual = next((_USUAL_BYTES[chip] for chip in own.chip if chip in _USUAL_BYTES), 0)
+    off = abs(given.memory_gb / (sheet.memory_bytes / GIB) - 1) if given.memory_gb else 0.0
+    return (off, len(own.forms - given.forms), bool(usual) and usual != sheet.memory_bytes)
+
+
+@cache
+def _key_parts(key: str) -> _Parts:
+    return _parts(key)
+
+
+def _parts(name: str) -> _Parts:
+    memory = _MEMORY.search(name)
+    text = _MEMORY.sub(" ", name)
+    text = re.sub(r"(?<![a-z])(rtx|gtx)(?=[a-z]?\d)", r"\1 ", text)
+    text = re.sub(r"sxm\d?", "sxm", text)
+    chip, forms = set(), set()
+    for token in re.sub(r"[^a-z0-9]+", " ", _CARD.sub(r"\1 \2 ", text)).split():
+        if _HBM.fullmatch(token) or token in _DROPPED:
+            continue
+        if token in _FORMS:
+            forms.add(token)
+        else:
+            chip.add(token[:-1] if token.endswith("s") and token[:-1] in _chips() else token)
+    return _Parts(frozenset(chip), frozenset(forms), int(memory[1]) if memory else 0)
+
+
+@cache
+def _chips() -> frozenset[str]:
+    """Chips that are written with a plural s; L40S is one of its own."""
+    tokens = {token for key in datasheets() for token in key.split("-")}
+    return frozenset(token for token in tokens if f"{token}s" not in tokens)

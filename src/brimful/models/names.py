@@ -1,0 +1,349 @@
+"""Which known model a name means, as people and hubs write it. Reads the registry, and no files.
+
+A name is taken apart into its family and other words, versions, sizes and revisions; what says how
+weights were tuned, quantised or packed names no architecture and is dropped. Both the names of the
+registry and those of its models on the hub are taken apart alike, and compared part by part.
+"""
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+from brimful.errors import UnknownNameError
+from brimful.models.registry import registry
+
+MIRRORS = frozenset(
+    {
+        "bartowski", "casperhansen", "ggml-org", "hugging-quants", "lmstudio-community",
+        "maziyarpanahi", "meta", "mlx-community", "mradermacher", "neuralmagic", "nousresearch",
+        "nvidia", "quanttrio", "redhatai", "thebloke", "unsloth",
+    }
+)  # fmt: skip
+"""Who uploads other people's models under their own names, quantised or for other programs."""
+_HUB = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/")
+_DASHES = re.compile(r"[\u2010-\u2015\u2212]")
+_POINT_AS_UNDERSCORE = re.compile(r"(?<![\d.])(\d)_(\d)(?![\d.a-z])")
+_POINT_AS_P = re.compile(r"\bv(\d)p(\d)\b")
+_QUANTIZED = re.compile(
+    r"\b(?:(?:ud )?i?q\d(?:[ .][01k])?(?: (?:xxs|xs|xl|s|m|l))?|\d ?bits?|\d+(?:\.\d+)? ?bpw"
+    r"|(?:u?int|bf|fp|f|nf|mxfp|nvfp)\d{1,2}|w\d+a\d+|g\d{2,3}|exl\d|ct2"
+    r"|awq|gptq|gguf|ggml|bnb|mlx|onnx|hqq|dwq|qat|imatrix|marlin|quantized|quants?|unsloth"
+    r"|dynamic|kv)\b"
+)
+"""How the weights of an upload are rounded, or whose program they are packed for."""
+_DROPPED = frozenset(
+    {
+        # How it was tuned, or which step of its training it is.
+        "base", "chat", "exp", "free", "hf", "inst", "instant", "instruct", "instruction", "it",
+        "latest", "preview", "pretrained", "pt", "sft", "text", "thinking", "turbo", "uncased",
+        "versatile",
+        # Whose it is.
+        "google", "meta", "microsoft", "mistralai", "nvidia", "openai",
+    }
+)  # fmt: skip
+"""Words of names that name no architecture."""
+_SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]|\d+x\d+(?:\.\d+)?b")
+_ACTIVE = re.compile(r"a\d+(?:\.\d+)?b|\d+e")
+_DATE = re.compile(r"\d{4}|\d{6}|\d{8}")
+_REVISION = re.compile(r"v\d+(?:\.\d+)*")
+_VERSION = re.compile(r"[a-z]?\d+(?:\.\d+)*")
+_WORD = re.compile(r"[a-z]+")
+_JOINED = re.compile(r"(?<![a-z\d.])([a-z]{2,})(?=\d)")
+_COUNTS = {"m": 1e6, "b": 1e9, "t": 1e12}
+_NEAR = 0.1
+"""What a size in a name may be off: Phi-4 has 14.66 B parameters and is called 14B."""
+_LONGEST = 200
+_MOST_LISTED = 12
+_MOST_HINTS = 3
+_SAME_WORD = 0.75
+
+
+class Parts(NamedTuple):
+    """A name taken apart.
+
+    Attributes:
+        words: Family and variant in one, so that ``tiny-llama`` is ``tinyllama``.
+        versions: ``3.1`` of Llama 3.1, ``r1`` of DeepSeek R1; and what fits nowhere else.
+        sizes: ``8b``, ``8x7b``.
+        active: Of mixtures: active parameters ``a3b`` and experts ``16e``.
+        revisions: Dates such as ``2507``, and ``v0.3`` behind a size.
+    """
+
+    words: str
+    versions: frozenset[str]
+    sizes: frozenset[str]
+    active: frozenset[str]
+    revisions: frozenset[str]
+
+
+class Taken(NamedTuple):
+    """A known model that a name was taken for.
+
+    Attributes:
+        name: Its name in the registry.
+        why: What of the name was not said or not known, in words; empty where nothing was.
+        is_own: Whether the name gives no organisation, or one that is known to publish this model.
+    """
+
+    name: str
+    why: str
+    is_own: bool
+
+
+def find(text: str) -> Taken | None:
+    """Find the known model that a name means.
+
+    Args:
+        text: As it was typed: a name of any spelling, a hub id, an address on the hub.
+
+    Returns:
+        The model; None where the name means none that is known.
+
+    Raises:
+        UnknownNameError: It means several.
+    """
+    if text in registry():
+        return Taken(text, "", is_own=True)
+    organisation, name = _split(text)
+    if not name or len(name) > _LONGEST:
+        return None
+    best = _best(name) or _best(_points_for_dashes(name)) or _whole_family(name)
+    if not best:
+        return None
+    chosen = _newest(best) if len(best) > 1 else best[0]
+    if chosen is None:
+        listed = ", ".join(match.name for match in best[:_MOST_LISTED])
+        more = len(best) - _MOST_LISTED
+        others = f" and {more} more" if more > 0 else ""
+        raise UnknownNameError(
+            f"{text!r} may be any of {listed}{others}; give one of them (brimful models lists all)"
+        )
+    why = chosen.why
+    if len(best) > 1:
+        others = ", ".join(match.name for match in best if match is not chosen)
+        why = f"the newest of them; others: {others}"
+    return Taken(chosen.name, why, is_own=organisation in {"", *MIRRORS, *_organisations()})
+
+
+def taken_words(typed: str, name: str) -> str:
+    """Say that a known model was taken for what was typed; empty where that is its name.
+
+    Args:
+        typed: What the user called the model.
+        name: What the model that was found is called.
+    """
+    if typed == name or name not in registry():
+        return ""
+    taken = find(typed)
+    if taken is None or _spaced(typed).split() == _spaced(name).split():
+        return ""
+    why = taken.why or ("the same architecture" if taken.is_own else "by its name alone")
+    return f"model {name} is taken for {typed!r} ({why})"
+
+
+def suggestions(text: str) -> list[str]:
+    """Name known models of the family that an unknown name is of, the likest first; maybe none."""
+    name = _split(text)[1][:_LONGEST]
+    parts = _parts(name)
+    families = {_family(known): None for known in registry()}
+    words = [word for word in re.findall(r"[a-z]+", _spaced(name)) if word not in _DROPPED]
+    meant = [word for word in words if word in families]
+    if words and not meant:
+        meant = difflib.get_close_matches(words[0], families, n=1, cutoff=_SAME_WORD)
+    likeness = {
+        known: _likeness(parts, _parts(known), name.lower(), known)
+        for known in registry()
+        if _family(known) in meant
+    }
+    near = sorted(likeness, key=lambda known: likeness[known], reverse=True)[:_MOST_HINTS]
+    shares = [known for known in near if any(likeness[known][1:3])]
+    return shares or near
+
+
+def unknown_model(text: str, *, more: str) -> UnknownNameError:
+    """Build the error for a name that means no known model.
+
+    Args:
+        text: The name.
+        more: What else could be given.
+    """
+    near = suggestions(text)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return UnknownNameError(f"unknown model {shown!r}; {hint}{more}")
+
+
+def nearest_size(name: str, without: frozenset[str]) -> str:
+    """Name the known model nearest in size to another, of its family where there is one.
+
+    Args:
+        name: Of the registry.
+        without: Types of models that are left out.
+    """
+    size = num_parameters(registry()[name])
+
+    def distance(known: str) -> tuple[bool, float]:
+        ratio = num_parameters(registry()[known]) / size
+        return _family(known) != _family(name), max(ratio, 1 / ratio)
+
+    others = [known for known, entry in registry().items() if entry["model_type"] not in without]
+    return min(others, key=distance)
+
+
+class _Match(NamedTuple):
+    name: str
+    penalty: tuple[int, int, int]
+    why: str
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a name into who publishes it, lower-case and maybe empty, and the rest."""
+    folded = _DASHES.sub("-", unicodedata.normalize("NFKC", text)).strip()
+    folded = _HUB.sub("", folded, count=1).strip("/")
+    organisation, _, name = folded.rpartition("/")
+    return organisation.lower(), name
+
+
+def _best(name: str) -> list[_Match]:
+    """List the models that a name can mean, of the fewest things left out."""
+    parts = _parts(name)
+    if not parts.words:
+        return []
+    found = [match for known in registry() if (match := _match(parts, known))]
+    least = min((match.penalty for match in found), default=None)
+    return [match for match in found if match.penalty == least]
+
+
+def _whole_family(name: str) -> list[_Match]:
+    """List the models of a family where a name says nothing but that."""
+    parts = _parts(name)
+    if not parts.words or any(parts[1:]):
+        return []
+    members = [known for known in registry() if _parts(known).words == parts.words]
+    return [_Match(known, (0, 0, 0), "the only one that is known") for known in members]
+
+
+def _match(given: Parts, known: str) -> _Match | None:
+    """Compare a name with every one that a model has."""
+    aliases = _aliases(known)
+    has_revision = any(alias.revisions for alias in aliases)
+    matches = [
+        _Match(known, penalty, _why(penalty))
+        for alias in aliases
+        if (penalty := _penalty(given, alias, known, has_revision=has_revision)) is not None
+    ]
+    return min(matches, key=lambda match: match.penalty, default=None)
+
+
+def _penalty(
+    given: Parts, alias: Parts, known: str, *, has_revision: bool
+) -> tuple[int, int, int] | None:
+    """Count what one of the two does not say: sizes, active parameters, revisions; None: unlike."""
+    if (given.words, given.versions) != (alias.words, alias.versions):
+        return None
+    if not given.sizes <= alias.sizes and (alias.sizes or not _is_near(given.sizes, known)):
+        return None
+    if not given.active <= alias.active:
+        return None
+    extra = given.revisions - alias.revisions
+    if extra and has_revision:
+        return None
+    return (
+        len(alias.sizes - given.sizes),
+        len(alias.active - given.active) if given.sizes else 0,
+        2 * len(extra) + len(alias.revisions - given.revisions),
+    )
+
+
+def _why(penalty: tuple[int, int, int]) -> str:
+    if penalty[0]:
+        return "the only size that is known"
+    if penalty[2] > 1:
+        return "a revision that is not known apart"
+    return ""
+
+
+def _is_near(sizes: Iterable[str], known: str) -> bool:
+    """Whether a size is about the number of a model's parameters."""
+    count = num_parameters(registry()[known])
+    read = [re.fullmatch(r"(\d+(?:\.\d+)?)([mbt])", size) for size in sizes]
+    return all(
+        found and abs(float(found[1]) * _COUNTS[found[2]] / count - 1) <= _NEAR for found in read
+    )
+
+
+def num_parameters(entry: dict[str, Any]) -> float:
+    """Return the parameters of a registered model, rounded where nothing else is published."""
+    count = entry.get("num_parameters") or entry["num_parameters_official"]
+    if count is not None:
+        return float(count)
+    published = entry["published"].lower()
+    return float(published[:-1]) * _COUNTS[published[-1]]
+
+
+def _newest(matches: list[_Match]) -> _Match | None:
+    """Return the newest of several that differ in their revision alone; None: they do not."""
+    parts = {match: _parts(match.name) for match in matches}
+    without = {each._replace(revisions=frozenset()) for each in parts.values()}
+    if len(without) > 1 or not any(each.revisions for each in parts.values()):
+        return None
+    return max(matches, key=lambda match: sorted(parts[match].revisions))
+
+
+@cache
+def _aliases(known: str) -> tuple[Parts, ...]:
+    """Take apart the registry's name of a model and the hub's."""
+    source = registry()[known]["source"]
+    names = [known, _split(source)[1]] if _HUB.match(source) else [known]
+    return tuple(dict.fromkeys(_parts(name) for name in names))
+
+
+@cache
+def _organisations() -> frozenset[str]:
+    sources = (entry["source"] for entry in registry().values())
+    return frozenset(_split(source)[0] for source in sources if _HUB.match(source))
+
+
+def _spaced(name: str) -> str:
+    """Write a name as its tokens, lower-case, blanks between."""
+    text = _POINT_AS_UNDERSCORE.sub(r"\1.\2", name.lower())
+    text = re.sub(r"[^a-z0-9.]+|(?<!\d)\.|\.(?!\d)", " ", _POINT_AS_P.sub(r"\1.\2", text))
+    return _JOINED.sub(r"\1 ", _QUANTIZED.sub(" ", text))
+
+
+def _parts(name: str) -> Parts:
+    words, versions, sizes, active, revisions = [], [], [], [], []
+    for token in _spaced(name).split():
+        if token in _DROPPED:
+            continue
+        if _WORD.fullmatch(token):
+            words.append(token)
+        elif _SIZE.fullmatch(token):
+            sizes.append(token)
+        elif _ACTIVE.fullmatch(token):
+            active.append(token)
+        elif _DATE.fullmatch(token) or (sizes and _REVISION.fullmatch(token)):
+            revisions.append(token)
+        else:
+            versions.append(token.removesuffix(".0") if _VERSION.fullmatch(token) else token)
+    kinds = (frozenset(each) for each in (versions, sizes, active, revisions))
+    return Parts("".join(words), *kinds)
+
+
+def _points_for_dashes(name: str) -> str:
+    """Read ``llama3-1-8b`` as ``llama3.1-8b``."""
+    return re.sub(r"(?<![\d.])(\d)[-_ ](\d)(?![\d.a-z])", r"\1.\2", name.lower())
+
+
+def _family(known: str) -> str:
+    found = re.match(r"[a-z]+", known)
+    return found[0] if found else known
+
+
+def _likeness(given: Parts, other: Parts, typed: str, known: str) -> tuple[int, int, int, float]:
+    spelled = difflib.SequenceMatcher(None, typed, known).ratio()
+    shared = len(given.sizes & other.sizes), len(given.versions & other.versions)
+    return int(given.words == other.words), *shared, spelled

@@ -1,0 +1,195 @@
+"""Known models under the names that people, hubs, clouds and hostile users give them."""
+
+import http.server
+import threading
+import time
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.errors import UnknownNameError, UnsupportedError
+from brimful.models import generic
+from brimful.models.config import is_simulated, load_model
+from brimful.models.hub import fetch_file
+from brimful.models.names import find, num_parameters, suggestions
+from brimful.models.registry import registry
+
+SAME = {
+    "llama-3.1-8b": (
+        "meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B", "llama3.1-8b", "Llama 3.1 8B",
+        "LLAMA_3.1_8B", "Llama-3_1-8B", "meta-llama/Meta-Llama-3.1-8B-Instruct", "llama3.1:8b",
+        "unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama3.1:8b-instruct-q4_K_M",
+        "neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", "llama-3-1-8b", "llama-3.1-8b-instant",
+        "Meta-Llama-3.1-8B-Instruct-Turbo", "llama\u20113.1\u20118b", "  llama-3.1-8b  ",
+        "accounts/fireworks/models/llama-v3p1-8b-instruct", "somebody/Llama-3.1-8B-hf",
+    ),
+    "llama-3-8b": ("llama3-8b", "mlx-community/Meta-Llama-3-8B-Instruct-4bit"),
+    "llama-3.3-70b": (
+        "llama-3.3", "Llama-3.3-70B-Instruct", "llama-3.3-70b-versatile",
+        "unsloth/Llama-3.3-70B-Instruct-unsloth-bnb-4bit",
+        "RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8",
+    ),
+    "llama-2-7b": ("TheBloke/Llama-2-7B-Chat-GPTQ", "meta-llama/Llama-2-7b-chat-hf"),
+    "llama-3.1-405b": ("hugging-quants/Meta-Llama-3.1-405B-Instruct-AWQ-INT4",),
+    "qwen3-8b": ("https://huggingface.co/Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B", "qwen-3-8b"),
+    "qwen3-30b-a3b": (
+        "Qwen3-30B-A3B", "qwen3:30b-a3b", "qwen3-30b", "mlx-community/Qwen3-30B-A3B-4bit",
+    ),
+    "qwen3-30b-a3b-2507": ("Qwen/Qwen3-30B-A3B-Instruct-2507",),
+    "qwen3-235b-a22b": ("Qwen/Qwen3-235B-A22B-Thinking-2507",),
+    "qwen2.5-72b": ("bartowski/Qwen2.5-72B-Instruct-GGUF", "qwen-2-5-72b"),
+    "gemma-3-27b": ("gemma-3-27b-it", "google/gemma-3-27b-it-qat-q4_0-gguf", "gemma3:27b"),
+    "gemma-2-9b": ("gemma 2 9b", "google/gemma-2-9b-pt"),
+    "mistral-7b-v0.3": ("mistral-7b", "mistralai/Mistral-7B-Instruct-v0.3"),
+    "mistral-7b-v0.2": ("Mistral-7B-v0.2",),
+    "mixtral-8x7b": ("mistralai/Mixtral-8x7B-Instruct-v0.1",),
+    "mistral-nemo-12b": ("mistral-nemo", "mistralai/Mistral-Nemo-Instruct-2407"),
+    "mistral-small-24b": ("mistralai/Mistral-Small-24B-Instruct-2501",),
+    "phi-4": ("microsoft/phi-4", "phi4", "phi-4-14b"),
+    "phi-3-mini": ("microsoft/Phi-3-mini-4k-instruct",),
+    "phi-1.5": ("phi-1_5",),
+    "gpt2": ("gpt-2", "gpt2-124m", "openai-community/gpt2"),
+    "gpt-oss-20b": ("openai/gpt-oss-20b", "gpt_oss_20b"),
+    "deepseek-r1": ("DeepSeek-R1", "deepseek-ai/DeepSeek-R1-0528", "deepseek-r1:671b"),
+    "deepseek-v3.2": ("deepseek-ai/DeepSeek-V3.2-Exp",),
+    "kimi-k2": ("moonshotai/Kimi-K2-Instruct", "kimi-k2-1t"),
+    "bert-base-uncased": ("bert-base", "google-bert/bert-base-uncased"),
+    "tinyllama-1.1b": ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tiny-llama-1.1b"),
+    "codellama-34b": ("codellama/CodeLlama-34b-Instruct-hf",),
+    "olmo-2-7b": ("allenai/OLMo-2-1124-7B-Instruct", "olmo2-7b"),
+    "granite-4.0-h-small": ("ibm-granite/granite-4.0-h-small", "granite-4-h-small"),
+    "llama-4-scout": ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"),
+    "nemotron-3-nano-30b-a3b": ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",),
+}  # fmt: skip
+UNKNOWN = (
+    "deepseek-r1:7b", "mistral-small-2409", "Phi-3-mini-128k-instruct", "llama-7b", "bert-base-cased",
+    "Qwen/Qwen2.5-7B-Instruct-1M", "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "qwen3-embedding-8b",
+    "NousResearch/Hermes-3-Llama-3.1-8B", "Llama-3.2-11B-Vision", "kimi-k2.5", "glm-4.6", "8b", "",
+    "-", "   ", "xyzzy", "claude", "llama-3.1-8b" * 1000, "9" * 5000, "a" * 5000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"), [(typed, name) for name, spelled in SAME.items() for typed in spelled]
+)
+def test_a_model_under_another_name(typed, name):
+    assert find(typed).name == name
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_model_is_found_by_its_own_name_and_the_hubs(name):
+    assert find(name.upper().replace("-", "_")).name == name
+    source = registry()[name]["source"]
+    if "huggingface" in source:
+        assert find(source).name == name
+
+
+@pytest.mark.parametrize("typed", UNKNOWN)
+def test_a_model_that_is_another_is_not_taken(typed):
+    assert find(typed) is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("llama-3.1", ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")),
+        ("mixtral", ("mixtral-8x7b", "mixtral-8x22b")),
+        ("qwen3", ("qwen3-0.6b", "qwen3-30b-a3b")),
+        ("deepseek", ("deepseek-v3", "deepseek-r1")),
+    ],
+)
+def test_a_name_of_several_models_lists_them(typed, names):
+    with pytest.raises(UnknownNameError) as refused:
+        load_model(typed)
+    assert all(name in str(refused.value) for name in names)
+
+
+@pytest.mark.parametrize("typed", ["llama-5-8b", "lama-3.1-8b", "qwne3-8b", "zephyr-7b", "gpt-4"])
+def test_what_is_suggested_is_of_the_same_family(typed):
+    assert all(name[:2] == typed[:2] or name[0] == typed[0] for name in suggestions(typed))
+    assert suggestions("xyzzy") == suggestions("zephyr-7b-beta") == []
+
+
+def test_the_answer_says_which_model_and_gpu_were_taken(capsys):
+    assert main(["estimate", "meta-llama/Llama-3.1-8B-Instruct", "--gpus", "h100"]) == 1
+    said = capsys.readouterr()
+    assert "model=llama-3.1-8b" in said.out
+    assert said.err.count("\n") == 2
+    assert "llama-3.1-8b is taken for" in said.err
+    assert "h100-80gb is taken for 'h100'" in said.err
+
+
+@pytest.mark.parametrize("name", ["llama-4-scout", "qwen3-next-80b-a3b", "lfm2-350m", "falcon-7b"])
+@pytest.mark.parametrize("verb", ["plan", "estimate", "simulate", "rules", "shop --tokens 1B"])
+def test_a_model_that_cannot_be_built_yet_is_refused_with_what_is_known(name, verb, capsys):
+    verb, *flags = verb.split()
+    assert main([verb, name, *flags]) == 2
+    said = capsys.readouterr().err
+    assert "parameters" in said
+    assert said.count("\n") == 1
+    near = said.split("the nearest that can is ")[1].split()[0]
+    assert registry()[near]["model_type"] not in generic.NOT_YET
+    assert 0.3 < num_parameters(registry()[near]) / num_parameters(registry()[name]) < 3
+
+
+def test_a_configuration_of_a_type_that_cannot_be_built_yet_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "lfm2"}')
+    with pytest.raises(UnsupportedError, match="lfm2"):
+        load_model(str(tmp_path))
+
+
+def test_models_without_a_formula_are_told_before_they_are_read():
+    assert is_simulated("google/gemma-3-1b-it")
+    assert not is_simulated("llama-3.1-8b")
+    assert not is_simulated("llama-4-scout")
+    assert not is_simulated("qwen3")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Serve a hub that answers with a status, after a while; count what it was asked."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    asked = []
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        wait_s = 0.0
+
+        def do_HEAD(self):
+            asked.append(self.path)
+            time.sleep(self.wait_s)
+            self.send_response(503)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", here)
+    address = here + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+    yield Answer, asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_hub_is_asked_once_and_quietly(hub, capfd):
+    with pytest.raises(Exception, match=r"no_such_org/m\b"):
+        fetch_file("no_such_org/m", "config.json")
+    assert len(hub[1]) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_hub_that_does_not_answer_is_given_up(hub):
+    hub[0].wait_s = 0.5
+    with pytest.raises(UnknownNameError, match="cannot be reached"):
+        fetch_file("no_such_org/m", "config.json", limit_s=0.1)
+
+
+def test_known_models_ask_nobody(hub):
+    assert load_model("Qwen/Qwen3-8B").name == "qwen3-8b"
+    assert load_model("unsloth/Qwen3-8B-unsloth-bnb-4bit").name == "qwen3-8b"
+    assert hub[1] == []
