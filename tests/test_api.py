@@ -1,4 +1,4 @@
-"""``import brimful``: the verbs as functions, with the command line's names, defaults and errors."""
+"""``import brimful``: verbs as functions, with the command line's names, defaults and errors."""
 
 import subprocess
 import sys

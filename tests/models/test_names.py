@@ -62,10 +62,11 @@ SAME = {
     "nemotron-3-nano-30b-a3b": ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",),
 }  # fmt: skip
 UNKNOWN = (
-    "deepseek-r1:7b", "mistral-small-2409", "Phi-3-mini-128k-instruct", "llama-7b", "bert-base-cased",
-    "Qwen/Qwen2.5-7B-Instruct-1M", "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "qwen3-embedding-8b",
-    "NousResearch/Hermes-3-Llama-3.1-8B", "Llama-3.2-11B-Vision", "kimi-k2.5", "glm-4.6", "8b", "",
-    "-", "   ", "xyzzy", "claude", "llama-3.1-8b" * 1000, "9" * 5000, "a" * 5000,
+    "deepseek-r1:7b", "mistral-small-2409", "Phi-3-mini-128k-instruct", "llama-7b",
+    "Qwen/Qwen2.5-7B-Instruct-1M", "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "claude",
+    "qwen3-embedding-8b", "bert-base-cased", "NousResearch/Hermes-3-Llama-3.1-8B", "kimi-k2.5",
+    "Llama-3.2-11B-Vision", "glm-4.6",
+    "8b", "", "-", "   ", "xyzzy", "llama-3.1-8b" * 1000, "9" * 5000, "a" * 5000,
 )  # fmt: skip
 
 

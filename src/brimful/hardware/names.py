@@ -26,8 +26,8 @@ _FORMS = frozenset({"nvl", "pcie", "server", "sxm"})
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3})\s*g(?:i?b)?(?![a-z0-9])")
 _HBM = re.compile(r"hbm\d?e?")
 _CARD = re.compile(r"(\d{4})(ti|super|d)")
-_COUNTED = re.compile(r"(?P<counts>(?:\d+\s*[x×*]\s*){1,2})(?P<gpu>.+)")
-_COUNTED_BEHIND = re.compile(r"(?P<gpu>.+?)\s*(?::|[x×*])\s*(?P<count>\d+)")
+_COUNTED = re.compile(r"(?P<counts>(?:\d+\s*[x\u00d7*]\s*){1,2})(?P<gpu>.+)")
+_COUNTED_BEHIND = re.compile(r"(?P<gpu>.+?)\s*(?::|[x\u00d7*])\s*(?P<count>\d+)")
 _COUNTED_IN_WORDS = re.compile(r"(?P<count>\d+)\s+(?P<gpu>\D.+)")
 _SAME_SIZE = 0.07
 """B200 is sold as 192 GB and as 180 GB."""
@@ -54,7 +54,7 @@ class _Parts(NamedTuple):
 
 
 def split_counts(name: str) -> Counted:
-    """Split ``4x8xh100`` into 4 nodes of 8 ``h100``; ``8 x H100``, ``H100:8``, ``8 h100s`` likewise.
+    """Split ``4x8xh100`` into 4 nodes of 8 ``h100``; ``H100:8`` and ``8 h100s`` likewise.
 
     Raises:
         InputError: A number is absurd.

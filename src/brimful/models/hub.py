@@ -12,7 +12,7 @@ from brimful.errors import InputError, UnknownNameError
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SWITCH = "HF_HUB_OFFLINE"
 LIMIT_S = 3.0
-"""Seconds in which the hub must have answered for one small file, looking up its address included."""
+"""Seconds in which the hub must have answered for one small file, its address looked up."""
 
 
 def is_hub_id(name: str) -> bool:
@@ -84,7 +84,7 @@ def _within(limit_s: float, work: Callable[[], Path]) -> Path:
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Keep the client's warnings and progress bars from the screen."""
-    from huggingface_hub.utils import (
+    from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
         enable_progress_bars,
@@ -137,18 +137,25 @@ def _explain(hub_id: str, name: str, error: Exception) -> InputError:
             f"the hub has no model {hub_id!r}, or it is private; check the name, or log in with "
             f"hf auth login"
         )
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+    if _is_unreachable(error):
         return _unreachable(hub_id, name)
     if isinstance(error, errors.EntryNotFoundError):
         return InputError(f"{hub_id} has no {name} on the hub; give another model")
-    if isinstance(error, OSError) and not isinstance(error, errors.HfHubHTTPError):
-        return _unreachable(hub_id, name)
-    if type(error).__name__ in {"ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError"}:
-        return _unreachable(hub_id, name)
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return InputError(
         f"{name} of {hub_id} could not be fetched ({reason}); try again, or give a folder"
     )
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether no answer of the hub came: by the kinds of the hub's, the disk's and its client's."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+        return True
+    # The client's own are of httpx, or of a fork of it, by these names.
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, TimeoutError) or "TransportError" in kinds
 
 
 def _unreachable(hub_id: str, name: str) -> UnknownNameError:
