@@ -80,7 +80,7 @@ def test_rules_say_what_they_are_checked_on(brimful):
 
 
 def test_a_misspelt_gpu_is_one_sentence(brimful):
-    said = brimful("rules", "gpt2", "--gpus", "a100")
+    said = brimful("rules", "gpt2", "--gpus", "a100-4gb")
     assert said.code == 2
     assert said.err.count("\n") == 1
     assert "a100-40gb" in said.err

@@ -17,6 +17,7 @@ from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.gpus import check_gpu, count_devices, load_cluster
 from brimful.hardware.links import network_names
+from brimful.hardware.names import split_counts
 from brimful.job import (
     PACKINGS,
     PREFERENCE,
@@ -571,7 +572,7 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
 
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     """Return a cluster as it is; where its name was typed in another way, say which was taken."""
-    if typed.strip().lower().rpartition("x")[2] != cluster.name:
+    if split_counts(typed).gpu != cluster.name:
         _note_once(
             f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
         )
