@@ -7,7 +7,7 @@ from brimful.models.config import read_config
 from brimful.models.mixtures import known_experts
 from brimful.simulate import unrolled
 from brimful.simulate.run import trace
-from other_decoders import CONFIGS
+from other_decoders import CONFIGS, EAGER_ONLY
 from samples import make_adapter, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -27,6 +27,10 @@ def other(model_type, **changes):
     return make_job(model=read_config(f"tiny-{model_type}", {"model_type": model_type, **config}))
 
 
+def attention(job):
+    return "eager" if job.model.model_type in EAGER_ONLY else "sdpa"
+
+
 JOBS = {
     "lora": adapted("bf16", "same"),
     "lora, 16-bit base": adapted("bf16-mixed", "bf16"),
@@ -38,15 +42,26 @@ JOBS = {
     "qwen3": other("qwen3"),
     "phi3": other("phi3"),
     "mixtral": other("mixtral"),
+    "gemma2": other("gemma2", num_hidden_layers=13),
+    "qwen3 in rounds": other(
+        "qwen3",
+        num_hidden_layers=13,
+        use_sliding_window=True,
+        layer_types=["sliding_attention", "full_attention"] * 6 + ["sliding_attention"],
+    ),
     "deepseek_v3": other("deepseek_v3", num_hidden_layers=NUM_BLOCKS + 3, first_k_dense_replace=2),
 }
+
+ROUNDS = {"gemma2": 2, "qwen3 in rounds": 2}
+"""Blocks after which their kinds come round."""
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
-    job, strategy = JOBS[name], make_strategy(activation_checkpointing=checkpointing)
+    job = JOBS[name]
+    strategy = make_strategy(activation_checkpointing=checkpointing, attention=attention(job))
     depths = []
 
     def record(job, strategy):
@@ -57,7 +72,10 @@ def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
     num_layers = job.model.num_layers
     num_first = known_experts(job.model).sparse_blocks[0] if name == "deepseek_v3" else 0
     num_deep = unrolled.NUM_DEEP_PREFIXED if num_first else unrolled.NUM_DEEP
-    assert depths == [num_first + num_deep, num_first + unrolled.NUM_SHALLOW, num_layers]
+    period = ROUNDS.get(name, 1)
+    first = num_first + num_layers % period
+    traced = [num_deep * period, unrolled.NUM_SHALLOW * period]
+    assert depths == [*(first + num for num in traced), num_layers]
     assert_same(short, whole)
 
 
@@ -83,12 +101,38 @@ MIXED = {
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("name", [name for name in JOBS if name != "deepseek_v3"])
+@pytest.mark.parametrize(
+    "name", [name for name in JOBS if name != "deepseek_v3" and name not in ROUNDS]
+)
 @pytest.mark.parametrize("mixed", MIXED)
 def test_checkpointed_blocks_are_unrolled_apart_from_plain_ones(name, mixed):
     checkpointing, num_blocks, *traced = MIXED[mixed]
     job = deeper(JOBS[name], num_blocks)
     strategy = make_strategy(activation_checkpointing=checkpointing)
+    depths = []
+
+    def record(job, strategy):
+        depths.append(job.model.num_layers)
+        return trace(job, strategy, imitate="cuda").recording
+
+    short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
+    assert depths == [*traced, num_blocks]
+    assert_same(short, whole)
+
+
+ROUNDS_MIXED = {"full:13": (27, 17, 7), "full:12": (25, 17, 7), "full:3": (16, 12, 6)}
+"""What is checkpointed, of how many blocks; how many are traced, and how many the second time."""
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", ROUNDS)
+@pytest.mark.parametrize("checkpointing", ROUNDS_MIXED)
+def test_checkpointed_rounds_are_unrolled_apart_from_plain_ones(name, checkpointing):
+    num_blocks, *traced = ROUNDS_MIXED[checkpointing]
+    kinds = (["sliding_attention", "full_attention"] * num_blocks)[:num_blocks]
+    listed = {"layer_types": kinds, "use_sliding_window": True} if name != "gemma2" else {}
+    job = other(name.partition(" ")[0], num_hidden_layers=num_blocks, **listed)
+    strategy = make_strategy(activation_checkpointing=checkpointing, attention=attention(job))
     depths = []
 
     def record(job, strategy):
@@ -135,7 +179,7 @@ def test_what_operations_cost_is_not_told_apart_by_two_tapes():
     [
         other("qwen2"),
         other("qwen3_moe", mlp_only_layers=[1]),
-        other("qwen3", layer_types=["full_attention"] * NUM_BLOCKS),
+        other("qwen3", use_sliding_window=True, max_window_layers=3),
     ],
 )
 def test_blocks_of_several_kinds_are_traced_whole(job):
