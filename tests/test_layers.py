@@ -55,6 +55,7 @@ LAYERS = (
     ("launch",),
     ("compare",),
     ("verdict",),
+    ("show",),
     ("report",),
     ("export",),
     ("watch",),

@@ -137,6 +137,21 @@ def format_seconds(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h"
 
 
+def format_days(days: float) -> str:
+    """Print days; below two, hours; below two of those, minutes; then seconds."""
+    if days >= 2:  # noqa: PLR2004 - two days still read well in hours
+        return f"{days:.3g} days" if days < 1000 else f"{days:,.0f} days"  # noqa: PLR2004
+    hours = days * 24
+    if hours >= 2:  # noqa: PLR2004
+        return f"{hours:.3g} h"
+    return f"{hours * 60:.3g} min" if hours * 60 >= 2 else f"{hours * 3600:.3g} s"  # noqa: PLR2004
+
+
+def format_money(usd: float) -> str:
+    """Print dollars: cents below a hundred."""
+    return f"{usd:,.2f} USD" if usd < 100 else f"{usd:,.0f} USD"  # noqa: PLR2004
+
+
 def _three_digits(value: float) -> str:
     """Print three digits without an exponent: 999.7 is 1000, where ``.3g`` says 1e+03."""
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"  # noqa: PLR2004 - rounds up

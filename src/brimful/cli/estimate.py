@@ -4,21 +4,24 @@ import argparse
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference
+from brimful.cli.assumed import assumed_facts, prices_from, run_of
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
     estimate_json,
     host_may_fit,
     show,
+    show_facts,
     show_host,
     show_json,
+    show_summary,
 )
-from brimful.cli.proof import show_replayed
-from brimful.terminal import say
+from brimful.show.summary import Fact
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
     from brimful.plan import Estimate
+    from brimful.show.summary import Verdict
 
 HELP = "predict peak memory and step time of one strategy"
 
@@ -29,13 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
     inference.add_arguments(parser)
-    parser.add_argument(
-        "--prices",
-        metavar="FILE",
-        type=flags.path("--prices"),
-        help="YAML or JSON of your own prices, GPU: dollars per GPU-hour; shows the run's cost, as "
-        "--tokens does",
-    )
+    flags.add_prices(parser)
+    flags.add_verbose(parser)
     flags.add_json(parser)
 
 
@@ -47,30 +45,48 @@ def run(args: argparse.Namespace) -> int:
 
     from brimful.cost.estimate import estimate
     from brimful.cost.reserved import predicted_reserved
+    from brimful.show.predicted import verdict_of
 
     asked = flags.asked(args)
     predicted = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = _cost(args, asked, predicted)
+    verdict = verdict_of(predicted)
     if args.json:
-        usable_bytes, fits = predicted.usable_bytes, predicted.fits
-        content = estimate_json(asked, predicted, usable_bytes=usable_bytes, fits=fits)
+        content = estimate_json(
+            asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"
+        )
         show_json(content if cost is None else {**content, "cost": cost})
     else:
+        _show(args, asked, predicted, cost)
+    return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
+
+
+def _show(
+    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", cost: "Cost | None"
+) -> None:
+    from brimful.show.estimate import estimate_summary
+
+    facts = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
+    summary = estimate_summary(*asked, predicted, facts)
+    show_summary(summary)
+    show_host(predicted.host)
+    show_facts(*assumed_facts(args, asked.job), _next(args, summary.verdict))
+    if args.verbose:
         from brimful.report.text import estimate_tables
 
-        show(estimate_tables(*asked, predicted, cost=cost))
-        show_replayed(predicted)
-        if not predicted.fits:
-            say("  brimful plan with the same job looks for a strategy that fits")
-        show_host(predicted.host)
-    return FITS if predicted.fits and host_may_fit(predicted.host) else DOES_NOT_FIT
+        show("", estimate_tables(*asked, predicted, cost=cost))
+
+
+def _next(args: argparse.Namespace, verdict: "Verdict | None") -> Fact:
+    if verdict == "FITS":
+        return Fact("next", f"brimful simulate {args.model} with the same flags proves it")
+    return Fact("next", f"brimful plan {args.model} with the same job finds settings that fit")
 
 
 def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":
     """Predict what the whole run costs, where the user said how long it is or at what price."""
     if args.tokens is None and args.prices is None:
         return None
-    from brimful.cost.money import cost_of, read_prices, shipped_prices
+    from brimful.cost.money import cost_of
 
-    prices = shipped_prices() if args.prices is None else read_prices(args.prices)
-    return cost_of(asked.job, asked.cluster, predicted.predicted_step_s, prices)
+    return cost_of(asked.job, asked.cluster, predicted.predicted_step_s, prices_from(args))

@@ -478,6 +478,27 @@ def _add_number(add: Callable[..., Any], flag: str, words: str) -> None:
     add(flag, metavar="X", type=number(flag), help=words)
 
 
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    """Add ``--prices``."""
+    parser.add_argument(
+        "--prices",
+        metavar="FILE",
+        type=path("--prices"),
+        help="YAML or JSON of your own prices: GPU: USD per GPU-hour, or {rent: USD, buy: USD}",
+    )
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Add ``-v``."""
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print every table: inputs with all defaults, memory by item and phase, "
+        "assumptions",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,7 +1,7 @@
 """Printing: tables for people, one JSON object for programs."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -9,6 +9,9 @@ from brimful.cli.flags import Asked
 from brimful.escaping import json_text
 from brimful.plan import Estimate, HostMemory
 from brimful.terminal import console, say
+
+if TYPE_CHECKING:
+    from brimful.show.summary import Fact, Summary
 
 FITS, DOES_NOT_FIT, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 124, 130
 """Exit codes; a search without an answer in its budget ends as ``timeout`` would end it, an
@@ -27,6 +30,20 @@ def show(*renderables: Any) -> None:
         return
     for renderable in renderables:
         say("\n".join(plain_lines(renderable, width=WIDTH)))
+
+
+def show_summary(summary: "Summary") -> None:
+    """Print the answer to a question."""
+    from brimful.show.terminal import summary_lines
+
+    show(*summary_lines(summary))
+
+
+def show_facts(*facts: "Fact") -> None:
+    """Print what is known later than the rest of an answer."""
+    from brimful.show.terminal import fact_lines
+
+    show(*fact_lines(facts))
 
 
 def show_json(content: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import msgspec
 
 from brimful.cli import defaults, flags, output_paths, usual
+from brimful.cli.assumed import assumed_facts, run_of
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -16,14 +17,18 @@ from brimful.cli.output import (
     estimate_json,
     host_may_fit,
     show,
+    show_facts,
     show_host,
     show_json,
+    show_summary,
 )
-from brimful.cli.proof import add_proof, proof_of, proof_words, show_proof, show_replayed, word_code
+from brimful.cli.proof import add_proof, proof_of, proof_words, word_code
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
     from brimful.plan import Plan, Word
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
     from brimful.search.space import Pins
+    from brimful.show.summary import Fact
+    from brimful.simulate.proof import Proof
     from brimful.simulate.search import SearchState
     from brimful.strategy import Attention
 
@@ -71,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also show what fits and is beaten in both time and peak by nothing",
     )
     add_proof(parser)
+    flags.add_prices(parser)
+    flags.add_verbose(parser)
     flags.add_json(parser)
 
 
@@ -99,7 +108,6 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search and print."""
     from brimful.plan import write_yaml
-    from brimful.report.tables import line_of
     from brimful.search.budget import Budget
 
     if flags.is_plan(args.model):
@@ -111,28 +119,59 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(searched.plan, args.output)
     if not args.json:
         _show_source(args.source, source)
-        _show(searched)
-    out = _ways_out(args, searched, budget)
-    if not args.json:
-        show(*(line_of("way out: " + way) for way in out))
+        _show(args, searched)
+    out = tuple(_ways_out(args, searched, budget))
     found, proof = proof_of(args, searched, Budget(args.budget))
     if args.output is not None and found.plan != searched.plan:
         write_yaml(found.plan, args.output)
-    host = found.plan.estimate.host if found.plan.estimate else None
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
-        if proof is not None:
-            show_proof(searched, found, proof)
-        elif found.plan.estimate is not None:
-            show_replayed(found.plan.estimate)
+        _show_proof(args, searched, found, proof)
         _show_more(args, found, why)
-        show_host(host)
     code = exit_code(found)
     word = _replayed_word(found) if proof is None else proof.word
     return code if word is None or code != FITS else word_code(args, word)
+
+
+def _show(args: argparse.Namespace, found: "Solution") -> None:
+    """Print the answer: what was found, and why."""
+    from brimful.show.plan import plan_summary
+
+    plan, best = found.plan, found.record.rows[0]
+    show_summary(
+        plan_summary(found, run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s))
+    )
+    show_host(plan.estimate.host if plan.estimate else None)
+
+
+def _show_proof(
+    args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof | None"
+) -> None:
+    """Say what simulating said; where another plan is the one that holds, that one."""
+    if proof is not None:
+        from brimful.show.proof import proof_facts, replaced_facts
+
+        if found.row != searched.row:
+            show_facts(*replaced_facts(proof))
+            _show(args, found)
+        show_facts(*proof_facts(found.plan, proof))
+    show_facts(*assumed_facts(args, found.plan.job), *_next(args, found))
+
+
+def _next(args: argparse.Namespace, found: "Solution") -> "tuple[Fact, ...]":
+    """Say what to do with the plan; nothing with one that does not fit."""
+    from brimful.show.summary import Fact
+
+    if args.output is not None:
+        where = f"plan written to {args.output}"
+        told = f"; brimful train {args.output} runs it" if found.record.rows[0].fits else ""
+        return (Fact("next", f"{where}{told}"),)
+    if not found.record.rows[0].fits:
+        return ()
+    return (Fact("next", "add -o plan.yaml, then brimful train plan.yaml, or brimful export"),)
 
 
 def _replayed_word(found: "Solution") -> "Word | None":
@@ -142,9 +181,11 @@ def _replayed_word(found: "Solution") -> "Word | None":
 
 
 def _show_more(args: argparse.Namespace, found: "Solution", why: dict[str, Any]) -> None:
-    """Say where the plan is, and what else was asked for."""
-    if args.output is not None:
-        say(f"plan written to {args.output}; next: brimful simulate {args.output}")
+    """Print the tables that were asked for."""
+    if args.verbose:
+        from brimful.report.text import plan_tables
+
+        show("", plan_tables(found.plan, found.record))
     if args.pareto:
         _show_frontier(found)
     if args.explain:
@@ -348,16 +389,20 @@ def _pins(args: argparse.Namespace) -> "list[Pins]":
 
 
 MAX_WAYS = 3
-"""Ways out that are shown."""
+"""Ways to make it fit that are shown."""
 
 
-def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") -> tuple[str, ...]:
-    """Name the ways out that come first: of those that were searched, plans that hold."""
+def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") -> "Iterator[str]":
+    """Name what would make it fit, the first ones: of what was searched, plans that hold.
+
+    Each is printed as soon as it is proven.
+    """
     from brimful.search.ways_out import either, same_strategy, searched_anew, ways_out
+    from brimful.show.summary import Fact
 
     plan, record = searched.plan, searched.record
     if record.rows[0].fits or record.untried:
-        return ()
+        return
     find = searched_anew(_search_of(args, plan))
     if plan.estimate is None:
         from brimful.simulate.search import simulated_shortfall
@@ -366,16 +411,20 @@ def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") 
     try:
         found = ways_out(plan, find)
     except OutOfTimeError:
-        return ()
-    words: list[str] = []
+        return
+    num_said = 0
     for way in found:
-        if len(words) == MAX_WAYS:
-            break
+        if num_said == MAX_WAYS:
+            return
         plan_of_it = way.solution if way.short_bytes <= 0 else None
         proof = None if plan_of_it is None else proof_of(args, plan_of_it, budget)[1]
-        if proof is None or proof.word != "no":
-            words.append(way.words + proof_words(proof))
-    return tuple(words)
+        if proof is not None and proof.word == "no":
+            continue
+        words = way.words + proof_words(proof)
+        if not args.json:
+            show_facts(Fact("" if num_said else "instead", words))
+        num_said += 1
+        yield words
 
 
 def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":
@@ -424,12 +473,6 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
         "pareto": found.frontier,
         "ways_out": ways_out,
     }
-
-
-def _show(found: "Solution") -> None:
-    from brimful.report.text import plan_tables
-
-    show(plan_tables(found.plan, found.record))
 
 
 def _show_frontier(found: "Solution") -> None:

@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import defaults, flags, output_paths
-from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
+from brimful.cli.output import (
+    BAD_INPUT,
+    DOES_NOT_FIT,
+    FITS,
+    show,
+    show_facts,
+    show_json,
+    show_summary,
+)
 from brimful.errors import BrimfulError, InputError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
+    from brimful.pretend.report_values import PretendReport
 
 HELP = "run any script on a pretend GPU and read its memory"
 _ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -53,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
     output_paths.add_recording_files(parser)
+    flags.add_verbose(parser)
     flags.add_json(parser)
 
 
@@ -89,18 +99,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(msgspec.structs.asdict(report))
     else:
-        from brimful.report.pretend import pretend_tables
-        from brimful.report.sparkline import sparkline
-
-        show(
-            report.statement,
-            "",
-            "Live bytes over time",
-            *sparkline(report.timeline),
-            "",
-            pretend_tables(report),
-        )
+        _show(args, report, program)
     return FITS if report.fits else DOES_NOT_FIT
+
+
+def _show(args: argparse.Namespace, report: "PretendReport", program: Sequence[str]) -> None:
+    """Print the answer, and the tables where they were asked for."""
+    from brimful.show.pretend import pretend_summary
+    from brimful.show.summary import Fact
+
+    show_summary(pretend_summary(report, program))
+    if not args.verbose:
+        show_facts(Fact("next", "-v before -- prints every table; --snapshot and --perfetto write"))
+        return
+    from brimful.report.pretend import pretend_tables
+    from brimful.report.sparkline import sparkline
+
+    show("", "Live bytes over time", *sparkline(report.timeline), "", pretend_tables(report))
 
 
 def _allocator(args: argparse.Namespace) -> str:

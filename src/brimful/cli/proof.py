@@ -4,11 +4,11 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli.output import DOES_NOT_FIT, FITS, show
+from brimful.cli.output import DOES_NOT_FIT, FITS
 from brimful.cost.outside import num_groups, room_of
 
 if TYPE_CHECKING:
-    from brimful.plan import Estimate, Word
+    from brimful.plan import Word
     from brimful.rungs import Simulation
     from brimful.search.budget import Budget
     from brimful.search.solve import Solution
@@ -86,25 +86,6 @@ def proof_words(proof: "Proof | None") -> str:
     if proof is None:
         return ""
     return {"fits": "; proven", "tight": "; TIGHT"}.get(proof.word, "; not proven")
-
-
-def show_proof(searched: "Solution", found: "Solution", proof: "Proof") -> None:
-    """Say what simulating said, and show the plan that holds where it is another one."""
-    from brimful.report.proof import proof_sentence, tight_sentence, trial_sentence
-    from brimful.report.text import plan_tables
-
-    if found.row != searched.row:
-        show("", trial_sentence(proof.trials[0]), "", plan_tables(found.plan, found.record))
-    show(*filter(None, (tight_sentence(proof), proof_sentence(proof))))
-
-
-def show_replayed(made: "Estimate") -> None:
-    """Say where the replay of a prediction says that it does not hold, or only just."""
-    from brimful.report.words import replayed_sentence
-
-    reserved = made.predicted_reserved
-    if made.fits and reserved is not None and (words := replayed_sentence(reserved)):
-        show(words)
 
 
 def word_of(simulation: "Simulation | InferenceSimulation", usable_bytes: int) -> "Word":

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli import defaults, flags, output_paths, usual
-from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
+from brimful.cli.assumed import assumed_facts, prices_from
+from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_facts, show_json, show_summary
 from brimful.errors import InputError
 from brimful.hardware.links import network_names
-from brimful.terminal import say
 from brimful.units import parse_duration, parse_electricity, parse_money
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output_paths.output_file("-o", suffixes=OUTPUT_SUFFIXES),
         help="write the plot here, with everything else (.html) or alone (.svg)",
     )
+    flags.add_prices(parser)
+    flags.add_verbose(parser)
     flags.add_json(parser)
 
 
@@ -60,12 +62,6 @@ def _add_goods(add: Callable[..., Any]) -> None:
         type=flags.whole("--max-gpus"),
         default=defaults.MAX_GPUS,
         help=f"no more than these; default {defaults.MAX_GPUS}",
-    )
-    add(
-        "--prices",
-        metavar="FILE",
-        type=flags.path("--prices"),
-        help="YAML or JSON of your own prices: GPU: USD per GPU-hour, or {rent: USD, buy: USD}",
     )
     add(
         "--network",
@@ -116,23 +112,36 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(shop_json(shopped))
     else:
+        _show(args, shopped)
+    return FITS if shopped.choice is not None and shopped.choice.meets else DOES_NOT_FIT
+
+
+def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
+    """Print the answer, and the tables where they were asked for."""
+    from brimful.show.shop import shop_summary
+    from brimful.show.summary import Fact
+
+    show_summary(shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice))
+    show_facts(*assumed_facts(args, shopped.job))
+    if args.output is not None:
+        show_facts(Fact("plot", f"written to {args.output}"))
+    if shopped.choice is not None:
+        gpus = shopped.choice.best.gpus
+        show_facts(Fact("next", f"brimful plan {args.model} --gpus {gpus} with the same job"))
+    if args.verbose:
         from brimful.report.shop import shop_tables
 
-        show(*shop_tables(shopped))
-        if args.output is not None:
-            say(f"written to {args.output}")
-    return FITS if shopped.choice is not None and shopped.choice.meets else DOES_NOT_FIT
+        show("", *shop_tables(shopped))
 
 
 def shop(args: argparse.Namespace) -> "Shopped":
     """Resolve the flags, compare, choose."""
-    from brimful.cost.money import read_prices, shipped_prices
     from brimful.hardware.gpus import gpus
     from brimful.report.shop import Shopped
     from brimful.search.shop.choose import choose
     from brimful.search.shop.values import Limits
 
-    prices = shipped_prices() if args.prices is None else read_prices(args.prices)
+    prices = prices_from(args)
     kinds = _kinds(args.kinds, prices)
     job = _job(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
@@ -148,9 +157,11 @@ def _job(args: argparse.Namespace, devices: "Sequence[Device]") -> "Job":
     args.gpus = args.micro_batch = None
     if args.tokens is None and args.steps is None:
         raise InputError("how long the run is decides what it costs; give --tokens or --steps")
-    if args.global_batch is None:
-        args.global_batch = defaults.SHOP_GLOBAL_BATCH
-    return flags.job_from(args, devices)
+    batch = args.global_batch
+    args.global_batch = defaults.SHOP_GLOBAL_BATCH if batch is None else batch
+    job = flags.job_from(args, devices)
+    args.global_batch = batch
+    return job
 
 
 def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:

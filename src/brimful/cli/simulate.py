@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import flags, inference, output_paths
-from brimful.cli.output import inputs_json, show, show_json
+from brimful.cli.assumed import assumed_facts
+from brimful.cli.output import inputs_json, show, show_facts, show_json, show_summary
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
@@ -17,7 +18,7 @@ from brimful.terminal import say
 from brimful.unknown_memory import named_statement
 
 if TYPE_CHECKING:
-    from brimful.plan import Plan
+    from brimful.plan import Plan, Word
     from brimful.routing import Routing
     from brimful.rungs import Simulation
     from brimful.simulate.run import Simulated
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"run more of a run's life than its steps: {names}, by comma, or all",
     )
     add_accept_tight(parser)
+    flags.add_verbose(parser)
     flags.add_json(parser)
 
 
@@ -127,9 +129,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        _show(plan, simulation, usable_bytes)
-        if asked.strategy.ep > 1 and args.routing is None:
-            say(_worst_sentence(args, asked))
+        _show(args, plan, simulation, word)
     return word_code(args, word)
 
 
@@ -209,20 +209,35 @@ def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
     routing = worst(asked.job, asked.strategy.ep)
     found = simulate(*asked, rank=args.rank, routing=routing)
     return (
-        f"that is with balanced routing; if every token of the {asked.strategy.ep} devices "
+        f"balanced; if every token of the {asked.strategy.ep} devices "
         f"preferred this one's experts it would get {routing.share:.3g} x the rows and peak at "
         f"{format_bytes(found.simulated_peak_allocated_bytes)}"
     )
 
 
-def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
+def _show(args: argparse.Namespace, plan: "Plan", simulation: "Simulation", word: "Word") -> None:
+    """Print the answer, and the tables where they were asked for."""
+    from brimful.show.simulate import simulate_summary
+    from brimful.show.summary import Fact
+
+    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    show_summary(simulate_summary(plan, simulation, word))
+    if plan.strategy.ep > 1 and args.routing is None:
+        show_facts(Fact("routing", _worst_sentence(args, asked)))
+    is_plan = flags.is_plan(args.model)
+    fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
+    short = f"brimful plan {plan.job.model.name} finds settings that fit"
+    show_facts(*assumed_facts(args, plan.job), Fact("next", fits if word == "fits" else short))
+    if args.verbose:
+        _show_tables(plan, simulation)
+
+
+def _show_tables(plan: "Plan", simulation: "Simulation") -> None:
     from brimful.report.text import inputs_table, owners_table, verdict_table
-    from brimful.report.words import collectives_sentence, fit_sentence, reserved_sentence
+    from brimful.report.words import collectives_sentence
     from brimful.verdict import judge
 
-    peak_bytes = simulation.simulated_peak_allocated_bytes
     show(
-        named_statement(peak_bytes, simulation.unknown_ops),
         "",
         inputs_table(plan.job, plan.cluster, plan.strategy),
         "",
@@ -240,9 +255,4 @@ def _show(plan: "Plan", simulation: "Simulation", usable_bytes: int) -> None:
     say(
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
-    )
-    say(
-        fit_sentence(peak_bytes=peak_bytes, usable_bytes=usable_bytes)
-        if simulation.reserved is None
-        else reserved_sentence(simulation.reserved)
     )

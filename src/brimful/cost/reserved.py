@@ -1,6 +1,8 @@
 """What the caching allocator makes of a prediction: its requests replayed at a card's capacity."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
@@ -8,7 +10,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.requests import requests_of
 from brimful.cost.stage_memory import site_of
-from brimful.cost.stage_requests import row_requests
+from brimful.cost.stage_requests import row_makers
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PredictedReserved
@@ -22,22 +24,28 @@ class Candidate:
     Attributes:
         cluster: On what.
         room: What each device has for its allocator.
-        requests: Of every kind of device: one, or the stages of a pipeline.
-        unhindered: The most that each would hold of a card without end, by settings: as replayed.
+        makers: Of every kind of device, one or the stages of a pipeline, makes what it asks for.
     """
 
     cluster: Cluster
     room: Room
-    requests: tuple[Requests, ...]
-    unhindered: dict[str, list[int]] = field(default_factory=dict)
+    makers: tuple[Callable[[], Requests], ...]
+    _made: dict[int, Requests] = field(default_factory=dict)
+    _unhindered: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def excess_bytes(self, allocator: str) -> int:
         """Return what it would hold, nothing given back, beyond what it surely may; 0: it fits.
 
+        Of several devices the first that does not fit is enough, and others are not looked at.
+
         Args:
             allocator: As for ``reserved``.
         """
-        return max(0, max(self._unhindered(allocator)) - self._most_bytes)
+        for place in range(len(self.makers)):
+            excess = self._unhindered_bytes(place, allocator) - self._most_bytes
+            if excess > 0:
+                return excess
+        return 0
 
     def reserved(self, allocator: str) -> PredictedReserved:
         """Replay it at capacity; of several devices the one that fares worst.
@@ -48,9 +56,7 @@ class Candidate:
         Raises:
             InputError: A setting is unknown.
         """
-        free = self._unhindered(allocator)
-        each = zip(self.requests, free, strict=True)
-        every = [self._at_capacity(one, allocator, unhindered) for one, unhindered in each]
+        every = [self._at_capacity(place, allocator) for place in range(len(self.makers))]
         return max(every, key=shortage)
 
     @property
@@ -58,24 +64,28 @@ class Candidate:
         limit, firm = _limit_bytes(self.cluster), self.room.firm_bytes
         return firm if limit is None else min(limit, firm)
 
-    def _unhindered(self, allocator: str) -> list[int]:
-        """Return the most that each device would hold of a card without end, in bytes."""
-        if allocator not in self.unhindered:
-            settings = parse_settings(allocator)
-            self.unhindered[allocator] = [
-                replay(each, settings=settings, capacity_bytes=None).peak_reserved_bytes
-                for each in self.requests
-            ]
-        return self.unhindered[allocator]
+    def _requests(self, place: int) -> Requests:
+        if place not in self._made:
+            self._made[place] = self.makers[place]()
+        return self._made[place]
 
-    def _at_capacity(
-        self, requests: Requests, allocator: str, unhindered: int
-    ) -> PredictedReserved:
+    def _unhindered_bytes(self, place: int, allocator: str) -> int:
+        """Return the most that a device would hold of a card without end."""
+        key = place, allocator
+        if key not in self._unhindered:
+            done = replay(
+                self._requests(place), settings=parse_settings(allocator), capacity_bytes=None
+            )
+            self._unhindered[key] = done.peak_reserved_bytes
+        return self._unhindered[key]
+
+    def _at_capacity(self, place: int, allocator: str) -> PredictedReserved:
+        unhindered = self._unhindered_bytes(place, allocator)
         settings, limit = parse_settings(allocator), _limit_bytes(self.cluster)
         capacity, firm = self.room.most_bytes, self.room.firm_bytes
         held, num_retries, short = unhindered, 0, 0
         if unhindered > capacity or settings.garbage_collection_threshold:
-            done = replay(requests, settings=settings, capacity_bytes=capacity)
+            done = replay(self._requests(place), settings=settings, capacity_bytes=capacity)
             held, num_retries = done.peak_reserved_bytes, done.num_retries
             short = done.out_of_memory.short_bytes if done.out_of_memory else 0
         over = 0 if limit is None else max(0, held - limit)
@@ -110,8 +120,8 @@ def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | 
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
     if strategy.pp > 1:
-        return Candidate(cluster, room, row_requests(site_of(job, strategy, cluster.device)))
-    return Candidate(cluster, room, (requests_of(job, strategy, cluster.device),))
+        return Candidate(cluster, room, row_makers(site_of(job, strategy, cluster.device)))
+    return Candidate(cluster, room, (partial(requests_of, job, strategy, cluster.device),))
 
 
 def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:

@@ -9,7 +9,7 @@ Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,9 +63,13 @@ _GATHERED_ONCE = frozenset({Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST})
 _TRANSIENT, _SAVED = map(ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS))
 
 
-def row_requests(site: Site) -> tuple[Requests, ...]:
-    """Return what every kind of device of a row asks for."""
-    return tuple(device_asked(site, place).requests() for place in classes_of(site).values())
+def row_makers(site: Site) -> tuple[Callable[[], Requests], ...]:
+    """Return of every kind of device of a pipeline what makes its requests."""
+
+    def maker(place: int) -> Callable[[], Requests]:
+        return lambda: device_asked(site, place).requests()
+
+    return tuple(maker(place) for place in classes_of(site).values())
 
 
 def device_asked(site: Site, place: int) -> Asked:

@@ -14,6 +14,7 @@ from brimful.pretend.report_values import (
 )
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import ABSENT, share_words
+from brimful.show.pretend import short_line
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
@@ -95,11 +96,6 @@ def _failure_lines(failure: Failure) -> Iterator[str]:
 def short_op(op: str) -> str:
     """Leave out of an operation's name what every name has: ``aten.mm.default`` is ``mm``."""
     return op.removeprefix("aten.").removesuffix(".default")
-
-
-def short_line(line: str, *, num_parts: int = 2) -> str:
-    """Leave the last parts of a source line's path: ``models/llama/model.py:7``."""
-    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
 
 
 def _plural(count: int, one: str, many: str) -> str:

@@ -7,12 +7,12 @@ from brimful.job import Job
 from brimful.plan import Band
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import model_words
-from brimful.search.shop.advice import advice, days_words, money, outcome
+from brimful.search.shop.advice import advice, outcome
 from brimful.search.shop.choose import Choice
 from brimful.search.shop.own import Ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.strategy import Strategy, is_selective, num_checkpointed
-from brimful.units import format_bytes, format_count
+from brimful.units import format_bytes, format_count, format_days, format_money
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,11 +75,12 @@ def headline(shopped: Shopped) -> list[str]:
     if choice is None:
         return ["nothing: no number of any kind that has a price fits this job in a known time"]
     best = choice.best
-    what = f"{best.gpus}: {days_words(best.predicted_days)} and {money(best.predicted_usd or 0.0)}"
+    cost = format_money(best.predicted_usd or 0.0)
+    what = f"{best.gpus}: {format_days(best.predicted_days)} and {cost}"
     if not choice.meets:
         over = [
-            f"{days_words(choice.over_days)} over the deadline" if choice.over_days else "",
-            f"{money(choice.over_usd)} over the budget" if choice.over_usd else "",
+            f"{format_days(choice.over_days)} over the deadline" if choice.over_days else "",
+            f"{format_money(choice.over_usd)} over the budget" if choice.over_usd else "",
         ]
         return [
             f"nothing meets {_asked(limits)}; nearest is {what}, {' and '.join(filter(None, over))}"
@@ -96,9 +97,9 @@ def headline(shopped: Shopped) -> list[str]:
 def _asked(limits: Limits) -> str:
     parts = []
     if limits.deadline_s is not None:
-        parts.append(f"the deadline of {days_words(limits.deadline_s / DAY_S)}")
+        parts.append(f"the deadline of {format_days(limits.deadline_s / DAY_S)}")
     if limits.budget_usd is not None:
-        parts.append(f"the budget of {money(limits.budget_usd)}")
+        parts.append(f"the budget of {format_money(limits.budget_usd)}")
     return " and ".join(parts)
 
 
@@ -112,11 +113,11 @@ def _why(limits: Limits) -> str:
 
 def _days_band(option: Option) -> str:
     band = option.predicted_days_band
-    return f"{days_words(band.low)} to {days_words(band.high)}"
+    return f"{format_days(band.low)} to {format_days(band.high)}"
 
 
 def _usd_band(band: Band | None) -> str:
-    return UNKNOWN if band is None else f"{money(band.low)} to {money(band.high)}"
+    return UNKNOWN if band is None else f"{format_money(band.low)} to {format_money(band.high)}"
 
 
 def inputs(shopped: Shopped) -> list[tuple[str, str]]:
@@ -152,7 +153,7 @@ def cells(option: Option, job: Job) -> tuple[str, ...]:
     return (
         option.gpus,
         plan_words(option.strategy, job),
-        days_words(option.predicted_days),
+        format_days(option.predicted_days),
         UNKNOWN if usd is None else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}",  # noqa: PLR2004
         UNKNOWN if kwh is None else f"{kwh:,.0f}" if kwh >= 10 else f"{kwh:.2g}",  # noqa: PLR2004
         format_count(option.tokens_per_s),
@@ -181,17 +182,20 @@ def own_pairs(own: Ownership) -> list[tuple[str, str]]:
     """List what owning means; what is unknown says what to give."""
     kwh, usd = own.predicted_energy_kwh, own.predicted_electricity_usd
     pairs = [
-        ("run", days_words(own.predicted_days)),
+        ("run", format_days(own.predicted_days)),
         ("energy", UNKNOWN if kwh is None else f"{kwh:,.4g} kWh of the GPUs"),
-        ("electricity", "unknown: give --electricity" if usd is None else money(usd)),
+        ("electricity", "unknown: give --electricity" if usd is None else format_money(usd)),
     ]
     buy = own.buy_usd
     pairs.append(
-        ("price", "unknown: give --buy" if buy is None else f"{money(buy)} ({own.buy_source})")
+        (
+            "price",
+            "unknown: give --buy" if buy is None else f"{format_money(buy)} ({own.buy_source})",
+        )
     )
     pairs.append(("break-even", _break_even(own)))
     if own.predicted_run_usd_amortised is not None:
-        pairs.append(("run, amortised", money(own.predicted_run_usd_amortised)))
+        pairs.append(("run, amortised", format_money(own.predicted_run_usd_amortised)))
     return pairs
 
 
@@ -233,7 +237,7 @@ def kind_cells(found: Market, kind: Alone) -> tuple[str, ...]:
         kind.kind,
         UNKNOWN if price is None else f"{price:.2f}",
         alone,
-        UNKNOWN if best is None else money(best).removesuffix(" USD"),
+        UNKNOWN if best is None else format_money(best).removesuffix(" USD"),
         outcome(found, kind),
     )
 

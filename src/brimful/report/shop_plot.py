@@ -11,8 +11,8 @@ from typing import NamedTuple
 from brimful.hardware.datasheets import datasheets
 from brimful.report.markup import text
 from brimful.report.shop import Shopped
-from brimful.search.shop.advice import days_words, money
 from brimful.search.shop.values import DAY_S, Option
+from brimful.units import format_days, format_money
 
 WIDTH, HEIGHT = 760.0, 470.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 20.0, 16.0, 92.0
@@ -145,12 +145,12 @@ def _limits(shopped: Shopped, x: Axis, y: Axis) -> list[str]:
     if limits.deadline_s is not None:
         at = x.place(limits.deadline_s / DAY_S)
         parts.append(f'<path class="limit" d="M{at:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>')
-        told = f"deadline {days_words(limits.deadline_s / DAY_S)}"
+        told = f"deadline {format_days(limits.deadline_s / DAY_S)}"
         parts.append(_words(at - 5, HEIGHT - _BOTTOM - 8, told, anchor="end", style="halo"))
     if limits.budget_usd is not None:
         at = y.place(limits.budget_usd)
         parts.append(f'<path class="limit" d="M{_LEFT} {at:.1f}H{WIDTH - _RIGHT}"/>')
-        told = f"budget {money(limits.budget_usd)}"
+        told = f"budget {format_money(limits.budget_usd)}"
         parts.append(_words(WIDTH - _RIGHT - 4, at - 6, told, anchor="end", style="halo"))
     return parts
 
@@ -185,9 +185,8 @@ def _mark(place: int, x: float, y: float, inside: str = "") -> str:
 
 
 def _point(option: Option, x: Axis, y: Axis) -> str:
-    told = (
-        f"{option.gpus}: {days_words(option.predicted_days)}, {money(option.predicted_usd or 0.0)}"
-    )
+    cost = format_money(option.predicted_usd or 0.0)
+    told = f"{option.gpus}: {format_days(option.predicted_days)}, {cost}"
     return _mark(_generation(option), *_at(option, x, y), inside=f"<title>{text(told)}</title>")
 
 

@@ -11,6 +11,7 @@ import msgspec
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.search.holding import hold
 from brimful.search.solve import Solution, solve
 from brimful.search.space import Pins
 from brimful.strategy import Attention
@@ -50,14 +51,16 @@ def solve_cheapest(
         also: More that may be fixed instead.
 
     Returns:
-        What takes the fewest GPU-seconds per step of all that fits; where nothing fits, or no time
+        What takes the fewest GPU-seconds per step of all that holds; where nothing fits, or no time
         is known, what the whole cluster does.
 
     Raises:
         InputError: A pinned value cannot run this job.
         UnsupportedError: No formula covers the job.
     """
-    whole = solve(job, cluster, pins, attention=attention, objective="cost", also=also)
+    whole = hold(
+        solve(job, cluster, pins, attention=attention, objective="cost", also=also)
+    ).solution
     found = [whole, *_of_parts(job, cluster, pins, attention, also)]
     return min(found, key=_gpu_seconds)
 
@@ -69,7 +72,8 @@ def _of_parts(
         if part.num_devices == cluster.num_devices:
             continue
         try:
-            yield solve(job, part, pins, attention=attention, objective="cost", also=also)
+            found = solve(job, part, pins, attention=attention, objective="cost", also=also)
+            yield hold(found).solution
         except (InputError, UnsupportedError):
             continue  # the batch, or what is pinned, needs other numbers of devices
 
@@ -77,5 +81,7 @@ def _of_parts(
 def _gpu_seconds(found: Solution) -> float:
     made = found.plan.estimate
     if made is None or made.predicted_step_s is None or not made.fits:
+        return float("inf")
+    if made.predicted_reserved is not None and made.predicted_reserved.word != "fits":
         return float("inf")
     return found.plan.cluster.num_devices * made.predicted_step_s

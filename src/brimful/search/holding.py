@@ -4,6 +4,7 @@ Live bytes below the limit are a bound; what the caching allocator makes of them
 (``simulate/proof.py``) asks the program itself the same question afterwards.
 """
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -11,13 +12,20 @@ import numpy as np
 
 from brimful.cost.reserved import Candidate, candidate_of, shortage
 from brimful.plan import PredictedReserved
+from brimful.search.rows import Found
 from brimful.search.solve import Solution, Space
-from brimful.search.walk import Looked, before_row, walk
+from brimful.search.walk import Looked, before_row, lead, walk
+from brimful.strategy import Strategy, is_selective
 
 OTHER_ALLOCATORS = ("expandable_segments:True",)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
 MAX_REPLAYS = 32
 """Strategies replayed at most, a tenth of a second to one each."""
+
+
+_LAYOUT = (
+    "micro_batch", "zero", "dp_shard", "tp", "accumulate", "pp", "pp_schedule", "stages_per_device",
+)  # fmt: skip
 
 
 class Held(NamedTuple):
@@ -33,18 +41,24 @@ class Held(NamedTuple):
 
 
 def hold(found: Solution) -> Held:
-    """Replay the best strategy of a search, and the next ones while none holds."""
+    """Replay the best strategy of a search, and the next ones while none holds.
+
+    Of pipelines a search has the fastest only; where these do not hold it is asked for the next.
+    """
     if found.space is None or not found.record.rows[0].fits:
         return Held(found, None)
     looking = _Looking(found.space)
-    walk(found.space, looking.look)
+    while not lead(looking.space, looking.look).is_ended and looking.widen():
+        pass
+    walk(looking.space, looking.look)
     best = looking.best()
     if best is None:
         return Held(_with_reserved(found, looking.of(found.row)), looking.of(found.row))
     row, reserved = best
-    space = found.space
-    solution = found if row == found.row else space.without(before_row(space, row)).best()
-    return Held(_with_reserved(solution, reserved), reserved)
+    space = looking.space
+    if row != found.row or space is not found.space:
+        found = space.without(before_row(space, row)).best()
+    return Held(_with_reserved(found, reserved), reserved)
 
 
 def looked_at(space: Space, row: int) -> Looked | None:
@@ -57,34 +71,58 @@ class _Looking:
     """What was replayed so far, on cards without end: whether it fits is all that a walk asks."""
 
     def __init__(self, space: Space) -> None:
-        self._space = space
-        self._looked: dict[int, Candidate] = {}
+        self.space = space
+        self._candidates: dict[int, Candidate] = {}
         self._fitting: dict[int, str] = {}
+        self._looked: dict[int, Looked] = {}
 
     def look(self, row: int, _num_passed: int) -> Looked | None:
-        """Replay the strategy of a row; see ``search.walk``."""
-        space = self._space
-        if len(self._looked) == MAX_REPLAYS:
+        """Replay the strategy of a row, once; see ``search.walk``."""
+        if row in self._looked:
+            return self._looked[row]
+        space = self.space
+        if len(self._candidates) == MAX_REPLAYS:
             return None
         candidate = candidate_of(space.job, space.cluster, space.strategy(row))
         if candidate is None:
             return None
-        self._looked[row] = candidate
+        self._candidates[row] = candidate
         excess: list[int] = []
         for allocator in self._allocators(row):
             excess.append(candidate.excess_bytes(allocator))
             if not excess[-1]:
                 self._fitting[row] = allocator
                 break
-        return Looked(row in self._fitting, min(excess))
+        self._looked[row] = Looked(row in self._fitting, min(excess))
+        return self._looked[row]
+
+    def widen(self) -> bool:
+        """Add the pipelines that come next and could be better; whether there were any."""
+        if len(self._candidates) == MAX_REPLAYS:
+            return False
+        times = self.space.table.step_s[list(self._fitting)]
+        wider = self.space.with_more_pipelines(min(times, default=math.inf), self._is_hopeless)
+        if wider is not None:
+            self.space = wider
+        return wider is not None
+
+    def _is_hopeless(self, found: Found) -> bool:
+        """Whether one that is spread, cut and recomputed alike lacked more than it needs less."""
+        peaks = self.space.table.peak_bytes
+        return any(
+            not looked.fits
+            and found.peak_bytes >= peaks[row] - looked.excess_bytes
+            and _is_alike(found.strategy, self.space.strategy(row))
+            for row, looked in self._looked.items()
+        )
 
     def best(self) -> tuple[int, PredictedReserved] | None:
         """Return the first row that fits, else the first that is tight; None: none is either."""
-        order = self._space.order()
-        looked = order[np.isin(order, list(self._looked))].tolist()
+        order = self.space.order()
+        looked = order[np.isin(order, list(self._candidates))].tolist()
         row = next((row for row in looked if row in self._fitting), None)
         if row is not None:
-            return row, self._looked[row].reserved(self._fitting[row])
+            return row, self._candidates[row].reserved(self._fitting[row])
         for row in looked:
             reserved = self.of(row)
             if reserved is not None and reserved.word == "tight":
@@ -93,14 +131,21 @@ class _Looking:
 
     def of(self, row: int) -> PredictedReserved | None:
         """Return what the best of the allocators makes of a row; None: it was not looked at."""
-        if row not in self._looked:
+        if row not in self._candidates:
             return None
-        return min(map(self._looked[row].reserved, self._allocators(row)), key=shortage)
+        return min(map(self._candidates[row].reserved, self._allocators(row)), key=shortage)
 
     def _allocators(self, row: int) -> tuple[str, ...]:
         """Return the settings that are tried: what is pinned, else PyTorch's and others."""
-        pinned = self._space.strategy(row).allocator
+        pinned = self.space.strategy(row).allocator
         return (pinned,) if pinned else (pinned, *OTHER_ALLOCATORS)
+
+
+def _is_alike(one: Strategy, other: Strategy) -> bool:
+    """Whether two are spread, cut and recomputed in the same way, as ``Space.alike`` has it."""
+    return is_selective(one) == is_selective(other) and all(
+        getattr(one, name) == getattr(other, name) for name in _LAYOUT
+    )
 
 
 def _with_reserved(found: Solution, reserved: PredictedReserved | None) -> Solution:

@@ -12,7 +12,8 @@ asked for: what those have sent lives until the end of a step.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import count, product
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import PREDICTED_SCHEDULES, missing_formula
+from brimful.cost.outside import num_groups, room_of
 from brimful.cost.stage_memory import (
     Site,
     classes_of,
@@ -59,8 +61,8 @@ from brimful.strategy import (
 )
 
 NUM_FITTING = 8
-"""Pipelines that fit by their live bytes and are looked for: the fastest may not hold when it is
-simulated, and then the next ones are."""
+"""Pipelines that may hold by their live bytes and are looked for at a time: the fastest of them may
+not when it is replayed, and then the next ones are."""
 CLOSE = 1.05
 """Of a tiny model a block that is recomputed may take more than one that is not."""
 STAGES = (2, 4)
@@ -106,6 +108,7 @@ class Rows:
         self._rates: dict[tuple[object, ...], Rates | None] = {}
         self._least: dict[tuple[object, ...], float] = {}
         self._known: dict[tuple[object, ...], object] = {}
+        self._number = count()
 
     def search(self, bar: Bar, *, objective: Objective) -> list[Found]:
         """Look at every pipeline that may be better than what is known.
@@ -116,7 +119,7 @@ class Rows:
         """
         if bar.place == -math.inf:
             return []  # what fits has no known time, which nothing could be better than
-        looked = [] if objective == "memory" else list(self._fastest(bar.place))
+        looked = [] if objective == "memory" else self.faster(bar.place)
         found = [each for each in looked if each.peak_bytes <= self._limit]
         if objective == "memory" or (math.isinf(bar.place) and not found):
             found = list(self._smallest(bar.peak_bytes, looked))
@@ -126,25 +129,49 @@ class Rows:
 
     # -- fastest first --
 
-    def _fastest(self, place: float) -> Iterator[Found]:
-        """Yield pipelines fastest first, until some that fit are better than all that are left."""
-        number, num_fitting = count(), 0
-        waiting: list[tuple[float, int, Strategy, float | None]] = [
-            (place_of(self._bound(one)), next(number), one, None) for one in self._plain()
-        ]
-        heapify(waiting)
+    def faster(
+        self, place: float, is_hopeless: Callable[[Found], bool] = lambda _: False
+    ) -> list[Found]:
+        """Look at the next pipelines, fastest first, until some of them may hold.
+
+        Each is returned once, by the first call that comes to it.
+
+        Args:
+            place: None that takes longer is looked at.
+            is_hopeless: Whether one that fits by its live bytes is known not to hold.
+
+        Returns:
+            Them, the last ``NUM_FITTING`` of which may hold or none faster than ``place`` is left.
+        """
+        found: list[Found] = []
+        num_fitting = 0
+        waiting = self._waiting
         while waiting and waiting[0][0] <= place:
             here, _, strategy, step_s = heappop(waiting)
-            if step_s is not None:
-                found = self._look(strategy, step_s)
-                yield found
-                num_fitting += found.peak_bytes <= self._limit
-                place = min(place, here) if num_fitting == NUM_FITTING else place
+            if step_s is None:
+                for other, seconds in self._members(strategy):
+                    heappush(waiting, (place_of(seconds), next(self._number), other, seconds))
                 continue
-            for other, seconds in self._members(strategy):
-                there = place_of(seconds)
-                if there <= place:
-                    heappush(waiting, (there, next(number), other, seconds))
+            one = self._look(strategy, step_s)
+            found.append(one)
+            num_fitting += one.peak_bytes <= self._firm_bytes(strategy) and not is_hopeless(one)
+            place = min(place, here) if num_fitting == NUM_FITTING else place
+        return found
+
+    @cached_property
+    def _waiting(self) -> list[tuple[float, int, Strategy, float | None]]:
+        """Return layouts by the bound of their times; members of those taken up by their times."""
+        unknown: float | None = None
+        every = [
+            (place_of(self._bound(one)), next(self._number), one, unknown) for one in self._plain()
+        ]
+        heapify(every)
+        return every
+
+    def _firm_bytes(self, strategy: Strategy) -> int:
+        """Return what tensors may take whatever lies outside the allocator."""
+        room = room_of(self.cluster.device, num_groups=num_groups(strategy))
+        return min(self._limit, room.firm_bytes)
 
     def _look(self, strategy: Strategy, step_s: float) -> Found:
         """Predict a peak; of what does not fit it is that of the first device beyond the limit."""

@@ -4,7 +4,7 @@ Every strategy without a pipeline is evaluated, and every pipeline that could be
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -47,7 +47,8 @@ class Space:
         attention: How the model attends, in all strategies.
         pins: What the user fixed.
         objective: What is made least.
-        table: Every strategy.
+        table: Every strategy; of pipelines those that were looked at.
+        pipelines: Where more of these come from.
     """
 
     job: Job
@@ -56,6 +57,7 @@ class Space:
     pins: Pins
     objective: Objective
     table: Table
+    pipelines: tuple[Rows, ...] = ()
 
     def best(self) -> "Solution":
         """Return the best strategy as a plan, and the others beside it."""
@@ -88,6 +90,22 @@ class Space:
             strategy=strategy,
             estimate=estimate(self.job, self.cluster, strategy),
         )
+
+    def with_more_pipelines(
+        self, step_s: float, is_hopeless: Callable[[Found], bool]
+    ) -> "Space | None":
+        """Return the same with the next fastest pipelines; None where none is left.
+
+        Args:
+            step_s: None that takes longer is looked at.
+            is_hopeless: Whether one that fits by its live bytes is known not to hold.
+        """
+        place = math.inf if math.isinf(step_s) else place_of(step_s)
+        found = [one for rows in self.pipelines for one in rows.faster(place, is_hopeless)]
+        if not found:
+            return None
+        more = _table_of(found, self.job, self.cluster)
+        return replace(self, table=joined([self.table, more]))
 
     def without(self, rows: NDArray[np.bool_]) -> "Space":
         """Return the same where some rows do not fit.
@@ -166,13 +184,14 @@ def solve(  # noqa: PLR0913 - what is searched, and how
         grids(job, each, attention=attention, cluster=cluster) for each in alone
     )
     table = tabulate(job, cluster, attention, space) if alone else empty_table()
-    for each in filter(may_be_row, every):
-        rows = Rows(job, cluster, attention, each)
+    pipelines = tuple(Rows(job, cluster, attention, each) for each in filter(may_be_row, every))
+    for rows in pipelines:
         found = rows.search(_bar(table, objective), objective=objective)
         table = joined([table, _table_of(found, job, cluster)]) if found else table
     if not len(table.peak_bytes):
         raise _nothing_runs(job, every, attention, num_devices)
-    return Space(job, cluster, attention, pins, objective, table).best()
+    more = () if objective == "memory" else pipelines
+    return Space(job, cluster, attention, pins, objective, table, more).best()
 
 
 def _bar(table: Table, objective: Objective) -> Bar:

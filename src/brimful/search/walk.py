@@ -44,6 +44,27 @@ def walk(space: Space, look: Look) -> None:
         space: What was searched.
         look: Looks at one.
     """
+    led = lead(space, look)
+    if not led.is_ended:
+        _look_again(space, led.passed, led.best, look)
+
+
+class Led(NamedTuple):
+    """Where a walk came to.
+
+    Attributes:
+        best: The first row that fits; None: none does.
+        passed: Rows before it that were passed over and need less than what was looked at.
+        is_ended: Whether a look ended it.
+    """
+
+    best: int | None
+    passed: Rows
+    is_ended: bool
+
+
+def lead(space: Space, look: Look) -> Led:
+    """Look at rows of a space, best first, until one fits; see ``walk``."""
     left = space.order()
     left = left[space.table.fits[left]]
     passed = left[:0]
@@ -51,13 +72,14 @@ def walk(space: Space, look: Look) -> None:
         row = int(left[0])
         looked = look(row, len(passed))
         if looked is None:
-            return
+            return Led(None, passed, is_ended=True)
         if looked.fits:
-            break
-        gone, left = _beyond(space, row, looked.excess_bytes), left[1:]
-        passed = np.concatenate([passed, left[gone[left]]])
-        left = left[~gone[left]]
-    _look_again(space, passed, int(left[0]) if len(left) else None, look)
+            return Led(row, passed, is_ended=False)
+        left = left[1:]
+        left = left[~_beyond(space, row, 0)[left]]
+        gone = _beyond(space, row, looked.excess_bytes)[left]
+        passed, left = np.concatenate([passed, left[gone]]), left[~gone]
+    return Led(None, passed, is_ended=False)
 
 
 def _look_again(space: Space, passed: Rows, best: int | None, look: Look) -> None:

@@ -5,12 +5,13 @@ import pytest
 
 from brimful.cost.money import DRAW_SHARE, Price, Prices, Purchase
 from brimful.plan import Band
-from brimful.search.shop.advice import advice, days_words, money
+from brimful.search.shop.advice import advice
 from brimful.search.shop.choose import choose, knee
 from brimful.search.shop.market import bar_of, frontier
 from brimful.search.shop.own import Terms, break_even_hours, ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.strategy import Strategy
+from brimful.units import format_days, format_money
 
 PLAN = Strategy(micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="sdpa")
 
@@ -146,5 +147,10 @@ def test_a_bar_is_where_something_beats_a_cell():
 
 
 def test_words():
-    assert [days_words(d) for d in (3, 1, 1 / 48, 0.0003)] == ["3 days", "24 h", "30 min", "25.9 s"]
-    assert (money(1.5), money(1234.4)) == ("1.50 USD", "1,234 USD")
+    assert [format_days(d) for d in (3, 1, 1 / 48, 0.0003)] == [
+        "3 days",
+        "24 h",
+        "30 min",
+        "25.9 s",
+    ]
+    assert (format_money(1.5), format_money(1234.4)) == ("1.50 USD", "1,234 USD")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from brimful.search.shop.choose import knee
 from brimful.search.shop.values import Alone, Market, Option
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_days, format_money
 
 _ALIKE = 0.02
 
@@ -19,21 +19,6 @@ def advice(found: Market) -> tuple[str, ...]:
         found: What there is.
     """
     return (*_memory(found), *_against(found), *_more(found))
-
-
-def money(usd: float) -> str:
-    """Print dollars: cents below a hundred."""
-    return f"{usd:,.2f} USD" if usd < 100 else f"{usd:,.0f} USD"  # noqa: PLR2004
-
-
-def days_words(days: float) -> str:
-    """Print days; below two, hours; below two of those, minutes; then seconds."""
-    if days >= 2:  # noqa: PLR2004 - two days still read well in hours
-        return f"{days:.3g} days" if days < 1000 else f"{days:,.0f} days"  # noqa: PLR2004
-    hours = days * 24
-    if hours >= 2:  # noqa: PLR2004
-        return f"{hours:.3g} h"
-    return f"{hours * 60:.3g} min" if hours * 60 >= 2 else f"{hours * 3600:.3g} s"  # noqa: PLR2004
 
 
 def _memory(found: Market) -> Iterator[str]:
@@ -97,7 +82,7 @@ def _ratio(value: float, reference: float, what: str) -> str:
 
 
 def _both(option: Option) -> str:
-    return f"{days_words(option.predicted_days)} and {money(option.predicted_usd or 0.0)}"
+    return f"{format_days(option.predicted_days)} and {format_money(option.predicted_usd or 0.0)}"
 
 
 def _more(found: Market) -> Iterator[str]:

@@ -1,0 +1,63 @@
+"""What was chosen for the user, and how long the run is that was asked about, as facts."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from brimful.cli import flags
+from brimful.show.summary import Fact
+
+if TYPE_CHECKING:
+    from brimful.cost.money import Prices
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
+    from brimful.plan import Estimate
+
+
+def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
+    """Name what decides most and nobody typed; nothing beside a plan, which says it all."""
+    if flags.is_plan(args.model):
+        return ()
+    is_counted = job.task != "module"
+    chosen = {
+        "method": {"full": "all weights trained"}.get(job.method, job.method),
+        "seq_len": f"sequences of {job.seq_len:,} tokens" if is_counted else "",
+        "global_batch": f"{job.global_batch:,} a step",
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+    }
+    words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
+    return (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
+
+
+def run_of(
+    args: argparse.Namespace,
+    job: "Job",
+    cluster: "Cluster",
+    estimate: "Estimate | None",
+    step_s: float | None,
+) -> tuple[Fact, ...]:
+    """Say how fast it goes, how long the run takes and what it costs.
+
+    Args:
+        args: The flags: a length and prices may be among them.
+        job: What is trained.
+        cluster: On what.
+        estimate: What was predicted; None: only the time of a step is known.
+        step_s: Seconds per optimizer step; None: unknown.
+    """
+    from brimful.cost.money import cost_of
+    from brimful.show.run import run_facts, speed_facts
+
+    is_given = flags.is_plan(args.model) or args.tokens is not None or args.steps is not None
+    cost = cost_of(job, cluster, step_s, prices_from(args))
+    return (
+        *speed_facts(job, estimate, step_s),
+        *run_facts(job, cost, is_length_given=is_given),
+    )
+
+
+def prices_from(args: argparse.Namespace) -> "Prices":
+    """Read ``--prices`` over the prices that ship."""
+    from brimful.cost.money import read_prices, shipped_prices
+
+    return shipped_prices() if args.prices is None else read_prices(args.prices)

@@ -1,0 +1,1 @@
+"""What people are shown first: the answer to one question, in at most twelve lines."""

@@ -1,0 +1,108 @@
+"""The answer to ``plan``: the fastest strategy that fits, why it, and what else there is."""
+
+from brimful.cost.estimate import limit_bytes
+from brimful.search.record import Considered
+from brimful.search.solve import Solution
+from brimful.show.predicted import meter_of, subject_words, tight_facts, verdict_of
+from brimful.show.settings import differing_words, settings_words
+from brimful.show.summary import Fact, Meter, Summary, Verdict
+from brimful.units import format_bytes
+
+LEAST_SAVED = 0.02
+"""Of the plan's peak: a strategy that saves less is no help where it is too tight."""
+
+NUM_NAMED = 2
+"""Settings by which another strategy is told."""
+
+
+def plan_summary(found: Solution, facts: tuple[Fact, ...]) -> Summary:
+    """Say what a search found.
+
+    Args:
+        found: The plan, and what was considered.
+        facts: Of its speed and cost.
+    """
+    plan, best = found.plan, found.record.rows[0]
+    made = plan.estimate
+    verdict: Verdict = "FITS" if best.fits else "NO"
+    meter = Meter(best.peak_bytes, limit_bytes(plan), "simulated (live tensors)")
+    if made is not None:
+        verdict, meter = verdict_of(made), meter_of(made)
+    if verdict == "NO" and found.record.untried is not None:
+        verdict = "UNKNOWN"
+    label = "settings" if best.fits else "nearest"
+    settings = Fact(label, ", ".join(settings_words(plan.job, plan.strategy)))
+    reserved = None if made is None else made.predicted_reserved
+    why = _tried(found)
+    if best.fits:
+        why = (*_why(found), *(_tighter(found) if verdict == "FITS" else ()))
+    return Summary(
+        verdict,
+        subject_words(plan.job, plan.cluster),
+        meter,
+        (*tight_facts(reserved), settings, *(facts if best.fits else ()), *why),
+    )
+
+
+def _why(found: Solution) -> tuple[Fact, ...]:
+    """Say why this one: of how many it is the fastest, and what the next faster ones lack."""
+    record, best = found.record, found.record.rows[0]
+    how = "tried" if record.rung == "predicted" else "simulated"
+    one = "the only one" if record.num_fitting == 1 else f"the fastest of {record.num_fitting:,}"
+    words = f"{one} that fit, of {record.num_considered:,} settings {how}"
+    faster = [row for row in record.rows[1:] if not row.fits and _is_faster(row, best)]
+    if faster and best.step_s:
+        near = min(faster, key=lambda row: row.peak_bytes)
+        share = 1 - (near.step_s or 0.0) / best.step_s
+        what = _what_differs(found, near)
+        lacks = f"needs {format_bytes(near.peak_bytes)}"
+        if near.peak_bytes <= limit_bytes(found.plan):
+            lacks = "runs out of memory when replayed"
+        words += f"; {what} would be {share:.0%} faster and {lacks}"
+    elif found.record.untried is None:
+        words += "; nothing faster exists among them"
+    return (Fact("why", words), *_untried(found))
+
+
+def _is_faster(row: Considered, best: Considered) -> bool:
+    return row.step_s is not None and best.step_s is not None and row.step_s < best.step_s
+
+
+def _tighter(found: Solution) -> tuple[Fact, ...]:
+    """Say what would be given up first if there were less memory."""
+    best = found.record.rows[0]
+    if not best.step_s:
+        return ()
+    most = (1 - LEAST_SAVED) * best.peak_bytes
+    rows = [row for row in found.frontier if row.peak_bytes <= most and row.step_s]
+    if not rows:
+        return ()
+    first = min(rows, key=lambda row: row.step_s or 0.0)
+    saved = format_bytes(best.peak_bytes - first.peak_bytes)
+    slower = (first.step_s or 0.0) / best.step_s - 1
+    return (Fact("if tight", f"{_what_differs(found, first)}: {saved} less, {slower:.1%} slower"),)
+
+
+def _what_differs(found: Solution, row: Considered) -> str:
+    plan = found.plan
+    words = differing_words(plan.job, plan.strategy, row.strategy)
+    more = ", ..." if len(words) > NUM_NAMED else ""
+    return ", ".join(words[:NUM_NAMED]) + more or "another setting"
+
+
+def _tried(found: Solution) -> tuple[Fact, ...]:
+    record = found.record
+    how = "were predicted" if record.rung == "predicted" else "were simulated"
+    return (
+        Fact("tried", f"{record.num_considered:,} settings {how}, none fits"),
+        *_untried(found),
+    )
+
+
+def _untried(found: Solution) -> tuple[Fact, ...]:
+    """Say what was not looked at where a search ended early."""
+    left = found.record.untried
+    if left is None:
+        return ()
+    words = f"{left.num_strategies} of {left.num_most} settings, as {left.why}"
+    return (Fact("not tried", words),)

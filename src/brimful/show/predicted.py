@@ -1,0 +1,69 @@
+"""Whether a predicted strategy fits, with its memory: by the replay of its allocator."""
+
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.plan import Estimate, PredictedReserved
+from brimful.rungs import Reserved
+from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
+from brimful.units import format_bytes
+
+_METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
+_TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
+_MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
+
+
+def subject_words(job: Job, cluster: Cluster) -> str:
+    """Say what is asked about: ``LoRA of llama-3.1-8b on 1 x RTX 4090 24GB``."""
+    return f"{job_words(job)} on {gpu_words(cluster)}"
+
+
+def job_words(job: Job) -> str:
+    """Say what is trained and how: ``LoRA of llama-3.1-8b``."""
+    method, task = _METHODS[job.method], _TASKS.get(job.task, "")
+    return f"{f'{task}, {method},' if task else method} of {job.model.name}"
+
+
+def gpu_words(cluster: Cluster) -> str:
+    """Say how many GPUs of which kind: ``8 x H100 SXM 80GB``."""
+    name = cluster.device.description
+    for maker in _MAKERS:
+        name = name.removeprefix(maker)
+    return f"{cluster.num_devices} x {name}"
+
+
+def verdict_of(estimate: Estimate) -> Verdict:
+    """Say whether a prediction fits: by replay where that was done, else by live bytes."""
+    if not estimate.fits:
+        return "NO"
+    reserved = estimate.predicted_reserved
+    return "FITS" if reserved is None else VERDICTS[reserved.word]
+
+
+def meter_of(estimate: Estimate) -> Meter:
+    """Return the peak of a prediction beside what there is for it."""
+    reserved = estimate.predicted_reserved
+    if reserved is None or not estimate.fits:
+        peak = estimate.predicted_peak_allocated_bytes
+        return Meter(peak, estimate.usable_bytes, "predicted (live tensors)")
+    used = reserved.predicted_peak_reserved_bytes
+    if reserved.short_bytes:
+        used = reserved.predicted_unhindered_bytes
+    return Meter(used, most_bytes(reserved), "predicted")
+
+
+def most_bytes(reserved: Reserved | PredictedReserved) -> int:
+    """Return what an allocator may hold: all that there is, or a limit of the plan's own."""
+    return reserved.capacity_bytes if reserved.limit_bytes is None else reserved.limit_bytes
+
+
+def tight_facts(reserved: Reserved | PredictedReserved | None) -> tuple[Fact, ...]:
+    """Say why what an allocator holds is tight; nothing where it is not."""
+    if reserved is None or reserved.word != "tight":
+        return ()
+    if reserved.num_retries:
+        times = "once" if reserved.num_retries == 1 else f"{reserved.num_retries} times"
+        why = f"completes only by emptying the allocator's cache {times}, which is slow"
+        return (Fact("tight", why),)
+    firm = format_bytes(reserved.firm_bytes)
+    why = f"only {firm} are certain: the CUDA context and NCCL may take the rest"
+    return (Fact("tight", why),)

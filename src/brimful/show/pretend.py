@@ -1,0 +1,128 @@
+"""The answer to ``pretend``: what somebody's program takes of a GPU, and who holds it."""
+
+from collections.abc import Sequence
+
+from brimful.plan import Word
+from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
+from brimful.show.summary import VERDICTS, Fact, Meter, Summary
+from brimful.units import format_bytes
+from brimful.unknown_memory import peak_statement
+
+NUM_OWNERS = 4
+LEAST_SAVED = 0.02
+"""Of what is reserved, for which other settings of the allocator are named."""
+EXPANDABLE = "expandable_segments:True"
+OUTSIDE = "outside all modules"
+
+
+def pretend_summary(report: PretendReport, program: Sequence[str]) -> Summary:
+    """Say what a program does to a GPU's memory.
+
+    Args:
+        report: What was simulated.
+        program: What was run, with its arguments.
+    """
+    at = report.at_capacity
+    used = at.simulated_peak_reserved_bytes
+    if at.failure is not None:
+        used = report.reserved.simulated_peak_reserved_bytes
+    return Summary(
+        VERDICTS[word_of(report)],
+        f"{' '.join(program)} on {report.card}",
+        Meter(used, at.capacity_bytes, "simulated"),
+        (
+            *([] if at.failure is None else _failed(at.failure)),
+            *_tight(report),
+            *_unknown(report),
+            Fact("peak", _peak(report)),
+            *_items(report),
+            *_holders(report),
+            *_allocator(report),
+        ),
+    )
+
+
+def word_of(report: PretendReport) -> Word:
+    """Say whether a program holds: at ease, with its cache emptied on the way, or not."""
+    at = report.at_capacity
+    if at.failure is not None:
+        return "no"
+    return "tight" if at.num_retries or at.simulated_peak_reserved_bytes > _firm(report) else "fits"
+
+
+def _firm(report: PretendReport) -> int:
+    """Return what the allocator may have whatever lies outside of it, in bytes."""
+    at = report.at_capacity
+    most = at.card_bytes - sum(part.high_bytes for part in report.outside)
+    return most if at.budget_bytes is None else min(at.budget_bytes, most)
+
+
+def _failed(failure: Failure) -> tuple[Fact, ...]:
+    tensor = failure.tensor
+    by = tensor.module or OUTSIDE
+    words = (
+        f"in {tensor.phase}: {by} asks for {format_bytes(tensor.num_bytes)} ({tensor.item}, "
+        f"{tensor.shape} {tensor.dtype}), short by {format_bytes(failure.short_bytes)}"
+    )
+    at = (Fact("line", short_line(tensor.line)),) if tensor.line else ()
+    return (Fact("fails", words), *at)
+
+
+def short_line(line: str, *, num_parts: int = 2) -> str:
+    """Leave the last parts of a source line's path: ``llama/model.py:7``."""
+    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
+
+
+def _tight(report: PretendReport) -> tuple[Fact, ...]:
+    at = report.at_capacity
+    if at.failure is not None or word_of(report) != "tight":
+        return ()
+    if at.num_retries:
+        times = "once" if at.num_retries == 1 else f"{at.num_retries} times"
+        return (Fact("tight", f"completes by emptying the allocator's cache {times} (slow)"),)
+    firm = format_bytes(_firm(report))
+    return (Fact("tight", f"only {firm} are certain beside CUDA's context and NCCL"),)
+
+
+def _unknown(report: PretendReport) -> tuple[Fact, ...]:
+    """Say that the peak is a bound where the memory of kernels is not known."""
+    if not report.unknown_ops:
+        return ()
+    return (
+        Fact("at least", peak_statement(report.simulated_peak_allocated_bytes, report.unknown_ops)),
+    )
+
+
+def _peak(report: PretendReport) -> str:
+    return (
+        f"{format_bytes(report.simulated_peak_allocated_bytes)} of tensors in {report.peak_phase}"
+    )
+
+
+def _items(report: PretendReport) -> tuple[Fact, ...]:
+    items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_OWNERS]
+    words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in items)
+    return (Fact("what", words),) if words else ()
+
+
+def _holders(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which modules hold most at the peak."""
+    owners = [owner.whole for owner in report.owners[:NUM_OWNERS]]
+    words = ", ".join(_module(owner) for owner in owners)
+    return (Fact("who", words),) if words else ()
+
+
+def _module(owner: ModuleBytes) -> str:
+    many = f" ({owner.num_modules} modules)" if owner.num_modules > 1 else ""
+    return f"{owner.module or OUTSIDE}{many} {format_bytes(owner.num_bytes)}"
+
+
+def _allocator(report: PretendReport) -> tuple[Fact, ...]:
+    """Name PyTorch's other allocator where the program would reserve less with it."""
+    reserved = report.reserved
+    held = reserved.simulated_peak_reserved_bytes
+    saved = held - reserved.simulated_peak_reserved_expandable_bytes
+    if EXPANDABLE in report.allocator or saved < LEAST_SAVED * held:
+        return ()
+    words = f"PYTORCH_ALLOC_CONF={EXPANDABLE} reserves {format_bytes(saved)} less"
+    return (Fact("try", words),)

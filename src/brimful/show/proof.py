@@ -1,0 +1,85 @@
+"""What simulating said of a plan, as facts."""
+
+from typing import TYPE_CHECKING
+
+from brimful.plan import Plan
+from brimful.rungs import Reserved
+from brimful.show.settings import differing_words
+from brimful.show.summary import Fact
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from brimful.simulate.proof import Proof, Trial
+
+
+def replaced_facts(proof: "Proof") -> tuple[Fact, ...]:
+    """Say why the strategy that was predicted to be best is not the plan."""
+    first = proof.trials[0].reserved
+    return (Fact("simulated", f"those settings do not hold: {_why_not(first)}; instead:"),)
+
+
+def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
+    """Say whether a plan holds, with both numbers, and what else was tried."""
+    tried = _tried(proof)
+    if proof.word == "unproven":
+        return (Fact("unproven", f"{proof.why}; brimful simulate shows whether it holds"),)
+    if proof.word == "no":
+        least = min(proof.trials, key=lambda each: each.reserved.short_bytes).reserved
+        words = (
+            f"does not hold: {tried}, none completes; the nearest is {_short(least)}{_ended(proof)}"
+        )
+        return (Fact("simulated", words),)
+    last = _chosen(proof)
+    held = format_bytes(last.reserved.simulated_peak_reserved_bytes)
+    both = f"{held} of {format_bytes(last.reserved.capacity_bytes)}"
+    if proof.word == "tight":
+        words = (
+            f"TIGHT: {tried}, none holds with room to spare; this one takes {both} and "
+            f"{_why_tight(last.reserved)}; --accept-tight takes it{_ended(proof)}"
+        )
+        return (Fact("simulated", words),)
+    more = f" ({tried})" if len(proof.trials) > 1 else ""
+    return (Fact("proven", f"simulated on a pretend GPU: {both}{more}"), *_faster(plan, proof))
+
+
+def _faster(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
+    """Name what is faster than the plan and only completes with retries."""
+    faster = [each for each in proof.trials if each.reserved.word == "tight"]
+    if not faster:
+        return ()
+    strategy, reserved = faster[0].strategy, faster[0].reserved
+    what = ", ".join(differing_words(plan.job, plan.strategy, strategy)) or "another allocator"
+    return (Fact("", f"faster, but TIGHT: {what}; it {_why_tight(reserved)}"),)
+
+
+def _why_not(reserved: Reserved) -> str:
+    return _why_tight(reserved) if reserved.word == "tight" else _short(reserved)
+
+
+def _short(reserved: Reserved) -> str:
+    short, capacity = format_bytes(reserved.short_bytes), format_bytes(reserved.capacity_bytes)
+    return f"short by {short} of {capacity}"
+
+
+def _why_tight(reserved: Reserved) -> str:
+    if reserved.num_retries:
+        return f"empties the allocator's cache {reserved.num_retries} x (slow)"
+    firm = format_bytes(reserved.firm_bytes)
+    return f"needs more than the {firm} that are certain beside CUDA's context and NCCL"
+
+
+def _chosen(proof: "Proof") -> "Trial":
+    assert proof.chosen is not None
+    return proof.trials[proof.chosen]
+
+
+def _tried(proof: "Proof") -> str:
+    num = len(proof.trials)
+    words = f"{num} {'strategy' if num == 1 else 'strategies'} simulated"
+    if proof.num_passed_over:
+        words += f", {proof.num_passed_over} like them passed over"
+    return words
+
+
+def _ended(proof: "Proof") -> str:
+    return f"; {proof.why}" if proof.why else ""

@@ -1,0 +1,66 @@
+"""How fast a run goes, how long it takes, and what it costs, each in a line."""
+
+from brimful.cost.money import Cost
+from brimful.job import Job
+from brimful.nouns import is_per_sample, noun
+from brimful.plan import Estimate
+from brimful.show.summary import Fact
+from brimful.units import format_count, format_days, format_money, format_seconds
+
+_DAY_H = 24.0
+_BILLION = 1e9
+
+
+def speed_facts(job: Job, estimate: Estimate | None, step_s: float | None) -> tuple[Fact, ...]:
+    """Say how fast a step is, with the range of a prediction.
+
+    Args:
+        job: What is trained.
+        estimate: What was predicted; None: only the time of a step is known.
+        step_s: Seconds per optimizer step; None: unknown.
+    """
+    if step_s is None:
+        return (Fact("speed", "unknown: no rates are known of this GPU in this precision"),)
+    band = None if estimate is None else estimate.predicted_step_band_s
+    spread = "" if band is None else f", {format_seconds(band.low)} to {format_seconds(band.high)}"
+    mfu = None if estimate is None else estimate.mfu
+    used = "" if mfu is None else f"; MFU {mfu:.0%}"
+    return (Fact("speed", f"{_rate(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),)
+
+
+def _rate(job: Job, step_s: float) -> str:
+    """Say what passes in a second: tokens, or samples where a sample has one label."""
+    if is_per_sample(job.task):
+        return f"{_three_digits(job.global_batch / step_s)} {noun(job.task)}/s"
+    return f"{_three_digits(job.tokens_per_step / step_s)} tokens/s"
+
+
+def _three_digits(value: float) -> str:
+    """Print three digits, thousands apart: 1,530; 0.42."""
+    if value >= 100:  # noqa: PLR2004 - three digits before the point
+        digits = len(f"{value:.0f}") - 3
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
+
+
+def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...]:
+    """Say how long a run takes and what it costs; of no given length, what a billion tokens take.
+
+    Args:
+        job: What is trained.
+        cost: Of its steps.
+        is_length_given: Whether somebody said how long the run is.
+    """
+    if cost.hours is None:
+        return ()
+    in_tokens = not is_per_sample(job.task)
+    steps = f"{cost.num_steps:,} steps"
+    what = f"{steps} ({format_count(cost.num_tokens)} tokens)" if in_tokens else steps
+    times = 1.0
+    if not is_length_given and in_tokens:
+        what, times = "a billion tokens", _BILLION / cost.num_tokens
+    took = f"{what}: {format_days(cost.hours * times / _DAY_H)}"
+    if cost.usd is None or cost.usd_per_gpu_hour is None:
+        return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)
+    rate = f"{cost.usd_per_gpu_hour:.2f} USD a GPU-hour"
+    return (Fact("run", f"{took}, {format_money(cost.usd * times)} at {rate}"),)

@@ -1,0 +1,127 @@
+"""A strategy in the words that people use for its settings."""
+
+from brimful.job import PREFERENCE, Job
+from brimful.offload import NONE as NO_OFFLOAD
+from brimful.offload import away_of
+from brimful.strategy import (
+    Strategy,
+    is_selective,
+    num_checkpointed,
+    num_micro_batches,
+    world_size,
+)
+
+_ATTENTION = {"sdpa": "fused attention"}
+_REFERENCE = {
+    "resident": "reference model in GPU memory",
+    "offloaded": "reference model offloaded to the CPU",
+    "adapters-off": "reference: the model without its adapters",
+    "precomputed": "reference computed beforehand",
+}
+_EXPANDABLE = "expandable_segments:True"
+
+
+def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
+    """Say each setting of a strategy in words; what is left as usual is left out.
+
+    Args:
+        job: What is trained.
+        strategy: How it is run.
+    """
+    words = [
+        *_parallel(strategy),
+        _micro_batch(job, strategy),
+        _checkpointing(job, strategy),
+        _loss(job, strategy),
+        "" if job.task == "module" else _attention(strategy),
+        _REFERENCE.get(strategy.reference, "") if job.task == PREFERENCE else "",
+        _offloaded(job, strategy),
+        "optimizer step inside the backward pass" if strategy.optimizer_in_backward else "",
+        _allocator(strategy),
+    ]
+    return tuple(word for word in words if word)
+
+
+def differing_words(job: Job, strategy: Strategy, other: Strategy) -> tuple[str, ...]:
+    """Say what of another strategy is not as in this one."""
+    same = set(settings_words(job, strategy))
+    return tuple(word for word in settings_words(job, other) if word not in same)
+
+
+def _parallel(strategy: Strategy) -> list[str]:
+    """Say how the model is sharded and replicated."""
+    if strategy.engine == "deepspeed":
+        return [f"DeepSpeed ZeRO-{strategy.zero} over {world_size(strategy)} GPUs"]
+    tp, pp, ep = strategy.tp, strategy.pp, strategy.ep
+    several = strategy.stages_per_device
+    stages = f"{strategy.pp_schedule}, {several} stages each" if several > 1 else ""
+    order = stages or strategy.pp_schedule
+    return [
+        _data_parallel(strategy),
+        f"tensor parallel {tp}" if tp > 1 else "",
+        f"pipeline over {pp} GPUs ({order})" if pp > 1 else "",
+        f"expert parallel {ep}" if ep > 1 else "",
+    ]
+
+
+def _data_parallel(strategy: Strategy) -> str:
+    shard, replicate = strategy.dp_shard, strategy.dp_replicate
+    if strategy.zero:
+        copies = f" x {replicate} replicas" if replicate > 1 else ""
+        return f"ZeRO-{strategy.zero} over {shard} GPU{'s' * (shard > 1)}{copies}"
+    return f"data parallel (DDP) {replicate}" if replicate > 1 else ""
+
+
+def _micro_batch(job: Job, strategy: Strategy) -> str:
+    count = num_micro_batches(job, strategy)
+    if count == 1:
+        return f"micro-batch {strategy.micro_batch}"
+    hold = " without reducing between them" if _holds(strategy) else ""
+    return f"micro-batch {strategy.micro_batch} x {count} accumulation steps{hold}"
+
+
+def _holds(strategy: Strategy) -> bool:
+    """Whether gradients of several devices wait for the last micro-batch, as in no pipeline."""
+    return strategy.accumulate == "hold" and strategy.pp == 1 and world_size(strategy) > 1
+
+
+def _checkpointing(job: Job, strategy: Strategy) -> str:
+    num_layers = job.model.num_layers
+    count = num_checkpointed(strategy, num_layers=num_layers)
+    if count == 0:
+        return "no checkpointing"
+    how = "selectively checkpointed" if is_selective(strategy) else "checkpointed"
+    which = f"all {num_layers}" if count == num_layers else f"{count} of {num_layers}"
+    return f"{which} layers {how}"
+
+
+def _loss(job: Job, strategy: Strategy) -> str:
+    if job.task not in {"causal-lm", "chat", PREFERENCE} or strategy.loss_chunks == 1:
+        return ""
+    return f"loss in {strategy.loss_chunks} chunks"
+
+
+def _attention(strategy: Strategy) -> str:
+    return _ATTENTION.get(strategy.attention, f"{strategy.attention} attention")
+
+
+def _offloaded(job: Job, strategy: Strategy) -> str:
+    """Say what is in the CPU's memory between its uses."""
+    if strategy.offload == NO_OFFLOAD:
+        return ""
+    if strategy.engine != "torch":
+        return f"{strategy.offload} offloaded"
+    num_layers = job.model.num_layers
+    away = away_of(
+        strategy.offload, num_layers=num_layers, updates_early=strategy.optimizer_in_backward
+    )
+    counts = {"parameters": away.parameters, "activations": away.activations}
+    parts = [f"{what} of {num} layers" for what, num in counts.items() if num]
+    optimizer = ["optimizer"] if away.optimizer or away.states else []
+    return f"offloaded to the CPU: {', '.join(optimizer + parts)}"
+
+
+def _allocator(strategy: Strategy) -> str:
+    if strategy.allocator == _EXPANDABLE:
+        return "expandable segments"
+    return f"allocator {strategy.allocator}" if strategy.allocator else ""

@@ -1,0 +1,108 @@
+"""The answer to ``shop``: which GPUs to take, what else there is, and the fewest that do."""
+
+from collections.abc import Sequence
+
+from brimful.job import Job
+from brimful.search.shop.choose import Choice
+from brimful.search.shop.values import DAY_S, Limits, Market, Option
+from brimful.show.predicted import job_words
+from brimful.show.settings import settings_words
+from brimful.show.summary import Fact, Summary
+from brimful.units import format_count, format_days, format_money
+
+NUM_OTHERS = 4
+"""Other choices that are named, from the cheapest to the fastest."""
+
+
+def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None) -> Summary:
+    """Say what to take.
+
+    Args:
+        job: What is trained.
+        found: What can be had.
+        limits: What was asked.
+        choice: What to take; None where nothing has a price and a time.
+    """
+    tokens = format_count(job.num_steps * job.tokens_per_step)
+    subject = f"{job_words(job)}, {tokens} tokens: {_asked(limits)}"
+    if choice is None:
+        nothing = "no number of any GPU that has a price fits this job in a known time"
+        return Summary("NO", subject, None, (Fact("take", nothing),))
+    best = choice.best
+    facts = (
+        Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
+        *_over(choice),
+        Fact("settings", ", ".join(settings_words(job, best.strategy))),
+        *_others(found.frontier, best),
+        *_fewest(found, best),
+        *(Fact("yours", f"{each.gpus}: {_both(each)}") for each in found.owned),
+    )
+    return Summary(None if choice.meets else "NO", subject, None, facts)
+
+
+def _asked(limits: Limits) -> str:
+    parts = []
+    if limits.deadline_s is not None:
+        parts.append(f"done in {format_days(limits.deadline_s / DAY_S)}")
+    if limits.budget_usd is not None:
+        parts.append(f"for at most {format_money(limits.budget_usd)}")
+    return " and ".join(parts) or "the cheapest"
+
+
+def _told(option: Option) -> str:
+    return f"{option.gpus}: {_both(option)}, {format_count(option.tokens_per_s)} tokens/s"
+
+
+def _both(option: Option) -> str:
+    cost = "" if option.predicted_usd is None else f" and {format_money(option.predicted_usd)}"
+    return f"{format_days(option.predicted_days)}{cost}"
+
+
+def _range(option: Option) -> str:
+    """Say how far off a predicted time and cost may be."""
+    days, usd = option.predicted_days_band, option.predicted_usd_band
+    cost = "" if usd is None else f", {format_money(usd.low)} to {format_money(usd.high)}"
+    return f" (range {format_days(days.low)} to {format_days(days.high)}{cost})"
+
+
+def _over(choice: Choice) -> tuple[Fact, ...]:
+    """Say by how much what comes nearest misses what was asked."""
+    over = [
+        f"{format_days(choice.over_days)} over the deadline" if choice.over_days else "",
+        f"{format_money(choice.over_usd)} over the budget" if choice.over_usd else "",
+    ]
+    words = " and ".join(filter(None, over))
+    if words:
+        return (Fact("misses", words),)
+    if not choice.band_meets:
+        return (Fact("risk", "the slow end of the range misses what was asked"),)
+    return ()
+
+
+def _others(frontier: Sequence[Option], best: Option) -> tuple[Fact, ...]:
+    """Name other choices that nothing beats in both time and money, spread from end to end."""
+    others = [each for each in frontier if each.gpus != best.gpus]
+    step = max(1, -(-len(others) // NUM_OTHERS))
+    chosen = others[step - 1 :: step][:NUM_OTHERS]
+    return tuple(
+        Fact("" if place else "or", f"{each.gpus}: {_both(each)}")
+        for place, each in enumerate(chosen)
+    )
+
+
+def _fewest(found: Market, best: Option) -> tuple[Fact, ...]:
+    """Say that one GPU is enough, and the cheapest an hour; else the fewest that hold the job."""
+    alone = [each for each in found.alone if each.fits and each.usd_per_gpu_hour is not None]
+    known = [each for each in alone if not each.why_not]
+    if known:
+        least = min(known, key=lambda each: each.usd_per_gpu_hour or 0.0)
+        cost = f"{least.usd_per_gpu_hour:.2f} USD an hour"
+        kinds = f"{len(alone)} of {len(found.alone)} kinds of GPU hold it alone"
+        return (Fact("fewest", f"one {least.kind}, {cost}, is enough ({kinds})"),)
+    priced = [each for each in found.options if each.predicted_usd is not None]
+    if not priced:
+        return ()
+    least_gpus = min(priced, key=lambda each: (each.num_gpus, each.predicted_usd or 0.0))
+    if least_gpus.gpus == best.gpus:
+        return ()
+    return (Fact("fewest", f"{least_gpus.gpus}: {_both(least_gpus)}"),)

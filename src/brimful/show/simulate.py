@@ -1,0 +1,73 @@
+"""The answer to ``simulate``: what a plan's own code takes on the pretend GPU."""
+
+from brimful.cost.estimate import limit_bytes
+from brimful.plan import Plan, Word
+from brimful.rungs import Simulation
+from brimful.show.estimate import largest_facts
+from brimful.show.predicted import most_bytes, subject_words, tight_facts
+from brimful.show.settings import settings_words
+from brimful.show.summary import VERDICTS, Fact, Meter, Summary
+from brimful.units import format_bytes, format_signed_percent
+from brimful.unknown_memory import named_statement
+
+
+def simulate_summary(plan: Plan, simulation: Simulation, word: Word) -> Summary:
+    """Say what a simulation says.
+
+    Args:
+        plan: What was simulated, with its prediction where there is one.
+        simulation: What came of it.
+        word: Whether it holds.
+    """
+    reserved = simulation.reserved
+    return Summary(
+        VERDICTS[word],
+        subject_words(plan.job, plan.cluster),
+        _meter(plan, simulation),
+        (
+            *_failed(simulation),
+            *tight_facts(reserved),
+            *_unknown(simulation),
+            Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
+            *largest_facts(simulation.items),
+            *_predicted(plan, simulation),
+        ),
+    )
+
+
+def _meter(plan: Plan, simulation: Simulation) -> Meter:
+    reserved = simulation.reserved
+    if reserved is None:
+        peak = simulation.simulated_peak_allocated_bytes
+        return Meter(peak, limit_bytes(plan), "simulated (live tensors)")
+    held = reserved.simulated_peak_reserved_bytes
+    used = reserved.simulated_unhindered_bytes if reserved.word == "no" else held
+    return Meter(used, most_bytes(reserved), "simulated")
+
+
+def _failed(simulation: Simulation) -> tuple[Fact, ...]:
+    """Say which request fails; nothing where none does."""
+    reserved = simulation.reserved
+    if reserved is None or not reserved.where:
+        return ()
+    short = format_bytes(reserved.short_bytes)
+    return (Fact("fails", f"in {reserved.where}, short by {short} at that request"),)
+
+
+def _unknown(simulation: Simulation) -> tuple[Fact, ...]:
+    """Say that the peak is a bound where the memory of kernels is not known."""
+    if not simulation.unknown_ops:
+        return ()
+    peak = simulation.simulated_peak_allocated_bytes
+    return (Fact("at least", named_statement(peak, simulation.unknown_ops)),)
+
+
+def _predicted(plan: Plan, simulation: Simulation) -> tuple[Fact, ...]:
+    """Lay the peak of live tensors beside the predicted one."""
+    simulated = simulation.simulated_peak_allocated_bytes
+    words = f"simulated {format_bytes(simulated)}"
+    if plan.estimate is None:
+        return (Fact("live peak", f"{words}; not predicted: this job has no formula"),)
+    predicted = plan.estimate.predicted_peak_allocated_bytes
+    error = format_signed_percent(simulated, predicted)
+    return (Fact("live peak", f"{words}, predicted {format_bytes(predicted)} ({error})"),)

@@ -1,0 +1,59 @@
+"""The answer to one question as a value, from which terminal and page are rendered."""
+
+from typing import Literal, NamedTuple
+
+from brimful.plan import Word
+from brimful.units import format_bytes
+
+Verdict = Literal["FITS", "TIGHT", "NO", "UNKNOWN"]
+VERDICTS: dict[Word, Verdict] = {"fits": "FITS", "tight": "TIGHT", "no": "NO"}
+
+
+class Meter(NamedTuple):
+    """Memory used of what a GPU has for it.
+
+    Attributes:
+        used_bytes: What is needed.
+        usable_bytes: What there is.
+        how: Which figure this is and how it was found, in words.
+    """
+
+    used_bytes: int
+    usable_bytes: int
+    how: str
+
+    @property
+    def share(self) -> float:
+        """Return what is used as a share of what there is; 1 or more of nothing."""
+        return self.used_bytes / self.usable_bytes if self.usable_bytes else float("inf")
+
+    @property
+    def words(self) -> str:
+        """Say both numbers, and what is missing where it does not suffice."""
+        both = f"{format_bytes(self.used_bytes)} of {format_bytes(self.usable_bytes)}"
+        short = self.used_bytes - self.usable_bytes
+        missing = f", short by {format_bytes(short)}" if short > 0 else ""
+        return f"{both}{missing}, {self.how}"
+
+
+class Fact(NamedTuple):
+    """One line of the answer: what it is about, and what is said of it."""
+
+    label: str
+    text: str
+
+
+class Summary(NamedTuple):
+    """The answer to one question.
+
+    Attributes:
+        verdict: Whether it fits; None where that was not the question.
+        subject: What was asked about.
+        meter: Memory at its peak; None where nothing is known of it.
+        facts: What else is to be known, the most important first.
+    """
+
+    verdict: Verdict | None
+    subject: str
+    meter: Meter | None
+    facts: tuple[Fact, ...]

@@ -1,0 +1,60 @@
+"""A summary on a terminal: 80 columns, at most twelve lines."""
+
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from brimful.show.summary import Fact, Meter, Summary, Verdict
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+WIDTH = 80
+LABEL_WIDTH = 10
+BAR_WIDTH = 20
+STYLES: dict[Verdict, str] = {
+    "FITS": "bold green",
+    "TIGHT": "bold yellow",
+    "NO": "bold red",
+    "UNKNOWN": "bold",
+}
+
+
+def summary_lines(summary: Summary) -> "list[Text]":
+    """Lay out a summary.
+
+    Args:
+        summary: The answer.
+
+    Returns:
+        Its lines: verdict and subject, memory with a bar, and the facts.
+    """
+    word = summary.verdict or "ANSWER"
+    first = fact_lines([Fact(word, summary.subject)])
+    if summary.verdict is not None:
+        first[0].stylize(STYLES[summary.verdict], 0, len(word))
+    meter = [] if summary.meter is None else fact_lines([Fact("memory", _metered(summary.meter))])
+    return [*first, *meter, *fact_lines(summary.facts)]
+
+
+def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
+    """Lay out facts, each under its label."""
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for fact in facts:
+        wrapped = textwrap.wrap(
+            " ".join(fact.text.split()), WIDTH - LABEL_WIDTH, break_on_hyphens=False
+        )
+        for number, line in enumerate(wrapped or [""]):
+            label = fact.label if number == 0 else ""
+            lines.append(Text.assemble((f"{label:<{LABEL_WIDTH}}", "dim" if label else ""), line))
+    return lines
+
+
+def _metered(meter: Meter) -> str:
+    """Draw a bar before both numbers; full, with an arrow beyond it, where there is too little."""
+    if meter.share > 1:
+        return f"{'█' * BAR_WIDTH}▶ {meter.words}"
+    full = round(meter.share * BAR_WIDTH)
+    return f"{'█' * full}{'░' * (BAR_WIDTH - full)} {meter.words}"
