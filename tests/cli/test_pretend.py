@@ -48,14 +48,14 @@ def script(tmp_path, monkeypatch):
 
 
 def test_a_script_runs_as_it_is_and_is_reported(script, brimful):
-    said = brimful("pretend", "--gpu", "t4", "--", script, 2)
+    said = brimful("pretend", "--gpu", "t4", "-v", "--", script, 2)
     assert said.code == 0, said.err
     lines = said.out.splitlines()
     assert lines[:2] == ["step 0 loss 0.0 on cuda", "step 1 loss 0.0 on cuda"]
     for part in ("Live bytes over time", "Alive at the peak", "Whose it is", "Largest tensors",
                  "Kept for backward", "Peak of every phase", "host tensors"):  # fmt: skip
         assert part in said.out, part
-    assert lines[-1].startswith("fits: ")
+    assert lines[2].startswith("FITS ")
     assert max(map(len, lines)) <= 100
     assert getattr(sys.modules["__main__"], "__file__", "") != str(script)
 
@@ -77,7 +77,10 @@ def test_json_is_all_that_stands_on_standard_output(script, brimful):
 def test_over_budget_is_exit_code_1_and_says_by_whom(script, brimful):
     said = brimful("pretend", "--memory-budget", "8MiB", "--kernels", "cpu", "--", script, 1)
     assert said.code == 1
-    assert "does not fit: short by" in said.out
+    answer = said.out[said.out.index("NO ") :]
+    assert "of 8.00 MiB, short by" in " ".join(answer.split())
+    assert "fails     in step 1" in answer
+    assert len(answer.splitlines()) <= 12
     assert (
         brimful("pretend", "--memory-budget", "64MiB", "--kernels", "cpu", "--", script, 1).code
         == 0

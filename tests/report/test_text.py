@@ -1,12 +1,9 @@
-from functools import partial
-
 import msgspec
 import pytest
 
 from brimful.cost.money import Cost
 from brimful.report.text import WIDTH, estimate_tables, plain_lines, search_table, verdict_table
 from brimful.report.words import (
-    brim_sentence,
     cluster_inputs,
     cost_words,
     plan_words,
@@ -14,15 +11,13 @@ from brimful.report.words import (
     spread_words,
     step_time_words,
 )
-from brimful.units import GIB, MIB, format_bytes
+from brimful.units import format_bytes
 from brimful.verdict import judge
-from samples import make_cluster
 
 from .sample import (
     HOSTILE,
     SIZES,
     make_measurement,
-    make_plan,
     make_search,
     make_simulation,
 )
@@ -70,17 +65,6 @@ def test_markup_in_names_is_text(plan):
     assert "[red]" in "\n".join(estimate_lines(plan))
     assert "[red]" in "\n".join(search_lines(plan))
     assert "alert" in HOSTILE
-
-
-def test_the_last_line_says_that_it_fits(plan):
-    peak = format_bytes(sum(SIZES.values()))
-    assert estimate_lines(plan)[-1] == f"fits: {peak} of 1.50 GiB"
-
-
-def test_the_last_line_says_by_how_much_it_does_not():
-    plan = make_plan(usable_bytes=sum(SIZES.values()) - 12 * MIB)
-    peak = format_bytes(sum(SIZES.values()))
-    assert estimate_lines(plan)[-1] == f"does not fit: {peak}, short by 12.00 MiB"
 
 
 def test_a_rung_that_was_not_climbed_is_a_dash(plan):
@@ -173,14 +157,3 @@ def test_how_many_devices_share_every_matrix_is_said(plan):
     short, words = cut()
     assert short == "0 tp 2"
     assert "on 2 devices, every matrix cut over 2" in words
-
-
-def test_a_plan_close_to_the_brim_says_so_and_what_to_do():
-    device = make_cluster("cuda").device
-    said = partial(brim_sentence, usable_bytes=100 * GIB, device=device)
-    assert not said(peak_bytes=94 * GIB)
-    assert not said(peak_bytes=101 * GIB)
-    assert "leave 1.00 GiB (1.0%)" in said(peak_bytes=99 * GIB)
-    assert "brimful simulate" in said(peak_bytes=99 * GIB)
-    on_cpu = make_cluster("cpu").device
-    assert not brim_sentence(peak_bytes=99 * GIB, usable_bytes=100 * GIB, device=on_cpu)

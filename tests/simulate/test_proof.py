@@ -8,13 +8,14 @@ from brimful.cost.assumptions import DATASHEET
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.outside import Part
 from brimful.hardware.gpus import load_cluster
-from brimful.report.proof import proof_sentence, tight_sentence, trial_sentence
 from brimful.rungs import Reserved
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.search.walk import WORTH
+from brimful.show.proof import proof_facts, replaced_facts
+from brimful.show.settings import differing_words
 from brimful.simulate import proof as proof_module
 from brimful.simulate.proof import MAX_TRIALS, Trial, prove
 from brimful.simulate.run import simulate
@@ -69,6 +70,12 @@ def least():
     return found.plan.estimate.predicted_peak_allocated_bytes
 
 
+def told(proven):
+    """Return what is said of a proof, a line for each fact."""
+    facts = proof_facts(proven.solution.plan, proven.proof)
+    return [f"{fact.label}: {fact.text}" for fact in facts]
+
+
 def outcomes(plan, allocators):
     """Simulate a plan with each allocator: (outcome, retries)."""
     for allocator in allocators:
@@ -98,7 +105,7 @@ def test_what_is_proven_completes_and_what_was_faster_does_not(largest, more):
         assert plan.strategy == found.plan.strategy
     first = found.plan.estimate.predicted_step_s
     assert plan.estimate.predicted_step_s >= first
-    assert proof_sentence(proof).startswith("proven: simulated, the allocator holds at most ")
+    assert told(proven)[0].startswith("proven: simulated on a pretend GPU: ")
 
 
 def test_an_allocator_that_holds_is_part_of_the_plan():
@@ -107,7 +114,7 @@ def test_an_allocator_that_holds_is_part_of_the_plan():
     proven = prove(searched(128 * MIB, pins), LONG)
     plan = proven.solution.plan
     assert plan.strategy.allocator == "expandable_segments:True"
-    assert f", with {plan.strategy.allocator}" in proof_sentence(proven.proof)
+    assert f", with {plan.strategy.allocator}" in told(proven)[0]
     predicted = plan.estimate.predicted_reserved
     assert predicted.allocator == plan.strategy.allocator
     simulated = proven.proof.trials[proven.proof.chosen].reserved.simulated_peak_reserved_bytes
@@ -132,14 +139,14 @@ def test_where_none_holds_it_is_said_with_the_nearest(least):
             proven.solution.plan, [proven.solution.plan.strategy.allocator]
         )
         assert (outcome, retries > 0) == ("fits with retries", True)
-        assert proof_sentence(proof).startswith("TIGHT: ")
+        assert told(proven)[0].startswith("simulated: TIGHT: ")
     else:
         assert proof.word == "no"
         assert proven.solution is found
         short = min(trial.reserved.short_bytes for trial in proof.trials)
         assert short > 0
-        assert "none completes; the nearest is short by" in proof_sentence(proof)
-        assert "short by" in trial_sentence(proof.trials[0])
+        assert "none completes; the nearest is short by" in told(proven)[0]
+        assert "short by" in replaced_facts(proof)[0].text
 
 
 def test_a_plan_that_only_completes_with_retries_is_tight(largest):
@@ -154,7 +161,7 @@ def test_a_plan_that_only_completes_with_retries_is_tight(largest):
         if {"tight", "fits"} <= words.keys():
             break
     assert words["tight"].proof.trials[0].reserved.num_retries > 0
-    assert "gives back what it cached" in proof_sentence(words["tight"].proof)
+    assert "empties the allocator's cache" in told(words["tight"])[0]
 
 
 def test_time_that_is_over_proves_nothing(largest):
@@ -167,7 +174,7 @@ def test_time_that_is_over_proves_nothing(largest):
     assert proven.solution is found
     assert (proven.proof.word, proven.proof.why) == ("unproven", "the budget of 1 s was over")
     assert seen == [(found.plan.strategy, 0)]
-    assert "not proven: the budget of 1 s was over" in proof_sentence(proven.proof)
+    assert "unproven: the budget of 1 s was over" in told(proven)[0]
 
 
 def test_what_is_not_simulated_is_not_proven(largest):
@@ -176,7 +183,7 @@ def test_what_is_not_simulated_is_not_proven(largest):
     plan = msgspec.structs.replace(found.plan, strategy=strategy)
     proven = prove(found._replace(plan=plan), LONG)
     assert proven.proof.word == "unproven"
-    assert "engine=deepspeed is not simulated" in proof_sentence(proven.proof)
+    assert "engine=deepspeed is not simulated" in told(proven)[0]
 
 
 @pytest.mark.parametrize("more", [0, 2, 4])
@@ -255,13 +262,14 @@ def test_a_faster_plan_that_is_tight_stands_beside_the_plan(largest):
         words = [trial.reserved.word for trial in proven.proof.trials]
         if proven.proof.word == "fits" and "tight" in words:
             break
-    told = tight_sentence(proven.proof)
+    line = told(proven)[1]
     faster = proven.proof.trials[words.index("tight")]
-    assert told.startswith("faster, but TIGHT: micro-batch ")
-    assert f"checkpointing {faster.strategy.activation_checkpointing}, " in told
-    assert f"{faster.reserved.num_retries} x (slow)" in told
+    assert line.startswith(": faster, but TIGHT: ")
+    differing = differing_words(JOB, proven.solution.plan.strategy, faster.strategy)
+    assert ", ".join(differing) in line
+    assert f"{faster.reserved.num_retries} x (slow)" in line
     roomy = prove(searched(largest + 200 * MIB), LONG)
-    assert tight_sentence(roomy.proof) == ""
+    assert len(told(roomy)) == 1
 
 
 def test_a_row_of_devices_is_proven_on_each_of_them():

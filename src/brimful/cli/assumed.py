@@ -19,8 +19,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         return ()
     is_counted = job.task != "module"
     chosen = {
-        "method": {"full": "all weights trained"}.get(job.method, job.method),
-        "seq_len": f"sequences of {job.seq_len:,} tokens" if is_counted else "",
+        "seq_len": f"{job.seq_len:,} tokens a sequence" if is_counted else "",
         "global_batch": f"{job.global_batch:,} a step",
         "precision": job.precision,
         "optimizer": job.optimizer,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, output_paths
-from brimful.cli.output import DOES_NOT_FIT, FITS, show
+from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_summary
 from brimful.errors import RunError
 from brimful.escaping import json_text
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
@@ -138,9 +138,10 @@ def _job(precision: Precision, num_steps: int) -> Job:
 def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     from brimful.cost.estimate import estimate
     from brimful.models.config import parameter_count
-    from brimful.report.text import plan_tables
     from brimful.search.solve import solve
     from brimful.search.space import Pins
+    from brimful.show.plan import plan_summary
+    from brimful.show.run import speed_facts
     from brimful.strategy import Strategy
 
     _headline("2 of 6: the job", "a decoder on the Python standard library's own sources")
@@ -161,7 +162,9 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     )
     _headline("3 of 6: the plan", "every strategy is predicted, the fastest that fits wins")
     found = solve(job, cluster, Pins(None, None, None), attention="sdpa", objective="time")
-    show(plan_tables(found.plan, found.record))
+    made = found.plan.estimate
+    facts = speed_facts(job, made, made.predicted_step_s) if made else ()
+    show_summary(plan_summary(found, facts))
     return found
 
 

@@ -13,11 +13,9 @@ from brimful.report.host import host_words
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
     UNKNOWN,
-    brim_sentence,
     cluster_inputs,
     considered_fit,
     cost_words,
-    fit_sentence,
     format_band,
     format_value,
     job_inputs,
@@ -91,17 +89,11 @@ def estimate_tables(
         cost: Of the whole run; None: not asked for.
 
     Returns:
-        Inputs with every default, items at the peak, phases, totals, assumptions, and a last line
-        that says whether it fits.
+        Inputs with every default, items at the peak, phases, totals, assumptions.
     """
     from rich.console import Group
     from rich.text import Text
 
-    peak_bytes = estimate.predicted_peak_allocated_bytes
-    verdict = fit_sentence(peak_bytes=peak_bytes, usable_bytes=estimate.usable_bytes)
-    caution = brim_sentence(
-        peak_bytes=peak_bytes, usable_bytes=estimate.usable_bytes, device=cluster.device
-    )
     blank = Text("")
     return Group(
         inputs_table(job, cluster, strategy),
@@ -114,9 +106,6 @@ def estimate_tables(
         blank,
         *(() if cost is None else (cost_table(cost), blank)),
         bullets("Assumptions", estimate.assumptions),
-        blank,
-        *((Text(caution, style="yellow"),) if caution else ()),
-        Text(verdict, style="bold green" if estimate.fits else "bold red"),
     )
 
 
@@ -137,13 +126,7 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
         return Group(
             found, blank, estimate_tables(plan.job, plan.cluster, plan.strategy, plan.estimate)
         )
-    best = record.rows[0]
-    fits = fit_sentence(peak_bytes=best.peak_bytes, usable_bytes=usable_bytes)
-    if not best.fits and best.peak_bytes <= usable_bytes:
-        fits = f"does not fit: {best.note}"
     left = () if record.untried is None else (Text(untried_sentence(record)), blank)
-    if left and not best.fits:
-        fits = f"nothing that fits was found by then; the nearest {fits}"
     return Group(
         *left,
         found,
@@ -151,8 +134,6 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
         inputs_table(plan.job, plan.cluster, plan.strategy),
         blank,
         bullets("Assumptions", (*_simulated_words(plan), *unestimated_assumptions(plan))),
-        blank,
-        Text(fits, style="bold green" if best.fits else "bold red"),
     )
 
 

@@ -13,7 +13,7 @@ from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.job import PREFERENCE, Job, Method, Precision, Task
 from brimful.models.config import parameter_count
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import Band, Estimate, Plan, PredictedReserved
+from brimful.plan import Band, Estimate, Plan
 from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Reserved, Simulation
 from brimful.search.record import Considered, SearchRecord
@@ -37,9 +37,6 @@ from brimful.verdict import Climbed, VerdictRow
 UNKNOWN = "unknown"
 ABSENT = "-"
 _METHODS: dict[Method, str] = {"lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA"}
-CLOSE_SHARE = 0.05
-"""Of the limit: with less of it left, the replay of the allocator may be what decides. A plan that
-left 0.05 % fell short by 2 GiB (docs/cookbook/one-node.md)."""
 NO_FORMULA = "peak unknown: no formula covers this job"
 
 
@@ -49,18 +46,6 @@ def fit_sentence(*, peak_bytes: int, usable_bytes: int) -> str:
         return f"fits: {format_bytes(peak_bytes)} of {format_bytes(usable_bytes)}"
     short_bytes = peak_bytes - usable_bytes
     return f"does not fit: {format_bytes(peak_bytes)}, short by {format_bytes(short_bytes)}"
-
-
-def brim_sentence(*, peak_bytes: int, usable_bytes: int, device: Device) -> str:
-    """Say that a predicted peak leaves a caching allocator little; empty where it leaves enough."""
-    left = usable_bytes - peak_bytes
-    if device.kernels != "cuda" or not 0 <= left < CLOSE_SHARE * usable_bytes:
-        return ""
-    return (
-        f"close to the brim: live bytes leave {format_bytes(left)} ({left / usable_bytes:.1%}), "
-        f"and the allocator needs some to work with: brimful simulate replays it, brimful plan "
-        f"proves its plan so"
-    )
 
 
 def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
@@ -94,30 +79,6 @@ def reserved_sentence(reserved: Reserved) -> str:
             f"{capacity}, of which {format_bytes(reserved.firm_bytes)} are sure"
         )
     return f"fits: the allocator holds at most {held} of {capacity}"
-
-
-def replayed_sentence(reserved: PredictedReserved) -> str:
-    """Say why a plan does not hold by the replay of its prediction; empty where it does."""
-    most = reserved.capacity_bytes if reserved.limit_bytes is None else reserved.limit_bytes
-    if reserved.word == "no":
-        return (
-            f"does not hold: by replay the allocator is short by "
-            f"{format_bytes(reserved.short_bytes)} of {format_bytes(most)}"
-        )
-    if reserved.word == "tight" and not reserved.num_retries:
-        held = format_bytes(reserved.predicted_unhindered_bytes)
-        return (
-            f"TIGHT: by replay the allocator holds {held} of {format_bytes(most)}, of which "
-            f"{format_bytes(reserved.firm_bytes)} are sure: CUDA's context and NCCL take the rest "
-            f"at most"
-        )
-    if reserved.word == "tight":
-        held = format_bytes(reserved.predicted_peak_reserved_bytes)
-        return (
-            f"TIGHT: by replay the allocator holds {held} of {format_bytes(most)} and gives back "
-            f"what it cached, {reserved.num_retries} x (slow)"
-        )
-    return ""
 
 
 def collectives_sentence(collectives: Sequence[Collective]) -> str:

@@ -48,8 +48,12 @@ def _why(found: Solution) -> tuple[Fact, ...]:
     """Say why this one: of how many it is the fastest, and what the next faster ones lack."""
     record, best = found.record, found.record.rows[0]
     how = "tried" if record.rung == "predicted" else "simulated"
-    one = "the only one" if record.num_fitting == 1 else f"the fastest of {record.num_fitting:,}"
-    words = f"{one} that fit, of {record.num_considered:,} settings {how}"
+    one = (
+        "only one fits"
+        if record.num_fitting == 1
+        else f"fastest of {record.num_fitting:,} that fit"
+    )
+    words = f"{one}, {record.num_considered:,} {how}"
     faster = [row for row in record.rows[1:] if not row.fits and _is_faster(row, best)]
     if faster and best.step_s:
         near = min(faster, key=lambda row: row.peak_bytes)
@@ -58,9 +62,9 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         lacks = f"needs {format_bytes(near.peak_bytes)}"
         if near.peak_bytes <= limit_bytes(found.plan):
             lacks = "runs out of memory when replayed"
-        words += f"; {what} would be {share:.0%} faster and {lacks}"
+        words += f"; {share:.0%} faster, but {lacks}: {what}"
     elif found.record.untried is None:
-        words += "; nothing faster exists among them"
+        words += "; none of them is faster"
     return (Fact("why", words), *_untried(found))
 
 

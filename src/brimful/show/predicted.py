@@ -62,8 +62,8 @@ def tight_facts(reserved: Reserved | PredictedReserved | None) -> tuple[Fact, ..
         return ()
     if reserved.num_retries:
         times = "once" if reserved.num_retries == 1 else f"{reserved.num_retries} times"
-        why = f"completes only by emptying the allocator's cache {times}, which is slow"
+        why = f"completes only by emptying the allocator's cache {times} (slow)"
         return (Fact("tight", why),)
     firm = format_bytes(reserved.firm_bytes)
-    why = f"only {firm} are certain: the CUDA context and NCCL may take the rest"
+    why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
     return (Fact("tight", why),)

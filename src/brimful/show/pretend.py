@@ -81,7 +81,8 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
         times = "once" if at.num_retries == 1 else f"{at.num_retries} times"
         return (Fact("tight", f"completes by emptying the allocator's cache {times} (slow)"),)
     firm = format_bytes(_firm(report))
-    return (Fact("tight", f"only {firm} are certain beside CUDA's context and NCCL"),)
+    why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
+    return (Fact("tight", why),)
 
 
 def _unknown(report: PretendReport) -> tuple[Fact, ...]:

@@ -38,7 +38,8 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
             f"{_why_tight(last.reserved)}; --accept-tight takes it{_ended(proof)}"
         )
         return (Fact("simulated", words),)
-    more = f" ({tried})" if len(proof.trials) > 1 else ""
+    more = f", with {last.strategy.allocator}" if last.strategy.allocator else ""
+    more += f" ({tried})" if len(proof.trials) > 1 else ""
     return (Fact("proven", f"simulated on a pretend GPU: {both}{more}"), *_faster(plan, proof))
 
 

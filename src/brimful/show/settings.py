@@ -11,7 +11,6 @@ from brimful.strategy import (
     world_size,
 )
 
-_ATTENTION = {"sdpa": "fused attention"}
 _REFERENCE = {
     "resident": "reference model in GPU memory",
     "offloaded": "reference model offloaded to the CPU",
@@ -54,12 +53,13 @@ def _parallel(strategy: Strategy) -> list[str]:
         return [f"DeepSpeed ZeRO-{strategy.zero} over {world_size(strategy)} GPUs"]
     tp, pp, ep = strategy.tp, strategy.pp, strategy.ep
     several = strategy.stages_per_device
-    stages = f"{strategy.pp_schedule}, {several} stages each" if several > 1 else ""
-    order = stages or strategy.pp_schedule
+    order = (
+        f"{strategy.pp_schedule}, {several} stages a GPU" if several > 1 else strategy.pp_schedule
+    )
     return [
         _data_parallel(strategy),
         f"tensor parallel {tp}" if tp > 1 else "",
-        f"pipeline over {pp} GPUs ({order})" if pp > 1 else "",
+        f"pipeline parallel {pp} ({order})" if pp > 1 else "",
         f"expert parallel {ep}" if ep > 1 else "",
     ]
 
@@ -76,7 +76,7 @@ def _micro_batch(job: Job, strategy: Strategy) -> str:
     count = num_micro_batches(job, strategy)
     if count == 1:
         return f"micro-batch {strategy.micro_batch}"
-    hold = " without reducing between them" if _holds(strategy) else ""
+    hold = " (no_sync)" if _holds(strategy) else ""
     return f"micro-batch {strategy.micro_batch} x {count} accumulation steps{hold}"
 
 
@@ -102,7 +102,7 @@ def _loss(job: Job, strategy: Strategy) -> str:
 
 
 def _attention(strategy: Strategy) -> str:
-    return _ATTENTION.get(strategy.attention, f"{strategy.attention} attention")
+    return "" if strategy.attention == "sdpa" else f"{strategy.attention} attention"
 
 
 def _offloaded(job: Job, strategy: Strategy) -> str:

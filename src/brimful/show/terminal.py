@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 LABEL_WIDTH = 10
+MOST_LINES = 9
+"""Of a summary: what is proven, what was assumed and what comes next take three of twelve."""
 BAR_WIDTH = 20
 STYLES: dict[Verdict, str] = {
     "FITS": "bold green",
@@ -27,14 +29,18 @@ def summary_lines(summary: Summary) -> "list[Text]":
         summary: The answer.
 
     Returns:
-        Its lines: verdict and subject, memory with a bar, and the facts.
+        Its lines: verdict and subject, memory with a bar, and the facts; of these the last are left
+        out where there are more than ``MOST_LINES``.
     """
     word = summary.verdict or "ANSWER"
     first = fact_lines([Fact(word, summary.subject)])
     if summary.verdict is not None:
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meter = [] if summary.meter is None else fact_lines([Fact("memory", _metered(summary.meter))])
-    return [*first, *meter, *fact_lines(summary.facts)]
+    head, each = [*first, *meter], [fact_lines([fact]) for fact in summary.facts]
+    while each and len(head) + sum(map(len, each)) > MOST_LINES:
+        each.pop()
+    return [*head, *(line for lines in each for line in lines)]
 
 
 def fact_lines(facts: Iterable[Fact]) -> "list[Text]":

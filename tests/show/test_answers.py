@@ -1,0 +1,134 @@
+"""The answer first: at most twelve lines of eighty columns, with both numbers and what to do."""
+
+import re
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.show.summary import Fact, Meter, Summary
+from brimful.show.terminal import MOST_LINES as MOST_LINES_OF_SUMMARY
+from brimful.show.terminal import summary_lines
+
+MOST_LINES, WIDTH = 12, 80
+QUESTIONS = {
+    "lora on one card": "plan llama-3.1-8b --gpus 4090 --method lora",
+    "qlora of 70B on two": "plan llama-3.3-70b --gpus 2xa100 --method qlora --seq-len 2048",
+    "a node": "plan qwen3-8b --gpus 8xh100 --seq-len 8192 --global-batch 64",
+    "64 GPUs": "plan llama-3.1-70b --gpus 8x8xh100 --global-batch 256 --tokens 1T",
+    "experts": "plan mixtral-8x7b --gpus 8x8xh100 --global-batch 256",
+    "preferences": "plan qwen3-4b --gpus l4 --task dpo --method lora",
+    "an old card": "plan llama-3.2-1b --gpus t4 --method qlora --seq-len 1024",
+    "tight": "plan llama-3.1-8b --seq-len 8192 --global-batch 8 --gpus h200",
+}
+
+
+def answered(capsys, line):
+    """Return the exit code of a command line, and the lines of its answer."""
+    code = main(line.split())
+    return code, capsys.readouterr().out.splitlines()
+
+
+def paragraph(lines):
+    return " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_plan_is_told_in_twelve_lines(capsys, question):
+    code, lines = answered(capsys, f"{QUESTIONS[question]} --no-proof")
+    assert len(lines) < MOST_LINES, lines  # a line more says that it is proven
+    assert max(map(len, lines)) <= WIDTH
+    word = lines[0].split()[0]
+    assert (word, code) in {("FITS", 0), ("TIGHT", 1)}
+    assert re.match(r"memory    [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
+    told = paragraph(lines)
+    for label in ("settings", "speed", "run", "why", "next"):
+        assert any(line.startswith(f"{label} ") for line in lines), label
+    assert re.search(r"tokens/s|pairs/s", told)
+
+
+def test_what_was_asked_for_is_costed_and_what_was_not_is_a_billion_tokens(capsys):
+    ask = "plan llama-3.2-1b --gpus h100 --seq-len 2048 --no-proof"
+    told = paragraph(answered(capsys, f"{ask} --tokens 20B")[1])
+    assert re.search(r"run 9,765,625 steps \(20B tokens\): [\d.]+ days, [\d,]+ USD \(", told)
+    assert "run a billion tokens: " in paragraph(answered(capsys, ask)[1])
+
+
+def test_what_nobody_typed_is_said_in_a_line_and_what_was_typed_is_not(capsys):
+    ask = "estimate llama-3.2-1b --gpus h100"
+    lines = answered(capsys, ask)[1]
+    assumed = next(line for line in lines if line.startswith("assumed "))
+    assert "4,096 tokens a sequence, 1 a step, bf16-mixed, adamw" in assumed
+    typed = "--seq-len 512 --global-batch 4 --precision bf16 --optimizer sgd"
+    assert not any(line.startswith("assumed ") for line in answered(capsys, f"{ask} {typed}")[1])
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
+    code, lines = answered(capsys, "plan llama-3.1-8b --gpus 4090 --seq-len 2048 --no-proof")
+    assert (code, lines[0].split()[0]) == (1, "NO")
+    assert re.match(r"memory    █{20}▶ [\d.]+ GiB of [\d.]+ GiB, short by [\d.]+ GiB", lines[1])
+    told = paragraph(lines)
+    assert "settings were predicted, none fits" in told
+    assert "instead --gpus" in told
+    assert "--method qlora would fit" in told
+    assert len(lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan"])
+def test_every_table_is_a_flag_away(capsys, verb):
+    more = "--no-proof" if verb == "plan" else ""
+    ask = f"{verb} llama-3.2-1b --gpus h100 {more}"
+    short = answered(capsys, ask)[1]
+    full = answered(capsys, f"{ask} -v")[1]
+    assert full[: len(short)] == short
+    for title in ("Inputs, with every default", "Peak of every phase (predicted)", "Assumptions"):
+        assert title not in short
+        assert title in full
+
+
+def test_an_estimate_fits_only_where_its_replay_does(capsys):
+    ask = "estimate llama-3.1-8b --seq-len 8192 --global-batch 8 --gpus h200"
+    settings = "--micro-batch 1 --ac full:9 --loss-chunks 1"
+    code, lines = answered(capsys, f"{ask} {settings}")
+    word = lines[0].split()[0]
+    assert code == (word != "FITS")
+    assert "largest" not in lines[0]
+    assert re.search(r"at peak +\w", "\n".join(lines))
+
+
+def test_a_market_is_told_in_twelve_lines(capsys):
+    ask = "shop llama-3.2-1b --tokens 100M --kinds 4090,a100-40gb,h100 --max-gpus 8"
+    code, lines = answered(capsys, ask)
+    assert code == 0
+    assert lines[0].startswith("ANSWER    full training of llama-3.2-1b, 101M tokens: the cheapest")
+    assert lines[1].startswith("take      ")
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert "is enough" in paragraph(lines)
+
+
+def test_of_too_many_facts_the_last_are_left_out():
+    facts = tuple(Fact(f"fact {n}", "word " * 20) for n in range(9))
+    lines = [str(line) for line in summary_lines(Summary("FITS", "this", Meter(1, 2, "ok"), facts))]
+    assert len(lines) == MOST_LINES_OF_SUMMARY - 1
+    assert [line[:6] for line in lines[2:]] == [
+        "fact 0",
+        "      ",
+        "fact 1",
+        "      ",
+        "fact 2",
+        "      ",
+    ]
+    assert all(len(line) <= WIDTH for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("used", "bar"), [(0, "░" * 20), (50, "█" * 10 + "░" * 10), (100, "█" * 20)]
+)
+def test_a_bar_shows_the_share_that_is_used(used, bar):
+    line = str(summary_lines(Summary("FITS", "this", Meter(used, 100, "predicted"), ()))[1])
+    assert line == f"memory    {bar} {used} B of 100 B, predicted"
+
+
+def test_what_is_too_much_runs_over_the_bar():
+    line = str(summary_lines(Summary("NO", "this", Meter(150, 100, "predicted"), ()))[1])
+    assert line == f"memory    {'█' * 20}▶ 150 B of 100 B, short by 50 B, predicted"
