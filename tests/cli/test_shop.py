@@ -78,7 +78,9 @@ def test_prices_of_the_user(capsys, tmp_path):
     assert prices.gpus["rtx-4090"].usd_per_gpu_hour == 0.5
     assert prices.bought["a100-40gb"].usd == 9000
     assert prices.gpus["a100-40gb"] == shipped_prices().gpus["a100-40gb"]
-    code, out, _ = run(capsys, "--prices", str(path), "--own", "rtx-4090", "--electricity", "0.3")
+    code, out, _ = run(
+        capsys, "-v", "--prices", str(path), "--own", "rtx-4090", "--electricity", "0.3"
+    )
     assert code == 0
     assert "1,000 USD" in out
     assert (

@@ -10,6 +10,7 @@ from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_facts, show_json, show_summary
 from brimful.errors import InputError
 from brimful.hardware.links import network_names
+from brimful.terminal import say
 from brimful.units import parse_duration, parse_electricity, parse_money
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     show_summary(shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice))
     show_facts(*assumed_facts(args, shopped.job))
     if args.output is not None:
-        show_facts(Fact("plot", f"written to {args.output}"))
+        say(f"written to {args.output}")
     if shopped.choice is not None:
         gpus = shopped.choice.best.gpus
         show_facts(Fact("next", f"brimful plan {args.model} --gpus {gpus} with the same job"))

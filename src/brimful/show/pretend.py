@@ -34,6 +34,8 @@ def pretend_summary(report: PretendReport, program: Sequence[str]) -> Summary:
             *([] if at.failure is None else _failed(at.failure)),
             *_tight(report),
             *_unknown(report),
+            *(Fact("assumes", line) for line in report.assumptions),
+            *([Fact("allocator", report.allocator)] if report.allocator else []),
             Fact("peak", _peak(report)),
             *_items(report),
             *_holders(report),

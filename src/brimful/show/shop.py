@@ -33,8 +33,8 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
-        *_others(found.frontier, best),
         *_fewest(found, best),
+        *_others(found.frontier, best),
         *(Fact("yours", f"{each.gpus}: {_both(each)}") for each in found.owned),
     )
     return Summary(None if choice.meets else "NO", subject, None, facts)
