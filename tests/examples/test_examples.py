@@ -37,4 +37,4 @@ def test_an_example_fits_a_card_and_not_a_budget_below_its_peak(script):
     command = ["-m", "brimful", "pretend", "--gpu", "t4", "--memory-budget", "100MiB"]
     done = processes.run([*command, "--", EXAMPLES / script, "--steps", "2"])
     assert done.returncode == 1, done.stderr
-    assert "does not fit" in done.stdout
+    assert "\nNO " in done.stdout

@@ -14,6 +14,7 @@ from brimful.cli.main import main
 from brimful.errors import UnsupportedError
 from brimful.pretend import cpu_recurrent
 from brimful.report.pretend_html import render_pretend_report
+from brimful.show.summary import LOWER_BOUND
 
 pytestmark = [
     pytest.mark.torch,
@@ -241,9 +242,9 @@ def test_the_first_line_says_so_in_every_form(tmp_path, capsys):
         "model(torch.randn(2, 3, 8, device='cuda'))[0].sum().backward()\n"
     )
     assert main(["pretend", "--", str(script)]) == 0
-    first = capsys.readouterr().out.lstrip().splitlines()[0]
-    assert first.startswith("peak at least ")
-    assert "_cudnn_rnn (1 call)" in first
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"FITS {LOWER_BOUND} ")
+    assert "_cudnn_rnn (1 call)" in said
     assert main(["pretend", "--json", "--", str(script)]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert next(iter(printed)) == "statement"

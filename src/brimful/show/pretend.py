@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from brimful.plan import Word
 from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
-from brimful.show.summary import VERDICTS, Fact, Meter, Summary
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
 from brimful.units import format_bytes
 from brimful.unknown_memory import peak_statement
 
@@ -26,9 +26,10 @@ def pretend_summary(report: PretendReport, program: Sequence[str]) -> Summary:
     used = at.simulated_peak_reserved_bytes
     if at.failure is not None:
         used = report.reserved.simulated_peak_reserved_bytes
+    bound = f"{LOWER_BOUND} " if report.unknown_ops else ""
     return Summary(
         VERDICTS[word_of(report)],
-        f"{' '.join(program)} on {report.card}",
+        f"{bound}{' '.join(program)} on {report.card}",
         Meter(used, at.capacity_bytes, "simulated"),
         (
             *([] if at.failure is None else _failed(at.failure)),

@@ -6,7 +6,7 @@ from brimful.rungs import Simulation
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import most_bytes, subject_words, tight_facts
 from brimful.show.settings import settings_words
-from brimful.show.summary import VERDICTS, Fact, Meter, Summary
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
 from brimful.units import format_bytes, format_signed_percent
 from brimful.unknown_memory import named_statement
 
@@ -20,9 +20,10 @@ def simulate_summary(plan: Plan, simulation: Simulation, word: Word) -> Summary:
         word: Whether it holds.
     """
     reserved = simulation.reserved
+    bound = f"{LOWER_BOUND} " if simulation.unknown_ops else ""
     return Summary(
         VERDICTS[word],
-        subject_words(plan.job, plan.cluster),
+        f"{bound}{subject_words(plan.job, plan.cluster)}",
         _meter(plan, simulation),
         (
             *_failed(simulation),

@@ -36,6 +36,10 @@ class Meter(NamedTuple):
         return f"{both}{missing}, {self.how}"
 
 
+LOWER_BOUND = "at least, as kernels are unknown:"
+"""Said in the first line where some kernels may take memory that is not known."""
+
+
 class Fact(NamedTuple):
     """One line of the answer: what it is about, and what is said of it."""
 

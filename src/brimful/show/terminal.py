@@ -50,7 +50,10 @@ def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
     lines: list[Text] = []
     for fact in facts:
         wrapped = textwrap.wrap(
-            " ".join(fact.text.split()), WIDTH - LABEL_WIDTH, break_on_hyphens=False
+            " ".join(fact.text.split()),
+            WIDTH - LABEL_WIDTH,
+            break_on_hyphens=False,
+            break_long_words=False,
         )
         for number, line in enumerate(wrapped or [""]):
             label = fact.label if number == 0 else ""
