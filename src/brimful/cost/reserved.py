@@ -33,6 +33,11 @@ class Candidate:
     _made: dict[int, Requests] = field(default_factory=dict)
     _unhindered: dict[tuple[int, str], int] = field(default_factory=dict)
 
+    @property
+    def requests(self) -> tuple[Requests, ...]:
+        """What each kind of device asks for."""
+        return tuple(map(self._requests, range(len(self.makers))))
+
     def excess_bytes(self, allocator: str) -> int:
         """Return what it would hold, nothing given back, beyond what it surely may; 0: it fits.
 
