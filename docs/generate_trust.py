@@ -1,7 +1,8 @@
-"""Writes "How far to trust it" into both READMEs: ``python docs/generate_trust.py``.
+"""Writes how far to trust it, whole and in brief: ``python docs/generate_trust.py``.
 
-Every figure is read from ``validation/``; the words (``trust_words.json``) hold none, and a test
-keeps both so. Of each kind all rows are counted, not those that came out well.
+The page is ``docs/trust.md``; both READMEs have a few lines of it. Every figure is read from
+``validation/``; the words (``trust_words.json``) hold none, and a test keeps all of it so. Of each
+kind all rows are counted, not those that came out well.
 """
 
 import statistics
@@ -31,7 +32,7 @@ _NO_FIGURE = "-"
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section without its figures; names in braces are filled in from the evidence.
+    """The page without its figures; names in braces are filled in from the evidence.
 
     Attributes:
         first: What has to be known before anything else; lines.
@@ -64,7 +65,20 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     last: tuple[str, ...]
 
 
-PAGES = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=dict[str, Words])
+class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is written without its figures.
+
+    Attributes:
+        page: The page.
+        brief: A line each, by the README that has them.
+    """
+
+    page: Words
+    brief: dict[str, tuple[str, ...]]
+
+
+TEXTS = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=Texts)
+PAGE = "docs/trust.md"
 
 
 class Kind(NamedTuple):
@@ -84,21 +98,31 @@ class Kind(NamedTuple):
 
 
 def main() -> None:
-    """Write both sections."""
-    for name, words in PAGES.items():
+    """Write what is generated of the page and of both READMEs."""
+    for name, text in generated().items():
         path = ROOT / name
         before, _, rest = path.read_text("utf-8").partition(BEGIN)
         after = rest.partition(END)[2]
-        write_text(path, before + BEGIN + section(words) + END + after)
+        write_text(path, before + BEGIN + text + END + after)
 
 
-def section(words: Words) -> str:
-    """Return what stands between the marks.
+def generated() -> dict[str, str]:
+    """Return what stands between the marks of each file."""
+    counts = figures()
+    brief = {
+        name: "".join(f"- {_filled([line], counts)}\n" for line in lines)
+        for name, lines in TEXTS.brief.items()
+    }
+    return {PAGE: page(TEXTS.page, counts), **brief}
+
+
+def page(words: Words, counts: dict[str, Any]) -> str:
+    """Return the page.
 
     Args:
-        words: In which language; no figure is in them.
+        words: No figure is in them.
+        counts: The figures, by name.
     """
-    counts = figures()
     parts = [
         _filled(words.first, counts),
         _table(words.published_head, published(), words, has_missing=True),
@@ -223,7 +247,11 @@ def figures() -> dict[str, Any]:
     laws, fuzz, soak = rows_of("laws"), rows_of("fuzz"), rows_of("soak")
     trainer = [row for row in rows_of("hf_trainer") if row["settings"] == "same"]
     traced = [row for row in runs if row["has_bar"]]
+    kinds = {kind.key: kind for kind in (*published(), *own())}
     return {
+        **_of_kind("allocated", kinds["allocated"]),
+        **_of_kind("speed", kinds["speed"]),
+        **_of_kind("peak", kinds["peak"]),
         "runs": len(runs),
         "sources": len({row["source"] for row in runs}),
         "answered": sum(not row.get("reason") for row in runs),
@@ -249,6 +277,21 @@ def figures() -> dict[str, Any]:
         "trainer": len(trainer),
         "trainer_least": f"{min((row['speed_ratio'] for row in trainer), default=0):.3f}",
         "trainer_most": f"{max((row['speed_ratio'] for row in trainer), default=0):.3f}",
+    }
+
+
+def _of_kind(name: str, kind: Kind) -> dict[str, Any]:
+    """Return how many figures of a kind there are, how many have a counterpart, and how far off."""
+    sizes = sorted(map(abs, kind.errors))
+    answered = {f"{name}_rows": kind.num_rows, f"{name}_answered": len(sizes)}
+    if not sizes:
+        return answered | dict.fromkeys(
+            (f"{name}_{figure}" for figure in ("median", "p90", "worst")), _NO_FIGURE
+        )
+    return answered | {
+        f"{name}_median": share(statistics.median(sizes)),
+        f"{name}_p90": share(p90(sizes)),
+        f"{name}_worst": share(sizes[-1]),
     }
 
 

@@ -12,7 +12,7 @@ from peer_asks import LLM_DEFAULT, LLM_TUNED, PEERS
 from peer_rows import EstimatorRow
 from peer_scores import Duel, duel, figure_of, score, speed_of
 
-from brimful.report.svg import BAR, INK, MARK, line, picture, words
+from brimful.show.marks import BAR, INK, MARK, line, picture, words
 
 _ESTIMATOR = """## The estimator beside other calculators
 

@@ -27,7 +27,7 @@ OUTSIDE = {
 }
 """File of the repository: its page of the site."""
 INDEX = "decisions/index.md"
-_LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 

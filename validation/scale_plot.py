@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scale_rows import ExpertScaleRow, ScaleRow
 
-from brimful.report.markup import text
+from brimful.show.markup import text
 
 WIDTH, HEIGHT = 760.0, 560.0
 _PANEL_WIDTH, _PANEL_HEIGHT = 372.0, 240.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scoreboard import Board, Said, Score, scores
 
 from brimful.published.scoreboard import group_by
-from brimful.report.markup import text
+from brimful.show.markup import text
 
 WIDTH = 760.0
 _LEFT, _RIGHT, _TOP, _BOTTOM, _ROW = 236.0, 24.0, 14.0, 44.0, 26.0

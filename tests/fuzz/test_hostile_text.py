@@ -266,17 +266,25 @@ def shopped():
 def pages(run, watched, shopped):
     """What writes pages, each of a text."""
     from brimful.report.against import render_against
+    from brimful.report.answer import answer_page
     from brimful.report.html import render_report
-    from brimful.report.pretend_html import render_pretend_report
+    from brimful.report.pretend import pretend_tables
     from brimful.report.shop_page import shop_page
     from brimful.report.watched import render_watched
+    from brimful.show.answer import Answer
+    from brimful.show.pretend import pretend_summary
+
+    def answered(report, text):
+        told = (pretend_tables(report),)
+        answer = Answer(pretend_summary(report, [text]), (), told, report.timeline)
+        return answer_page(answer, command=text)
 
     pretended = report_of()
     other = dataclasses.replace(run, run_dir=Path("other"))
     return {
         "run": lambda text: render_report(run_with(run, text)),
         "against": lambda text: render_against(other, run_with(run, text)),
-        "pretend": lambda text: render_pretend_report(poison(pretended, text, keep=KEYS)),
+        "pretend": lambda text: answered(poison(pretended, text, keep=(*KEYS, "line")), text),
         "watched": lambda text: render_watched(poison(watched, text, keep=(*KEYS, *ITEMS))),
         "shop": lambda text: shop_page(shop_with(shopped, text)),
     }

@@ -16,11 +16,13 @@ from brimful.cli.output import (
     show_json,
     show_summary,
 )
+from brimful.cli.page import add_page, write_page
 from brimful.show.summary import Fact
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
     from brimful.plan import Estimate
+    from brimful.show.answer import Answer
     from brimful.show.summary import Verdict
 
 HELP = "predict peak memory and step time of one strategy"
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_strategy(parser, searched=False)
     inference.add_arguments(parser)
     flags.add_prices(parser)
+    add_page(parser)
     flags.add_verbose(parser)
     flags.add_json(parser)
 
@@ -51,30 +54,38 @@ def run(args: argparse.Namespace) -> int:
     predicted = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = _cost(args, asked, predicted)
     verdict = verdict_of(predicted)
+    answer = _answer(args, asked, predicted, cost)
     if args.json:
         content = estimate_json(
             asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"
         )
         show_json(content if cost is None else {**content, "cost": cost})
     else:
-        _show(args, asked, predicted, cost)
+        _show(args, answer, predicted)
+    if args.page is not None:
+        write_page(args, answer)
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
 
 
-def _show(
+def _answer(
     args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", cost: "Cost | None"
-) -> None:
+) -> "Answer":
+    from brimful.report.text import estimate_tables
+    from brimful.show.answer import Answer
     from brimful.show.estimate import estimate_summary
 
     facts = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
     summary = estimate_summary(*asked, predicted, facts)
-    show_summary(summary)
-    show_host(predicted.host)
-    show_facts(*assumed_facts(args, asked.job), _next(args, summary.verdict))
-    if args.verbose:
-        from brimful.report.text import estimate_tables
+    below = (*assumed_facts(args, asked.job), _next(args, summary.verdict))
+    return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
 
-        show("", estimate_tables(*asked, predicted, cost=cost))
+
+def _show(args: argparse.Namespace, answer: "Answer", predicted: "Estimate") -> None:
+    show_summary(answer.summary)
+    show_host(predicted.host)
+    show_facts(*answer.facts)
+    if args.verbose:
+        show("", *answer.tables)
 
 
 def _next(args: argparse.Namespace, verdict: "Verdict | None") -> Fact:

@@ -142,12 +142,14 @@ def _silence_stdout() -> None:
 
 def parse(verb: str, arguments: list[str]) -> argparse.Namespace:
     """Parse a verb's arguments, a job file's among them."""
-    parser = parser_of(verb)
+    typed, parser = list(arguments), parser_of(verb)
     if verb in JOB_VERBS:
         arguments = expand(arguments, parser, lambda: [parser_of(other) for other in JOB_VERBS])
         for argument in arguments:
             _check_argument(argument, is_free=False)
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    args.command = [verb, *typed]
+    return args
 
 
 def _check_argument(argument: str, *, is_free: bool) -> None:

@@ -22,12 +22,13 @@ from brimful.cli.output import (
     show_json,
     show_summary,
 )
+from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_proof, proof_of, proof_words, word_code
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
     from brimful.search.space import Pins
-    from brimful.show.summary import Fact
+    from brimful.show.answer import Answer
+    from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Proof
     from brimful.simulate.search import SearchState
     from brimful.strategy import Attention
@@ -79,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_proof(parser)
     flags.add_prices(parser)
+    add_page(parser)
     flags.add_verbose(parser)
     flags.add_json(parser)
 
@@ -131,33 +134,60 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show_proof(args, searched, found, proof)
         _show_more(args, found, why)
+    if args.page is not None:
+        write_page(args, _answer(args, found, proof))
     code = exit_code(found)
     word = _replayed_word(found) if proof is None else proof.word
     return code if word is None or code != FITS else word_code(args, word)
 
 
-def _show(args: argparse.Namespace, found: "Solution") -> None:
-    """Print the answer: what was found, and why."""
+def _summary(args: argparse.Namespace, found: "Solution") -> "Summary":
     from brimful.show.plan import plan_summary
 
     plan, best = found.plan, found.record.rows[0]
-    show_summary(
-        plan_summary(found, run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s))
+    return plan_summary(found, run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s))
+
+
+def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") -> "Answer":
+    """Put together all that is known in the end, for a page."""
+    from brimful.report.text import plan_tables
+    from brimful.show.answer import Answer
+
+    return Answer(
+        _summary(args, found),
+        (
+            *_proven(found, proof),
+            *assumed_facts(args, found.plan.job),
+            *_next(args, found),
+        ),
+        (plan_tables(found.plan, found.record),),
     )
-    show_host(plan.estimate.host if plan.estimate else None)
+
+
+def _proven(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
+    if proof is None:
+        return ()
+    from brimful.show.proof import proof_facts
+
+    return proof_facts(found.plan, proof)
+
+
+def _show(args: argparse.Namespace, found: "Solution") -> None:
+    """Print the answer: what was found, and why."""
+    show_summary(_summary(args, found))
+    show_host(found.plan.estimate.host if found.plan.estimate else None)
 
 
 def _show_proof(
     args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof | None"
 ) -> None:
     """Say what simulating said; where another plan is the one that holds, that one."""
-    if proof is not None:
-        from brimful.show.proof import proof_facts, replaced_facts
+    if proof is not None and found.row != searched.row:
+        from brimful.show.proof import replaced_facts
 
-        if found.row != searched.row:
-            show_facts(*replaced_facts(proof))
-            _show(args, found)
-        show_facts(*proof_facts(found.plan, proof))
+        show_facts(*replaced_facts(proof))
+        _show(args, found)
+    show_facts(*_proven(found, proof))
     show_facts(*assumed_facts(args, found.plan.job), *_next(args, found))
 
 

@@ -22,12 +22,14 @@ from brimful.cli.output import (
     show_json,
     show_summary,
 )
+from brimful.cli.page import add_page, write_page
 from brimful.errors import BrimfulError, InputError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
+    from brimful.show.answer import Answer
 
 HELP = "run any script on a pretend GPU and read its memory"
 _ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -62,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
     output_paths.add_recording_files(parser)
+    add_page(parser)
     flags.add_verbose(parser)
     flags.add_json(parser)
 
@@ -96,26 +99,41 @@ def run(args: argparse.Namespace) -> int:
         allocator=report.allocator,
         capacity_bytes=report.at_capacity.capacity_bytes,
     )
+    answer = _answer(report, program)
     if args.json:
         show_json(msgspec.structs.asdict(report))
     else:
-        _show(args, report, program)
+        _show(args, answer)
+    if args.page is not None:
+        write_page(args, answer)
     return FITS if report.fits else DOES_NOT_FIT
 
 
-def _show(args: argparse.Namespace, report: "PretendReport", program: Sequence[str]) -> None:
-    """Print the answer, and the tables where they were asked for."""
+def _answer(report: "PretendReport", program: Sequence[str]) -> "Answer":
+    from brimful.report.pretend import pretend_tables
+    from brimful.show.answer import Answer
     from brimful.show.pretend import pretend_summary
     from brimful.show.summary import Fact
 
-    show_summary(pretend_summary(report, program))
+    more = "-v before -- prints every table, --page answer.html makes a page of them"
+    return Answer(
+        pretend_summary(report, program),
+        (Fact("next", more),),
+        (pretend_tables(report),),
+        report.timeline,
+    )
+
+
+def _show(args: argparse.Namespace, answer: "Answer") -> None:
+    """Print the answer, and the tables where they were asked for."""
+    show_summary(answer.summary)
     if not args.verbose:
-        show_facts(Fact("next", "-v before -- prints every table; --snapshot and --perfetto write"))
+        show_facts(*answer.facts)
         return
-    from brimful.report.pretend import pretend_tables
     from brimful.report.sparkline import sparkline
 
-    show("", "Live bytes over time", *sparkline(report.timeline), "", pretend_tables(report))
+    assert answer.timeline is not None
+    show("", "Live bytes over time", *sparkline(answer.timeline), "", *answer.tables)
 
 
 def _allocator(args: argparse.Namespace) -> str:

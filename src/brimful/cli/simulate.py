@@ -9,18 +9,23 @@ import msgspec
 from brimful.cli import flags, inference, output_paths
 from brimful.cli.assumed import assumed_facts
 from brimful.cli.output import inputs_json, show, show_facts, show_json, show_summary
+from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
 from brimful.rungs import EVAL, RESUME, SAVE
 from brimful.strategy import check_simulated, world_size
-from brimful.terminal import say
 from brimful.unknown_memory import named_statement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
     from brimful.plan import Plan, Word
     from brimful.routing import Routing
     from brimful.rungs import Simulation
+    from brimful.show.answer import Answer
     from brimful.simulate.run import Simulated
 
     Routed = tuple[int | None, Routing]
@@ -66,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"run more of a run's life than its steps: {names}, by comma, or all",
     )
     add_accept_tight(parser)
+    add_page(parser)
     flags.add_verbose(parser)
     flags.add_json(parser)
 
@@ -113,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
     )
     usable_bytes = limit_bytes(plan)
     word = word_of(simulation, usable_bytes)
+    answer = _answer(args, plan, simulation, word)
     if args.json:
         show_json(
             {
@@ -129,7 +136,9 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        _show(args, plan, simulation, word)
+        _show(args, answer)
+    if args.page is not None:
+        write_page(args, answer)
     return word_code(args, word)
 
 
@@ -215,44 +224,58 @@ def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
     )
 
 
-def _show(args: argparse.Namespace, plan: "Plan", simulation: "Simulation", word: "Word") -> None:
-    """Print the answer, and the tables where they were asked for."""
+def _answer(
+    args: argparse.Namespace, plan: "Plan", simulation: "Simulation", word: "Word"
+) -> "Answer":
+    from brimful.show.answer import Answer
     from brimful.show.simulate import simulate_summary
     from brimful.show.summary import Fact
 
     asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
-    show_summary(simulate_summary(plan, simulation, word))
-    if plan.strategy.ep > 1 and args.routing is None:
-        show_facts(Fact("routing", _worst_sentence(args, asked)))
+    routing: tuple[Fact, ...] = ()
+    if plan.strategy.ep > 1 and args.routing is None and not args.json:
+        routing = (Fact("routing", _worst_sentence(args, asked)),)
     is_plan = flags.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
     short = f"brimful plan {plan.job.model.name} finds settings that fit"
-    show_facts(*assumed_facts(args, plan.job), Fact("next", fits if word == "fits" else short))
+    return Answer(
+        simulate_summary(plan, simulation, word),
+        (
+            *routing,
+            *assumed_facts(args, plan.job),
+            Fact("next", fits if word == "fits" else short),
+        ),
+        tuple(_tables(plan, simulation)),
+        simulation.timeline,
+    )
+
+
+def _show(args: argparse.Namespace, answer: "Answer") -> None:
+    """Print the answer, and the tables where they were asked for."""
+    show_summary(answer.summary)
+    show_facts(*answer.facts)
     if args.verbose:
-        _show_tables(plan, simulation)
+        show("", *answer.tables)
 
 
-def _show_tables(plan: "Plan", simulation: "Simulation") -> None:
+def _tables(plan: "Plan", simulation: "Simulation") -> "Iterator[RenderableType]":
     from brimful.report.text import inputs_table, owners_table, verdict_table
     from brimful.report.words import collectives_sentence
     from brimful.verdict import judge
 
-    show(
-        "",
-        inputs_table(plan.job, plan.cluster, plan.strategy),
-        "",
-        verdict_table(judge(plan, simulation, None)),
-        "",
-        owners_table(simulation),
-        "",
-    )
+    yield inputs_table(plan.job, plan.cluster, plan.strategy)
+    yield ""
+    yield verdict_table(judge(plan, simulation, None))
+    yield ""
+    yield owners_table(simulation)
+    yield ""
     if plan.strategy.pp > 1:
         from brimful.report.pipeline_chart import chart_text, schedule_of
 
-        say(chart_text(schedule_of(plan.job, plan.strategy)), end="\n\n")
+        yield f"{chart_text(schedule_of(plan.job, plan.strategy))}\n"
     if simulation.collectives:
-        say(collectives_sentence(simulation.collectives))
-    say(
+        yield collectives_sentence(simulation.collectives)
+    yield (
         f"simulated {simulation.num_events} allocations and frees in "
         f"{simulation.simulate_s:.2f} s ({simulation.kernels} kernels)"
     )

@@ -11,8 +11,6 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-_LINEAR = torch.ops.aten.linear.default
-"""Arrives whole from within operations of other libraries, such as a product with 4-bit weights."""
 _GROUPED = torch.ops.aten._grouped_mm.default  # noqa: SLF001 - the operator has no other name
 _STACKED_DIMS = 3
 """Of matrices, one for each group."""
@@ -36,8 +34,6 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, tuple[i
     name = func.overloadpacket.__name__
     if "attention" in name:
         return 0, _attention_flops(name, args), ()
-    if func is _LINEAR:
-        return 2 * prod(args[0].shape) * args[1].shape[0], 0, ()
     if func is _GROUPED:
         return _grouped_flops(args[0].shape, args[1].shape), 0, ()
     if func.overloadpacket in flop_registry:

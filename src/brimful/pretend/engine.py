@@ -72,7 +72,8 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
 def parts_of(func: Any) -> Any:
     """Return what runs the parts of an operation that PyTorch makes of others; None: it is one.
 
-    Autograd makes them, and in inference mode there is no autograd: such operations arrive whole.
+    Autograd makes them. In inference mode, and within operations of other libraries, such as a
+    product with 4-bit weights, there is no autograd: such operations arrive whole.
 
     Args:
         func: The operator overload.

@@ -257,8 +257,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run under the tape what an operation is made of; ``NotImplemented``: it is one."""
         parts = next(filter(None, (where.parts_of(func) for where in _MADE_OF_OTHERS)), None)
-        if parts is None and torch.is_inference_mode_enabled():
-            parts = engine.parts_of(func)
+        parts = parts or engine.parts_of(func)
         if parts is None:
             return NotImplemented
         super().__enter__()  # the mode alone, again: the rest of ``__enter__`` stands

@@ -5,11 +5,9 @@ from pathlib import Path
 from statistics import median
 
 from brimful.files import write_text
-from brimful.report import markup
 from brimful.report.charts import Chart, Series, exactly, memory_lines, points_of, thin, union
 from brimful.report.figures import chart_figure
 from brimful.report.html import Section, figure_list, page
-from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
     ABSENT,
@@ -22,6 +20,8 @@ from brimful.report.words import (
 )
 from brimful.run_files import EvalRow, TrainRow
 from brimful.rungs import Timeline
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.units import format_bytes, format_count
 from brimful.verdict import ACTIVATIONS, judge
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from brimful.compare.record import Comparison, RecipeRow
 from brimful.report.comparison import quality_words
-from brimful.report.svg import BAD, BAR, INK, MARK, line, picture, words
+from brimful.show.marks import BAD, BAR, INK, MARK, line, picture, words
 from brimful.units import format_bytes, format_seconds
 
 _WIDTH, _ROW, _TOP, _BOTTOM, _NAME = 930, 40, 58, 26, 112

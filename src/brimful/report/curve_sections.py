@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from brimful.job import PREFERENCE, Task
 from brimful.nouns import is_per_sample, judged_by
-from brimful.report import markup
 from brimful.report.charts import (
     gradient_norm_chart,
     learning_rate_chart,
@@ -12,9 +11,10 @@ from brimful.report.charts import (
     loss_scale_chart,
 )
 from brimful.report.figures import chart_figure
-from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
 from brimful.run_files import DataSummary, EvalRow, LoopRow, TrainRow
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.units import format_count
 
 

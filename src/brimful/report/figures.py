@@ -1,8 +1,8 @@
 """Charts as figures: the data for the page's script, and the words for those who cannot see it."""
 
-from brimful.report import markup
 from brimful.report.charts import Chart
-from brimful.report.markup import Html
+from brimful.show import markup
+from brimful.show.markup import Html
 
 
 def chart_figure(key: str, chart: Chart, words: str, caption: str) -> Html:

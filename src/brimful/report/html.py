@@ -6,11 +6,10 @@ from pathlib import Path
 from string import Template
 
 from brimful.files import write_text
-from brimful.report import markup, memory_sections, run_sections, time_sections
+from brimful.report import memory_sections, run_sections, time_sections
 from brimful.report.curve_sections import curves_section, loss_section
 from brimful.report.experts_section import experts_section
 from brimful.report.ledger_section import ledger_section
-from brimful.report.markup import Html
 from brimful.report.precision_section import precision_section
 from brimful.report.run_folder import RunFolder, read_run_folder
 from brimful.report.words import (
@@ -21,6 +20,8 @@ from brimful.report.words import (
     plan_words,
     verdict_sentence,
 )
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.units import format_bytes, format_seconds
 from brimful.verdict import Verdict, judge
 
@@ -67,7 +68,7 @@ Section = tuple[str, str, Html]
 """Its key in links, its title, its body."""
 
 
-def page(title: str, *, header: Html, sections: list[Section], footer: str) -> str:
+def page(title: str, *, header: Html, sections: list[Section], footer: str, about: str = "") -> str:
     """Put a page together: HTML that needs no other file and no network.
 
     Args:
@@ -75,9 +76,11 @@ def page(title: str, *, header: Html, sections: list[Section], footer: str) -> s
         header: What stands on top.
         sections: In order.
         footer: What stands below.
+        about: What a link to the page shows below its title.
     """
     return Template(_asset("page.html")).substitute(
         title=markup.text(title),
+        about=markup.text(about or title),
         style=_asset("uPlot.min.css") + _asset("report.css"),
         header=header,
         contents=_contents(sections),

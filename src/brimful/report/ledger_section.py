@@ -2,10 +2,10 @@
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.plan import Plan
-from brimful.report import markup
 from brimful.report.ledger import JOBS, NAIVE, cells, naive_cells
-from brimful.report.markup import Html
 from brimful.search.ledger import LedgerRow, ledger
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.units import format_bytes
 
 _HEADINGS = ("Switch", "Saves", "Peak", "Time", "Step", "Because")

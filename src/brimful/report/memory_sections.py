@@ -1,10 +1,8 @@
 """The parts of the page about memory: the verdict, live bytes over time, items and owners."""
 
 from brimful.plan import MemoryItem
-from brimful.report import markup
 from brimful.report.charts import Chart, limit_in_view, matching_phases, memory_chart
 from brimful.report.figures import chart_figure
-from brimful.report.markup import Html
 from brimful.report.words import (
     ABSENT,
     error_words,
@@ -13,6 +11,8 @@ from brimful.report.words import (
     verdict_cells,
 )
 from brimful.rungs import ITEM_NAMES, Timeline
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.units import format_bytes
 from brimful.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
 
@@ -59,7 +59,7 @@ def timeline_section(climbed: Climbed) -> Html | None:
     if not any(series.label == "limit" for series in chart.series):
         notes.append(f"The limit, {format_bytes(usable_bytes)}, is far above this chart.")
     figure = chart_figure("memory", chart, _timeline_words(chart), " ".join(notes))
-    return markup.join([figure, _phase_list(chart)])
+    return markup.join([figure, phase_list(chart)])
 
 
 def _alignment_words(simulated: Timeline, measured: Timeline) -> str:
@@ -83,7 +83,8 @@ def _timeline_words(chart: Chart) -> str:
     return f"Line chart of live bytes against events: {peaks}."
 
 
-def _phase_list(chart: Chart) -> Html:
+def phase_list(chart: Chart) -> Html:
+    """Set the phases of a chart with the peak of each."""
     rows = (
         f"<li><span>{markup.text(phase.name)}</span> "
         f"<b>{markup.text(format_bytes(phase.peak))}</b></li>"

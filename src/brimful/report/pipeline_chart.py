@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from brimful.cost.pipeline_replay import Done, Replay, replay
 from brimful.job import Job
-from brimful.report.svg import INK, line, picture, words
+from brimful.show.marks import INK, line, picture, words
 from brimful.strategy import Strategy, num_micro_batches
 
 WIDTH = 100

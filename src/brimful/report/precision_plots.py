@@ -7,7 +7,7 @@ from brimful.doctor.formats import FORMATS
 from brimful.doctor.records import Kind, ScaleStep
 from brimful.doctor.spectrum import Spectrum
 from brimful.report.precision import LEAST, MOST, shares_by_exponent
-from brimful.report.svg import BAD, BAR, INK, MARK, line, picture, words
+from brimful.show.marks import BAD, BAR, INK, MARK, line, picture, words
 
 WIDTH, ROW, LEFT, TOP, BOTTOM = 760, 110, 130, 34, 44
 """Pixels: of the picture, of one histogram, and of its margins."""

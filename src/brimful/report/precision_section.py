@@ -2,9 +2,9 @@
 
 from brimful.cost.recipes import RECIPES
 from brimful.job import Job, LossScale
-from brimful.report import markup
-from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
+from brimful.show import markup
+from brimful.show.markup import Html
 
 _FORWARD = {
     "fp32": "fp32",

@@ -36,13 +36,15 @@ def pretend_tables(report: PretendReport) -> "Group":
         report: What was simulated.
 
     Returns:
-        The peak and what is alive at it, whose it is, what is kept for backward, phases, totals,
-        what is not known, and a last line that says whether it fits.
+        Which request fails, the peak and what is alive at it, whose it is, what is kept for
+        backward, phases, totals, and what is not known.
     """
     from rich.console import Group
     from rich.text import Text
 
+    failure = report.at_capacity.failure
     parts: list[RenderableType] = [
+        *([] if failure is None else [bullets("What fails", tuple(failure_lines(failure)))]),
         _items(report),
         _owners(report),
         _tensors(report),
@@ -52,45 +54,26 @@ def pretend_tables(report: PretendReport) -> "Group":
         *(bullets(title, lines) for title, lines in note_lines(report)),
     ]
     spaced: list[RenderableType] = [row for part in parts for row in (part, Text(""))]
-    style = "bold green" if report.fits else "bold red"
-    return Group(*spaced, *(Text(line, style=style) for line in fit_lines(report)))
+    return Group(*spaced)
 
 
-def fit_lines(report: PretendReport) -> list[str]:
-    """Say whether it fits, with both numbers, and if not which request fails and whose it is."""
-    at = report.at_capacity
-    have = format_bytes(at.capacity_bytes)
-    reserved = format_bytes(at.simulated_peak_reserved_bytes)
-    if at.failure is not None:
-        short = format_bytes(at.failure.short_bytes)
-        return [f"does not fit: short by {short} of {have}", *_failure_lines(at.failure)]
-    if at.num_retries:
-        flushes = _plural(at.num_retries, "cache flush", "cache flushes")
-        line = f"fits with {at.num_retries} {flushes}: {reserved} reserved of {have}"
-        return [f"{line}; each flush makes the step slow"]
-    line = f"fits: {reserved} reserved of {have}"
-    if report.unknown_ops:
-        left = format_bytes(at.capacity_bytes - at.simulated_peak_reserved_bytes)
-        line += f", if the kernels that are not known take no more than {left}"
-    return [line]
-
-
-def _failure_lines(failure: Failure) -> Iterator[str]:
+def failure_lines(failure: Failure) -> Iterator[str]:
+    """Say which request fails, when, and whose it is."""
     tensor = failure.tensor
     where = f"event {failure.event} of {failure.num_events}"
-    yield f"  out of memory in {tensor.phase} ({where})"
+    yield f"out of memory in {tensor.phase} ({where})"
     yield (
-        f"  with {format_bytes(failure.allocated_bytes)} allocated and "
+        f"with {format_bytes(failure.allocated_bytes)} allocated and "
         f"{format_bytes(failure.reserved_bytes)} reserved"
     )
     yield (
-        f"  when {format_bytes(tensor.num_bytes)} were asked for: "
+        f"when {format_bytes(tensor.num_bytes)} were asked for: "
         f"{tensor.item}, {tensor.shape} {tensor.dtype}"
     )
     node = f", {tensor.node}" if tensor.node else ""
-    yield f"  by {tensor.module or NO_MODULE}, {short_op(tensor.op)}{node}"
+    yield f"by {tensor.module or NO_MODULE}, {short_op(tensor.op)}{node}"
     if tensor.line:
-        yield f"  at {tensor.line}"
+        yield f"at {tensor.line}"
 
 
 def short_op(op: str) -> str:

@@ -2,9 +2,7 @@
 
 from brimful.cost.estimate import limit_bytes
 from brimful.escaping import shell_words
-from brimful.report import markup
 from brimful.report.host import host_words
-from brimful.report.markup import Html
 from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
     ABSENT,
@@ -19,6 +17,8 @@ from brimful.report.words import (
 )
 from brimful.run_files import Event, TakeoverRow
 from brimful.search.record import Considered, Rung
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.takeover_words import describe_event
 from brimful.units import format_bytes
 

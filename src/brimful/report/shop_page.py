@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from brimful.report import markup
-from brimful.report.markup import Html
 from brimful.report.shop import (
     Shopped,
     cells,
@@ -16,6 +14,8 @@ from brimful.report.shop import (
 )
 from brimful.report.shop_plot import shop_plot
 from brimful.search.shop.values import Option
+from brimful.show import markup
+from brimful.show.markup import Html
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5d6675; --edge: #d5d9df;

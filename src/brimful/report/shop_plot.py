@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from brimful.hardware.datasheets import datasheets
-from brimful.report.markup import text
 from brimful.report.shop import Shopped
 from brimful.search.shop.values import DAY_S, Option
+from brimful.show.markup import text
 from brimful.units import format_days, format_money
 
 WIDTH, HEIGHT = 760.0, 470.0

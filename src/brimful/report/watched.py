@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.files import write_text
-from brimful.report import markup, memory_sections
+from brimful.report import memory_sections
 from brimful.report.charts import loss_chart, step_time_chart
 from brimful.report.curve_sections import curves_section
 from brimful.report.figures import chart_figure
 from brimful.report.html import REPORT_FILE, figure_list, page
-from brimful.report.markup import Html
 from brimful.report.watched_run import WatchedRun
 from brimful.report.words import error_words, format_value, rungs_sentence
+from brimful.show import markup
+from brimful.show.markup import Html
 from brimful.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:

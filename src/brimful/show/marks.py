@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from brimful.report.markup import text
+from brimful.show.markup import text
 
 INK, BAR, MARK, BAD = "#222222", "#3b6fb6", "#b08030", "#c0392b"
 
