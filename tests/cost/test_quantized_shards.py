@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from brimful.cost.estimate import estimate
+from brimful.cost.requests import requests_of
 from brimful.errors import UnsupportedError
 from brimful.job import Adapter, Base
 from brimful.strategy import check_strategy
@@ -11,6 +12,7 @@ from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
+NUMBER_BYTES = 4
 WAYS = (
     ("bf16", {"zero": 3, "dp_shard": 3}),
     ("bf16-mixed", {"zero": 2, "dp_shard": 4, "activation_checkpointing": "full"}),
@@ -38,6 +40,30 @@ def test_prediction_is_that_of_the_simulation(precision, ways):
     predicted, simulated = estimate(job, cluster, strategy), simulate(job, cluster, strategy)
     peaks = predicted.predicted_peak_allocated_bytes, simulated.simulated_peak_allocated_bytes
     assert peaks[0] == pytest.approx(peaks[1], rel=5e-4)
+
+
+def signed_sizes(requests, stop):
+    """List what is asked for, and (negative) given back, up to an event."""
+    sizes = []
+    for event in requests.events[:stop].tolist():
+        row = event if event >= 0 else ~event
+        if requests.num_bytes[row] > NUMBER_BYTES:
+            sizes.append(int(requests.num_bytes[row]) * (1 if event >= 0 else -1))
+    return sizes
+
+
+def test_loading_asks_for_what_the_simulation_does():
+    from brimful.simulate.run import simulate_recorded
+
+    job = job_with("nf4-double", model=make_model("gpt2"), precision="fp16", global_batch=4)
+    strategy = make_strategy(micro_batch=1, attention="sdpa", zero=2, dp_shard=4)
+    cluster = msgspec.structs.replace(make_cluster("cuda"), num_devices=4, devices_per_node=4)
+    recording = simulate_recorded(job, cluster, strategy).recording
+    stop = recording.phase_starts[recording.phases.index("step 1 state")]
+    mine = signed_sizes(requests_of(job, strategy, cluster.device), None)
+    theirs = signed_sizes(recording.requests(), stop)
+    assert mine[: len(theirs)] == theirs
+    assert len(theirs) > 100
 
 
 def test_what_sharding_does_not_see_is_refused():

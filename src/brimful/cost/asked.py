@@ -62,8 +62,10 @@ class Asked:
     def make(self, things: Iterable[Made]) -> None:
         """Ask for what stays, and for what it is made from."""
         for made in things:
-            rows = [self.allocate(num_bytes) for num_bytes in made.num_bytes]
-            self.free(rows[place] for place in made.passing)
+            rows: list[int] = []
+            for place, num_bytes in enumerate(made.num_bytes):
+                rows.append(self.allocate(num_bytes))
+                self.free(rows[gone] for gone, behind in made.passing if behind == place)
 
     def pass_by(self, sizes: Sequence[int]) -> None:
         """Ask for what goes at once."""

@@ -9,6 +9,7 @@ the reduced shard on that of reductions.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import ROWS, computed_bytes, first_shard
 from brimful.cost.spread import Array
-from brimful.cost.trained import Part, frozen_element, trained_recipe
+from brimful.cost.trained import Part, Status, frozen_element, trained_recipe
 from brimful.job import Job
 
 COMPUTES, GATHERS, REDUCES = 0, 1, 3
@@ -73,17 +74,20 @@ def piece_tensors(
 
 
 def _whole(job: Job, part: Part, num_shards: int) -> tuple[int, ...]:
-    """Return whole parameters where they are gathered, padding too: those that train last."""
+    """Return whole parameters where they are gathered, padding too, in the order of modules."""
     computed, own = computed_bytes(job.precision), frozen_element(job)
     narrowed = min(computed, own)
     element = trained_recipe(job).parameter if computed > 2 else computed  # noqa: PLR2004 - 16 bits
     frozen = part.every[: len(part.every) - len(part.trained)]
-    sizes = [
-        *(_padded(shape, num_shards) * narrowed for shape in frozen),
-        *(_padded(shape, num_shards) * element for shape in part.trained),
-        *(_padded(shape, num_shards) for shape in part.packed),
-    ]
-    return tuple(sizes)
+    sizes: dict[Status, list[int]] = {
+        "frozen": [_padded(shape, num_shards) * narrowed for shape in frozen],
+        "trained": [_padded(shape, num_shards) * element for shape in part.trained],
+        "packed": [_padded(shape, num_shards) for shape in part.packed],
+    }
+    every = {status: iter(each) for status, each in sizes.items()}
+    if part.order:
+        return tuple(next(every[status]) for status in part.order)
+    return tuple(chain.from_iterable(sizes.values()))
 
 
 def _held(job: Job, shapes: Sequence[Shape]) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from brimful.cost.row_sums import Event, RowSums, row_sums
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces
 from brimful.cost.states import states_of, updates_of
-from brimful.cost.trained import has_biases, trained_parts
+from brimful.cost.trained import fuses_biases, trained_parts
 from brimful.cost.trajectory import Array, kind_bytes, middles, stands_for_none
 from brimful.cost.update import transients
 from brimful.hardware.cluster import Device
@@ -139,7 +139,7 @@ def marked_bytes(job: Job, family: Family, device: Device, profile: Profile) -> 
     light = min(libraries().cublas_lt_bytes, cublas)
     is_marked = any(kind.mark == "cuBLASLt" for kind in profile.kinds)
     return {
-        "cuBLAS": cublas + light * (has_biases(job.model) and not is_marked),
+        "cuBLAS": cublas + light * (fuses_biases(job) and not is_marked),
         "cuBLASLt": light,
         "embedding": rows,
     }

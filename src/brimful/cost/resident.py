@@ -6,7 +6,7 @@ DDP's buckets, the optimizer's state.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from math import prod
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from brimful.cost.expert_shards import held_groups
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape, groups_of, parameter_shapes
+from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_shapes
 from brimful.cost.trained import (
@@ -24,6 +24,8 @@ from brimful.cost.trained import (
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
     frozen_element,
+    modules_of,
+    packed_shape,
     trained_recipe,
     trained_shapes,
 )
@@ -32,8 +34,6 @@ from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters
 
-_PASSING = (6, 2, 5, 0)
-"""Of a weight that is quantised: centred scales, wide ones, a code of the host's, the full one."""
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES, _STEP_BYTES = 16 * 4, 256 * 4, 4, 4
 
 
@@ -42,11 +42,12 @@ class Made(NamedTuple):
 
     Attributes:
         num_bytes: Of each.
-        passing: Places of those that do not stay, in the order in which they go, behind the last.
+        passing: Places of those that do not stay, in order, each with the place behind which it
+            goes.
     """
 
     num_bytes: tuple[int, ...]
-    passing: tuple[int, ...] = ()
+    passing: tuple[tuple[int, int], ...] = ()
 
 
 def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
@@ -65,18 +66,34 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         for shape in shard_shapes(job, family):
             yield Made((prod(shape) * element,))
     if shards > 1 or family.tp > 1:
-        element = frozen_element(job)
-        shapes = parameter_shapes(job.model)
-        tied = max(shapes, key=prod)  # drawn for the embedding, and again for the head
-        for shape in (*shapes, *[tied] * job.model.tied_embeddings):
-            yield drawn(prod(shape) * element)
+        yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
     if np.any(held.buckets):
         yield Made((round(float(np.max(held.buckets))),))
 
 
+def _drawn_bytes(job: Job) -> Iterator[int]:
+    """Yield the bytes of whole weights that are drawn; norms, biases and B of adapters are not."""
+    element = frozen_element(job)
+    yield from (prod(shape) * element for shape in _drawn_shapes(job))
+    if job.model.tied_embeddings:  # again for the head
+        yield layout_of(job.model).embedding[0].num_elements * element
+    wide = trained_recipe(job).parameter
+    for parameter, in_block in _in_order(job):
+        if in_block and (adapter := adapter_shapes_of(job, parameter)):
+            yield prod(adapter[0]) * wide
+
+
+def _drawn_shapes(job: Job) -> Iterator[Shape]:
+    is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
+    for parameter, in_block in _in_order(job):
+        is_packed = is_quantized and in_block and parameter.kind in LINEAR
+        if parameter.kind not in {"norm", "bias"} and not is_packed:
+            yield parameter.shape
+
+
 def drawn(num_bytes: int) -> Made:
     """Return a whole weight that is drawn for the shard or the device that keeps its numbers."""
-    return Made((num_bytes,), (0,))
+    return Made((num_bytes,), ((0, 0),))
 
 
 def num_shards_of(family: Family) -> int:
@@ -128,24 +145,35 @@ def _parted(job: Job, family: Family, num: int) -> list[Shape]:
 
 
 def _adapted(job: Job, shards: int) -> Iterator[Made]:
-    """Yield a frozen base with its adapters, in the order of modules; what is quantised last."""
+    """Yield a frozen base with its adapters, in the order of modules; what is quantised last.
+
+    The shard of a weight that is quantised is there before, and takes the numbers of a whole one.
+    """
     assert job.adapter is not None
     is_quantized = job.adapter.base in QUANTIZED
     element, wide = frozen_element(job), trained_recipe(job).parameter
     packed: list[Parameter] = []
-    for parameter, in_block in _in_order(job):
-        is_packed = is_quantized and in_block and parameter.kind in LINEAR
-        is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
-        if is_packed:
-            packed.append(parameter)
-        else:
-            size = FP32_BYTES if is_wide else element
-            yield Made((prod(first_shard(parameter.shape, shards)) * size,))
-        if in_block:
-            for shape in adapter_shapes_of(job, parameter):
-                yield Made((prod(first_shard(shape, shards)) * wide,))
+    for module, in_block in _modules(job):
+        for parameter in module:
+            is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
+            if is_quantized and in_block and parameter.kind in LINEAR:
+                packed.append(parameter)
+                if shards > 1:
+                    yield Made((prod(first_shard(packed_shape(parameter), shards)),))
+            else:
+                size = FP32_BYTES if is_wide else element
+                yield Made((prod(first_shard(parameter.shape, shards)) * size,))
+        for shape in adapter_shapes_of(job, module[0]) if in_block else ():
+            yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:
-        yield _packed(parameter.num_elements, element, shards)
+        yield _quantized(parameter, element, is_sharded=shards > 1)
+
+
+def _modules(job: Job) -> Iterator[tuple[list[Parameter], bool]]:
+    """Yield the parameters of every module that has some, and whether it is a block's."""
+    for in_block, some in groupby(_in_order(job), lambda each: each[1]):
+        for module in modules_of(parameter for parameter, _ in some):
+            yield module, in_block
 
 
 def _in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
@@ -163,14 +191,23 @@ def _in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
         yield parameter, False
 
 
-def _packed(num: int, element: int, shards: int) -> Made:
+def _quantized(weight: Parameter, element: int, *, is_sharded: bool) -> Made:
     """Return a weight in nf4 with its constants, quantised twice, while the full one is there.
+
+    One that has rows last is copied first. The whole of what is sharded goes.
 
     Source: ``QuantState`` and ``quantize_4bit`` of ``bitsandbytes/functional.py``.
     """
-    scales = -(-num // NF4_BLOCK)
+    scales = -(-weight.num_elements // NF4_BLOCK)
     nested = -(-scales // NF4_NESTED_BLOCK)
-    full, packed, wide = num * element, -(-num // 2 // shards), scales * FP32_BYTES
-    made = (full, packed, wide, _TABLE_BYTES, _OFFSET_BYTES, _NESTED_TABLE_BYTES, wide)
-    again = (scales, nested * FP32_BYTES, _NESTED_TABLE_BYTES)
-    return Made((*made, *again), _PASSING)
+    full, wide = weight.num_elements * element, scales * FP32_BYTES
+    first = (full,) * (1 + (weight.kind == "conv1d"))
+    made = (
+        *first, prod(packed_shape(weight)), wide, _TABLE_BYTES, _OFFSET_BYTES, _NESTED_TABLE_BYTES,
+        wide, scales, nested * FP32_BYTES, _NESTED_TABLE_BYTES,
+    )  # fmt: skip
+    packed, last = len(first), len(made) - 1
+    scales_at, table_at, host_code, centred = packed + 1, packed + 2, packed + 4, packed + 5
+    copied = [(copy, table_at) for copy in range(1, packed)]
+    gone = (centred, scales_at, host_code, *[packed] * is_sharded, 0)
+    return Made(made, (*copied, *((place, last) for place in gone)))

@@ -4,8 +4,9 @@ With adapters every linear layer of a block has two more matrices, A of [rank, i
 [outputs, rank] (Hu et al. 2021, arXiv:2106.09685; PEFT's ``all-linear``), and all else is frozen.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -70,6 +71,9 @@ def _is_adapted(layer: Parameter, targets: tuple[str, ...]) -> bool:
     return not names.isdisjoint(targets)
 
 
+Status = Literal["frozen", "trained", "packed"]
+
+
 class Part(NamedTuple):
     """Shapes of parameters that are gathered together.
 
@@ -77,11 +81,14 @@ class Part(NamedTuple):
         every: Of all of them, adapters too, packed weights apart.
         trained: Of those that train.
         packed: Of what holds weights in 4 bits: a byte an element.
+        order: Which of these each parameter is, in the order of modules; empty: the rest of
+            ``every``, then those that train.
     """
 
     every: list[Shape]
     trained: list[Shape]
     packed: Sequence[Shape] = ()
+    order: tuple[Status, ...] = ()
 
 
 def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, Part]:
@@ -101,13 +108,29 @@ def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, 
     rest = [piece_shape(p, tp) for part in around for p in part]
     if job.adapter is None:
         return Part(block, block), Part(rest, rest)
-    layers = [p for p in layout.blocks[0].parameters if p.kind in LINEAR]
-    adapted = [layer for layer in layers if _is_adapted(layer, job.adapter.targets)]
-    adapters = [s for layer in adapted for s in _adapter_shapes(layer, job.adapter.rank)]
-    if job.adapter.base not in QUANTIZED:
-        return Part([*block, *adapters], adapters), Part(rest, [])
-    plain = [p.shape for p in layout.blocks[0].parameters if p.kind not in LINEAR]
-    return Part([*plain, *adapters], adapters, [_packed(p) for p in layers]), Part(rest, [])
+    return _adapted_block(job, layout.blocks[0].parameters), Part(rest, [])
+
+
+def _adapted_block(job: Job, parameters: Iterable[Parameter]) -> Part:
+    assert job.adapter is not None
+    shapes: dict[Status, list[Shape]] = {"frozen": [], "trained": [], "packed": []}
+    order: list[Status] = []
+    for module in modules_of(parameters):
+        for parameter in module:
+            is_packed = job.adapter.base in QUANTIZED and parameter.kind in LINEAR
+            order.append("packed" if is_packed else "frozen")
+            shapes[order[-1]].append(packed_shape(parameter) if is_packed else parameter.shape)
+        for shape in adapter_shapes_of(job, module[0]):
+            order.append("trained")
+            shapes["trained"].append(shape)
+    trained = shapes["trained"]
+    return Part([*shapes["frozen"], *trained], trained, shapes["packed"], tuple(order))
+
+
+def modules_of(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
+    """Yield the parameters of every module; adapters of one stand behind all of them."""
+    for _, some in groupby(parameters, lambda parameter: parameter.name.rpartition(".")[0]):
+        yield list(some)
 
 
 def stage_shapes(job: Job, num_blocks: int, *, is_first: bool, is_last: bool, tp: int) -> Part:
@@ -153,16 +176,23 @@ def quantized_base(job: Job) -> QuantizedBase | None:
     layers = _linear_layers(job)
     for layer in layers:
         left.remove(layer.shape)
-    return QuantizedBase(left, [_packed(layer) for layer in layers])
+    return QuantizedBase(left, [packed_shape(layer) for layer in layers])
 
 
-def _packed(layer: Parameter) -> Shape:
+def packed_shape(layer: Parameter) -> Shape:
+    """Return the shape of a weight in 4 bits: a byte an element."""
     return (-(-layer.num_elements // 2), 1)
 
 
 def has_biases(spec: ModelSpec) -> bool:
     """Whether linear layers of the blocks add a bias."""
     return any(p.kind == "bias" for run in layout_of(spec).blocks for p in run.parameters)
+
+
+def fuses_biases(job: Job) -> bool:
+    """Whether products of the blocks add a bias; behind weights in 4 bits it is added by itself."""
+    is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
+    return has_biases(job.model) and not is_quantized
 
 
 def _adapter_shapes(layer: Parameter, rank: int) -> tuple[Shape, Shape]:
