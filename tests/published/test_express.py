@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from brimful.cost.programs import kernels_of, program_of
-from brimful.published.express import Expressed, Unexpressed, express
+from brimful.published.express import GPTQ, Expressed, Unexpressed, express
 from brimful.published.rows import families, published_runs
 from brimful.strategy import num_micro_batches, world_size
 
@@ -48,7 +48,11 @@ def test_what_is_expressed_is_what_was_run(family):
         assert cluster.num_devices == world_size(strategy) == run.num_devices, run.id
         assert (job.seq_len, strategy.micro_batch) == (run.seq_len, run.micro_batch), run.id
         assert num_micro_batches(job, strategy) == run.accumulation, run.id
-        assert (job.precision, job.method) == (run.precision, run.method), run.id
+        if GPTQ in run.beyond:
+            mixed = f"{run.precision.removesuffix('-mixed')}-mixed"
+            assert (job.precision, job.method, job.adapter.base) == (mixed, "qlora", "nf4-double")
+        else:
+            assert (job.precision, job.method) == (run.precision, run.method), run.id
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 import msgspec
 import pytest
 
-from brimful.published.as_it_was import copied_logits_bytes, recomputed_products_bytes
+from brimful.published.as_it_was import recomputed_products_bytes
 from brimful.published.compare import compare
 from brimful.published.express import express
 from brimful.published.predict import predict
 from brimful.published.rows import published_runs
-from samples import make_job
 
 RUNS = {run.id: run for run in published_runs()}
 LORA = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
@@ -30,16 +29,6 @@ def test_the_loss_of_its_time_held_two_more_bytes_a_logit():
     more = copied.allocated_bytes - today.allocated_bytes
     hidden = 2 * tokens * 4096  # of which the forward still holds one that the backward does not
     assert 2 * tokens * vocab <= more <= 2 * tokens * vocab + 1.1 * hidden
-
-
-def test_bytes_of_copied_logits():
-    job = make_job(precision="bf16", seq_len=10)
-    vocab = job.model.vocab_size
-    assert copied_logits_bytes(job, "copied-wide", micro_batch=3) == vocab * (4 * 30 + 8 * 27)
-    narrow = copied_logits_bytes(job, "copied", micro_batch=3)
-    assert narrow == vocab * (6 * 30 + 8 * 27)
-    wide = make_job(precision="fp32", seq_len=10)
-    assert copied_logits_bytes(wide, "copied", micro_batch=3) == vocab * (4 * 30 + 8 * 27)
 
 
 def test_later_micro_batches_find_gradients_there():
@@ -92,10 +81,16 @@ def test_bands_hold_what_they_are_around():
 
 
 def test_a_run_without_a_prediction_keeps_its_figures():
-    row = compare(CHANGES(LORA, beyond=("GPTQ base",)))
-    assert row.reason == "GPTQ base"
+    row = compare(CHANGES(LORA, beyond=("CPU offload",)))
+    assert row.reason == "CPU offload"
     assert row.published_allocated_gib == LORA.allocated_gib
     assert row.predicted_allocated_gib is None
+
+
+def test_a_gptq_base_is_predicted_unless_more_is_beyond():
+    both = CHANGES(LORA, beyond=("GPTQ base", "CPU offload"))
+    assert compare(both).reason == "CPU offload"
+    assert not compare(CHANGES(LORA, beyond=("GPTQ base",))).reason
 
 
 def test_a_program_that_was_altered_has_another_name_and_no_bar():

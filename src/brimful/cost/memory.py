@@ -6,6 +6,7 @@ update.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,10 @@ from brimful.rungs import (
 from brimful.strategy import Attention, Strategy
 
 NUM_BLAS_THREADS = 2
-Steps = list[tuple[Profile, tuple[Run, ...]]]
+Step = tuple[Profile, tuple[Run, ...]]
+Steps = list[Step]
+Alter = Callable[[Step], Step]
+"""What another program makes of the runs of a micro-batch (``published/``)."""
 
 
 class StepMemory(NamedTuple):
@@ -79,6 +83,11 @@ class StepMemory(NamedTuple):
     room: int = 0
 
 
+def unaltered(step: Step) -> Step:
+    """Return a micro-batch as our program runs it."""
+    return step
+
+
 def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
@@ -88,8 +97,14 @@ def profile_for(job: Job, attention: Attention, device: Device, family: Family) 
     return load_profile(program.key)
 
 
-def follow_family(
-    job: Job, profile: Profile, device: Device, family: Family, *, by_item: bool
+def follow_family(  # noqa: PLR0913 - what a step is made of
+    job: Job,
+    profile: Profile,
+    device: Device,
+    family: Family,
+    *,
+    by_item: bool,
+    alter: Alter = unaltered,
 ) -> tuple[Peak, tuple[Run, ...]]:
     """Follow one step of every strategy of a family.
 
@@ -99,11 +114,13 @@ def follow_family(
         device: On what.
         family: The strategies.
         by_item: Whether to keep a row per item rather than the total.
+        alter: What another program does instead in a micro-batch.
 
     Returns:
         The peak above parameters and state, and the runs its index refers to.
     """
-    steps, counts = family_steps(job, profile, family), family_counts(job, family)
+    steps = [alter(step) for step in family_steps(job, profile, family)]
+    counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=by_item)
     peak, runs = follow_step(steps, sizes, counts)
     if adds_rows(job, device, family):
@@ -161,10 +178,12 @@ def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
 
 
-def step_memory(job: Job, strategy: Strategy, profile: Profile, device: Device) -> StepMemory:
+def step_memory(
+    job: Job, strategy: Strategy, profile: Profile, device: Device, alter: Alter = unaltered
+) -> StepMemory:
     """Find the peak of one strategy's forward and backward, by item."""
     family = family_of(job, strategy)
-    peak, runs = follow_family(job, profile, device, family, by_item=True)
+    peak, runs = follow_family(job, profile, device, family, by_item=True, alter=alter)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
     run = describe_run(runs, int(peak.run[0]))
     updates = updates_of(job, family, device.kernels)

@@ -27,7 +27,7 @@ from brimful.cost.family import (
     family_of,
     family_tokens,
 )
-from brimful.cost.memory import family_steps, profile_for, step_sizes
+from brimful.cost.memory import Alter, family_steps, profile_for, step_sizes, unaltered
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
 from brimful.cost.resident import loaded, optimizer_state, updated
@@ -68,13 +68,14 @@ def requests_of(job: Job, strategy: Strategy, device: Device) -> Requests:
     return asked_of(job, strategy, device).requests()
 
 
-def asked_of(job: Job, strategy: Strategy, device: Device) -> Asked:
+def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unaltered) -> Asked:
     """Follow a strategy from loading to the end of its second step.
 
     Args:
         job: What is trained.
         strategy: How; it has a formula, and no pipeline.
         device: On what; its kernels are CUDA's.
+        alter: What another program does instead in a micro-batch.
     """
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
@@ -82,7 +83,8 @@ def asked_of(job: Job, strategy: Strategy, device: Device) -> Asked:
     held = states_of(job, family, updates_of(job, family, device.kernels), device.kernels)
     asked.make(loaded(job, family, held))
     asked.make(optimizer_state(job, family))
-    steps, counts = family_steps(job, profile, family), family_counts(job, family)
+    steps = [alter(step) for step in family_steps(job, profile, family)]
+    counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
     marked, sums = marked_bytes(job, family, device, profile), row_sums(job, family, device)

@@ -3,14 +3,16 @@
 from typing import NamedTuple
 
 from brimful.cost.estimate import estimate
+from brimful.cost.memory import phase_peaks
 from brimful.errors import UnsupportedError
 from brimful.plan import Band, Estimate
 from brimful.published.as_it_was import (
     gathered_beside_loss,
-    peak_with_copied_loss,
     recomputed_products_bytes,
 )
-from brimful.published.express import Expressed, Unexpressed, express
+from brimful.published.express import GPTQ, Expressed, Unexpressed, express
+from brimful.published.gptq import more_bytes
+from brimful.published.programs import memory_of, other_program
 from brimful.published.rows import PublishedRun
 from brimful.strategy import is_selective, num_checkpointed
 
@@ -59,10 +61,13 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
 
 def _peak(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> int:
     """Return the peak, with what programs of its time held more or less."""
-    job, cluster, strategy = expressed
+    job, _, strategy = expressed
     peak = estimated.predicted_peak_allocated_bytes
-    if run.loss != "none":
-        peak = max(peak, peak_with_copied_loss(job, strategy, cluster.device, run.loss))
+    program = other_program(run, expressed)
+    if program.changes and strategy.pp == 1:
+        phases = phase_peaks(memory_of(expressed, program))
+        peak = max(phase.num_bytes for phase in phases)
+    peak += more_bytes(job) if GPTQ in run.beyond else 0
     if run.products == "alternate" and is_selective(strategy):
         num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
         peak -= recomputed_products_bytes(

@@ -89,7 +89,7 @@ TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "lora-qv": ("bf16",),
     "lora-half-qkvo": ("bf16-mixed",),
     "lora-half-qv": ("bf16-mixed",),
-    "nf4-double-qkvo": ("bf16-mixed",),
+    "nf4-double-qkvo": ("bf16", "bf16-mixed"),
     "nf4-double-qkvo-norms": ("bf16-mixed",),
     "nf4-double-qv": ("bf16-mixed",),
 }

@@ -1,0 +1,132 @@
+"""What a block of another program keeps until its backward, more or less than ours.
+
+More: a tensor that comes with a block's backward, or its forward where nothing is computed again,
+and goes when that ends. Less: the tensors of that size that live longest are left out.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.cost.additions import is_block
+from brimful.cost.profiles import Alike, EventKind, Term, alike
+from brimful.cost.spread import negated_terms
+from brimful.published.steps import Event, Section, apart
+from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+
+_SAVED, _TRANSIENT = map(ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS))
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tensor of every block.
+
+    Attributes:
+        size: Bytes by products of dimensions (``cost.profiles.Dimensions``).
+        times: How many there are; -2: two of ours are not there.
+    """
+
+    size: dict[str, float]
+    times: int = 1
+
+
+def with_kept(sections: list[Section], kept: Sequence[Kept]) -> list[Section]:
+    """Return a micro-batch whose blocks keep this beside what ours do.
+
+    Args:
+        sections: The runs.
+        kept: Tensors of a block. Plain blocks, which keep them from their forward on, are left as
+            they are where there are fewer.
+    """
+    return [_with_kept(section, kept) for section in sections]
+
+
+def _with_kept(section: Section, kept: Sequence[Kept]) -> Section:
+    run = section.run
+    if not is_block(run):
+        return section
+    is_forward, is_plain = run.phase == "forward", run.group == "plain"
+    if is_forward and not is_plain:
+        return section
+    item, events = (_SAVED if is_plain else _TRANSIENT), list(section.events)
+    for number, each in enumerate(kept):
+        if each.times < 0:
+            events = events if is_plain else without(events, _kind(each, item).terms, -each.times)
+            continue
+        kind = apart(_kind(each, item), number + 1)
+        come = [Event(kind)] * each.times
+        gone = [Event(EventKind(negated_terms(kind.terms), item, ""))] * each.times
+        events = [*(come if is_forward or not is_plain else ()), *events]
+        events += gone if not is_forward else ()
+    return section._replace(events=tuple(events))
+
+
+class _Life(NamedTuple):
+    """Where a tensor comes and goes among the events of a run.
+
+    Attributes:
+        comes: -1: before the run.
+        goes: The number of events: behind it.
+        newer: Of one that came before the run, how many that also did came later.
+    """
+
+    comes: int
+    goes: int
+    newer: int = 0
+
+
+def without(events: Sequence[Event], terms: tuple[Term, ...], times: int) -> list[Event]:
+    """Leave out the tensors of a size that live longest among those that come and go here.
+
+    Args:
+        events: Of a run.
+        terms: The size.
+        times: How many; fewer where there are not so many.
+    """
+    size = tuple((term.factors, term.coefficient) for term in terms)
+    lives = {key: lives for key, lives in _lives(events).items() if key[0] == size}
+    inside = [
+        life for of in lives.values() for life in of if life.comes >= 0 and life.goes < len(events)
+    ]
+    longest = sorted(inside, key=lambda life: life.comes - life.goes)[:times]
+    found: list[Event | None] = list(events)
+    for of in lives.values():
+        left = [life for life in of if life not in longest]
+        for life in left:
+            if life.goes < len(events):
+                found[life.goes] = _with_newer(events[life.goes], life, left)
+    for life in longest:
+        found[life.comes] = found[life.goes] = None
+    return [event for event in found if event is not None]
+
+
+def _lives(events: Sequence[Event]) -> dict[Alike, list[_Life]]:
+    """Follow a run: by size and class, where tensors come and go."""
+    there: defaultdict[Alike, list[int]] = defaultdict(list)
+    lives: defaultdict[Alike, list[_Life]] = defaultdict(list)
+    for place, event in enumerate(events):
+        kind = event.kind
+        if event.piece is not None or not kind.terms or kind.origin:
+            continue
+        key, rows = alike(kind), there[alike(kind)]
+        if kind.terms[0].coefficient > 0:
+            rows.append(place)
+        elif kind.newer < len(rows):
+            lives[key].append(_Life(rows.pop(-1 - kind.newer), place))
+        else:
+            lives[key].append(_Life(-1, place, kind.newer - len(rows)))
+    for key, rows in there.items():
+        lives[key] += [_Life(place, len(events)) for place in rows]
+    return lives
+
+
+def _with_newer(event: Event, life: _Life, same: Sequence[_Life]) -> Event:
+    """Let a tensor go that is told by how many of the same kind came later and are there."""
+    later = sum(life.comes < other.comes < life.goes < other.goes for other in same)
+    kind = event.kind
+    return Event(EventKind(kind.terms, kind.item, kind.origin, later + life.newer))
+
+
+def _kind(kept: Kept, item: int) -> EventKind:
+    return EventKind(tuple(Term(factors, size) for factors, size in kept.size.items()), item, "")

@@ -1,0 +1,168 @@
+"""In what the programs of published runs differ from ours: rules, each with its source.
+
+A rule says for which runs it holds and what it changes in a micro-batch: copies of the logits
+(``logit_copies.py``), how parameters are gathered (``fsdp1.py``), what blocks keep (``kept.py``).
+No rule names a run. Those whose ``basis`` is ``fitted`` were chosen, among what sources allow, by
+published figures that are scored: errors of those rows are in-sample.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from brimful.cost.additions import Piece
+from brimful.cost.family import Family, family_of
+from brimful.cost.memory import Step, StepMemory, profile_for, step_memory
+from brimful.cost.programs import HALF
+from brimful.cost.shards import piece_bytes
+from brimful.escaping import Line
+from brimful.job import Job, Method
+from brimful.published.express import Expressed
+from brimful.published.fsdp1 import FlatUnits, as_flat_units
+from brimful.published.kept import Kept, with_kept
+from brimful.published.logit_copies import Copies, with_copies
+from brimful.published.rows import Implementation, LossCopies, PublishedRun
+from brimful.published.steps import Change, changed
+from brimful.strategy import Strategy, num_checkpointed
+
+
+class Units(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a program wraps its model in FSDP1.
+
+    Attributes:
+        is_reentrant: Whether checkpoints are.
+        widens: Whether gradients of mixed recipes are reduced in fp32.
+    """
+
+    is_reentrant: bool
+    widens: bool
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A difference between a program and ours.
+
+    Attributes:
+        what: In a line.
+        source: Code that shows it.
+        basis: Whether that says all, or figures that are scored chose.
+        implementations: Whose programs; empty: anyone's, as with all conditions below.
+        unlike: What of ``PublishedRun.unlike``; one of them is enough.
+        losses: Of ``PublishedRun.loss``.
+        methods: Which parameters train.
+        model_types: Architectures.
+        is_mixed: Whether the recipe has to be a mixed one.
+        logits: Copies of the logits.
+        units: FSDP1 instead of FSDP2, where parameters are sharded.
+        kept: Tensors of a block.
+    """
+
+    what: Line
+    source: Line
+    basis: Literal["read", "fitted"]
+    implementations: tuple[Implementation, ...] = ()
+    unlike: tuple[Line, ...] = ()
+    losses: tuple[LossCopies, ...] = ()
+    methods: tuple[Method, ...] = ()
+    model_types: tuple[Line, ...] = ()
+    is_mixed: bool = False
+    logits: Copies | None = None
+    units: Units | None = None
+    kept: tuple[Kept, ...] = ()
+
+
+class OtherProgram(NamedTuple):
+    """What a published run did otherwise.
+
+    Attributes:
+        rules: Those that hold for it.
+        changes: What they make of a micro-batch.
+    """
+
+    rules: tuple[Rule, ...]
+    changes: tuple[Change, ...]
+
+    def alter(self, step: Step) -> Step:
+        """Return a micro-batch of ours as this program runs it."""
+        return changed(step, self.changes) if self.changes else step
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Load all of them."""
+    data = resources.files("brimful").joinpath("data/published/programs.json").read_bytes()
+    return msgspec.json.decode(data, type=tuple[Rule, ...])
+
+
+def other_program(run: PublishedRun, expressed: Expressed) -> OtherProgram:
+    """Return in what the program of a run differed.
+
+    Args:
+        run: The run.
+        expressed: The same in our terms.
+    """
+    mine = tuple(rule for rule in rules() if _holds(rule, run, expressed.job))
+    return OtherProgram(mine, changes_of(mine, expressed))
+
+
+def changes_of(rules: tuple[Rule, ...], expressed: Expressed) -> tuple[Change, ...]:
+    """Return what rules make of a run's micro-batches, in order.
+
+    Args:
+        rules: Those that hold for it.
+        expressed: The run in our terms.
+    """
+    job, _, strategy = expressed
+    return tuple(change for rule in rules for change in _changes(rule, job, strategy))
+
+
+def memory_of(expressed: Expressed, program: OtherProgram) -> StepMemory:
+    """Return what a step of a program takes; one without a pipeline.
+
+    Args:
+        expressed: A run in our terms.
+        program: In what it differed.
+    """
+    job, cluster, strategy = expressed
+    family = family_of(job, strategy)
+    profile = profile_for(job, strategy.attention, cluster.device, family)
+    return step_memory(job, strategy, profile, cluster.device, program.alter)
+
+
+def _holds(rule: Rule, run: PublishedRun, job: Job) -> bool:
+    wanted = (
+        (rule.implementations, {run.implementation}),
+        (rule.unlike, {*run.unlike}),
+        (rule.losses, {run.loss}),
+        (rule.methods, {job.method}),
+        (rule.model_types, {job.model.model_type}),
+    )
+    matches = all(not any_of or not there.isdisjoint(any_of) for any_of, there in wanted)
+    return matches and (job.precision in HALF or not rule.is_mixed)
+
+
+def _changes(rule: Rule, job: Job, strategy: Strategy) -> Iterator[Change]:
+    family = family_of(job, strategy)
+    if rule.logits is not None:
+        copies = rule.logits
+        yield lambda sections: with_copies(sections, copies)
+    if rule.units is not None and family.gathers and family.is_spread:
+        units = _flat_units(rule.units, job, strategy, family)
+        yield lambda sections: as_flat_units(sections, units)
+    if rule.kept:
+        yield lambda sections: with_kept(sections, rule.kept)
+
+
+def _flat_units(units: Units, job: Job, strategy: Strategy, family: Family) -> FlatUnits:
+    pieces = piece_bytes(job, family)[:, 0]
+    recomputes = num_checkpointed(strategy, num_layers=job.model.num_layers) > 0
+    is_reentrant = units.is_reentrant and recomputes
+    return FlatUnits(
+        block_bytes=round(pieces[Piece.BLOCK_GRADIENTS]),
+        rest_bytes=round(pieces[Piece.REST_GRADIENTS]),
+        widens=units.widens and job.precision in HALF,
+        prefetches=not is_reentrant,
+        keeps_inputs=is_reentrant and job.adapter is not None,
+    )

@@ -1,0 +1,123 @@
+"""A step of the first rung taken apart into events, and put together again.
+
+Runs refer to kinds and works by their places; here every event stands by itself, so that a program
+that differs from ours is a function from events to events. Knows no program.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from brimful.cost.additions import GO, NUM_PIECES, Piece
+from brimful.cost.profiles import EventKind, Profile, Run, Term, Work
+from brimful.cost.spread import has_pieces, piece_kinds, replaced, with_events
+
+Step = tuple[Profile, tuple[Run, ...]]
+
+
+class Event(NamedTuple):
+    """One event of a run.
+
+    Attributes:
+        kind: What comes or goes; of a piece its class only.
+        piece: What sharding adds, instead.
+        sign: Whether that comes or goes.
+    """
+
+    kind: EventKind
+    piece: Piece | None = None
+    sign: int = 0
+
+    def is_piece(self, piece: Piece, sign: int) -> bool:
+        """Whether it is this piece, coming (1) or going (-1)."""
+        return self.piece == piece and self.sign == sign
+
+
+class Section(NamedTuple):
+    """A run with its events."""
+
+    run: Run
+    work: Work
+    events: tuple[Event, ...]
+
+
+Change = Callable[[list[Section]], list[Section]]
+
+
+def taken_apart(step: Step) -> list[Section]:
+    """Return the runs of a micro-batch with their events.
+
+    Args:
+        step: A profile and its runs.
+    """
+    profile, runs = step
+    base = len(profile.kinds) - 2 * NUM_PIECES if has_pieces(profile) else len(profile.kinds)
+    return [
+        Section(run, work, tuple(_event(profile, place, base) for place in work.events))
+        for run in runs
+        for work in (profile.works[run.work],)
+    ]
+
+
+def put_together(profile: Profile, sections: Sequence[Section]) -> Step:
+    """Return a profile that has these runs, one work each, and the runs.
+
+    Args:
+        profile: Whose runs they were.
+        sections: Runs with their events.
+    """
+    every = (event.kind for s in sections for event in s.events if event.piece is None)
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(every))}
+    pieces = tuple(piece_kinds()) if has_pieces(profile) else ()
+    base = len(places)
+
+    def place(event: Event) -> int:
+        if event.piece is None:
+            return places[event.kind]
+        return base + event.piece + NUM_PIECES * (event.sign == GO)
+
+    works = tuple(with_events(s.work, tuple(map(place, s.events))) for s in sections)
+    runs = tuple(Run(s.run.phase, s.run.group, s.run.role, n) for n, s in enumerate(sections))
+    kinds = (*places, *pieces)
+    if pieces:
+        return replaced(profile, kinds, works), runs
+    changed = Profile(
+        schema=profile.schema,
+        key=profile.key,
+        versions=profile.versions,
+        source_hash=profile.source_hash,
+        kinds=kinds,
+        works=works,
+        variants=profile.variants,
+    )
+    return changed, runs
+
+
+def changed(step: Step, changes: Iterable[Change]) -> Step:
+    """Return a micro-batch after changes, in order."""
+    sections = taken_apart(step)
+    for change in changes:
+        sections = change(sections)
+    return put_together(step[0], sections)
+
+
+def apart(kind: EventKind, number: int = 1) -> EventKind:
+    """Return a kind of the same size that is taken for no other: terms of nothing tell them apart.
+
+    Args:
+        kind: The kind.
+        number: Others have other numbers; ours have none.
+    """
+    return EventKind((*kind.terms, *(Term("", 0.0),) * number), kind.item, kind.origin)
+
+
+def of_bytes(num_bytes: float, item: int) -> EventKind:
+    """Return the kind of a tensor whose size is no product of dimensions."""
+    return EventKind((Term("", num_bytes),), item, "")
+
+
+def _event(profile: Profile, place: int, base: int) -> Event:
+    kind = profile.kinds[place]
+    if place < base:
+        return Event(kind)
+    sign = 1 if place - base < NUM_PIECES else GO
+    return Event(kind, Piece((place - base) % NUM_PIECES), sign)

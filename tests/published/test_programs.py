@@ -1,0 +1,128 @@
+"""Programs that are not ours: what rules make of a step, and of the requests behind it."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.cost.family import family_of
+from brimful.cost.memory import family_steps, phase_peaks, profile_for
+from brimful.cost.requests import asked_of
+from brimful.cost.trained import nf4_constants
+from brimful.published.compare import compare
+from brimful.published.express import express
+from brimful.published.gptq import more_bytes
+from brimful.published.predict import predict
+from brimful.published.programs import changes_of, memory_of, other_program, rules
+from brimful.published.rows import published_runs
+from brimful.published.steps import changed
+
+RUNS = {run.id: run for run in published_runs()}
+CHANGES = msgspec.structs.replace
+FLAT_LORA = RUNS["fms_liger_Mistral-7B-v0.1_foak-fast-kernels-liger_lora_2gpu_b4"]
+FLAT_FULL = RUNS["fms_liger_Mistral-7B-v0.1_foak-fast-kernels_full_4gpu_b8"]
+FUSED = RUNS["fms_liger_Meta-Llama-3-8B_foak-fast-kernels_lora_1gpu_b4"]
+QUANTIZED = RUNS["fms_liger_Mistral-7B-v0.1_accelerated-peft-bnb-foak_lora_1gpu_b8"]
+COPIED = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
+FOUNDRY = RUNS["foundry_3b_s2048_h100_80gbx256_amp_bf16_mb8_noac"]
+ONE_OF_EACH = (FLAT_LORA, FLAT_FULL, FUSED, QUANTIZED, COPIED, FOUNDRY)
+
+
+def test_taken_apart_and_put_together_is_the_same():
+    job, cluster, strategy = express(FLAT_FULL)
+    family = family_of(job, strategy)
+    profile = profile_for(job, strategy.attention, cluster.device, family)
+    for step in family_steps(job, profile, family):
+        again = changed(step, ())
+        assert [(r.phase, r.group, r.role) for r in again[1]] == [
+            (r.phase, r.group, r.role) for r in step[1]
+        ]
+        for before, after in zip(step[1], again[1], strict=True):
+            (old, _), (new, _) = step, again
+            assert [old.kinds[e] for e in old.works[before.work].events] == [
+                new.kinds[e] for e in new.works[after.work].events
+            ]
+
+
+@pytest.mark.parametrize("run", ONE_OF_EACH, ids=lambda run: run.id)
+def test_the_requests_are_those_of_the_closed_form(run):
+    """Every tensor that goes was there, and the most that is alive is what the formulas say."""
+    expressed = express(run)
+    program = other_program(run, expressed)
+    assert program.rules
+    job, cluster, strategy = expressed
+    asked = asked_of(job, strategy, cluster.device, program.alter)
+    assert asked.num_unmatched == 0
+    requests = asked.requests()
+    rows = np.where(requests.events >= 0, requests.events, ~requests.events)
+    assert np.unique(requests.events).size == requests.events.size
+    alive = np.cumsum(np.where(requests.events >= 0, 1, -1) * requests.num_bytes[rows])
+    assert alive.max() == pytest.approx(peak_of(expressed, program), rel=1e-4)
+
+
+def test_frozen_units_hold_the_inputs_of_blocks_and_their_gradients():
+    """Under re-entrant checkpoints: 32 of each, where a peak had the 32 inputs, or none, before."""
+    expressed = express(FLAT_LORA)
+    program = other_program(FLAT_LORA, expressed)
+    (units,) = [rule for rule in program.rules if rule.units]
+    not_reentrant = msgspec.structs.replace(units.units, is_reentrant=False)
+    other = CHANGES(units, units=not_reentrant)
+    rest = [rule for rule in program.rules if rule is not units]
+    without = changes_of((other, *rest), expressed)
+    held, less = (peak_of(expressed, p) for p in (program, program._replace(changes=without)))
+    stream = 2 * 4 * 4096 * 4096
+    block = 2 * 218_112_000  # of parameters in 16 bits, gathered ahead where nothing is re-entrant
+    assert 29 * stream < held - less + block < 31 * stream
+
+
+def peak_of(expressed, program):
+    return max(phase.num_bytes for phase in phase_peaks(memory_of(expressed, program)))
+
+
+def test_a_fused_loss_has_one_fp32_copy_less():
+    piece = 4 * 4 * 4096 * 128256
+    plain = predict(CHANGES(FUSED, unlike=()))
+    assert plain.allocated_bytes - predict(FUSED).allocated_bytes == pytest.approx(piece, rel=0.02)
+
+
+def test_logits_that_are_held_until_backward_ends():
+    expressed = express(FOUNDRY)
+    job, cluster, strategy = expressed
+    family = family_of(job, strategy)
+    profile = profile_for(job, strategy.attention, cluster.device, family)
+    program = other_program(FOUNDRY, expressed)
+    (changed_profile, runs), *_ = map(program.alter, family_steps(job, profile, family))
+    whole = [
+        (run.phase, term.coefficient)
+        for run in runs
+        for event in changed_profile.works[run.work].events
+        for term in changed_profile.kinds[event].terms
+        if term.factors == "BSV"
+    ]
+    assert whole == [("forward", 2), ("backward", 2), ("backward", -2), ("backward", -2)]
+
+
+def test_gptq_has_wider_scales_than_nf4():
+    run = RUNS["fms_liger_Mistral-7B-v0.1-GPTQ_accelerated-peft-autogptq-foak-liger_lora_1gpu_b4"]
+    job = express(run).job
+    down = 14336 // 128 * 4096 * 2.5 + 14336 * 4 - nf4_constants(14336 * 4096)
+    assert more_bytes(job) > 32 * down
+    row = compare(run)
+    assert row.predicted_allocated_gib == pytest.approx(row.published_allocated_gib, rel=0.01)
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.what)
+def test_every_rule_has_a_source_changes_something_and_holds_for_a_run(rule):
+    assert rule.source
+    assert (rule.logits is not None) + (rule.units is not None) + bool(rule.kept) == 1
+    held = [run for run in RUNS.values() if _holds(rule, run)]
+    assert held or "fsdp-qlora" in rule.implementations
+
+
+def _holds(rule, run):
+    expressed = express(run)
+    return hasattr(expressed, "job") and rule in other_program(run, expressed).rules
+
+
+def test_no_rule_holds_for_a_program_of_ours():
+    own = RUNS["tt_q3-32b_fsdp8_mb1"]
+    assert other_program(own, express(own)).rules == ()
