@@ -180,6 +180,8 @@ def published() -> list[Kind]:
     peaks = tuple(row["peak_error"] for row in simulated if row["peak_error"] is not None)
     return [
         _pointed("allocated", rows, allocated),
+        _pointed("allocated fitted", [row for row in rows if row.get("is_fitted")], allocated),
+        _pointed("allocated unseen", [row for row in rows if not row.get("is_fitted")], allocated),
         _ranged("reserved", rows),
         _ranged("process", rows),
         _pointed("speed", rows, speed),
@@ -250,6 +252,8 @@ def figures() -> dict[str, Any]:
     kinds = {kind.key: kind for kind in (*published(), *own())}
     return {
         **_of_kind("allocated", kinds["allocated"]),
+        **_of_kind("fitted", kinds["allocated fitted"]),
+        **_of_kind("unseen", kinds["allocated unseen"]),
         **_of_kind("speed", kinds["speed"]),
         **_of_kind("peak", kinds["peak"]),
         "runs": len(runs),

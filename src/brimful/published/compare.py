@@ -35,6 +35,7 @@ class Compared(
         predicted_process_gib: Band for it.
         published_tokens_per_s: Of one device.
         predicted_tokens_per_s: The same.
+        is_fitted: Whether figures like these chose a rule that it rests on: in-sample.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Compared(
     predicted_process_gib: Band | None = None
     published_tokens_per_s: float | None = None
     predicted_tokens_per_s: float | None = None
+    is_fitted: bool = False
 
 
 def compare_all(runs: Iterable[PublishedRun]) -> tuple[Compared, ...]:
@@ -86,6 +88,7 @@ def compare(run: PublishedRun) -> Compared:
         predicted_reserved_gib=_in_gib(predicted.reserved_bytes),
         predicted_process_gib=_in_gib(predicted.process_bytes),
         predicted_tokens_per_s=predicted.tokens_per_s,
+        is_fitted=predicted.is_fitted,
     )
 
 

@@ -12,7 +12,7 @@ from brimful.published.as_it_was import (
 )
 from brimful.published.express import GPTQ, Expressed, Unexpressed, express
 from brimful.published.gptq import more_bytes
-from brimful.published.programs import memory_of, other_program
+from brimful.published.programs import OtherProgram, memory_of, other_program
 from brimful.published.rows import PublishedRun
 from brimful.strategy import is_selective, num_checkpointed
 
@@ -26,6 +26,7 @@ class Predicted(NamedTuple):
         reserved_bytes: Band for the allocator's segments.
         process_bytes: Band for the process.
         tokens_per_s: Of one device; None where a rate is unknown.
+        is_fitted: Whether published figures chose a rule of its program: its errors are in-sample.
     """
 
     run: PublishedRun
@@ -33,6 +34,7 @@ class Predicted(NamedTuple):
     reserved_bytes: Band | None
     process_bytes: Band | None
     tokens_per_s: float | None
+    is_fitted: bool = False
 
 
 def predict(run: PublishedRun) -> Predicted | Unexpressed:
@@ -48,7 +50,8 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         estimated = estimate(*expressed)
     except UnsupportedError as error:
         return Unexpressed(str(error).partition(";")[0])
-    peak = _peak(run, expressed, estimated)
+    program = other_program(run, expressed)
+    peak = _peak(run, expressed, estimated, program)
     reserved = _scaled(estimated, peak)
     return Predicted(
         run=run,
@@ -56,14 +59,16 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         reserved_bytes=reserved,
         process_bytes=_around(estimated, reserved),
         tokens_per_s=_tokens_per_s(run, expressed, estimated),
+        is_fitted=any(rule.basis == "fitted" for rule in program.rules),
     )
 
 
-def _peak(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> int:
+def _peak(
+    run: PublishedRun, expressed: Expressed, estimated: Estimate, program: OtherProgram
+) -> int:
     """Return the peak, with what programs of its time held more or less."""
     job, _, strategy = expressed
     peak = estimated.predicted_peak_allocated_bytes
-    program = other_program(run, expressed)
     if program.changes and strategy.pp == 1:
         phases = phase_peaks(memory_of(expressed, program))
         peak = max(phase.num_bytes for phase in phases)
