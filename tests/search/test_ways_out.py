@@ -13,6 +13,7 @@ from brimful.search.ways_out import (
     NODES,
     Tried,
     either,
+    held,
     same_strategy,
     searched_anew,
     ways_out,
@@ -29,11 +30,15 @@ def asked(model, gpus, pins=None, **changes):
     search = Search(cluster, pins or Pins(), "sdpa", "time")
     plan = solve(job, cluster, search.pins, attention="sdpa", objective="time").plan
     assert not plan.estimate.fits
-    return plan, ways_out(plan, searched_anew(search))
+    return plan, list(ways_out(plan, searched_anew(search), held))
 
 
-def plan_on(cluster):
-    job = make_job(model=load_model("llama-3.1-8b"), seq_len=4096, precision="bf16-mixed")
+def as_found(tried):
+    return tried
+
+
+def plan_on(cluster, model="llama-3.1-8b"):
+    job = make_job(model=load_model(model), seq_len=4096, precision="bf16-mixed")
     return solve(job, cluster, Pins(pp=1), attention="sdpa", objective="time").plan
 
 
@@ -94,14 +99,30 @@ def test_sequences_are_halved_until_they_fit_if_the_shortest_do(fits_from):
         seen.append(job.seq_len)
         return Tried(int(job.seq_len > fits_from), None, None)
 
-    plan = plan_on(load_cluster("t4", memory_limit_bytes=None))
-    words = [way.words for way in ways_out(plan, find)]
+    plan = plan_on(load_cluster("t4", memory_limit_bytes=None), "smollm2-360m")
+    words = [way.words for way in ways_out(plan, find, as_found)]
     assert f"--seq-len {fits_from} would fit (it changes what is learnt)" in words
     halves = [length for length in (2048, 1024, 512, 256) if length >= fits_from]
     assert seen[: 1 + len(halves)] == [128, *halves]
     seen.clear()
-    ways_out(plan, lambda job, _cluster: seen.append(job.seq_len) or Tried(1, None, None))
+    tell = ways_out(plan, lambda job, _: seen.append(job.seq_len) or Tried(1, None, None), as_found)
+    list(tell)
     assert seen[:2] == [128, 4096], "where the shortest do not fit none between is tried"
+
+
+def test_what_stays_alone_decides_where_it_is_too_much():
+    """70B with AdamW: 140 GiB a device of what stays. No sequence is short enough for that."""
+    seen = []
+
+    def find(job, _cluster):
+        seen.append(job)
+        return Tried(0, 1.0, None)
+
+    cluster = load_cluster("8xh100-80gb", memory_limit_bytes=None)
+    plan = plan_on(cluster, "llama-3.1-70b")
+    ways = ways_out(plan, find, as_found)
+    assert [next(ways).is_exact for _ in range(3)] == [True, True, False]
+    assert all(job.seq_len == plan.job.seq_len for job in seen)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +141,7 @@ def test_more_gpus_are_tried_from_few_to_many(gpus, expected):
         seen.append(cluster)
         return Tried(1, None, None)
 
-    ways_out(plan_on(cluster), find)
+    list(ways_out(plan_on(cluster), find, as_found))
     tried = [one for one in seen if one.name == "t4" and one.num_devices > cluster.num_devices]
     assert tried == [load_cluster(name, memory_limit_bytes=None) for name in expected]
     assert len(IN_A_NODE) + len(NODES) == 8
@@ -134,7 +155,7 @@ def test_a_limit_is_of_this_card_and_not_of_a_larger_one():
         seen.append(cluster)
         return Tried(1, None, None)
 
-    ways_out(plan_on(cluster), find)
+    list(ways_out(plan_on(cluster), find, as_found))
     limits = {(one.name == "h100-80gb", one.memory_limit_bytes) for one in seen}
     assert limits == {(True, 40 * GIB), (False, 0)}
 

@@ -122,7 +122,7 @@ def test_where_nothing_fits_the_nearest_is_shown_with_ways_out():
     assert (found.record.num_fitting, found.record.rows[0].fits) == (0, False)
     assert found.plan.strategy == small.plan.strategy
     find = same_strategy(found.plan, simulated_shortfall(Budget(60)))
-    out = [way.words for way in ways_out(found.plan, find)]
+    out = [way.words for way in ways_out(found.plan, find, lambda tried: tried)]
     assert any("--seq-len 256 would fit" in way for way in out)
     assert any("--precision bf16 would fit" in way for way in out)
 

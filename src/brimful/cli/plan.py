@@ -427,7 +427,7 @@ def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") 
 
     Each is printed as soon as it is proven.
     """
-    from brimful.search.ways_out import either, same_strategy, searched_anew, ways_out
+    from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
     from brimful.show.summary import Fact
 
     plan, record = searched.plan, searched.record
@@ -438,13 +438,14 @@ def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") 
         from brimful.simulate.search import simulated_shortfall
 
         find = either(find, same_strategy(plan, simulated_shortfall(budget)))
-    try:
-        found = ways_out(plan, find)
-    except OutOfTimeError:
-        return
     num_said = 0
-    for way in found:
-        if num_said == MAX_WAYS:
+    found = ways_out(plan, find, held)
+    while num_said < MAX_WAYS:
+        try:
+            way = next(found, None)
+        except OutOfTimeError:
+            return
+        if way is None:
             return
         plan_of_it = way.solution if way.short_bytes <= 0 else None
         proof = None if plan_of_it is None else proof_of(args, plan_of_it, budget)[1]

@@ -1,7 +1,8 @@
 """What would make a job fit that does not: each way is searched anew, none is advice by rote."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
 from brimful.search.solve import Solution, solve
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, gathers
 from brimful.units import format_bytes
 
 IN_A_NODE = (2, 4, 8)
@@ -28,6 +29,7 @@ NODES = (2, 4, 8, 16, 32)
 """Whole nodes that are tried behind those."""
 MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
+_STATES = frozenset({"parameters", "optimizer state"})
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
 there is none says more than by how much the rest is short."""
@@ -50,6 +52,8 @@ class Tried(NamedTuple):
 Find = Callable[[Job, Cluster], Tried]
 """Returns the best of a job on a cluster. Raises UnsupportedError where it cannot tell, InputError
 where the job cannot run there."""
+Settle = Callable[[Tried], Tried]
+"""Decides whether what was found holds."""
 Shortfall = Callable[[Job, Cluster, Strategy], int]
 """Returns by how many bytes a strategy does not fit; 0 or less where it does."""
 
@@ -73,10 +77,10 @@ class WayOut(NamedTuple):
 
 
 def searched_anew(search: Search) -> Find:
-    """Search every way as the plan was searched for."""
+    """Search every way as the plan was searched for, by live bytes; ``held`` decides."""
 
     def find(job: Job, cluster: Cluster) -> Tried:
-        found = hold(
+        return _tried(
             solve(
                 job,
                 cluster,
@@ -85,16 +89,26 @@ def searched_anew(search: Search) -> Find:
                 objective=search.objective,
                 also=search.also,
             )
-        ).solution
-        made = found.plan.estimate
-        assert made is not None, "what is solved has a formula"
-        short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
-        reserved = made.predicted_reserved
-        if reserved is not None and reserved.word != "fits":
-            short = max(short, reserved.excess_bytes)
-        return Tried(short, made.predicted_step_s, found)
+        )
 
     return find
+
+
+def held(tried: Tried) -> Tried:
+    """Replay what fits by live bytes, and the next best while it does not hold."""
+    if tried.solution is None or tried.short_bytes > 0:
+        return tried
+    return _tried(hold(tried.solution).solution)
+
+
+def _tried(found: Solution) -> Tried:
+    made = found.plan.estimate
+    assert made is not None, "what is solved has a formula"
+    short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
+    reserved = made.predicted_reserved
+    if reserved is not None and reserved.word != "fits":
+        short = max(short, reserved.excess_bytes)
+    return Tried(short, made.predicted_step_s, found)
 
 
 def same_strategy(plan: Plan, shortfall: Shortfall) -> Find:
@@ -124,32 +138,108 @@ def either(first: Find, second: Find) -> Find:
     return find
 
 
-def ways_out(plan: Plan, find: Find) -> tuple[WayOut, ...]:
+def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
     """Say what would make a plan fit that does not.
+
+    What takes long, settling, is done in the order of what is yielded and no sooner: whoever needs
+    three ways waits for three.
 
     Args:
         plan: The nearest plan.
-        find: Searches, or evaluates.
+        find: Searches, or evaluates, by a bound: what it finds is no slower than what holds.
+        settle: Decides whether what was found holds, and what does instead.
 
-    Returns:
+    Yields:
         Of shorter sequences, what the job's owner could allow, a larger GPU and more of the same:
         first those that leave what is learnt alone, then by device time per token; then those that
         do not fit either, the least short first.
     """
-    tried = [
-        _shorter_sequences(plan, find),
-        *_allowed(plan, find),
-        _larger_gpu(plan, find),
-        _more_gpus(plan, find),
-    ]
-    found = [way for way in tried if way is not None]
-    fitting = sorted((way for way in found if way.short_bytes <= 0), key=_by_price)
-    misses = sorted((way for way in found if way.short_bytes > 0), key=lambda w: w.short_bytes)
-    return (*fitting, *misses)
+    ways = [_shorter_sequences(plan, find), *_allowed(plan), _larger_gpu(plan), _more_gpus(plan)]
+    misses: list[WayOut] = []
+    waiting: list[tuple[bool, float, int, WayOut]] = []
+
+    def go_on(number: int) -> None:
+        found = ways[number].following(find)
+        if found is not None:
+            heappush(waiting, (not found.is_exact, found.cost, number, found))
+        elif (missed := ways[number].missed) is not None:
+            misses.append(missed)
+
+    for number in range(len(ways)):
+        go_on(number)
+    while waiting:
+        _, _, number, found = heappop(waiting)
+        if ways[number].is_settled:
+            yield found
+        elif (held := ways[number].settled(settle)) is not None:
+            heappush(waiting, (not held.is_exact, held.cost, number, held))
+        else:
+            go_on(number)
+    yield from sorted(misses, key=lambda way: way.short_bytes)
 
 
-def _by_price(way: WayOut) -> tuple[bool, float]:
-    return not way.is_exact, way.cost
+class _Option(NamedTuple):
+    """Something to try.
+
+    Attributes:
+        flags: As it is typed.
+        job: What is trained then.
+        cluster: And on what.
+        why: Why not the same is learnt; empty: it is.
+        note: What else is said of it where it fits.
+    """
+
+    flags: str
+    job: Job
+    cluster: Cluster
+    why: str = ""
+    note: str = ""
+
+
+class _Way:
+    """Options in the order in which they are tried, of which the first that fits counts.
+
+    Attributes:
+        missed: What is said where none fits; None: nothing.
+        is_settled: Whether the option at hand is known to hold.
+    """
+
+    def __init__(
+        self, options: Iterable[_Option], *, missed: WayOut | None = None, says_short: bool = False
+    ) -> None:
+        """Begin before the first option; ``says_short``: an option that does not fit is told."""
+        self.missed = missed
+        self.is_settled = False
+        self._options = iter(options)
+        self._says_short = says_short
+        self._at: tuple[_Option, Tried] | None = None
+
+    def following(self, find: Find) -> WayOut | None:
+        """Return the next option that fits as it is found; None: no more do."""
+        for option in self._options:
+            tried = _find(find, option.job, option.cluster)
+            if tried is None:
+                continue
+            self._at = option, tried
+            if tried.short_bytes <= 0:
+                return _told(option, tried)
+            self._miss(option, tried)
+        return None
+
+    def settled(self, settle: Settle) -> WayOut | None:
+        """Return the option at hand as it holds; None: it does not."""
+        assert self._at is not None
+        option, tried = self._at
+        tried = settle(tried)
+        self.is_settled = tried.short_bytes <= 0
+        if self.is_settled:
+            return _told(option, tried)
+        self._miss(option, tried)
+        return None
+
+    def _miss(self, option: _Option, tried: Tried) -> None:
+        if self._says_short:
+            self.missed = _told(option, tried)
 
 
 def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:
@@ -159,69 +249,78 @@ def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:
         return None  # it cannot run there, or no formula covers it
 
 
-def _way(flags: str, job: Job, cluster: Cluster, tried: Tried, *, why: str = "") -> WayOut:
+def _told(option: _Option, tried: Tried) -> WayOut:
     """Put what was tried into words, and why not the same is learnt then."""
-    seconds = None if tried.step_s is None else tried.step_s / job.tokens_per_step
+    seconds = None if tried.step_s is None else tried.step_s / option.job.tokens_per_step
     if tried.short_bytes > 0:
-        words = f"{flags} would still be short by {format_bytes(tried.short_bytes)}"
+        words = f"{option.flags} would still be short by {format_bytes(tried.short_bytes)}"
     else:
         rate = f", {1 / seconds:,.0f} tokens/s" if seconds else ""
-        words = f"{flags} would fit{rate}"
-    cost = math.inf if seconds is None else seconds * cluster.num_devices
-    return WayOut(
-        words + (f" ({why})" if why else ""), tried.short_bytes, cost, not why, tried.solution
-    )
+        words = f"{option.flags} would fit{rate}"
+    cost = math.inf if seconds is None else seconds * option.cluster.num_devices
+    said = "".join(f" ({note})" for note in (option.why, option.note) if note)
+    return WayOut(words + said, tried.short_bytes, cost, not option.why, tried.solution)
 
 
-def _shorter_sequences(plan: Plan, find: Find) -> WayOut | None:
+def _shorter_sequences(plan: Plan, find: Find) -> _Way:
     """Halve the sequences until they fit, if the shortest do."""
+    if _is_hopeless(plan):
+        return _Way([])
     halves = (plan.job.seq_len >> n for n in range(1, plan.job.seq_len.bit_length()))
-    lengths = [seq_len for seq_len in halves if seq_len >= MIN_SEQ_LEN]
-
-    def way(seq_len: int) -> WayOut | None:
-        job = msgspec.structs.replace(plan.job, seq_len=seq_len)
-        tried = _find(find, job, plan.cluster)
-        if tried is None or tried.short_bytes > 0:
-            return None
-        why = "it changes what is learnt"
-        return _way(f"--seq-len {seq_len}", job, plan.cluster, tried, why=why)
-
-    shortest = way(lengths[-1]) if lengths else None
-    if shortest is None:
-        return None
-    return next(filter(None, map(way, lengths[:-1])), shortest)
+    options = [
+        _Option(
+            f"--seq-len {seq_len}",
+            msgspec.structs.replace(plan.job, seq_len=seq_len),
+            plan.cluster,
+            "it changes what is learnt",
+        )
+        for seq_len in halves
+        if seq_len >= MIN_SEQ_LEN
+    ]
+    shortest = _find(find, options[-1].job, plan.cluster) if options else None
+    return _Way(options if shortest is not None and shortest.short_bytes <= 0 else [])
 
 
-def _allowed(plan: Plan, find: Find) -> Iterator[WayOut]:
+def _is_hopeless(plan: Plan) -> bool:
+    """Whether what stays does not fit even if all devices share it evenly: parameters and state."""
+    if plan.estimate is None:
+        return False
+    strategy, num = plan.strategy, plan.cluster.num_devices
+    stay = sum(item.num_bytes for item in plan.estimate.items if item.name in _STATES)
+    times = strategy.tp * strategy.pp * (strategy.dp_shard if gathers(strategy) else 1)
+    return stay * times > plan.estimate.usable_bytes * num
+
+
+def _allowed(plan: Plan) -> Iterator[_Way]:
     """Try what the owner could allow."""
     for offer in offers(plan.job):
-        tried = _find(find, offer.job, plan.cluster)
-        if tried is not None:
-            why = f"{offer.price}: it changes what is learnt"
-            yield _way(offer.allow, offer.job, plan.cluster, tried, why=why)
+        why = f"{offer.price}: it changes what is learnt"
+        option = _Option(offer.allow, offer.job, plan.cluster, why)
+        yield _Way([option], says_short=True)
 
 
-def _larger_gpu(plan: Plan, find: Find) -> WayOut:
+def _larger_gpu(plan: Plan) -> _Way:
     """Try as many of every GPU that has what the nearest plan needs alive, smallest first."""
     least = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else 0
-    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
-        if allocatable_bytes(device) < least or _emulates(plan.job, device):
-            continue
-        cluster = _with_gpu(plan.cluster, device)
-        tried = _find(find, plan.job, cluster)
-        if tried is not None and tried.short_bytes <= 0:
-            way = _way(f"--gpus {spelled(cluster)}", plan.job, cluster, tried)
-            return way._replace(words=f"{way.words} (the smallest known GPU on which it does)")
-    return WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf)
+    note = "the smallest known GPU on which it does"
+    devices = sorted(gpus().values(), key=lambda device: device.usable_bytes)
+    clusters = (
+        _with_gpu(plan.cluster, device)
+        for device in devices
+        if allocatable_bytes(device) >= least and not _emulates(plan.job, device)
+    )
+    options = (
+        _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters
+    )
+    return _Way(options, missed=WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf))
 
 
-def _more_gpus(plan: Plan, find: Find) -> WayOut | None:
+def _more_gpus(plan: Plan) -> _Way:
     """Try more of the same GPU: in a node, then in several."""
-    for cluster in _larger_clusters(plan.cluster):
-        tried = _find(find, plan.job, cluster)
-        if tried is not None and tried.short_bytes <= 0:
-            return _way(f"--gpus {spelled(cluster)}", plan.job, cluster, tried)
-    return None
+    return _Way(
+        _Option(f"--gpus {spelled(cluster)}", plan.job, cluster)
+        for cluster in _larger_clusters(plan.cluster)
+    )
 
 
 def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
