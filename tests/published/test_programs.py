@@ -24,7 +24,9 @@ FUSED = RUNS["fms_liger_Meta-Llama-3-8B_foak-fast-kernels_lora_1gpu_b4"]
 QUANTIZED = RUNS["fms_liger_Mistral-7B-v0.1_accelerated-peft-bnb-foak_lora_1gpu_b8"]
 COPIED = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
 FOUNDRY = RUNS["foundry_3b_s2048_h100_80gbx256_amp_bf16_mb8_noac"]
-ONE_OF_EACH = (FLAT_LORA, FLAT_FULL, FUSED, QUANTIZED, COPIED, FOUNDRY)
+SELECTIVE = RUNS["tt_l2-7b_fsdp2_sac"]
+ENDS = RUNS["tt_q3-32b_fsdp16_mb4"]
+ONE_OF_EACH = (FLAT_LORA, FLAT_FULL, FUSED, QUANTIZED, COPIED, FOUNDRY, SELECTIVE, ENDS)
 
 
 def test_taken_apart_and_put_together_is_the_same():
@@ -113,7 +115,8 @@ def test_gptq_has_wider_scales_than_nf4():
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.what)
 def test_every_rule_has_a_source_changes_something_and_holds_for_a_run(rule):
     assert rule.source
-    assert (rule.logits is not None) + (rule.units is not None) + bool(rule.kept) == 1
+    changes = (rule.logits, rule.units, rule.kept, rule.recomputed)
+    assert sum(map(bool, (*changes, rule.reshards_root, rule.parts_ends))) == 1
     held = [run for run in RUNS.values() if _holds(rule, run)]
     assert held or "fsdp-qlora" in rule.implementations
 
@@ -124,5 +127,5 @@ def _holds(rule, run):
 
 
 def test_no_rule_holds_for_a_program_of_ours():
-    own = RUNS["tt_q3-32b_fsdp8_mb1"]
+    own = CHANGES(RUNS["tt_q3-32b_fsdp8_mb1"], root="held")
     assert other_program(own, express(own)).rules == ()

@@ -98,9 +98,9 @@ class Asked:
         rows = sorted(row for key in kinds for row in self._rows[key])
         self._let_go(rows[: len(rows) - but])
 
-    def come(self, key: Alike, num_bytes: int) -> int:
+    def come(self, key: Alike, num_bytes: int, stream: int = 0) -> int:
         """Ask for a tensor of a kind."""
-        row = self.allocate(num_bytes)
+        row = self.allocate(num_bytes, stream)
         self._alike(key).append(row)
         self._keys[row] = key
         return row

@@ -28,7 +28,7 @@ from brimful.cost.family import (
     family_tokens,
 )
 from brimful.cost.memory import Alter, family_steps, profile_for, step_sizes, unaltered
-from brimful.cost.piece_tensors import Tensors, piece_tensors
+from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors, piece_tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
 from brimful.cost.resident import loaded, optimizer_state, updated
 from brimful.cost.row_sums import Event, RowSums, row_sums
@@ -42,6 +42,7 @@ from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
+from brimful.rungs import GATHERED, ITEM_NAMES
 from brimful.strategy import Strategy
 
 NUM_STEPS = 2
@@ -59,6 +60,8 @@ _HELD_OF = {
 }
 """What gradients become that are held in a wider type, one parameter after the other."""
 _NO_KEY: Alike = ((), 0)
+_GATHERED = ITEM_NAMES.index(GATHERED)
+"""What another program gathers apart comes on the stream of gathers; ours has pieces for it."""
 _PARTED = "e"
 """The dimension that tells the gradients of parted experts."""
 
@@ -285,7 +288,7 @@ class MicroBatch(NamedTuple):
         if not op.num_bytes:
             asked.go(op.key, op.newer)
             return
-        row = asked.come(op.key, op.num_bytes)
+        row = asked.come(op.key, op.num_bytes, GATHERS if op.item == _GATHERED else COMPUTES)
         if op.beside:
             asked.pass_by((op.beside,))
         if op.item == GRADIENT:

@@ -1,17 +1,17 @@
 """A published run beside its prediction, as one row that scores and evidence are made of."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
-from brimful.plan import Band
-from brimful.published.express import Unexpressed
+from brimful.plan import Band, Word
+from brimful.published.express import Unexpressed, express
 from brimful.published.predict import predict
-from brimful.published.rows import PublishedRun
+from brimful.published.programs import other_program
+from brimful.published.replayed import replayed
+from brimful.published.rows import PublishedRun, is_traced
 from brimful.units import GIB
-
-BARRED = frozenset({"hf", "torchtitan"})
-"""Implementations that profiles are traced of; others are predicted with the same profiles."""
 
 
 class Compared(
@@ -30,11 +30,13 @@ class Compared(
         published_allocated_gib: Peak of live tensors; blocks that streams still use count as such.
         predicted_allocated_gib: The same.
         published_reserved_gib: Peak of the allocator's segments.
-        predicted_reserved_gib: Band for it.
+        predicted_reserved_gib: Band for it, where the program was traced.
         published_process_gib: Peak of the process.
         predicted_process_gib: Band for it.
         published_tokens_per_s: Of one device.
         predicted_tokens_per_s: The same.
+        word: Whether it was predicted to hold, of a run that did: fits, tight or no; empty where
+            that was not asked, or its sequence is not known.
         is_fitted: Whether figures like these chose a rule that it rests on: in-sample.
     """
 
@@ -53,12 +55,32 @@ class Compared(
     predicted_process_gib: Band | None = None
     published_tokens_per_s: float | None = None
     predicted_tokens_per_s: float | None = None
+    word: Word | Literal[""] = ""
     is_fitted: bool = False
 
 
-def compare_all(runs: Iterable[PublishedRun]) -> tuple[Compared, ...]:
-    """Predict every run, in order."""
-    return tuple(compare(run) for run in runs)
+def compare_all(runs: Iterable[PublishedRun], *, holds: bool = False) -> tuple[Compared, ...]:
+    """Predict every run, in order.
+
+    Args:
+        runs: The runs.
+        holds: Whether each is replayed to say whether it holds: a tenth of a second for a run.
+    """
+    return tuple(with_word(run, compare(run)) if holds else compare(run) for run in runs)
+
+
+def with_word(run: PublishedRun, row: Compared) -> Compared:
+    """Say whether a run was predicted to hold.
+
+    Args:
+        run: The run.
+        row: The same beside its prediction.
+    """
+    expressed = express(run)
+    if row.reason or isinstance(expressed, Unexpressed):
+        return row
+    reserved = replayed(run, expressed, other_program(run, expressed))
+    return msgspec.structs.replace(row, word=reserved.word) if reserved else row
 
 
 def compare(run: PublishedRun) -> Compared:
@@ -71,7 +93,7 @@ def compare(run: PublishedRun) -> Compared:
         id=run.id,
         family=run.family,
         label=label(run),
-        has_bar=run.implementation in BARRED and not run.unlike,
+        has_bar=is_traced(run),
         source=run.source,
         sweep=_sweep(run),
         published_allocated_gib=run.allocated_gib or run.active_gib,

@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 from brimful.cost.additions import COME, GO, Piece, Signed, is_block
 from brimful.cost.profiles import EventKind, Group, Term
-from brimful.published.steps import Event, Section, apart, of_bytes
-from brimful.rungs import GATHERED, ITEM_NAMES, REDUCED, SAVED_ACTIVATIONS
+from brimful.published.steps import Event, Section, apart, of_bytes, of_piece
+from brimful.rungs import ITEM_NAMES, REDUCED, SAVED_ACTIVATIONS
 
 _SAVED, _REDUCED = ITEM_NAMES.index(SAVED_ACTIVATIONS), ITEM_NAMES.index(REDUCED)
-_NOTHING = EventKind((), ITEM_NAMES.index(GATHERED), "")
 
 
 class FlatUnits(NamedTuple):
@@ -91,7 +90,7 @@ def _flat(section: Section, units: FlatUnits) -> Iterator[Event]:
             continue
         signed = event.sign, event.piece
         reduces |= signed == (COME, Piece.BLOCK_BUFFER)
-        becomes = tuple(_piece(*each) for each in gathered.get(signed, (signed,)))
+        becomes = tuple(of_piece(*each) for each in gathered.get(signed, (signed,)))
         yield from reduced.get(signed, becomes)
     if reduces:
         yield _sized(-units.block_bytes * wide)
@@ -137,10 +136,6 @@ def _gradient(event: Event, sign: int) -> Event:
 
 def _caused(kind: EventKind, origin: Group) -> EventKind:
     return EventKind(kind.terms, kind.item, origin)
-
-
-def _piece(sign: int, piece: Piece) -> Event:
-    return Event(_NOTHING, piece, sign)
 
 
 def _sized(num_bytes: int) -> Event:

@@ -44,7 +44,7 @@ def with_copies(sections: list[Section], copies: Copies) -> list[Section]:
         copies: What there is of the logits.
     """
     live = list[str]()
-    if not any(_is_whole(event.kind) for section in sections for event in section.events):
+    if not any(is_whole(event.kind) for section in sections for event in section.events):
         return sections
     found = [s._replace(events=tuple(_replaced(s, copies, live))) for s in sections]
     ended = found[-1].events + tuple(_events(copies.end, copies, live))
@@ -54,9 +54,9 @@ def with_copies(sections: list[Section], copies: Copies) -> list[Section]:
 def _replaced(section: Section, copies: Copies, live: list[str]) -> Iterator[Event]:
     """Yield a run's events: those of ours where the first copy came, and the last where it went."""
     is_forward = section.run.phase == "forward"
-    places = [n for n, event in enumerate(section.events) if _is_whole(event.kind)]
+    places = [n for n, event in enumerate(section.events) if is_whole(event.kind)]
     for place, event in enumerate(section.events):
-        if not _is_whole(event.kind):
+        if not is_whole(event.kind):
             yield event
         if places and place == places[0]:
             yield from _events(copies.forward if is_forward else copies.backward, copies, live)
@@ -79,5 +79,6 @@ def _events(names: tuple[str, ...], copies: Copies, live: list[str]) -> Iterator
         yield Event(EventKind((Term(_WHOLE, -size),), _LOGITS, "", newer))
 
 
-def _is_whole(kind: EventKind) -> bool:
+def is_whole(kind: EventKind) -> bool:
+    """Whether it is a copy of all logits of a micro-batch, or of what is made of them."""
     return kind.item == _LOGITS and any(term.factors == _WHOLE for term in kind.terms)

@@ -6,15 +6,11 @@ from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import UnsupportedError
 from brimful.plan import Band, Estimate
-from brimful.published.as_it_was import (
-    gathered_beside_loss,
-    recomputed_products_bytes,
-)
 from brimful.published.express import GPTQ, Expressed, Unexpressed, express
 from brimful.published.gptq import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
-from brimful.published.rows import PublishedRun
-from brimful.strategy import is_selective, num_checkpointed
+from brimful.published.replayed import replayed, told
+from brimful.published.rows import PublishedRun, is_traced
 
 
 class Predicted(NamedTuple):
@@ -23,7 +19,7 @@ class Predicted(NamedTuple):
     Attributes:
         run: What was published.
         allocated_bytes: Peak of live tensors.
-        reserved_bytes: Band for the allocator's segments.
+        reserved_bytes: Band for the allocator's segments; None where its program was not traced.
         process_bytes: Band for the process.
         tokens_per_s: Of one device; None where a rate is unknown.
         is_fitted: Whether published figures chose a rule of its program: its errors are in-sample.
@@ -52,12 +48,13 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         return Unexpressed(str(error).partition(";")[0])
     program = other_program(run, expressed)
     peak = _peak(run, expressed, estimated, program)
-    reserved = _scaled(estimated, peak)
+    held = replayed(run, expressed, program) if is_traced(run) else None
+    reserved, scaled = told(held) if held else None, _scaled(estimated, peak)
     return Predicted(
         run=run,
         allocated_bytes=peak,
         reserved_bytes=reserved,
-        process_bytes=_around(estimated, reserved),
+        process_bytes=_around(estimated, scaled, reserved),
         tokens_per_s=_tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),
     )
@@ -73,13 +70,6 @@ def _peak(
         phases = phase_peaks(memory_of(expressed, program))
         peak = max(phase.num_bytes for phase in phases)
     peak += more_bytes(job) if GPTQ in run.beyond else 0
-    if run.products == "alternate" and is_selective(strategy):
-        num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
-        peak -= recomputed_products_bytes(
-            job, micro_batch=strategy.micro_batch, num_blocks=num_blocks
-        )
-    if run.root == "resharded":
-        peak -= gathered_beside_loss(estimated)
     return peak
 
 
@@ -90,13 +80,18 @@ def _scaled(estimated: Estimate, peak: int) -> Band | None:
     return Band(low=band.low * peak / own, high=band.high * peak / own)
 
 
-def _around(estimated: Estimate, reserved: Band | None) -> Band | None:
-    """Add to a band of reserved bytes what lies outside the allocator."""
+def _around(estimated: Estimate, scaled: Band | None, reserved: Band | None) -> Band | None:
+    """Add to a band of reserved bytes what lies outside the allocator.
+
+    What is there of a process is seen at other times, and by a driver that knows no segments: only
+    its lower end follows a replay.
+    """
     own, process = estimated.predicted_peak_reserved_bytes, estimated.predicted_process_bytes
-    if reserved is None or own is None or process is None:
+    if scaled is None or own is None or process is None:
         return None
     outside = process.low - own.low, process.high - own.high
-    return Band(low=reserved.low + outside[0], high=reserved.high + outside[1])
+    low = reserved.low if reserved else scaled.low
+    return Band(low=low + outside[0], high=max(low, scaled.high) + outside[1])
 
 
 def _tokens_per_s(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> float | None:

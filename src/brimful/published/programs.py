@@ -1,9 +1,10 @@
 """In what the programs of published runs differ from ours: rules, each with its source.
 
 A rule says for which runs it holds and what it changes in a micro-batch: copies of the logits
-(``logit_copies.py``), how parameters are gathered (``fsdp1.py``), what blocks keep (``kept.py``).
-No rule names a run. Those whose ``basis`` is ``fitted`` were chosen, among what sources allow, by
-published figures that are scored: errors of those rows are in-sample.
+(``logit_copies.py``), how parameters are gathered (``fsdp1.py``, ``root.py``, ``ends.py``), what
+blocks keep (``kept.py``) and compute again (``recomputed.py``). No rule names a run. Those whose
+``basis`` is ``fitted`` were chosen, among what sources allow, by published figures that are scored:
+errors of those rows are in-sample.
 """
 
 from collections.abc import Iterator
@@ -14,19 +15,31 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from brimful.cost.additions import Piece
-from brimful.cost.family import Family, family_of
+from brimful.cost.family import Family, family_of, family_shards
 from brimful.cost.memory import Step, StepMemory, profile_for, step_memory
 from brimful.cost.programs import HALF
-from brimful.cost.shards import piece_bytes
+from brimful.cost.shapes import Shape
+from brimful.cost.shards import computed_bytes, padded, piece_bytes
+from brimful.cost.trained import trained_recipe
 from brimful.escaping import Line
 from brimful.job import Job, Method
+from brimful.models.config import layout_of
+from brimful.published.ends import Ends, Unit, with_separate_ends
 from brimful.published.express import Expressed
 from brimful.published.fsdp1 import FlatUnits, as_flat_units
 from brimful.published.kept import Kept, with_kept
 from brimful.published.logit_copies import Copies, with_copies
-from brimful.published.rows import Implementation, LossCopies, PublishedRun
+from brimful.published.recomputed import Product, with_recomputed
+from brimful.published.root import with_resharded_root
+from brimful.published.rows import (
+    Implementation,
+    LossCopies,
+    Products,
+    PublishedRun,
+    Root,
+)
 from brimful.published.steps import Change, changed
-from brimful.strategy import Strategy, num_checkpointed
+from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 
 
 class Units(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,10 +66,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         losses: Of ``PublishedRun.loss``.
         methods: Which parameters train.
         model_types: Architectures.
+        products: Of ``PublishedRun.products``.
+        roots: Of ``PublishedRun.root``.
         is_mixed: Whether the recipe has to be a mixed one.
         logits: Copies of the logits.
         units: FSDP1 instead of FSDP2, where parameters are sharded.
         kept: Tensors of a block.
+        recomputed: Products that selective checkpointing does not keep.
+        reshards_root: Whether FSDP2's root gives up its parameters after its forward.
+        parts_ends: Whether the embedding, and the head with the last norm, are units of their own.
     """
 
     what: Line
@@ -67,10 +85,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     losses: tuple[LossCopies, ...] = ()
     methods: tuple[Method, ...] = ()
     model_types: tuple[Line, ...] = ()
+    products: tuple[Products, ...] = ()
+    roots: tuple[Root, ...] = ()
     is_mixed: bool = False
     logits: Copies | None = None
     units: Units | None = None
     kept: tuple[Kept, ...] = ()
+    recomputed: tuple[Product, ...] = ()
+    reshards_root: bool = False
+    parts_ends: bool = False
 
 
 class OtherProgram(NamedTuple):
@@ -137,6 +160,8 @@ def _holds(rule: Rule, run: PublishedRun, job: Job) -> bool:
         (rule.unlike, {*run.unlike}),
         (rule.losses, {run.loss}),
         (rule.methods, {job.method}),
+        (rule.products, {run.products}),
+        (rule.roots, {run.root}),
         (rule.model_types, {job.model.model_type}),
     )
     matches = all(not any_of or not there.isdisjoint(any_of) for any_of, there in wanted)
@@ -153,6 +178,42 @@ def _changes(rule: Rule, job: Job, strategy: Strategy) -> Iterator[Change]:
         yield lambda sections: as_flat_units(sections, units)
     if rule.kept:
         yield lambda sections: with_kept(sections, rule.kept)
+    if rule.recomputed and is_selective(strategy):
+        yield lambda sections: with_recomputed(sections, rule.recomputed)
+    if rule.reshards_root and family.gathers and family.is_spread:
+        yield with_resharded_root
+    if rule.parts_ends and _has_separate_ends(job, strategy):
+        ends = _ends(job, family)
+        yield lambda sections: with_separate_ends(sections, ends)
+
+
+def _has_separate_ends(job: Job, strategy: Strategy) -> bool:
+    """Whether ends can be told apart: with one micro-batch, two weights, and a whole loss."""
+    family = family_of(job, strategy)
+    is_plain = family.gathers and family.is_spread and strategy.loss_chunks == 1
+    is_whole = job.adapter is None and not job.model.tied_embeddings
+    return is_plain and is_whole and num_micro_batches(job, strategy) == 1
+
+
+def _ends(job: Job, family: Family) -> Ends:
+    layout = layout_of(job.model)
+    embedding, head = (
+        _unit(job, family, [parameter.shape for parameter in part])
+        for part in (layout.embedding, (*layout.final, *layout.head))
+    )
+    return Ends(embedding, head)
+
+
+def _unit(job: Job, family: Family, shapes: list[Shape]) -> Unit:
+    shards, recipe = family_shards(family), trained_recipe(job)
+    num, computed = float(padded(shapes, shards)[0]), computed_bytes(job.precision)
+    share = num / float(shards[0])
+    return Unit(
+        whole=round(num * computed),
+        cast=round(share * computed) if computed < recipe.parameter else 0,
+        reduced=round(num * recipe.gradient),
+        shard=round(share * recipe.gradient),
+    )
 
 
 def _flat_units(units: Units, job: Job, strategy: Strategy, family: Family) -> FlatUnits:

@@ -29,8 +29,9 @@ and a copy; the same but for the narrow ones."""
 Products = Literal["all", "alternate"]
 """Which matrix products selective checkpointing kept: every one, as ours, or every second."""
 
-Root = Literal["held", "resharded"]
-"""What FSDP's root, which has the embedding and the head, does after its forward."""
+Root = Literal["held", "resharded", "apart"]
+"""What FSDP's root, which has the embedding and the head, does after its forward: ``apart`` where
+it has neither, as both are units of their own (``ends.py``), in torchtitan since mid-2025."""
 
 Split = Literal["fit", "validation", "test"]
 """What a source was used for: parameters were fitted to it; it was looked at when they were chosen;
@@ -143,6 +144,15 @@ class PublishedRun(
     tokens_per_s: float | None = None
     source: Line
     versions: Line
+
+
+TRACED = frozenset({"hf", "torchtitan"})
+"""Implementations that profiles are traced of, or that are FSDP2 around the same blocks."""
+
+
+def is_traced(run: PublishedRun) -> bool:
+    """Whether a run's own program is what is predicted."""
+    return run.implementation in TRACED and not run.unlike
 
 
 class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

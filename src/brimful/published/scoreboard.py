@@ -13,6 +13,7 @@ from brimful.published.scores import (
     NEAR,
     Coverage,
     Errors,
+    Holds,
     Missing,
     Order,
     Scoreboard,
@@ -68,6 +69,7 @@ def scoreboard(rows: Sequence[Compared]) -> Scoreboard:
         ),
         speeds=_errors(timed),
         orders=_orders([pair for pair in timed if pair.predicted]),
+        holds=_holds([row for row in rows if row.word]),
         missing=_missing(rows),
     )
 
@@ -159,6 +161,18 @@ def _signs(sweep: Sequence[Pair]) -> list[int]:
         if measured:
             signs.append((agrees > 0) - (agrees < 0))
     return signs
+
+
+def _holds(rows: Sequence[Compared]) -> tuple[Holds, ...]:
+    return tuple(
+        Holds(
+            **group._asdict(),
+            num_runs=len(members),
+            num_tight=sum(row.word == "tight" for row in members),
+            no=tuple(row.id for row in members if row.word == "no"),
+        )
+        for group, members in group_by(rows, _group).items()
+    )
 
 
 def _missing(rows: Iterable[Compared]) -> tuple[Missing, ...]:

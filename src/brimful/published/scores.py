@@ -6,7 +6,9 @@ from brimful.published.rows import Split
 
 MAX_MEDIAN, MAX_P90, MIN_COVERAGE = 0.03, 0.08, 0.9
 MAX_SPEED_MEDIAN, MIN_TAU = 0.12, 0.7
-"""Bars: errors of allocated bytes and share of figures within a band; errors of speeds, order."""
+MAX_NO = 0.05
+"""Bars: errors of allocated bytes and share of figures within a band; errors of speeds, order;
+share of runs that ran and are said not to hold."""
 NEAR = 0.1
 MIN_SWEPT = 3
 
@@ -90,6 +92,26 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tau: float
 
 
+class Holds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of published runs, which did run, how many were predicted to hold.
+
+    Attributes:
+        family: The collection.
+        label: Whose program.
+        has_bar: Whether the bar counts for it.
+        num_runs: Runs that were replayed.
+        num_tight: Those said to hold only if little lies outside the allocator.
+        no: Names of those said not to.
+    """
+
+    family: str
+    label: str
+    has_bar: bool
+    num_runs: int
+    num_tight: int
+    no: tuple[str, ...]
+
+
 class Missing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why runs have no prediction."""
 
@@ -107,6 +129,7 @@ class Scoreboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         bands: Coverage of reserved and process bytes.
         speeds: Errors of tokens per second.
         orders: Of swept strategies.
+        holds: Of runs that were replayed.
         missing: What has no prediction, the most frequent reason first.
     """
 
@@ -116,4 +139,5 @@ class Scoreboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bands: tuple[Coverage, ...]
     speeds: tuple[Errors, ...]
     orders: tuple[Order, ...]
+    holds: tuple[Holds, ...]
     missing: tuple[Missing, ...]

@@ -14,6 +14,9 @@ from brimful.cost.spread import has_pieces, piece_kinds, replaced, with_events
 Step = tuple[Profile, tuple[Run, ...]]
 
 
+_NO_KIND = EventKind((), 0, "")
+
+
 class Event(NamedTuple):
     """One event of a run.
 
@@ -26,10 +29,6 @@ class Event(NamedTuple):
     kind: EventKind
     piece: Piece | None = None
     sign: int = 0
-
-    def is_piece(self, piece: Piece, sign: int) -> bool:
-        """Whether it is this piece, coming (1) or going (-1)."""
-        return self.piece == piece and self.sign == sign
 
 
 class Section(NamedTuple):
@@ -108,6 +107,11 @@ def apart(kind: EventKind, number: int = 1) -> EventKind:
         number: Others have other numbers; ours have none.
     """
     return EventKind((*kind.terms, *(Term("", 0.0),) * number), kind.item, kind.origin)
+
+
+def of_piece(sign: int, piece: Piece) -> Event:
+    """Return a piece of what sharding adds, coming (1) or going (-1)."""
+    return Event(_NO_KIND, piece, sign)
 
 
 def of_bytes(num_bytes: float, item: int) -> EventKind:
