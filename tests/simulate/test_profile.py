@@ -7,6 +7,7 @@ from brimful.cost.programs import code_of
 from brimful.errors import InputError
 from brimful.simulate.profile import ARCHITECTURES, make_profile, program_named, shipped_keys
 from brimful.simulate.small_models import SHAPES, small_model
+from brimful.simulate.two_chunks import told_apart
 
 pytestmark = pytest.mark.torch
 
@@ -59,3 +60,17 @@ def test_every_key_names_its_program():
 def test_what_is_no_key_is_refused(key):
     with pytest.raises(InputError, match="profile"):
         program_named(key)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_loss_in_two_chunks_is_spelled_in_chunks(key):
+    shipped = load_profile(key)
+    assert told_apart(shipped) == shipped
+    for name, variant in shipped.variants.items():
+        chunks = [run for run in variant.first if run.group == "chunk" and run.phase == "forward"]
+        kinds = {kind for run in chunks for kind in shipped.works[run.work].events}
+        logits = [
+            t.factors for kind in kinds for t in shipped.kinds[kind].terms if "V" in t.factors
+        ]
+        assert bool(logits) == ("chunks" in name)
+        assert all(factors == "CV" for factors in logits)

@@ -56,6 +56,7 @@ from brimful.simulate.small_models import (
     share_received,
     small_model,
 )
+from brimful.simulate.two_chunks import told_apart
 from brimful.strategy import Recompute, Strategy, spell_checkpointing
 from brimful.versions import versions
 
@@ -271,7 +272,7 @@ def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
 
 
 def _profile(key: str, tables: Tables, variants: dict[str, Variant]) -> Profile:
-    return Profile(
+    traced = Profile(
         schema=PROFILE_SCHEMA,
         key=key,
         versions=versions(),
@@ -280,6 +281,7 @@ def _profile(key: str, tables: Tables, variants: dict[str, Variant]) -> Profile:
         works=tuple(tables.works),
         variants=variants,
     )
+    return told_apart(traced)
 
 
 def _eval_variants(
