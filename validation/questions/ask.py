@@ -1,0 +1,96 @@
+"""Asks every question of a list and writes what was printed and when.
+
+``python validation/questions/ask.py`` writes ``answers.md``. Who judges reads that beside
+``rubric.md``; nothing here judges.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+MOST_S = 120
+LATE = 124
+"""Exit code of ``timeout``."""
+VERDICTS = ("FITS", "TIGHT", "NO ", "ANSWER", "UNKNOWN")
+
+
+class Question(NamedTuple):
+    """What somebody wants to know, and types."""
+
+    words: str
+    command: str
+
+
+def questions(path: Path) -> Iterator[Question]:
+    """Read a list: a question and its command on a line each, ``#`` begins a comment."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if line and line[0] != "#"]
+    for words, command in zip(lines[::2], lines[1::2], strict=True):
+        if not command.startswith("brimful "):
+            raise ValueError(f"{path.name}: '{command}' is no command of ours")
+        yield Question(words, command)
+
+
+class Asked(NamedTuple):
+    """What came of a question.
+
+    Attributes:
+        code: Exit code; None: it did not end in time.
+        first_s: Seconds until the answer began, or until the end where there was none.
+        seconds: Seconds until the end, the proof included.
+        said: What was printed.
+    """
+
+    code: int | None
+    first_s: float
+    seconds: float
+    said: str
+
+
+def ask(question: Question) -> Asked:
+    """Run a command as a user would."""
+    begin, first_s, lines = time.perf_counter(), None, list[str]()
+    with subprocess.Popen(  # noqa: S603 - our own list
+        ["timeout", str(MOST_S), sys.executable, "-m", *shlex.split(question.command)],  # noqa: S607
+        cwd=ROOT, env={**os.environ, "COLUMNS": "80", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        for line in running.stdout:
+            lines.append(line)
+            if first_s is None and line.startswith(VERDICTS):
+                first_s = time.perf_counter() - begin
+        code = running.wait()
+    seconds = time.perf_counter() - begin
+    late = code == LATE
+    return Asked(None if late else code, first_s or seconds, seconds, "".join(lines))
+
+
+def main() -> None:
+    """Ask, and write the answers in the order of the list."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("list", nargs="?", type=Path, default=HERE / "ours.txt")
+    parser.add_argument("--out", type=Path, default=HERE / "answers.md")
+    args = parser.parse_args()
+    parts = [f"# Answers to {args.list.name}\n"]
+    for number, question in enumerate(questions(args.list), 1):
+        asked = ask(question)
+        ended = "did not end" if asked.code is None else f"exit code {asked.code}"
+        took = f"answer after {asked.first_s:.1f} s, end after {asked.seconds:.1f} s"
+        print(f"{number:3} {ended:12} {took}  {question.command}", flush=True)
+        parts.append(
+            f"## {number}. {question.words}\n\n{ended}, {took}\n\n"
+            f"```\n$ {question.command}\n{asked.said.rstrip()}\n```\n"
+        )
+    args.out.write_text("\n".join(parts), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
