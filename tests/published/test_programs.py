@@ -10,7 +10,7 @@ from brimful.cost.requests import asked_of
 from brimful.cost.trained import nf4_constants
 from brimful.published.compare import compare
 from brimful.published.express import express
-from brimful.published.gptq import more_bytes
+from brimful.published.four_bits import more_bytes
 from brimful.published.predict import predict
 from brimful.published.programs import changes_of, memory_of, other_program, rules
 from brimful.published.rows import published_runs
@@ -26,7 +26,8 @@ COPIED = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
 FOUNDRY = RUNS["foundry_3b_s2048_h100_80gbx256_amp_bf16_mb8_noac"]
 SELECTIVE = RUNS["tt_l2-7b_fsdp2_sac"]
 ENDS = RUNS["tt_q3-32b_fsdp16_mb4"]
-ONE_OF_EACH = (FLAT_LORA, FLAT_FULL, FUSED, QUANTIZED, COPIED, FOUNDRY, SELECTIVE, ENDS)
+LITGPT = RUNS["litgpt_Llama2-7B_lora_bnb.nf4_mb1_1gpu"]
+ONE_OF_EACH = (FLAT_LORA, FLAT_FULL, FUSED, QUANTIZED, COPIED, FOUNDRY, SELECTIVE, ENDS, LITGPT)
 
 
 def test_taken_apart_and_put_together_is_the_same():
@@ -103,11 +104,34 @@ def test_logits_that_are_held_until_backward_ends():
     assert whole == [("forward", 2), ("backward", 2), ("backward", -2), ("backward", -2)]
 
 
+def test_scales_that_are_not_quantized_take_four_bytes_a_block():
+    """And a head in 4 bits takes less than one in 16, by which the whole comes to less."""
+    job = express(LITGPT).job
+    num_head = 32000 * 4096
+    in_blocks = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    scales = in_blocks / 64 * 4 - in_blocks / 64 * (1 + 4 / 256)
+    head = num_head / 2 + num_head / 64 * 4 - 2 * num_head
+    assert more_bytes(LITGPT, job) == pytest.approx(scales + head, rel=0.005)  # and tables
+
+
+def test_what_hangs_on_the_graph_is_there_in_the_next_forward():
+    expressed = express(LITGPT)
+    program = other_program(LITGPT, expressed)
+    (rule,) = [rule for rule in program.rules if any(each.with_graph for each in rule.kept)]
+    alone = CHANGES(rule, kept=tuple(CHANGES(each, with_graph=False) for each in rule.kept))
+    without = changes_of(
+        tuple(alone if each is rule else each for each in program.rules), expressed
+    )
+    more = peak_of(expressed, program) - peak_of(expressed, program._replace(changes=without))
+    inputs = 32 * 1304 * 2 * (2 * 4096 + 11008)
+    assert 0.75 * inputs < more <= inputs  # without it the peak is in backward
+
+
 def test_gptq_has_wider_scales_than_nf4():
     run = RUNS["fms_liger_Mistral-7B-v0.1-GPTQ_accelerated-peft-autogptq-foak-liger_lora_1gpu_b4"]
     job = express(run).job
     down = 14336 // 128 * 4096 * 2.5 + 14336 * 4 - nf4_constants(14336 * 4096)
-    assert more_bytes(job) > 32 * down
+    assert more_bytes(run, job) > 32 * down
     row = compare(run)
     assert row.predicted_allocated_gib == pytest.approx(row.published_allocated_gib, rel=0.01)
 
@@ -116,7 +140,8 @@ def test_gptq_has_wider_scales_than_nf4():
 def test_every_rule_has_a_source_changes_something_and_holds_for_a_run(rule):
     assert rule.source
     changes = (rule.logits, rule.units, rule.kept, rule.recomputed)
-    assert sum(map(bool, (*changes, rule.reshards_root, rule.parts_ends))) == 1
+    switches = (rule.reshards_root, rule.parts_ends, rule.packs_head)
+    assert sum(map(bool, (*changes, *switches))) == 1
     held = [run for run in RUNS.values() if _holds(rule, run)]
     assert held or "fsdp-qlora" in rule.implementations
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from brimful.cost.formula import missing_formula
 from brimful.cost.programs import SAME_CODE
@@ -12,10 +13,10 @@ from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
-from brimful.job import SCALED, Adapter, Job, LossScale, Precision, check_job, plain_job
-from brimful.models.config import load_model, read_config
+from brimful.job import QUANTIZED, SCALED, Adapter, Job, LossScale, Precision, check_job, plain_job
+from brimful.models.config import experts_of, load_model, read_config
 from brimful.models.spec import ModelSpec
-from brimful.published.gptq import as_nf4
+from brimful.published.four_bits import GPTQ, is_packed
 from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
 from brimful.strategy import Strategy, check_strategy
 from brimful.units import GIB
@@ -43,9 +44,16 @@ OTHER_TENSOR_PARALLEL = "tensor parallel of another program"
 twice to three times of what ours does (decision 24)."""
 
 
-GPTQ = "GPTQ base"
-"""A base that is predicted as one in nf4 (``gptq.py``); its adapters are in fp32."""
 _MIXED: dict[Precision, Precision] = {"bf16": "bf16-mixed", "fp16": "fp16-mixed"}
+
+
+FLOAT8 = "float8"
+"""torchao's products in 8 bits keep their inputs in 16 bits for backward, as ours do: the same
+peak, another speed. Source: ``matmul_with_hp_or_float8_args`` of
+``torchao/float8/float8_linear.py``."""
+PACKED_EXPERTS = "experts in 4 bits, sharded"
+"""Ours leaves experts in 16 bits, and gathers them so (``four_bits.py``)."""
+SHARDED = (2, 3)
 
 
 class Unexpressed(NamedTuple):
@@ -77,7 +85,7 @@ def express(run: PublishedRun) -> Expressed | Unexpressed:
 
 
 def _obstacle(run: PublishedRun) -> str:
-    beyond = [what for what in run.beyond if what != GPTQ]
+    beyond = [what for what in run.beyond if not _is_expressed(run, what)]
     if beyond:
         return ", ".join(beyond)
     if run.tp > 1:
@@ -85,7 +93,19 @@ def _obstacle(run: PublishedRun) -> str:
     if run.gpu not in gpus():
         return f"no CUDA kernels on {run.gpu}"
     model_type = _model_type(run.model)
-    return "" if model_type in SAME_CODE else f"model_type={model_type}"
+    if model_type not in SAME_CODE:
+        return f"model_type={model_type}"
+    return PACKED_EXPERTS if _has_packed_experts(run) and run.zero in SHARDED else ""
+
+
+def _is_expressed(run: PublishedRun, what: str) -> bool:
+    """Whether what is beyond our program is predicted all the same."""
+    return what == GPTQ or (what == FLOAT8 and run.implementation == "torchtitan")
+
+
+def _has_packed_experts(run: PublishedRun) -> bool:
+    is_quantized = GPTQ in run.beyond or (run.adapter is not None and run.adapter.base in QUANTIZED)
+    return is_quantized and experts_of(model_of(run.model)).num_experts > 0
 
 
 def _short(run: PublishedRun, missing: str) -> str:
@@ -127,7 +147,7 @@ def _job(run: PublishedRun) -> Job:
         model_of(run.model),
         task=run.task,
         method="qlora" if is_gptq else run.method,
-        adapter=as_nf4(adapter) if is_gptq and adapter else adapter,
+        adapter=adapter and replace(adapter, base="nf4-double") if is_packed(run) else adapter,
         precision=precision,
         loss_scale=_LOSS_SCALE if precision in SCALED else None,
         optimizer=run.optimizer,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.additions import is_block
-from brimful.cost.profiles import Alike, EventKind, Term, alike
+from brimful.cost.profiles import Alike, EventKind, Group, Term, alike
 from brimful.cost.spread import negated_terms
 from brimful.published.steps import Event, Section, apart
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
@@ -25,10 +25,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         size: Bytes by products of dimensions (``cost.profiles.Dimensions``).
         times: How many there are; -2: two of ours are not there.
+        with_graph: Whether they hang on nodes of the graph, which the loop's name of the loss holds
+            until the next loss is computed: the next forward finds them there.
     """
 
     size: dict[str, float]
     times: int = 1
+    with_graph: bool = False
 
 
 def with_kept(sections: list[Section], kept: Sequence[Kept]) -> list[Section]:
@@ -39,7 +42,25 @@ def with_kept(sections: list[Section], kept: Sequence[Kept]) -> list[Section]:
         kept: Tensors of a block. Plain blocks, which keep them from their forward on, are left as
             they are where there are fewer.
     """
-    return [_with_kept(section, kept) for section in sections]
+    found = [_with_kept(section, kept) for section in sections]
+    for number, each in enumerate(kept, len(kept) + 1):
+        if each.with_graph:
+            found = _with_last(found, each, number)
+    return found
+
+
+def _with_last(sections: list[Section], kept: Kept, number: int) -> list[Section]:
+    """Let the forward find what the blocks of the micro-batch before have kept."""
+    kind = apart(_kind(kept, _SAVED), number)
+    blocks = [s.run for s in sections if is_block(s.run) and s.run.phase == "forward"]
+    origins: list[Group] = [run.group if run.role == "middle" else "" for run in blocks]
+    come = [EventKind(kind.terms, _SAVED, origin) for origin in origins] * kept.times
+    gone = [EventKind(negated_terms(k.terms), _SAVED, k.origin) for k in come]
+    first, last = sections[0], max(n for n, s in enumerate(sections) if s.run.phase == "forward")
+    found = list(sections)
+    found[0] = first._replace(events=(*map(Event, come), *first.events))
+    found[last] = found[last]._replace(events=(*found[last].events, *map(Event, gone)))
+    return found
 
 
 def _with_kept(section: Section, kept: Sequence[Kept]) -> Section:

@@ -6,8 +6,8 @@ from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import UnsupportedError
 from brimful.plan import Band, Estimate
-from brimful.published.express import GPTQ, Expressed, Unexpressed, express
-from brimful.published.gptq import more_bytes
+from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
+from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
 from brimful.published.replayed import replayed, told
 from brimful.published.rows import PublishedRun, is_traced
@@ -55,7 +55,7 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         allocated_bytes=peak,
         reserved_bytes=reserved,
         process_bytes=_around(estimated, scaled, reserved),
-        tokens_per_s=_tokens_per_s(run, expressed, estimated),
+        tokens_per_s=None if FLOAT8 in run.beyond else _tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),
     )
 
@@ -69,8 +69,7 @@ def _peak(
     if program.changes and strategy.pp == 1:
         phases = phase_peaks(memory_of(expressed, program))
         peak = max(phase.num_bytes for phase in phases)
-    peak += more_bytes(job) if GPTQ in run.beyond else 0
-    return peak
+    return peak + more_bytes(run, job)
 
 
 def _scaled(estimated: Estimate, peak: int) -> Band | None:

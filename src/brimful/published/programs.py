@@ -29,6 +29,7 @@ from brimful.published.express import Expressed
 from brimful.published.fsdp1 import FlatUnits, as_flat_units
 from brimful.published.kept import Kept, with_kept
 from brimful.published.logit_copies import Copies, with_copies
+from brimful.published.packed_head import with_packed_head
 from brimful.published.recomputed import Product, with_recomputed
 from brimful.published.root import with_resharded_root
 from brimful.published.rows import (
@@ -74,6 +75,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         kept: Tensors of a block.
         recomputed: Products that selective checkpointing does not keep.
         reshards_root: Whether FSDP2's root gives up its parameters after its forward.
+        packs_head: Whether the head is in 4 bits.
         parts_ends: Whether the embedding, and the head with the last norm, are units of their own.
     """
 
@@ -93,6 +95,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kept: tuple[Kept, ...] = ()
     recomputed: tuple[Product, ...] = ()
     reshards_root: bool = False
+    packs_head: bool = False
     parts_ends: bool = False
 
 
@@ -178,6 +181,8 @@ def _changes(rule: Rule, job: Job, strategy: Strategy) -> Iterator[Change]:
         yield lambda sections: as_flat_units(sections, units)
     if rule.kept:
         yield lambda sections: with_kept(sections, rule.kept)
+    if rule.packs_head:
+        yield with_packed_head
     if rule.recomputed and is_selective(strategy):
         yield lambda sections: with_recomputed(sections, rule.recomputed)
     if rule.reshards_root and family.gathers and family.is_spread:

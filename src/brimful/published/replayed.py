@@ -9,8 +9,8 @@ from brimful.cost.outside import num_groups, room_of
 from brimful.cost.requests import asked_of
 from brimful.cost.reserved import Candidate, candidate_of
 from brimful.plan import Band, PredictedReserved
-from brimful.published.express import GPTQ, Expressed
-from brimful.published.gptq import more_bytes
+from brimful.published.express import Expressed
+from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram
 from brimful.published.rows import PublishedRun
 
@@ -32,10 +32,9 @@ def replayed(
         program: In what its program differed.
     """
     job, cluster, strategy = expressed
-    candidate = candidate_of(job, cluster, strategy)
-    if candidate is None:
+    candidate, more = candidate_of(job, cluster, strategy), more_bytes(run, job)
+    if candidate is None or more < 0:  # experts, whose tensors ours has in 16 bits
         return None
-    more = more_bytes(job) if GPTQ in run.beyond else 0
     if strategy.pp == 1:
         room = room_of(cluster.device, num_groups=num_groups(strategy))
         maker = partial(_requests, expressed, program, more)
@@ -57,7 +56,7 @@ def _requests(expressed: Expressed, program: OtherProgram, more: int) -> Request
     """Return what a run asks for, behind ``more`` bytes that stay."""
     job, cluster, strategy = expressed
     asked = asked_of(job, strategy, cluster.device, program.alter).requests()
-    if more <= 0:
+    if not more:
         return asked
     events = np.where(asked.events >= 0, asked.events + 1, asked.events - 1)
     assert asked.streams is not None

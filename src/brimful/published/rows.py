@@ -152,7 +152,7 @@ TRACED = frozenset({"hf", "torchtitan"})
 
 def is_traced(run: PublishedRun) -> bool:
     """Whether a run's own program is what is predicted."""
-    return run.implementation in TRACED and not run.unlike
+    return run.implementation in TRACED and not run.unlike and not run.beyond
 
 
 class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -92,19 +92,20 @@ TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "lora-half-qv": ("bf16-mixed",),
     "nf4-double-qkvo": ("bf16", "bf16-mixed"),
     "nf4-double-qkvo-norms": ("bf16-mixed",),
-    "nf4-double-qv": ("bf16-mixed",),
+    "nf4-double-qv": ("bf16", "bf16-mixed"),
 }
 """With which recipes each tuning is shipped."""
 _UNTIED, _ANY_LLAMA = ("llama",), ("llama", "llama-tied")
+_ALSO_MIXTRAL = (*_ANY_LLAMA, "mixtral")
 NARROW: dict[Tuning, tuple[str, ...]] = {
     "lora-fp32": _UNTIED,
-    "lora-fp32-qkvo": _ANY_LLAMA,
+    "lora-fp32-qkvo": _ALSO_MIXTRAL,
     "lora-qkvo": _UNTIED,
     "lora-qv": _UNTIED,
     "lora-half-qkvo": _ANY_LLAMA,
     "lora-half-qv": _UNTIED,
-    "nf4-double-qkvo": _ANY_LLAMA,
-    "nf4-double-qkvo-norms": _ANY_LLAMA,
+    "nf4-double-qkvo": _ALSO_MIXTRAL,
+    "nf4-double-qkvo-norms": _ALSO_MIXTRAL,
     "nf4-double-qv": _UNTIED,
 }
 """Tunings of published runs, shipped for what was published: these blocks, recomputed in full."""
