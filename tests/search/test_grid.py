@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from brimful.cost.estimate import estimate
+from brimful.hardware.gpus import load_cluster
 from brimful.hardware.links import network_names
 from brimful.job import QUANTIZED
 from brimful.search.solve import tabulate
@@ -62,6 +63,17 @@ def test_a_row_whose_matrices_are_cut_is_an_estimate(num_devices, precision):
     assert set(table.tp.tolist()) == {n for n in (1, 2, 4, 8) if n <= num_devices}
     cut = np.flatnonzero(table.tp > 1)
     assert_rows_are_estimates(job, cluster, table, cut[:: len(cut) // NUM_ROWS])
+
+
+def test_a_row_of_one_sequence_is_an_estimate():
+    """Where attention is written out, one sequence is in a grid of its own."""
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 64}
+    job = make_job(model=make_model(**heads), precision="fp32", global_batch=8)
+    job, cluster = on_devices(job, load_cluster("h100-80gb", memory_limit_bytes=None), 2)
+    table = table_of(job, cluster)
+    for is_one in (True, False):
+        rows = np.flatnonzero((table.micro_batch == 1) == is_one)
+        assert_rows_are_estimates(job, cluster, table, rows[:: len(rows) // NUM_ROWS])
 
 
 def test_matrices_are_cut_within_a_node_only():

@@ -137,6 +137,11 @@ def family_tokens(job: Job, family: Family) -> int:
     return family.micro_batch * job.rows_per_sample * job.seq_len
 
 
+def runs_one(job: Job, family: Family) -> bool:
+    """Whether a micro-batch is one sequence."""
+    return family.micro_batch * job.rows_per_sample == 1
+
+
 def family_dimensions(job: Job, family: Family) -> Dimensions:
     """Collect the sizes of the family's formulas; the last chunk may be smaller than this says."""
     return dimensions(

@@ -20,6 +20,7 @@ from brimful.cost.family import (
     family_micro_batches,
     family_of,
     family_variant,
+    runs_one,
 )
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
@@ -92,8 +93,9 @@ def profile_for(job: Job, attention: Attention, device: Device, family: Family) 
     """Load the profile of a job that has a formula (``formula.py``)."""
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     program = program_of(
-        job, attention, kernels_of(device), recompute, gathers=gathers, tp=tp, ep=ep
-    )
+        job, attention, kernels_of(device), recompute,
+        gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
+    )  # fmt: skip
     return load_profile(program.key)
 
 

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from brimful.cost.programs import ONE_SEQUENCE
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.config import experts_of
@@ -159,6 +160,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         kinds: The distinct changes of live bytes.
         works: The distinct works.
         variants: By body and how the loss is chunked: ``plain``, ``plain+2chunks``, ...
+        of_one: Works that are others where there is one sequence, and which those are.
     """
 
     schema: str
@@ -168,6 +170,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[EventKind, ...]
     works: tuple[Work, ...]
     variants: dict[str, Variant]
+    of_one: dict[int, int] = {}
 
 
 Alike = tuple[tuple[tuple[str, float], ...], int]
@@ -235,7 +238,8 @@ def is_shipped(key: str) -> bool:
 
 def _file(key: str) -> Traversable:
     folder = "eval_profiles" if key.endswith(EVALUATED) else "profiles"
-    return resources.files("brimful").joinpath(f"data/{folder}/{key}.json")
+    name = key.replace(ONE_SEQUENCE, "")
+    return resources.files("brimful").joinpath(f"data/{folder}/{name}.json")
 
 
 @cache
@@ -247,4 +251,11 @@ def load_profile(key: str) -> Profile:
     """
     if not is_shipped(key):
         raise UnsupportedError(f"no profile for {key}; make one with: brimful profile {key}")
-    return msgspec.json.decode(_file(key).read_bytes(), type=Profile)
+    profile = msgspec.json.decode(_file(key).read_bytes(), type=Profile)
+    return _of_one(profile, key) if ONE_SEQUENCE in key else profile
+
+
+def _of_one(profile: Profile, key: str) -> Profile:
+    """Return what one sequence runs: works in the place of those that more of them run."""
+    works = [profile.works[profile.of_one.get(i, i)] for i in range(len(profile.works))]
+    return msgspec.structs.replace(profile, key=key, works=tuple(works), of_one={})

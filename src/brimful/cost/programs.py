@@ -106,6 +106,10 @@ _GATHERED: dict[Tuning, Tuning] = {
 }
 """What runs where adapters are gathered in 16 bits, beside a base that is held so."""
 
+ONE_SEQUENCE = ".one"
+"""In the key of a program that runs one sequence at a time: heads stand where they are to be
+multiplied already then, and are not copied (``profiles.Profile.of_one``)."""
+
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
@@ -123,6 +127,7 @@ class Program(NamedTuple):
         attention: How it attends.
         kernels: Whose kernels.
         recompute: What checkpointed blocks compute again.
+        is_one: Whether it runs one sequence at a time, where that may make a difference.
     """
 
     architecture: str
@@ -131,13 +136,15 @@ class Program(NamedTuple):
     attention: Attention
     kernels: Kernels
     recompute: Recompute
+    is_one: bool = False
 
     @property
     def key(self) -> str:
         """The name of its profile, e.g. ``llama-tied+lora.hf.bf16.sdpa.cuda.selective``."""
         code = f"{self.architecture}+{self.tuning}" if self.tuning else self.architecture
         parts = (code, IMPLEMENTATION, self.precision, self.attention, self.kernels)
-        return ".".join(parts) + (".selective" if self.recompute == "selective" else "")
+        one = ONE_SEQUENCE if self.is_one else ""
+        return ".".join(parts) + one + (".selective" if self.recompute == "selective" else "")
 
 
 def program_of(  # noqa: PLR0913 - what makes operations differ
@@ -149,11 +156,13 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     gathers: bool = False,
     tp: int = 1,
     ep: int = 1,
+    is_one: bool = False,
 ) -> Program:
     """Name the program that a job runs, if it runs one that was traced (``formula.py``).
 
     Mixed recipes whose parameters are gathered in 16 bits run what pure ones do. Among devices that
-    share every matrix, or part the experts, a program is the same however many they are.
+    share every matrix, or part the experts, a program is the same however many they are. One
+    sequence at a time is another program where attention is written out.
     """
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     tuning = tuning_of(job) or ""
@@ -166,6 +175,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
         attention=attention,
         kernels=kernels,
         recompute=recompute,
+        is_one=is_one and is_written_out(precision, attention, kernels),
     )
 
 

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from brimful.cost.additions import Piece, Way
 from brimful.cost.embedding import embedding_workspace
-from brimful.cost.family import Family, body_of, family_dimensions, family_of, family_tokens
+from brimful.cost.family import (
+    Family,
+    body_of,
+    family_dimensions,
+    family_of,
+    family_tokens,
+    runs_one,
+)
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Group
@@ -184,7 +191,7 @@ def site_of(
     untied = known[_UNTIED]
     program = program_of(
         untied, strategy.attention, kernels_of(device), family.recompute,
-        gathers=family.gathers, tp=family.tp,
+        gathers=family.gathers, tp=family.tp, is_one=runs_one(job, family),
     )  # fmt: skip
     tied = job.model.tied_embeddings
     return Site(untied, strategy, device, family, program.key, tied, known)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
-from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped
+from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped, load_profile
 from brimful.cost.programs import kernels_of, program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
@@ -181,7 +181,8 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             spread for spread in spreads
             if _is_traced(job, spread, attention, cluster.device, recompute)
         ]  # fmt: skip
-        for alike in _alike(job, pins, traced):
+        one_apart = any(_tells_one(job, s, attention, cluster.device, recompute) for s in traced)
+        for alike in _alike(job, pins, traced, one_apart=one_apart):
             for body, num_blocks in _bodies(job, pins, recompute):
                 yield from _members(alike, body, num_blocks, recompute, pins.reference or "none")
 
@@ -226,20 +227,33 @@ def _is_traced(
     return is_shipped(program.key)
 
 
+def _tells_one(
+    job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
+) -> bool:
+    """Whether one sequence at a time has events of its own."""
+    gathers = spread.zero in {2, 3}
+    program = program_of(
+        job, attention, kernels_of(device), recompute, gathers=gathers, tp=spread.tp, is_one=True
+    )
+    return program.is_one and bool(load_profile(program._replace(is_one=False).key).of_one)
+
+
 def _alike(
-    job: Job, pins: Pins, spreads: Sequence[Spread]
+    job: Job, pins: Pins, spreads: Sequence[Spread], *, one_apart: bool
 ) -> Iterator[list[tuple[Spread, list[tuple[int, int]]]]]:
     """Yield micro-batches with chunks of the loss, those whose steps have the same events together.
 
     The steps differ in whether there is a second micro-batch (and a third, where gradients are
-    held), and up to five chunks. Of one micro-batch nothing is held.
+    held), up to five chunks, and where attention is written out in whether there is one sequence at
+    a time. Of one micro-batch nothing is held.
 
     Args:
         job: What is trained.
         pins: What the user fixed.
         spreads: Which differ in the degree of tensor parallelism only.
+        one_apart: Whether one sequence at a time is apart.
     """
-    alike: dict[tuple[int, int], dict[Spread, list[tuple[int, int]]]] = {}
+    alike: dict[tuple[int, int, bool], dict[Spread, list[tuple[int, int]]]] = {}
     for spread in spreads:
         share = job.global_batch // spread.num_groups
         batches = product(micro_batches(job, pins, spread.num_groups), _chunks(pins))
@@ -252,7 +266,8 @@ def _alike(
                 continue
             real = -(-tokens // -(-tokens // chunks))
             num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
-            same = alike.setdefault((num_alike, min(real, NUM_CHUNKS)), {})
+            is_one = one_apart and micro_batch * job.rows_per_sample == 1
+            same = alike.setdefault((num_alike, min(real, NUM_CHUNKS), is_one), {})
             same.setdefault(spread, []).append((micro_batch, chunks))
     for same in alike.values():
         yield list(same.items())

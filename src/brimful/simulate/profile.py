@@ -9,12 +9,9 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import resources
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
-from typing import NamedTuple, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import get_args
 
 from brimful.cost.profiles import (
     EVALUATED,
@@ -22,14 +19,11 @@ from brimful.cost.profiles import (
     PROFILE_SCHEMA,
     TWO_CHUNKS,
     Body,
-    Mark,
     Profile,
     Variant,
-    dimensions,
     variant_key,
 )
 from brimful.cost.programs import (
-    ADAPTED,
     HALF,
     TRACED_ATTENTIONS,
     TRACED_PRECISIONS,
@@ -39,25 +33,14 @@ from brimful.cost.programs import (
     is_written_out,
 )
 from brimful.errors import UnsupportedError, unknown_name
-from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
+from brimful.job import Precision
 from brimful.models.kernels import OWN_SCORES
-from brimful.pretend.kernel_memory import BLAS, BLAS_LT
-from brimful.pretend.recording import Recording
-from brimful.routing import Routing
-from brimful.rungs import WORKSPACES
+from brimful.simulate.one_sequence import with_one_sequence
 from brimful.simulate.phases import Continuation, judged
-from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import EVALUATION, GROUP_SIZE, RunFitter, Tables
-from brimful.simulate.small_models import (
-    SHAPES,
-    Sizes,
-    degree,
-    parting,
-    share_received,
-    small_model,
-)
+from brimful.simulate.traced import Asked, is_cut, is_parted, shapes_of, traced_at
 from brimful.simulate.two_chunks import told_apart
-from brimful.strategy import Recompute, Strategy, spell_checkpointing
+from brimful.strategy import Recompute
 from brimful.versions import versions
 
 ARCHITECTURES = (
@@ -109,29 +92,9 @@ NARROW: dict[Tuning, tuple[str, ...]] = {
     "nf4-double-qv": _UNTIED,
 }
 """Tunings of published runs, shipped for what was published: these blocks, recomputed in full."""
-FITTED_BUFFERS = (
-    "gradient times output",
-    "contiguous copy of the input",
-    "contiguous copy of the gradient",
-    "softmax before masked rows are zeroed",
-    "mask of minus infinity",
-    "softmax_d, fp32 row sums",
-    "dq_accum, fp32",
-    "dk of every query head",
-    "dv of every query head",
-    "contiguous copy of the gradient of the output",
-    "contiguous copy of the output",
-)
-"""Workspaces that have formulas, by the names that the table of workspaces gives them."""
-TURING = 7.5
-AS_FP16: dict[Precision, Precision] = {"bf16": "fp16", "bf16-mixed": "fp16-mixed"}
-_ROWS_ADDED = "aten.embedding_dense_backward.default"
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
 CUT_IN_HALF = ("qwen3",)
 """Architectures whose cut programs are shipped for recipes that compute in 16 bits."""
-_CUT, _PARTED = "-tp", "-ep"
-"""Of architectures whose every matrix is cut, or whose experts are parted among devices: everything
-trained, by CUDA kernels."""
 
 
 def source_hash() -> str:
@@ -161,7 +124,7 @@ def shipped_programs() -> tuple[Program, ...]:
     every = product(
         ARCHITECTURES, tunings, TRACED_PRECISIONS, TRACED_ATTENTIONS, get_args(Kernels), recomputes
     )
-    return tuple(program for program in map(Program._make, every) if _is_wanted(program))
+    return tuple(program for program in starmap(Program, every) if _is_wanted(program))
 
 
 def _is_wanted(program: Program) -> bool:
@@ -186,16 +149,6 @@ def _is_wanted(program: Program) -> bool:
         not is_parted(program) or program.precision not in HALF,  # they are gathered in 16 bits
     )
     return all(wanted)
-
-
-def is_cut(program: Program) -> bool:
-    """Whether it is the program of one of several devices that share every matrix."""
-    return program.architecture.endswith(_CUT)
-
-
-def is_parted(program: Program) -> bool:
-    """Whether it is the program of one of several devices that part the experts among them."""
-    return program.architecture.endswith(_PARTED)
 
 
 def _is_older(program: Program) -> bool:
@@ -282,7 +235,9 @@ def _profile(key: str, tables: Tables, variants: dict[str, Variant]) -> Profile:
         works=tuple(tables.works),
         variants=variants,
     )
-    return told_apart(traced)
+    program, told = program_named(key), told_apart(traced)
+    is_apart = is_written_out(program.precision, program.attention, program.kernels)
+    return with_one_sequence(told, program) if is_apart else told
 
 
 def _eval_variants(
@@ -291,7 +246,7 @@ def _eval_variants(
     """Trace forward passes without gradients, where checkpointing makes no difference."""
     judge, variants = partial(judged, num_batches=1), dict[str, Variant]()
     for num_chunks in _CHUNKS:
-        asked = _Asked(program, num_blocks=GROUP_SIZE, num_checkpointed=0, num_chunks=num_chunks)
+        asked = Asked(program, num_blocks=GROUP_SIZE, num_checkpointed=0, num_chunks=num_chunks)
         fitter = _fitter(asked, tables, num_steps=0, then=(judge,))
         try:
             runs = fitter.runs(EVALUATION, micro_batch=0)
@@ -305,130 +260,16 @@ def _eval_variants(
 def _make_variant(program: Program, body: Body, *, num_chunks: int, tables: Tables) -> Variant:
     num_blocks = (1 + (body == "mixed")) * GROUP_SIZE
     num_checkpointed = 0 if body == "plain" else GROUP_SIZE
-    fitter = _fitter(_Asked(program, num_blocks, num_checkpointed, num_chunks), tables, num_steps=1)
+    fitter = _fitter(Asked(program, num_blocks, num_checkpointed, num_chunks), tables, num_steps=1)
     try:
         return Variant(first=fitter.runs(micro_batch=0), later=fitter.runs(micro_batch=1))
     except ValueError as error:
         raise UnsupportedError(f"{program.key} ({body}) cannot be profiled: {error}") from error
 
 
-class _Asked(NamedTuple):
-    """What is traced at every shape."""
-
-    program: Program
-    num_blocks: int
-    num_checkpointed: int
-    num_chunks: int
-
-
 def _fitter(
-    asked: _Asked, tables: Tables, *, num_steps: int, then: Sequence[Continuation] = ()
+    asked: Asked, tables: Tables, *, num_steps: int, then: Sequence[Continuation] = ()
 ) -> RunFitter:
     """Trace a program at every shape; see ``trace``."""
-    program, num_chunks = asked.program, asked.num_chunks
-    recordings, shapes = [], []
-    for sizes in _shapes(program):
-        job = _job(program, sizes, num_layers=asked.num_blocks)
-        tp, ep = (f(program.architecture, sizes) for f in (degree, parting))
-        strategy = Strategy(
-            micro_batch=sizes.micro_batch,
-            activation_checkpointing=spell_checkpointing(
-                asked.num_checkpointed, num_layers=asked.num_blocks, recompute=program.recompute
-            ),
-            loss_chunks=num_chunks,
-            attention=program.attention,
-            tp=tp,
-        )
-        traced = trace(
-            job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
-            capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
-            count_costs=True, num_steps=num_steps, then=then,
-            routing=Routing(share_received(sizes)), parted=ep,
-        )  # fmt: skip
-        recordings.append(traced.recording)
-        chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
-        own = dimensions(
-            job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp, ep=ep
-        )
-        shapes.append(own._replace(r=round(own.r * share_received(sizes))))
-    kept = [_with_formulas(recording) for recording in recordings]
-    marks = _marks(recordings[0])
-    return RunFitter(kept, tuple(shapes), tables, asked.num_checkpointed, marks)
-
-
-def _with_formulas(recording: Recording) -> Recording:
-    """Leave out workspaces that have no formula: all but those of flash attention and softmax.
-
-    Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
-    is alive then; cuBLAS's, which stays, is closed form (``cost.memory``).
-    """
-    return recording.without(_is_left_out(recording))
-
-
-def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
-    """Tell which rows are workspaces without a formula: [rows]."""
-    kept = np.array([name in FITTED_BUFFERS for name in recording.ops], dtype=bool)
-    workspace = np.array([item == WORKSPACES for item in recording.items], dtype=bool)
-    left_out: NDArray[np.bool_] = workspace[recording.item] & ~kept[recording.op]
-    return left_out
-
-
-_MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
-
-
-def _marks(recording: Recording) -> dict[int, list[Mark]]:
-    """Return what is asked for behind how many of the events that stay, by operation."""
-    left_out = _is_left_out(recording)
-    row = np.where(recording.events >= 0, recording.events, ~recording.events)
-    stays = np.cumsum(~left_out[row])
-    born = {name: recording.born[recording.op == op] for op, name in enumerate(recording.ops)}
-    found: dict[int, list[Mark]] = {}
-    for name, mark in _MARKS.items():
-        for event in born.get(name, ()):
-            found.setdefault(int(stays[event]), []).append(mark)
-    return found
-
-
-def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
-    method: Method = "full"
-    if program.tuning:
-        method = "qlora" if ADAPTED[program.tuning].base in QUANTIZED else "lora"
-    return plain_job(
-        small_model(program.architecture, sizes, num_layers=num_layers),
-        method=method,
-        adapter=_adapter(program.tuning, sizes.rank) if program.tuning else None,
-        precision=_recipe(program),
-        seq_len=sizes.seq_len,
-        global_batch=2 * sizes.micro_batch,
-        num_steps=2,
-        learning_rate=1e-3,
-    )
-
-
-def _recipe(program: Program) -> Precision:
-    """Return the recipe to trace: before Ampere the kernel of ungrouped heads takes fp16 only."""
-    return AS_FP16[program.precision] if program.kernels == "cuda7" else program.precision
-
-
-def _shapes(program: Program) -> tuple[Sizes, ...]:
-    """Three shapes tell products apart; a fourth is a check, on the basic programs."""
-    is_special = program.tuning != "" or is_cut(program) or is_parted(program)
-    is_basic = not is_special and program.recompute == "full"
-    return SHAPES if is_basic else SHAPES[:3]
-
-
-_BASES: dict[str, Base] = {"same": "same", "half": "bf16", "nf4-double": "nf4-double"}
-
-
-def _adapter(tuning: Tuning, rank: int) -> Adapter:
-    adapted = ADAPTED[tuning]
-    return Adapter(
-        rank=rank,
-        alpha=2.0 * rank,
-        targets=adapted.targets,
-        trained_modules=(),
-        dtype="fp32" if adapted.is_wide else "same",
-        base=_BASES[adapted.base],
-        upcast=adapted.upcast,
-        input_requires_grad=False,
-    )
+    traced = traced_at(asked, shapes_of(asked.program), num_steps=num_steps, then=then)
+    return RunFitter(traced.recordings, traced.shapes, tables, asked.num_checkpointed, traced.marks)

@@ -1,7 +1,7 @@
 """Cutting recordings into runs and turning each run's events and costs into formulas."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brimful.cost.profiles import (
@@ -31,6 +31,8 @@ _ROLES: dict[int, tuple[Role, ...]] = {
 }
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
 Label = tuple[Group, int]
+Fit = Callable[[int, tuple[int, ...]], tuple[Term, ...]]
+"""Finds the formula of a size: by its event's place in the run, and what it is at every shape."""
 OTHER: Label = ("", 0)
 
 
@@ -190,6 +192,73 @@ class Tables:
         return self.works.setdefault(work, len(self.works))
 
 
+class EventFitter:
+    """Turns the events of several recordings of one program at several shapes into kinds."""
+
+    def __init__(
+        self, recordings: Sequence[Recording], tables: Tables, marks: Mapping[int, Sequence[Mark]]
+    ) -> None:
+        """Keep what is compared.
+
+        Args:
+            recordings: One per shape.
+            tables: The profile's distinct kinds and works so far; new ones are added.
+            marks: Of the first recording: what is asked for behind which number of events.
+        """
+        self._recordings = recordings
+        self._tables = tables
+        self._items = classify(recordings[0])
+        self._marks = marks
+        self._there: dict[object, list[int]] = {}
+        """Rows of the first recording that are there, by what they have in common."""
+
+    def events(self, pieces: tuple[Piece, ...], origins: Origins, fit: Fit) -> Iterator[int]:
+        """Yield the numbers of a run's kinds; runs are asked for in the order of the program."""
+        first = pieces[0]
+        for offset in range(first.stop - first.start):
+            yield self._tables.kind(self._event(pieces, offset, origins, fit))
+            for mark in self._marks.get(first.start + offset + 1, ()):
+                yield self._tables.kind(EventKind((), ITEM_NAMES.index(WORKSPACES), "", 0, mark))
+
+    def _event(
+        self, pieces: tuple[Piece, ...], offset: int, origins: Origins, fit: Fit
+    ) -> EventKind:
+        signed = [
+            int(r.events[p.start + offset]) for r, p in zip(self._recordings, pieces, strict=True)
+        ]
+        rows = [row if row >= 0 else ~row for row in signed]
+        sizes = tuple(int(r.num_bytes[row]) for r, row in zip(self._recordings, rows, strict=True))
+        sign = 1 if signed[0] >= 0 else -1
+        terms = tuple(Term(t.factors, sign * t.coefficient) for t in fit(offset, sizes))
+        kind = EventKind(terms, int(self._items[rows[0]]), origins.of(rows[0], pieces[0]))
+        there = self._there.setdefault(alike(kind), [])
+        if sign > 0:
+            there.append(rows[0])
+            return kind
+        newer = len(there) - 1 - there.index(rows[0]) if rows[0] in there else 0
+        if rows[0] in there:
+            there.remove(rows[0])
+        return EventKind(terms, kind.item, kind.origin, newer)
+
+
+def aligned(
+    recordings: Sequence[Recording], parts: Parts = STEP, *, micro_batch: int, num_checkpointed: int
+) -> list[tuple[Piece, ...]]:
+    """Cut recordings of one program alike; see ``cut``.
+
+    Raises:
+        ValueError: They are not the same program.
+    """
+    cuts = [
+        cut(recording, parts, micro_batch=micro_batch, num_checkpointed=num_checkpointed)
+        for recording in recordings
+    ]
+    outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
+    if any(outline != outlines[0] for outline in outlines):
+        raise ValueError("the program differs between shapes")
+    return list(zip(*cuts, strict=True))
+
+
 class RunFitter:
     """Fits the runs of several recordings of one program at several shapes."""
 
@@ -206,18 +275,15 @@ class RunFitter:
         Args:
             recordings: One per shape.
             shapes: Their dimensions.
-            tables: The profile's distinct kinds and works so far; new ones are added.
+            tables: As for ``EventFitter``, and ``marks``.
             num_checkpointed: Blocks that are checkpointed, from the first on.
-            marks: Of the first recording: what is asked for behind which number of events.
+            marks: Likewise.
         """
         self._recordings = recordings
         self._shapes = shapes
         self._tables = tables
         self._num_checkpointed = num_checkpointed
-        self._items = classify(recordings[0])
-        self._marks = marks
-        self._there: dict[object, list[int]] = {}
-        """Rows of the first recording that are there, by what they have in common."""
+        self._events = EventFitter(recordings, tables, marks)
 
     def runs(self, parts: Parts = STEP, *, micro_batch: int) -> tuple[Run, ...]:
         """Return the runs of one micro-batch; see ``cut``.
@@ -225,59 +291,31 @@ class RunFitter:
         Raises:
             ValueError: The recordings are not the same program, or a size has no formula.
         """
-        cuts = [
-            cut(recording, parts, micro_batch=micro_batch, num_checkpointed=self._num_checkpointed)
-            for recording in self._recordings
-        ]
-        outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
-        if any(outline != outlines[0] for outline in outlines):
-            raise ValueError("the program differs between shapes")
-        origins = Origins(self._recordings[0], cuts[0])
-        return tuple(self._run(pieces, origins) for pieces in zip(*cuts, strict=True))
+        every = aligned(
+            self._recordings, parts, micro_batch=micro_batch,
+            num_checkpointed=self._num_checkpointed,
+        )  # fmt: skip
+        origins = Origins(self._recordings[0], [pieces[0] for pieces in every])
+        return tuple(self._run(pieces, origins) for pieces in every)
 
     def _run(self, pieces: tuple[Piece, ...], origins: Origins) -> Run:
         piece = pieces[0]
-        costs = [_costs(r, p) for r, p in zip(self._recordings, pieces, strict=True)]
-        aligned = list(zip(*costs, strict=True))
+        costs = [costs_of(r, p) for r, p in zip(self._recordings, pieces, strict=True)]
+        by_op = list(zip(*costs, strict=True))
         work = Work(
-            events=tuple(self._events(pieces, origins)),
-            matrix_flops=self._sum([[c.matrix_flops for c in ops] for ops in aligned]),
-            attention_flops=self._sum([[c.attention_flops for c in ops] for ops in aligned]),
+            events=tuple(self._events.events(pieces, origins, lambda _, sizes: self._fit(sizes))),
+            matrix_flops=self._sum([[c.matrix_flops for c in ops] for ops in by_op]),
+            attention_flops=self._sum([[c.attention_flops for c in ops] for ops in by_op]),
             moved_bytes=self._sum(
                 [
                     list(sizes)
-                    for ops in aligned
+                    for ops in by_op
                     for sizes in zip(*(c.moved_bytes for c in ops), strict=True)
                 ]
             ),
-            num_ops=len(aligned),
+            num_ops=len(by_op),
         )
         return Run(piece.phase, piece.label[0], piece.role, self._tables.work(work))
-
-    def _events(self, pieces: tuple[Piece, ...], origins: Origins) -> Iterator[int]:
-        first = pieces[0]
-        for offset in range(first.stop - first.start):
-            yield self._tables.kind(self._event(pieces, offset, origins))
-            for mark in self._marks.get(first.start + offset + 1, ()):
-                yield self._tables.kind(EventKind((), ITEM_NAMES.index(WORKSPACES), "", 0, mark))
-
-    def _event(self, pieces: tuple[Piece, ...], offset: int, origins: Origins) -> EventKind:
-        signed = [
-            int(r.events[p.start + offset]) for r, p in zip(self._recordings, pieces, strict=True)
-        ]
-        rows = [row if row >= 0 else ~row for row in signed]
-        sizes = tuple(int(r.num_bytes[row]) for r, row in zip(self._recordings, rows, strict=True))
-        sign = 1 if signed[0] >= 0 else -1
-        terms = tuple(Term(t.factors, sign * t.coefficient) for t in self._fit(sizes))
-        kind = EventKind(terms, int(self._items[rows[0]]), origins.of(rows[0], pieces[0]))
-        there = self._there.setdefault(alike(kind), [])
-        if sign > 0:
-            there.append(rows[0])
-            return kind
-        newer = len(there) - 1 - there.index(rows[0]) if rows[0] in there else 0
-        if rows[0] in there:
-            there.remove(rows[0])
-        return EventKind(terms, kind.item, kind.origin, newer)
 
     def _fit(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         return fit_size(sizes, self._shapes)
@@ -286,7 +324,8 @@ class RunFitter:
         return add_terms([self._fit(tuple(sizes)) for sizes in quantities])
 
 
-def _costs(recording: Recording, piece: Piece) -> list[OpCost]:
+def costs_of(recording: Recording, piece: Piece) -> list[OpCost]:
+    """Return what the operations of a piece cost, in order."""
     return [
         cost
         for cost in recording.costs

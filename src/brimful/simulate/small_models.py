@@ -65,17 +65,22 @@ _CUT, _PARTED = "tp", "ep"
 
 def degree(architecture: str, sizes: Sizes) -> int:
     """Return how many devices share every matrix where a program is traced at some sizes."""
-    return DEGREES[SHAPES.index(sizes)] if _CUT in architecture.split("-") else 1
+    return DEGREES[_place(sizes)] if _CUT in architecture.split("-") else 1
 
 
 def parting(architecture: str, sizes: Sizes) -> int:
     """Return how many devices part the experts where a program is traced at some sizes."""
-    return DEGREES[SHAPES.index(sizes)] if _PARTED in architecture.split("-") else 1
+    return DEGREES[_place(sizes)] if _PARTED in architecture.split("-") else 1
 
 
 def share_received(sizes: Sizes) -> float:
     """Return the rows that come to a device's experts there for each that it sends."""
-    return SHARES[SHAPES.index(sizes)]
+    return SHARES[_place(sizes)]
+
+
+def _place(sizes: Sizes) -> int:
+    """Return which of ``SHAPES`` some sizes are of, for however many sequences."""
+    return [shape.seq_len for shape in SHAPES].index(sizes.seq_len)
 
 
 def small_model(architecture: str, sizes: Sizes, *, num_layers: int) -> ModelSpec:

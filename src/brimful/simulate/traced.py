@@ -1,0 +1,192 @@
+"""Tracing a program at small sizes: what is run, and what of a recording a profile keeps."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.profiles import Dimensions, Mark, dimensions
+from brimful.cost.programs import ADAPTED, Program, Tuning
+from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
+from brimful.pretend.kernel_memory import BLAS, BLAS_LT
+from brimful.pretend.recording import Recording
+from brimful.routing import Routing
+from brimful.rungs import WORKSPACES
+from brimful.simulate.phases import Continuation
+from brimful.simulate.run import DEFAULT_CAPABILITY, trace
+from brimful.simulate.small_models import (
+    SHAPES,
+    Sizes,
+    degree,
+    parting,
+    share_received,
+    small_model,
+)
+from brimful.strategy import Strategy, spell_checkpointing
+
+FITTED_BUFFERS = (
+    "gradient times output",
+    "contiguous copy of the input",
+    "contiguous copy of the gradient",
+    "softmax before masked rows are zeroed",
+    "mask of minus infinity",
+    "softmax_d, fp32 row sums",
+    "dq_accum, fp32",
+    "dk of every query head",
+    "dv of every query head",
+    "contiguous copy of the gradient of the output",
+    "contiguous copy of the output",
+)
+"""Workspaces that have formulas, by the names that the table of workspaces gives them."""
+TURING = 7.5
+AS_FP16: dict[Precision, Precision] = {"bf16": "fp16", "bf16-mixed": "fp16-mixed"}
+_ROWS_ADDED = "aten.embedding_dense_backward.default"
+_CUT, _PARTED = "-tp", "-ep"
+"""Of architectures whose every matrix is cut, or whose experts are parted among devices: everything
+trained, by CUDA kernels."""
+
+
+def is_cut(program: Program) -> bool:
+    """Whether it is the program of one of several devices that share every matrix."""
+    return program.architecture.endswith(_CUT)
+
+
+def is_parted(program: Program) -> bool:
+    """Whether it is the program of one of several devices that part the experts among them."""
+    return program.architecture.endswith(_PARTED)
+
+
+class Asked(NamedTuple):
+    """What is traced at every shape."""
+
+    program: Program
+    num_blocks: int
+    num_checkpointed: int
+    num_chunks: int
+
+
+class Traced(NamedTuple):
+    """A program at several shapes.
+
+    Attributes:
+        recordings: Without workspaces that have no formula.
+        shapes: Dimensions of each.
+        marks: As for ``EventFitter``.
+    """
+
+    recordings: list[Recording]
+    shapes: tuple[Dimensions, ...]
+    marks: dict[int, list[Mark]]
+
+
+def traced_at(
+    asked: Asked, every: Sequence[Sizes], *, num_steps: int, then: Sequence[Continuation] = ()
+) -> Traced:
+    """Trace a program at some sizes; see ``trace``."""
+    program, num_chunks = asked.program, asked.num_chunks
+    recordings, shapes = [], []
+    for sizes in every:
+        job = _job(program, sizes, num_layers=asked.num_blocks)
+        tp, ep = (f(program.architecture, sizes) for f in (degree, parting))
+        strategy = Strategy(
+            micro_batch=sizes.micro_batch,
+            activation_checkpointing=spell_checkpointing(
+                asked.num_checkpointed, num_layers=asked.num_blocks, recompute=program.recompute
+            ),
+            loss_chunks=num_chunks,
+            attention=program.attention,
+            tp=tp,
+        )
+        traced = trace(
+            job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
+            capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
+            count_costs=True, num_steps=num_steps, then=then,
+            routing=Routing(share_received(sizes)), parted=ep,
+        )  # fmt: skip
+        recordings.append(traced.recording)
+        chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
+        own = dimensions(
+            job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp, ep=ep
+        )
+        shapes.append(own._replace(r=round(own.r * share_received(sizes))))
+    kept = [_with_formulas(recording) for recording in recordings]
+    return Traced(kept, tuple(shapes), _marks(recordings[0]))
+
+
+def _with_formulas(recording: Recording) -> Recording:
+    """Leave out workspaces that have no formula: all but those of flash attention and softmax.
+
+    Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
+    is alive then; cuBLAS's, which stays, is closed form (``cost.memory``).
+    """
+    return recording.without(_is_left_out(recording))
+
+
+def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
+    """Tell which rows are workspaces without a formula: [rows]."""
+    kept = np.array([name in FITTED_BUFFERS for name in recording.ops], dtype=bool)
+    workspace = np.array([item == WORKSPACES for item in recording.items], dtype=bool)
+    left_out: NDArray[np.bool_] = workspace[recording.item] & ~kept[recording.op]
+    return left_out
+
+
+_MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
+
+
+def _marks(recording: Recording) -> dict[int, list[Mark]]:
+    """Return what is asked for behind how many of the events that stay, by operation."""
+    left_out = _is_left_out(recording)
+    row = np.where(recording.events >= 0, recording.events, ~recording.events)
+    stays = np.cumsum(~left_out[row])
+    born = {name: recording.born[recording.op == op] for op, name in enumerate(recording.ops)}
+    found: dict[int, list[Mark]] = {}
+    for name, mark in _MARKS.items():
+        for event in born.get(name, ()):
+            found.setdefault(int(stays[event]), []).append(mark)
+    return found
+
+
+def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
+    method: Method = "full"
+    if program.tuning:
+        method = "qlora" if ADAPTED[program.tuning].base in QUANTIZED else "lora"
+    return plain_job(
+        small_model(program.architecture, sizes, num_layers=num_layers),
+        method=method,
+        adapter=_adapter(program.tuning, sizes.rank) if program.tuning else None,
+        precision=_recipe(program),
+        seq_len=sizes.seq_len,
+        global_batch=2 * sizes.micro_batch,
+        num_steps=2,
+        learning_rate=1e-3,
+    )
+
+
+def _recipe(program: Program) -> Precision:
+    """Return the recipe to trace: before Ampere the kernel of ungrouped heads takes fp16 only."""
+    return AS_FP16[program.precision] if program.kernels == "cuda7" else program.precision
+
+
+def shapes_of(program: Program) -> tuple[Sizes, ...]:
+    """Three shapes tell products apart; a fourth is a check, on the basic programs."""
+    is_special = program.tuning != "" or is_cut(program) or is_parted(program)
+    is_basic = not is_special and program.recompute == "full"
+    return SHAPES if is_basic else SHAPES[:3]
+
+
+_BASES: dict[str, Base] = {"same": "same", "half": "bf16", "nf4-double": "nf4-double"}
+
+
+def _adapter(tuning: Tuning, rank: int) -> Adapter:
+    adapted = ADAPTED[tuning]
+    return Adapter(
+        rank=rank,
+        alpha=2.0 * rank,
+        targets=adapted.targets,
+        trained_modules=(),
+        dtype="fp32" if adapted.is_wide else "same",
+        base=_BASES[adapted.base],
+        upcast=adapted.upcast,
+        input_requires_grad=False,
+    )
