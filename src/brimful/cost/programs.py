@@ -62,6 +62,7 @@ Tuning = Literal[
     "", "lora", "lora-half", "nf4-double",
     "lora-fp32", "lora-fp32-qkvo", "lora-qkvo", "lora-qv", "lora-half-qkvo", "lora-half-qv",
     "nf4-double-qkvo", "nf4-double-qkvo-norms", "nf4-double-qv",
+    "lora-but-o", "nf4-double-but-o",
 ]  # fmt: skip
 """What is trained: everything, or low-rank adapters (``ADAPTED``)."""
 
@@ -84,6 +85,7 @@ class Adapted(NamedTuple):
 
 
 _QKVO, _QV = ("k_proj", "o_proj", "q_proj", "v_proj"), ("q_proj", "v_proj")
+_BUT_O = ("down_proj", "gate_proj", "k_proj", "q_proj", "up_proj", "v_proj")
 ADAPTED: dict[Tuning, Adapted] = {
     "lora": Adapted("same"),
     "lora-half": Adapted("half"),
@@ -97,6 +99,8 @@ ADAPTED: dict[Tuning, Adapted] = {
     "nf4-double-qkvo": Adapted("nf4-double", _QKVO),
     "nf4-double-qkvo-norms": Adapted("nf4-double", _QKVO, upcast="norms"),
     "nf4-double-qv": Adapted("nf4-double", _QV),
+    "lora-but-o": Adapted("same", _BUT_O),
+    "nf4-double-but-o": Adapted("nf4-double", _BUT_O),
 }
 """Every tuning with adapters. ``is_wide`` is what PEFT makes of a 16-bit base without autocast."""
 _GATHERED: dict[Tuning, Tuning] = {

@@ -76,6 +76,8 @@ TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "nf4-double-qkvo": ("bf16", "bf16-mixed"),
     "nf4-double-qkvo-norms": ("bf16-mixed",),
     "nf4-double-qv": ("bf16", "bf16-mixed"),
+    "lora-but-o": ("bf16",),
+    "nf4-double-but-o": ("bf16",),
 }
 """With which recipes each tuning is shipped."""
 _UNTIED, _ANY_LLAMA = ("llama",), ("llama", "llama-tied")
@@ -90,6 +92,8 @@ NARROW: dict[Tuning, tuple[str, ...]] = {
     "nf4-double-qkvo": _ALSO_MIXTRAL,
     "nf4-double-qkvo-norms": _ALSO_MIXTRAL,
     "nf4-double-qv": _UNTIED,
+    "lora-but-o": _UNTIED,
+    "nf4-double-but-o": _UNTIED,
 }
 """Tunings of published runs, shipped for what was published: these blocks, recomputed in full."""
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
