@@ -63,4 +63,4 @@ def test_nothing_else_escapes_or_prints():
         for path in SOURCE.rglob("*.py")
         if own.search(path.read_text("utf-8"))
     }
-    assert found == {"escaping.py", "terminal.py", "report/markup.py"}
+    assert found == {"escaping.py", "terminal.py", "show/markup.py"}

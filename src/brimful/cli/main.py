@@ -148,7 +148,7 @@ def parse(verb: str, arguments: list[str]) -> argparse.Namespace:
         for argument in arguments:
             _check_argument(argument, is_free=False)
     args = parser.parse_args(arguments)
-    args.command = [verb, *typed]
+    args.command = verb, *typed
     return args
 
 
