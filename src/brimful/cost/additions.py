@@ -68,6 +68,7 @@ class Way(NamedTuple):
         widens: Whether gradients are reduced in a wider type than they are computed in.
         tied: Whether the head is the embedding.
         parted: Whether devices part the experts of a block among them.
+        adapts: Whether adapters train, so that what comes into the first block has no gradient.
     """
 
     zero: Zero
@@ -77,6 +78,7 @@ class Way(NamedTuple):
     widens: bool
     tied: bool
     parted: bool = False
+    adapts: bool = False
 
     @property
     def reduces(self) -> bool:

@@ -9,7 +9,7 @@ A run is loading, the optimizer's state and two steps of as many micro-batches a
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
-from brimful.rungs import GATHERED, ITEM_NAMES
+from brimful.rungs import GATHERED, ITEM_NAMES, SAVED_ACTIVATIONS
 from brimful.strategy import Strategy
 
 NUM_STEPS = 2
@@ -60,6 +60,8 @@ _HELD_OF = {
 }
 """What gradients become that are held in a wider type, one parameter after the other."""
 _NO_KEY: Alike = ((), 0)
+_BATCH: Alike = ((("BS", 8.0),), ITEM_NAMES.index(SAVED_ACTIVATIONS))
+"""Tokens, and labels."""
 _GATHERED = ITEM_NAMES.index(GATHERED)
 """What another program gathers apart comes on the stream of gathers; ours has pieces for it."""
 _PARTED = "e"
@@ -90,7 +92,7 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
     counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
-    marked, sums = marked_bytes(job, family, device, profile), row_sums(job, family, device)
+    marked, sums = marked_bytes(job, family, device), row_sums(job, family, device)
     works: list[tuple[MicroBatch, tuple[Work, ...]]] = []
     for (each, runs), mine in zip(steps, sizes, strict=True):
         sizes_of = sizes_in(job, family, each, mine[0, :, 0])
@@ -132,20 +134,15 @@ def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
     return piece_tensors(job, family, parts, piece_bytes(job, family)[:, 0])
 
 
-def marked_bytes(job: Job, family: Family, device: Device, profile: Profile) -> dict[Mark, int]:
-    """Return the bytes of what profiles mark, of the libraries' once each.
-
-    What a profile without biases stands for may have some (``cost.memory.blas_bytes``).
-    """
+def marked_bytes(job: Job, family: Family, device: Device) -> dict[Mark, int]:
+    """Return the bytes of what profiles mark, of the libraries' once each."""
     cublas = libraries().cublas_bytes(version_of(device.capability))
     rows = 0
     if device.kernels == "cuda" and job.adapter is None:
         rows, _ = embedding_bytes(job, family)
-    light = min(libraries().cublas_lt_bytes, cublas)
-    is_marked = any(kind.mark == "cuBLASLt" for kind in profile.kinds)
     return {
-        "cuBLAS": cublas + light * (fuses_biases(job) and not is_marked),
-        "cuBLASLt": light,
+        "cuBLAS": cublas,
+        "cuBLASLt": min(libraries().cublas_lt_bytes, cublas) * fuses_biases(job),
         "embedding": rows,
     }
 
@@ -174,6 +171,10 @@ class _Op(NamedTuple):
     beside: int = 0
     piece: Piece | None = None
     held: Piece | None = None
+
+
+_LIGHT = _Op(_NO_KEY, 0, 1, 0, mark="cuBLASLt")
+"""The first product with a bias of a thread."""
 
 
 class Sizes(NamedTuple):
@@ -218,9 +219,14 @@ class MicroBatch(NamedTuple):
 
     def works_of(self, runs: Sequence[Run]) -> tuple[Work, ...]:
         """Return what the runs of a micro-batch ask for, whichever micro-batch it is."""
+        every = [self._ops_of(run, runs) for run in runs]
+        if not any(kind.mark == "cuBLASLt" for kind in self.profile.kinds):
+            self._mark_light(every, runs)
+        if self.pieces:
+            every[0], every[-1] = _batch_first(every[0]), _batch_last(every[-1])
         return tuple(
-            Work(is_block(run), self._times(run, runs), tuple(_in_rounds(self._ops_of(run, runs))))
-            for run in runs
+            Work(is_block(run), self._times(run, runs), tuple(_in_rounds(ops)))
+            for run, ops in zip(runs, every, strict=True)
         )
 
     def ask(self, asked: Asked, works: Sequence[Work]) -> None:
@@ -253,6 +259,22 @@ class MicroBatch(NamedTuple):
 
     def _num_middle(self, run: Run) -> int:
         return int(self.middle[run.group][0]) if run.group else 0
+
+    def _mark_light(self, every: Sequence[list[_Op]], runs: Sequence[Run]) -> None:
+        """Mark the first product of each thread that may have a bias, which the profile has not.
+
+        In forward it is the first of all; in backward that of the first block that is run again.
+        """
+        for run, ops in zip(runs, every, strict=True):
+            marks = [place for place, op in enumerate(ops) if op.mark == "cuBLAS"]
+            if run.phase == "forward" and marks:
+                ops.insert(marks[0] + 1, _LIGHT)
+                before = sum(op.piece is None for op in ops[: marks[0]])
+                is_again = not self.profile.key.endswith(".selective")
+                again = (o for r, o in zip(runs, every, strict=True) if is_again and _is_again(r))
+                for first in islice(again, 1):
+                    own = [place for place, op in enumerate(first) if op.piece is None]
+                    first.insert(own[before], _LIGHT)
 
     def _ops_of(self, run: Run, runs: Sequence[Run]) -> list[_Op]:
         """Return a run's events; of a block that is first and last of its kind, what both have.
@@ -317,7 +339,13 @@ class MicroBatch(NamedTuple):
         return Piece.EXPERTS in self.pieces
 
     def _ops(self, run: Run) -> list[_Op]:
-        """Return the events of a run that change anything."""
+        """Return the events of a run that change anything, in order."""
+        found = self._listed(run)
+        if run.phase == "backward":
+            return self._with_sums(found)
+        return _input_last(found) if is_block(run) else found
+
+    def _listed(self, run: Run) -> list[_Op]:
         kinds, found = self.profile.kinds, list[_Op]()
         base = len(kinds) - 2 * NUM_PIECES if has_pieces(self.profile) else len(kinds)
         taken_back = list[tuple[object, bool]]()
@@ -345,7 +373,7 @@ class MicroBatch(NamedTuple):
             same = [i for i, op in enumerate(found) if (op.key, op.num_bytes > 0) == back]
             if same:
                 del found[same[-1]]
-        return self._with_sums(found) if run.phase == "backward" else found
+        return found
 
     def _with_sums(self, ops: list[_Op]) -> list[_Op]:
         """Return the events of a backward with what sums over tokens leave beside them."""
@@ -367,6 +395,40 @@ def _what(op: _Op) -> tuple[object, ...]:
 def _is_last_chunk(run: Run) -> bool:
     """Whether a run is of the last piece of the loss, with which backward begins."""
     return run.group == "chunk" and run.role == ("last" if run.phase == "forward" else "first")
+
+
+def _input_last(ops: list[_Op]) -> list[_Op]:
+    """Let what a forward was given go behind the whole parameters: its caller had hold of it."""
+    last = next(i for i in range(len(ops), 0, -1) if not _goes(ops[i - 1]))
+    own, inputs, others = Counter[Alike](), list[_Op](), list[_Op]()
+    for place, op in enumerate(ops):
+        is_input = op.piece is None and _goes(op) and op.newer >= own[op.key]
+        if op.piece is None and not op.mark:
+            own[op.key] += op.times * (1 if op.num_bytes else is_input - 1)
+        (inputs if is_input and place >= last else others).append(op)
+    return [*others, *inputs]
+
+
+def _batch_first(ops: list[_Op]) -> list[_Op]:
+    """Let tokens and labels come before what is gathered for them."""
+    own = next(place for place, op in enumerate(ops) if op.piece is None)
+    end = next(i for i in range(own, len(ops)) if ops[i].key != _BATCH)
+    return [*ops[own:end], *ops[:own], *ops[end:]]
+
+
+def _batch_last(ops: list[_Op]) -> list[_Op]:
+    """Let them go behind what is reduced."""
+    batch = [op for op in ops if op.key == _BATCH]
+    return [*(op for op in ops if op.key != _BATCH), *batch]
+
+
+def _goes(op: _Op) -> bool:
+    return not op.num_bytes and not op.mark
+
+
+def _is_again(run: Run) -> bool:
+    """Whether a run is the backward of a block whose forward is run again."""
+    return run.phase == "backward" and run.group == "checkpointed"
 
 
 def _is_experts(key: Alike) -> bool:

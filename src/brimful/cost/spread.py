@@ -161,8 +161,23 @@ def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], t
         if regathers:
             ahead = () if at.last_block else _GATHER
             before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED), *ahead)
-        behind = ((GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
+        if way.adapts and at.last_block:
+            behind = _last_without_gradient(way, is_first=at.first_block)
+        else:
+            behind = ((GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
     return before, (*behind, *_end(way)) if at.ends else behind
+
+
+def _last_without_gradient(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
+    """The block whose input has no gradient: nothing tells of its end but that of all of backward.
+
+    Then units go in the order of the model: what is in no block before that block.
+
+    Source: ``_root_post_backward_final_callback`` of ``_fsdp_state.py``.
+    """
+    previous = () if is_first or not way.reduces else ((GO, Piece.BLOCK_BUFFER),)
+    reduced = _reduce_block(way, is_first=True)
+    return ((GO, Piece.REST), *previous, (GO, Piece.BLOCK), *reduced)
 
 
 def _reduce_block(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
@@ -179,7 +194,8 @@ def _reduce_block(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
 def _end(way: Way) -> tuple[Signed, ...]:
     """The rows of the embedding are added up, then what is in no block is reduced."""
     rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
-    gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), (GO, Piece.REST))
+    rest = () if way.adapts else ((GO, Piece.REST),)
+    gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), *rest)
     if not way.reduces:
         return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
     held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
@@ -385,11 +401,21 @@ def spread_step(
     fresh = family.gathers and (widens or accumulate == "reduce-each")
     most = 3 if accumulate == "hold" else 2  # the first, those between where they differ, the last
     places = range(min(num, most))
+    way = Way(
+        zero=zero,
+        accumulate=accumulate,
+        is_first=False,
+        is_last=False,
+        widens=widens,
+        tied=tied,
+        parted=family.ep > 1,
+        adapts=job.adapter is not None,
+    )
     return [
         spread_runs(
             profile,
             variant.first if fresh or not place else variant.later,
-            Way(zero, accumulate, not place, place == places[-1], widens, tied, family.ep > 1),
+            way._replace(is_first=not place, is_last=place == places[-1]),
         )
         for place in places
     ]
