@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 
 from brimful.cost.reserved import Candidate, candidate_of, shortage
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
 from brimful.plan import PredictedReserved
 from brimful.search.rows import Found
 from brimful.search.solve import Solution, Space
@@ -61,6 +63,32 @@ def hold(found: Solution) -> Held:
     return Held(_with_reserved(found, reserved), reserved)
 
 
+def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | None:
+    """Return a strategy with those settings of the allocator with which its replay fits.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How; one whose sequence of requests is not known is returned as it is.
+
+    Returns:
+        None where it fits with none.
+    """
+    candidate = candidate_of(job, cluster, strategy)
+    if candidate is None:
+        return strategy
+    for allocator in _allocators(strategy):
+        if not candidate.excess_bytes(allocator):
+            return msgspec.structs.replace(strategy, allocator=allocator)
+    return None
+
+
+def _allocators(strategy: Strategy) -> tuple[str, ...]:
+    """Return the settings that are tried: what is pinned, else PyTorch's and others."""
+    pinned = strategy.allocator
+    return (pinned,) if pinned else (pinned, *OTHER_ALLOCATORS)
+
+
 def looked_at(space: Space, row: int) -> Looked | None:
     """Replay the strategy of a row; None where its sequence of requests is not known."""
     looking = _Looking(space)
@@ -88,7 +116,7 @@ class _Looking:
             return None
         self._candidates[row] = candidate
         excess: list[int] = []
-        for allocator in self._allocators(row):
+        for allocator in _allocators(self.space.strategy(row)):
             excess.append(candidate.excess_bytes(allocator))
             if not excess[-1]:
                 self._fitting[row] = allocator
@@ -133,12 +161,9 @@ class _Looking:
         """Return what the best of the allocators makes of a row; None: it was not looked at."""
         if row not in self._candidates:
             return None
-        return min(map(self._candidates[row].reserved, self._allocators(row)), key=shortage)
-
-    def _allocators(self, row: int) -> tuple[str, ...]:
-        """Return the settings that are tried: what is pinned, else PyTorch's and others."""
-        pinned = self.space.strategy(row).allocator
-        return (pinned,) if pinned else (pinned, *OTHER_ALLOCATORS)
+        return min(
+            map(self._candidates[row].reserved, _allocators(self.space.strategy(row))), key=shortage
+        )
 
 
 def _is_alike(one: Strategy, other: Strategy) -> bool:

@@ -118,9 +118,16 @@ class Space:
     def alike(self, row: int) -> NDArray[np.bool_]:
         """Tell which rows are spread, cut and recomputed in the same way: [strategies]."""
         table = self.table
+        recomputed = (table.micro_batch, table.selective)
+        same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in recomputed])
+        return same & self.spread_alike(row)
+
+    def spread_alike(self, row: int) -> NDArray[np.bool_]:
+        """Tell which rows are spread and cut in the same way: [strategies]."""
+        table = self.table
         columns = (
-            table.micro_batch, table.selective, table.zero, table.num_shards, table.tp, table.holds,
-            table.pp, table.schedule, table.stages,
+            table.zero, table.num_shards, table.tp, table.holds, table.pp, table.schedule,
+            table.stages,
         )  # fmt: skip
         same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in columns])
         return same

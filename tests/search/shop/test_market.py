@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from brimful.cost.money import DRAW_SHARE, PUE, Price, Prices
+from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.job import plain_job
 from brimful.models.config import load_model
 from brimful.search.grid import Search, seconds_of
+from brimful.search.holding import hold
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
 from brimful.search.shop.cell import Found
 from brimful.search.shop.market import Request, counts, frontier, market, option_of
@@ -54,7 +56,8 @@ def planned():
             counted = f"{number}x{kind}"
             cluster = load_cluster(counted, memory_limit_bytes=None)
             pins = Pins(reference="none")
-            row = solve(job_of(), cluster, pins, attention="sdpa", objective="time").record.rows[0]
+            solved = solve(job_of(), cluster, pins, attention="sdpa", objective="time")
+            row = hold(solved).solution.record.rows[0]
             options[counted.removeprefix("1x")] = row
     return options
 
@@ -86,6 +89,28 @@ def test_what_is_found_is_what_solve_finds(found, planned):
         row = planned[option.gpus]
         assert (option.strategy, option.predicted_step_s) == (row.strategy, row.step_s)
         assert option.predicted_peak_bytes == row.peak_bytes
+
+
+def test_cards_that_run_other_kernels_share_nothing(found):
+    """A T4 writes attention out: what it takes was once taken for what every card does."""
+    assert market(request(kinds=("t4", *KINDS))).options == found.options
+
+
+def test_what_is_found_holds_by_its_replay():
+    """8B on eight 4090s: the fastest by live bytes needs more than there is."""
+    job = plain_job(load_model("llama-3.1-8b"), seq_len=4096, global_batch=256, num_steps=10)
+    job = msgspec.structs.replace(job, precision="bf16-mixed")
+    (option,) = market(
+        Request(job=job, attention="sdpa", kinds=("rtx-4090",), prices=RENTS, max_gpus=8)
+    ).options
+    cluster = load_cluster("8xrtx-4090", memory_limit_bytes=None)
+    assert predicted_reserved(job, cluster, option.strategy).word == "fits"
+    pins = Pins(reference="none", pp=1)
+    plan = hold(solve(job, cluster, pins, attention="sdpa", objective="time")).solution.plan
+    assert (option.strategy, option.predicted_step_s) == (
+        plan.strategy,
+        plan.estimate.predicted_step_s,
+    )
 
 
 def test_planning_every_cell_changes_no_frontier(found):

@@ -16,15 +16,20 @@ from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import check_formula
 from brimful.cost.money import PUE, Prices, energy_kwh
+from brimful.cost.programs import kernels_of
 from brimful.errors import InputError, UnsupportedError
-from brimful.hardware.cluster import Cluster, spelled
+from brimful.hardware.cluster import Cluster, Device, spelled
+from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_libraries import libraries
 from brimful.hardware.gpus import load_cluster
 from brimful.job import Job
 from brimful.plan import Band
 from brimful.search.grid import Grid, Search
+from brimful.search.holding import as_it_fits, hold
 from brimful.search.shop.bound import Least, Work, least_of_all, least_seconds, least_work
 from brimful.search.shop.cell import Found, fastest, least_peak
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Market, Option
+from brimful.search.solve import solve
 from brimful.search.space import Pins, grids, pinned_strategy
 from brimful.strategy import Attention, default_reference
 from brimful.units import format_bytes
@@ -104,7 +109,7 @@ def market(request: Request, on_cell: OnCell | None = None) -> Market:
     Raises:
         UnsupportedError: No formula covers the job on any of the kinds.
     """
-    shelf = _Shelf(request, {}, [], {})
+    shelf = _Shelf(request, {}, {}, {})
     alone = [_alone(shelf, kind) for kind in request.kinds]
     kinds = [kind for kind, told in alone if kind is not None and not told.why_not]
     if not kinds and not request.owned:
@@ -152,17 +157,29 @@ def _by_cost(option: Option) -> tuple[float, float]:
     return usd, option.predicted_days
 
 
+_Alike = tuple[str, int]
+
+
+def _alike(device: Device) -> _Alike:
+    """Return what decides which tensors a device makes: its kernels, and cuBLAS's workspace."""
+    return kernels_of(device), libraries().cublas_bytes(version_of(device.capability))
+
+
 class _Shelf(NamedTuple):
-    """What cells share: levels of memory by number of devices, and the work of every program."""
+    """What cells share: levels of memory by number of devices, and the work of every program.
+
+    Only devices that run the same kernels share them (``_alike``).
+    """
 
     request: Request
-    shared: dict[int, tuple[Any, Any, Any]]
-    works: list[Work]
+    shared: dict[tuple[int, _Alike], tuple[Any, Any, Any]]
+    works: dict[_Alike, Work]
     found: dict[str, Found | None]
 
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
-        levels, kept, works = self.shared.setdefault(cluster.num_devices, ({}, {}, {}))
+        key = cluster.num_devices, _alike(cluster.device)
+        levels, kept, works = self.shared.setdefault(key, ({}, {}, {}))
         job, attention = self.request.job, self.request.attention
         return Search(
             job, cluster, attention, held={}, levels=levels, works=works, waits={}, kept=kept
@@ -175,11 +192,12 @@ class _Shelf(NamedTuple):
         return grids(request.job, pins, attention=request.attention, cluster=cluster)
 
     def least(self, cluster: Cluster) -> Least:
-        """Return what one device of a kind takes at least; all run the same kernels."""
-        job = self.request.job
-        if not self.works:
-            self.works.append(least_work(job, self.request.attention, cluster.device))
-        return least_seconds(self.works[0], job, cluster.device)
+        """Return what one device of a kind takes at least."""
+        job, device = self.request.job, cluster.device
+        key = _alike(device)
+        if key not in self.works:
+            self.works[key] = least_work(job, self.request.attention, device)
+        return least_seconds(self.works[key], job, device)
 
 
 def _of(name: str, num_gpus: int, network: str) -> Cluster:
@@ -270,12 +288,31 @@ def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | N
         return None, UNSEEN[1]
     try:
         best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
+        best = None if best is None else _held(request, cluster, best)
     except (InputError, UnsupportedError) as error:
         return None, str(error)
+    best = best if best is not None and best.step_s < bar_s else None
     shelf.found[spelled(cluster)] = best
     if best is None:
         return None, "does not fit" + (f", or is beaten by {beats.gpus}" if beats else "")
     return best, ""
+
+
+def _held(request: Request, cluster: Cluster, best: Found) -> Found | None:
+    """Return the fastest whose replay fits: the fastest by live bytes, or what a search holds.
+
+    Without pipelines, as in ``_Shelf.space``.
+    """
+    job, attention = request.job, request.attention
+    fitting = as_it_fits(job, cluster, best.strategy)
+    if fitting is not None:
+        return best._replace(strategy=fitting)
+    pins = Pins(reference=default_reference(job), pp=1)
+    found = hold(solve(job, cluster, pins, attention=attention, objective="time"))
+    row = found.solution.record.rows[0]
+    if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:
+        return None
+    return Found(row.strategy, row.peak_bytes, row.step_s)
 
 
 def _own(shelf: _Shelf, cluster: Cluster) -> Option | Dropped:
@@ -284,9 +321,10 @@ def _own(shelf: _Shelf, cluster: Cluster) -> Option | Dropped:
     try:
         check_formula(request.job, pinned_strategy(Pins(), request.attention), cluster.device)
         least = shelf.least(cluster)
-        best = shelf.found.get(name) or fastest(
-            shelf.search(cluster), shelf.space(cluster), least, bar_s=math.inf
-        )
+        best = shelf.found.get(name)
+        if best is None:
+            best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=math.inf)
+            best = None if best is None else _held(request, cluster, best)
     except (InputError, UnsupportedError) as error:
         return Dropped(gpus=name, why=str(error))
     if best is not None:
