@@ -247,7 +247,12 @@ def _carried() -> Iterator[Point]:
     for run in published_runs():
         curve = next((c for c, like in LIKE.items() if run.model.startswith(like)), None)
         expressed = express(run)
-        if curve is None or isinstance(expressed, Unexpressed) or not run.tokens_per_s:
+        if (
+            curve is None
+            or run.beyond
+            or isinstance(expressed, Unexpressed)
+            or not run.tokens_per_s
+        ):
             continue
         if run.gpu != scale_part.GPU or run.method != "full" or run.precision != "bf16-mixed":
             continue

@@ -23,8 +23,8 @@ Implementation = Literal[
 ]  # fmt: skip
 """Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
 LossCopies = Literal["none", "copied", "copied-wide"]
-"""What the loss held beside log-probabilities (``as_it_was.py``): nothing; logits, narrow and wide,
-and a copy; the same but for the narrow ones."""
+"""What the loss held beside log-probabilities (``logit_copies.py``): nothing; logits, narrow and
+wide, and a copy; the same but for the narrow ones."""
 
 Products = Literal["all", "alternate"]
 """Which matrix products selective checkpointing kept: every one, as ours, or every second."""
