@@ -61,8 +61,8 @@ def _add_goods(add: Callable[..., Any]) -> None:
         "--max-gpus",
         metavar="N",
         type=flags.whole("--max-gpus"),
-        default=defaults.MAX_GPUS,
-        help=f"no more than these; default {defaults.MAX_GPUS}",
+        help=f"no more than these; default {defaults.MAX_GPUS}, and {defaults.MOST_GPUS} where a "
+        "deadline is not met with these",
     )
     add(
         "--network",
@@ -146,8 +146,11 @@ def shop(args: argparse.Namespace) -> "Shopped":
     kinds = _kinds(args.kinds, prices)
     job = _job(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
-    found = _market(args, job, kinds, prices)
+    found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
     choice = choose(found, limits)
+    if args.max_gpus is None and limits.deadline_s and choice and choice.over_days:
+        found = _market(args, job, kinds, prices, defaults.MOST_GPUS)
+        choice = choose(found, limits)
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
     owned = _ownerships(args, found, prices)
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
@@ -178,7 +181,11 @@ def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
 
 
 def _market(
-    args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices"
+    args: argparse.Namespace,
+    job: "Job",
+    kinds: tuple[str, ...],
+    prices: "Prices",
+    max_gpus: int,
 ) -> "Market":
     from brimful.cli.progress import Progress
     from brimful.search.shop.market import Request, market
@@ -188,7 +195,7 @@ def _market(
         attention=usual.attention_from(args, job, None),
         kinds=kinds,
         prices=prices,
-        max_gpus=args.max_gpus,
+        max_gpus=max_gpus,
         network=args.network or "",
         usd_per_kwh=args.electricity,
         owned=_owned(args),

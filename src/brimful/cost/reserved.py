@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.estimate import tensor_limit_bytes
@@ -16,6 +18,15 @@ from brimful.job import Job
 from brimful.plan import PredictedReserved
 from brimful.strategy import Strategy
 
+Makers = tuple[Callable[[], Requests], ...]
+Unhindered = dict[tuple[int, str], int]
+"""Most bytes that a device would hold of a card without end, by its place and settings."""
+Replays = dict[Strategy, Unhindered]
+"""What was replayed of one job on as many devices, which other cards with the same kernels share.
+
+By strategy, whatever its settings of the allocator.
+"""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -25,13 +36,14 @@ class Candidate:
         cluster: On what.
         room: What each device has for its allocator.
         makers: Of every kind of device, one or the stages of a pipeline, makes what it asks for.
+        unhindered: What was replayed on a card without end; more is added.
     """
 
     cluster: Cluster
     room: Room
-    makers: tuple[Callable[[], Requests], ...]
+    makers: Makers
+    unhindered: Unhindered
     _made: dict[int, Requests] = field(default_factory=dict)
-    _unhindered: dict[tuple[int, str], int] = field(default_factory=dict)
 
     @property
     def requests(self) -> tuple[Requests, ...]:
@@ -77,12 +89,12 @@ class Candidate:
     def _unhindered_bytes(self, place: int, allocator: str) -> int:
         """Return the most that a device would hold of a card without end."""
         key = place, allocator
-        if key not in self._unhindered:
+        if key not in self.unhindered:
             done = replay(
                 self._requests(place), settings=parse_settings(allocator), capacity_bytes=None
             )
-            self._unhindered[key] = done.peak_reserved_bytes
-        return self._unhindered[key]
+            self.unhindered[key] = done.peak_reserved_bytes
+        return self.unhindered[key]
 
     def _at_capacity(self, place: int, allocator: str) -> PredictedReserved:
         unhindered = self._unhindered_bytes(place, allocator)
@@ -116,17 +128,28 @@ def _limit_bytes(cluster: Cluster) -> int | None:
     return tensor_limit_bytes(cluster) if cluster.memory_limit_bytes else None
 
 
-def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | None:
+def candidate_of(
+    job: Job, cluster: Cluster, strategy: Strategy, seen: Replays | None = None
+) -> Candidate | None:
     """Return what a strategy asks for; None where that sequence is not known, or on a CPU.
 
     Known are strategies that have a formula, but for models beside which a second one stays (DPO).
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How.
+        seen: What was replayed of this job on as many devices with the same kernels.
     """
     if cluster.device.kernels != "cuda" or job.task == "dpo":
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
+    plain = msgspec.structs.replace(strategy, allocator="")
+    unhindered = {} if seen is None else seen.setdefault(plain, {})
+    makers: Makers = (partial(requests_of, job, strategy, cluster.device),)
     if strategy.pp > 1:
-        return Candidate(cluster, room, row_makers(site_of(job, strategy, cluster.device)))
-    return Candidate(cluster, room, (partial(requests_of, job, strategy, cluster.device),))
+        makers = row_makers(site_of(job, strategy, cluster.device))
+    return Candidate(cluster, room, makers, unhindered)
 
 
 def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:

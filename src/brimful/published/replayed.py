@@ -38,7 +38,7 @@ def replayed(
     if strategy.pp == 1:
         room = room_of(cluster.device, num_groups=num_groups(strategy))
         maker = partial(_requests, expressed, program, more)
-        candidate = Candidate(cluster, room, (maker,))
+        candidate = Candidate(cluster, room, (maker,), {})
     return candidate.reserved(EXPANDABLE if run.allocator else "")
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.outside import room_of
 from brimful.search.solve import Space
 
 WORTH = 0.01
@@ -23,7 +24,6 @@ NEAR = 0.03
 
 
 Rows = NDArray[np.int64]
-Lacks = NDArray[np.float64]
 
 
 class Looked(NamedTuple):
@@ -54,54 +54,61 @@ def walk(space: Space, look: Look) -> None:
         _look_again(space, led, look)
 
 
+class Expected:
+    """What strategies are expected to lack, by what was seen of others."""
+
+    def __init__(self, space: Space) -> None:
+        """Begin with what live bytes alone say; on a CPU they say nothing."""
+        device, peaks = space.cluster.device, space.table.peak_bytes
+        self._space = space
+        self._least = np.full(len(peaks), -np.inf)
+        if device.kernels == "cuda":
+            self._least = peaks - float(room_of(device).firm_bytes)
+        self._seen = np.full(len(peaks), np.inf)
+
+    def learn(self, row: int, looked: Looked) -> None:
+        """Expect of those that are spread alike what was seen of one; the least of all that was."""
+        peaks, alike = self._space.table.peak_bytes, self._space.spread_alike(row)
+        lacks = looked.excess_bytes + peaks - peaks[row]
+        self._seen = np.where(alike, np.minimum(self._seen, lacks), self._seen)
+
+    def lacks(self, rows: Rows) -> NDArray[np.float64]:
+        """Return how many bytes rows are expected to lack; 0 or less: they fit."""
+        seen, least = self._seen[rows], self._least[rows]
+        return np.where(np.isinf(seen), least, np.maximum(seen, least))
+
+
 class Led(NamedTuple):
     """Where a walk came to.
 
     Attributes:
         best: The first row that fits; None: none does.
         passed: Rows before it that were passed over.
-        lacks: What every row is expected to lack, in bytes: [strategies].
+        expected: What is expected of these.
         is_ended: Whether a look ended it.
     """
 
     best: int | None
     passed: Rows
-    lacks: Lacks
+    expected: Expected
     is_ended: bool
 
 
 def lead(space: Space, look: Look) -> Led:
     """Look at rows of a space, best first, until one fits; see ``walk``."""
-    left = space.order()
+    left, expected = space.order(), Expected(space)
     left = left[space.table.fits[left]]
-    lacks = np.full(len(space.table.fits), -np.inf)
-    while len(likely := np.flatnonzero(lacks[left] <= 0)):
+    while len(likely := np.flatnonzero(expected.lacks(left) <= 0)):
         place = int(likely[0])
         row = int(left[place])
         looked = look(row, place)
         if looked is None:
-            return Led(None, left[:place], lacks, is_ended=True)
+            return Led(None, left[:place], expected, is_ended=True)
         if looked.fits:
-            return Led(row, left[:place], lacks, is_ended=False)
-        _learn(space, lacks, row, looked)
+            return Led(row, left[:place], expected, is_ended=False)
+        expected.learn(row, looked)
         left = left[~_beyond(space, row)[left]]
-    return Led(None, left, lacks, is_ended=False)
-
-
-def _learn(space: Space, lacks: Lacks, row: int, looked: Looked) -> None:
-    """Expect of strategies that are spread alike what was seen of one; the least of all that was.
-
-    Args:
-        space: What was searched.
-        lacks: What is expected so far: [strategies]; changed in place.
-        row: What was looked at.
-        looked: What was seen.
-    """
-    peaks = space.table.peak_bytes
-    seen = np.where(space.spread_alike(row), looked.excess_bytes + peaks - peaks[row], np.inf)
-    known = np.where(np.isneginf(lacks), np.inf, lacks)
-    least = np.minimum(known, seen)
-    lacks[:] = np.where(np.isposinf(least), -np.inf, least)
+    return Led(None, left, expected, is_ended=False)
 
 
 def _look_again(space: Space, led: Led, look: Look) -> None:
@@ -109,20 +116,21 @@ def _look_again(space: Space, led: Led, look: Look) -> None:
 
     Where nothing fits so far all of it is looked at, as long as that is to be.
     """
-    places, peaks, lacks, best = _places(space), space.table.peak_bytes, led.lacks, led.best
-    passed = led.passed
+    places, peaks = _places(space), space.table.peak_bytes
+    best, passed, expected = led.best, led.passed, led.expected
     if best is not None:
         passed = passed[_are_better(space, places, passed, best)]
     while len(passed):
-        likely = np.flatnonzero(lacks[passed] <= 0)
-        place = int(likely[0] if len(likely) else lacks[passed].argmin())
+        lacks = expected.lacks(passed)
+        likely = np.flatnonzero(lacks <= 0)
+        place = int(likely[0] if len(likely) else lacks.argmin())
         row = int(passed[place])
-        if best is not None and lacks[row] > NEAR * peaks[row]:
+        if best is not None and lacks[place] > NEAR * peaks[row]:
             return
         looked = look(row, len(passed) - 1)
         if looked is None:
             return
-        _learn(space, lacks, row, looked)
+        expected.learn(row, looked)
         if looked.fits:
             best = row
             passed = passed[_are_better(space, places, passed, best)]

@@ -61,6 +61,12 @@ def fastest(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float
     return found if found is not None and found.step_s < bar_s else None
 
 
+def within(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float) -> Table:
+    """Predict every strategy that fits of the grids that may be faster than ``bar_s``."""
+    near = (grid for grid in space if _bound(search, grid, least) < bar_s)
+    return joined([_fitting(evaluate(search, grid)) for grid in near])
+
+
 def _bound(search: Search, grid: Grid, least: Least) -> float:
     """Return what no strategy of a grid that may fit is faster than; infinity: none may."""
     each = least_of(search, grid)

@@ -17,6 +17,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import check_formula
 from brimful.cost.money import PUE, Prices, energy_kwh
 from brimful.cost.programs import kernels_of
+from brimful.cost.reserved import Replays
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
 from brimful.hardware.cuda_chips import version_of
@@ -27,9 +28,9 @@ from brimful.plan import Band
 from brimful.search.grid import Grid, Search
 from brimful.search.holding import as_it_fits, hold
 from brimful.search.shop.bound import Least, Work, least_of_all, least_seconds, least_work
-from brimful.search.shop.cell import Found, fastest, least_peak
+from brimful.search.shop.cell import Found, fastest, least_peak, within
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Market, Option
-from brimful.search.solve import solve
+from brimful.search.solve import Space
 from brimful.search.space import Pins, grids, pinned_strategy
 from brimful.strategy import Attention, default_reference
 from brimful.units import format_bytes
@@ -109,7 +110,7 @@ def market(request: Request, on_cell: OnCell | None = None) -> Market:
     Raises:
         UnsupportedError: No formula covers the job on any of the kinds.
     """
-    shelf = _Shelf(request, {}, {}, {})
+    shelf = _Shelf(request, {}, {}, {}, {})
     alone = [_alone(shelf, kind) for kind in request.kinds]
     kinds = [kind for kind, told in alone if kind is not None and not told.why_not]
     if not kinds and not request.owned:
@@ -173,6 +174,7 @@ class _Shelf(NamedTuple):
 
     request: Request
     shared: dict[tuple[int, _Alike], tuple[Any, Any, Any]]
+    replayed: dict[tuple[int, _Alike], Replays]
     works: dict[_Alike, Work]
     found: dict[str, Found | None]
 
@@ -184,6 +186,10 @@ class _Shelf(NamedTuple):
         return Search(
             job, cluster, attention, held={}, levels=levels, works=works, waits={}, kept=kept
         )
+
+    def replays(self, cluster: Cluster) -> Replays:
+        """Return what was replayed on as many devices of any kind that runs the same kernels."""
+        return self.replayed.setdefault((cluster.num_devices, _alike(cluster.device)), {})
 
     def space(self, cluster: Cluster) -> Iterator[Grid]:
         """Yield every strategy of a cluster."""
@@ -288,7 +294,7 @@ def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | N
         return None, UNSEEN[1]
     try:
         best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
-        best = None if best is None else _held(request, cluster, best)
+        best = None if best is None else _held(shelf, cluster, best, least, bar_s=bar_s)
     except (InputError, UnsupportedError) as error:
         return None, str(error)
     best = best if best is not None and best.step_s < bar_s else None
@@ -298,17 +304,18 @@ def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | N
     return best, ""
 
 
-def _held(request: Request, cluster: Cluster, best: Found) -> Found | None:
-    """Return the fastest whose replay fits: the fastest by live bytes, or what a search holds.
-
-    Without pipelines, as in ``_Shelf.space``.
-    """
-    job, attention = request.job, request.attention
-    fitting = as_it_fits(job, cluster, best.strategy)
+def _held(
+    shelf: _Shelf, cluster: Cluster, best: Found, least: Least, *, bar_s: float
+) -> Found | None:
+    """Return the fastest whose replay fits: the fastest by live bytes, or the next that does."""
+    request, seen = shelf.request, shelf.replays(cluster)
+    fitting = as_it_fits(request.job, cluster, best.strategy, seen)
     if fitting is not None:
         return best._replace(strategy=fitting)
-    pins = Pins(reference=default_reference(job), pp=1)
-    found = hold(solve(job, cluster, pins, attention=attention, objective="time"))
+    search, pins = shelf.search(cluster), Pins(reference=default_reference(request.job))
+    table = within(search, shelf.space(cluster), least, bar_s=bar_s)
+    space = Space(request.job, cluster, request.attention, pins, "time", table)
+    found = hold(space.best(), seen)
     row = found.solution.record.rows[0]
     if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:
         return None
@@ -324,7 +331,8 @@ def _own(shelf: _Shelf, cluster: Cluster) -> Option | Dropped:
         best = shelf.found.get(name)
         if best is None:
             best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=math.inf)
-            best = None if best is None else _held(request, cluster, best)
+            if best is not None:
+                best = _held(shelf, cluster, best, least, bar_s=math.inf)
     except (InputError, UnsupportedError) as error:
         return Dropped(gpus=name, why=str(error))
     if best is not None:
