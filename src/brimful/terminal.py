@@ -32,6 +32,8 @@ def say(
 
 
 _notes: list[str] = []
+_said: set[str] = set()
+"""Notes of this command that were said: each is said once."""
 
 
 def note(text: str) -> None:
@@ -40,7 +42,8 @@ def note(text: str) -> None:
     Args:
         text: What was decided for the user. A refusal that comes instead is one sentence.
     """
-    _notes.append(text)
+    if text not in _said and text not in _notes:
+        _notes.append(text)
 
 
 def noted() -> tuple[str, ...]:
@@ -49,13 +52,15 @@ def noted() -> tuple[str, ...]:
 
 
 def forget_notes() -> None:
-    """Drop what was noted: there is no answer."""
+    """Drop what was noted: a command begins, or there is no answer."""
     _notes.clear()
+    _said.clear()
 
 
 def _say_notes() -> None:
     noted = _notes.copy()
     _notes.clear()
+    _said.update(noted)
     for text in noted:
         say(text, file=sys.stderr)
 

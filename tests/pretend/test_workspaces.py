@@ -325,6 +325,13 @@ def test_the_norms_of_many_tensors_are_padded_to_the_largest():
     assert list(found.values()) == [3 * 4 * 4]
 
 
+def test_one_row_is_scanned_in_tiles_and_rows_side_by_side_are_not():
+    assert parts(ATEN.cumsum.default, empty(4, 4096), -1) == {}
+    (states,) = parts(ATEN.cumsum.default, empty(1, 4096), -1).values()
+    assert states == (8 + 32) * 16
+    assert parts(ATEN.cumsum.default, empty(1, 4096), 0) == {}
+
+
 # -- reductions --
 
 

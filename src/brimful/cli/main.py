@@ -86,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found nothing that fits. 130: interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    forget_notes()
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()

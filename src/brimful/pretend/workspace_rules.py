@@ -186,6 +186,22 @@ def masked_scatter(call: Call) -> Workspaces:
     return size(call.arg("self").numel() * 8, "prefix sums of the mask, int64")
 
 
+_TILE_STATES = 32
+"""Beside those of the tiles (``TILE_STATUS_PADDING``)."""
+_TILE_STATE_BYTES = 16
+_LEAST_TILE = 512
+"""Elements of cub's smallest tile for the widest types, so that this is no less than it takes."""
+
+
+def scan(call: Call) -> Workspaces:
+    """``cumsum``: rows side by side take nothing, one row alone is scanned by cub in tiles."""
+    x = call.arg("self")
+    if not x.dim() or x.numel() != x.shape[call.arg("dim")]:
+        return ()
+    states = ceil_div(x.numel(), _LEAST_TILE) + _TILE_STATES
+    return size(states * _TILE_STATE_BYTES, "states of the tiles of a scan, at most")
+
+
 # -- many tensors at once --
 
 
@@ -230,6 +246,7 @@ RULES: dict[str, Rule] = {
         batched_product, copy, efficient_backward, efficient_forward, embedding_backward,
         extremes, flash_backward, foreach_max, foreach_norm, indexed_extremes,
         log_softmax_backward, loss, masked_scatter, moments, norm_backward, norm_forward, product,
-        safe_softmax, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward, sums,
+        safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward,
+        sums,
     )
 }  # fmt: skip
