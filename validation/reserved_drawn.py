@@ -3,7 +3,7 @@
 Draws jobs as the comparison of peaks does (``predicted_part.py``), replays what formulas ask for
 and what the simulation asks for on a card without end, with PyTorch's settings and with expandable
 segments, and prints signed errors: of a pipeline, of the device that reserves most. Jobs on a CPU
-and preference training have no predicted sequence; they are left out.
+have no predicted sequence; they are left out.
 """
 
 import argparse

@@ -10,6 +10,8 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
 from brimful.cost.preference import copied_as_moved, reference_parts, second_model_bytes
+from brimful.cost.requests import asked_of
+from brimful.cost.reserved import predicted_reserved
 from brimful.errors import BrimfulError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
@@ -17,6 +19,8 @@ from brimful.rungs import REFERENCE, WORKSPACES
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.strategy import check_strategy
+from brimful.units import GIB, MIB
+from cost.replays import ALLOCATORS, live_peak, reserved
 from pairs import make_lora, make_pair_job
 from samples import make_cluster, make_model, make_strategy
 
@@ -198,3 +202,52 @@ def test_a_search_finds_what_single_estimates_say(reference):
         assert row.step_s == pytest.approx(made.predicted_step_s, rel=1e-9)
     assert len(found.record.rows) > 3
     assert np.isfinite(found.plan.estimate.predicted_step_s)
+
+
+REPLAYED = {
+    "resident": ({}, {"reference": "resident"}, 1e-3),
+    "resident, beside adapters": (
+        make_lora(rank=16),
+        {"reference": "resident", "activation_checkpointing": "full", "loss_chunks": 4},
+        1e-3,
+    ),
+    "offloaded": ({}, {"reference": "offloaded", "loss_chunks": 4}, 1e-3),
+    "adapters off": (
+        make_lora("qlora", rank=16, base="nf4-double"), {"reference": "adapters-off"}, 0.02
+    ),
+    "precomputed": ({"precision": "bf16-mixed"}, {"reference": "precomputed"}, 1e-3),
+}  # fmt: skip
+
+
+def replayed(name):
+    fields, how, rel = REPLAYED[name]
+    common = {"model": load_model("qwen3-0.6b"), "precision": "bf16", "seq_len": 1024}
+    job = make_pair_job(**{**common, "global_batch": 4, **fields})
+    return job, make_strategy(micro_batch=2, **how), rel
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_requests_add_up_to_the_predicted_peak(name):
+    job, strategy, _ = replayed(name)
+    cluster = make_cluster("cuda", usable_bytes=80 * GIB)
+    asked = asked_of(job, strategy, cluster.device)
+    assert asked.num_unmatched == 0
+    predicted = estimate(job, cluster, strategy)
+    assert live_peak(asked.requests()) == pytest.approx(
+        predicted.predicted_peak_allocated_bytes, abs=2 * MIB
+    )
+    assert predicted_reserved(job, cluster, strategy).word == "fits"
+
+
+@pytest.mark.torch
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", REPLAYED)
+def test_what_is_reserved_is_what_the_simulation_reserves(name):
+    from brimful.simulate.run import simulate_recorded
+
+    job, strategy, rel = replayed(name)
+    cluster = make_cluster("cuda", usable_bytes=80 * GIB)
+    mine = asked_of(job, strategy, cluster.device).requests()
+    theirs = simulate_recorded(job, cluster, strategy).recording.requests()
+    for allocator in ALLOCATORS:
+        assert reserved(mine, allocator) == pytest.approx(reserved(theirs, allocator), rel=rel)

@@ -65,7 +65,9 @@ def test_what_is_no_key_is_refused(key):
 @pytest.mark.parametrize("key", KEYS)
 def test_a_loss_in_two_chunks_is_spelled_in_chunks(key):
     shipped = load_profile(key)
-    assert told_apart(shipped) == shipped
+    again = told_apart(shipped)
+    assert again.variants == shipped.variants
+    assert again.works == shipped.works[: len(again.works)]  # behind them: of one sequence
     for name, variant in shipped.variants.items():
         chunks = [run for run in variant.first if run.group == "chunk" and run.phase == "forward"]
         kinds = {kind for run in chunks for kind in shipped.works[run.work].events}

@@ -28,7 +28,7 @@ from brimful.cost.programs import kernels_of, program_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
-from brimful.cost.trained import fuses_biases
+from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update
 from brimful.hardware.cluster import Device
@@ -176,7 +176,7 @@ def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
         return np.zeros(len(num_blocks), dtype=np.int64)
     cublas = libraries().cublas_bytes(version_of(device.capability))
     again = (num_blocks > 0) & (family.recompute == "full")
-    num_biased = (1 + again) * fuses_biases(job)
+    num_biased = (1 + again) * has_biases(job.model)
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
 
 

@@ -131,9 +131,7 @@ def _limit_bytes(cluster: Cluster) -> int | None:
 def candidate_of(
     job: Job, cluster: Cluster, strategy: Strategy, seen: Replays | None = None
 ) -> Candidate | None:
-    """Return what a strategy asks for; None where that sequence is not known, or on a CPU.
-
-    Known are strategies that have a formula, but for models beside which a second one stays (DPO).
+    """Return what a strategy that has a formula asks for; None on a CPU.
 
     Args:
         job: What is trained.
@@ -141,7 +139,7 @@ def candidate_of(
         strategy: How.
         seen: What was replayed of this job on as many devices with the same kernels.
     """
-    if cluster.device.kernels != "cuda" or job.task == "dpo":
+    if cluster.device.kernels != "cuda":
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
     plain = msgspec.structs.replace(strategy, allocator="")

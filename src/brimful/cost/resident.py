@@ -10,6 +10,7 @@ from itertools import chain, groupby
 from math import prod
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from brimful.cost.expert_shards import held_groups
@@ -142,6 +143,16 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
 def _parted(job: Job, family: Family, num: int) -> list[Shape]:
     own, experts = held_groups(tuple(all_parameters(layout_of(job.model))), family, num)
     return [*own, *experts]
+
+
+def base_alone(job: Job) -> Iterator[Made]:
+    """Yield what a second model makes: the base without adapters, whole."""
+    if job.adapter is None:
+        element = trained_recipe(job).parameter
+        yield from (Made((prod(shape) * element,)) for shape in trained_shapes(job))
+        return
+    bare = msgspec.structs.replace(job.adapter, targets=(), trained_modules=())
+    yield from _adapted(msgspec.structs.replace(job, adapter=bare), 1)
 
 
 def _adapted(job: Job, shards: int) -> Iterator[Made]:

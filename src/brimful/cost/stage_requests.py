@@ -17,11 +17,12 @@ from brimful.allocator.replay import Requests
 from brimful.cost.additions import Piece
 from brimful.cost.asked import Asked
 from brimful.cost.family import family_dimensions
+from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.requests import NUM_STEPS, MicroBatch, Work, marked_bytes, sizes_in
+from brimful.cost.requests import NUM_STEPS
 from brimful.cost.resident import Made, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape

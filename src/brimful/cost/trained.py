@@ -189,12 +189,6 @@ def has_biases(spec: ModelSpec) -> bool:
     return any(p.kind == "bias" for run in layout_of(spec).blocks for p in run.parameters)
 
 
-def fuses_biases(job: Job) -> bool:
-    """Whether products of the blocks add a bias; behind weights in 4 bits it is added by itself."""
-    is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
-    return has_biases(job.model) and not is_quantized
-
-
 def _adapter_shapes(layer: Parameter, rank: int) -> tuple[Shape, Shape]:
     first, last = layer.shape
     inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)

@@ -1,0 +1,386 @@
+"""A micro-batch's requests: what the runs of a profile ask for, tensor by tensor, in order.
+
+Whoever asks (one device, a stage of a pipeline, a reference) says which runs, and how often.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice, repeat
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from brimful.cost.additions import NUM_PIECES, Piece, is_block
+from brimful.cost.asked import GRADIENT, Asked
+from brimful.cost.embedding import embedding_bytes
+from brimful.cost.family import (
+    Family,
+    family_chunks,
+    family_dimensions,
+    family_tokens,
+)
+from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors
+from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
+from brimful.cost.row_sums import Event, RowSums
+from brimful.cost.spread import has_pieces
+from brimful.cost.trained import has_biases
+from brimful.cost.trajectory import Array, kind_bytes, stands_for_none
+from brimful.hardware.cluster import Device
+from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_libraries import libraries
+from brimful.job import Job
+from brimful.rungs import GATHERED, ITEM_NAMES, SAVED_ACTIVATIONS
+
+_GRADIENT_PIECES = {
+    Piece.BLOCK_GRADIENTS: False,
+    Piece.REST_GRADIENTS: False,
+    Piece.EXPERTS_GRADIENTS: True,
+}
+"""Pieces that the profile's own events bring; whether they are experts'."""
+_HELD_OF = {
+    Piece.BLOCK_GRADIENTS: Piece.BLOCK_HELD,
+    Piece.REST_GRADIENTS: Piece.REST_HELD,
+    Piece.EXPERTS_GRADIENTS: Piece.EXPERTS_HELD,
+}
+"""What gradients become that are held in a wider type, one parameter after the other."""
+_NO_KEY: Alike = ((), 0)
+_LIBRARIES: frozenset[Mark] = frozenset({"cuBLAS", "cuBLASLt"})
+_BATCH: Alike = ((("BS", 8.0),), ITEM_NAMES.index(SAVED_ACTIVATIONS))
+"""Tokens, and labels."""
+_GATHERED = ITEM_NAMES.index(GATHERED)
+"""What another program gathers apart comes on the stream of gathers; ours has pieces for it."""
+_PARTED = "e"
+"""The dimension that tells the gradients of parted experts."""
+
+
+def sizes_in(job: Job, family: Family, profile: Profile, sizes: Array) -> "Sizes":
+    """Add the bytes of kinds in the last piece of the loss, which may be a smaller one.
+
+    Pieces of what sharding adds, at the end of the kinds, are no sizes of a loss.
+
+    Args:
+        job: What is trained.
+        family: One strategy.
+        profile: Whose kinds.
+        sizes: [kinds], bytes anywhere else.
+    """
+    dims = family_dimensions(job, family)
+    tokens, num_chunks = family_tokens(job, family), family_chunks(job, family)
+    left = dims._replace(C=tokens - (num_chunks - 1) * dims.C)
+    own = kind_bytes(profile, left)
+    is_own = np.array([bool(kind.terms) for kind in profile.kinds])
+    return Sizes(sizes, np.where(is_own, own, sizes))
+
+
+def marked_bytes(job: Job, family: Family, device: Device) -> dict[Mark, int]:
+    """Return the bytes of what profiles mark, of the libraries' once each."""
+    cublas = libraries().cublas_bytes(version_of(device.capability))
+    rows = 0
+    if device.kernels == "cuda" and job.adapter is None:
+        rows, _ = embedding_bytes(job, family)
+    return {
+        "cuBLAS": cublas,
+        "cuBLASLt": min(libraries().cublas_lt_bytes, cublas) * has_biases(job.model),
+        "embedding": rows,
+    }
+
+
+class _Op(NamedTuple):
+    """One event of a run.
+
+    Attributes:
+        key: Of the kind that comes or goes.
+        num_bytes: Of a tensor; 0: it goes.
+        times: How often it happens.
+        item: Index of its class.
+        newer: See ``EventKind``.
+        mark: Likewise.
+        beside: Bytes that come and go behind a tensor, as it is made.
+        piece: What sharding adds, instead of all that; it comes where ``num_bytes`` is not 0.
+        held: What gradients that go become, if anything.
+    """
+
+    key: Alike
+    num_bytes: int
+    times: int
+    item: int
+    newer: int = 0
+    mark: Mark = ""
+    beside: int = 0
+    piece: Piece | None = None
+    held: Piece | None = None
+
+
+_LIGHT = _Op(_NO_KEY, 0, 1, 0, mark="cuBLASLt")
+"""The first product with a bias of a thread."""
+
+
+class Sizes(NamedTuple):
+    """Bytes of every kind, [kinds]: anywhere, and in the last piece of the loss."""
+
+    everywhere: Array
+    last_chunk: Array
+
+
+class Work(NamedTuple):
+    """What a run asks for.
+
+    Attributes:
+        is_block: Whether it is of a block.
+        times: How often it is run.
+        ops: Its events, in order, each as often as it happens.
+    """
+
+    is_block: bool
+    times: int
+    ops: tuple[_Op, ...]
+
+
+class MicroBatch(NamedTuple):
+    """What one micro-batch's events are made of.
+
+    Attributes:
+        profile: Where works and kinds are.
+        sizes: Bytes of kinds.
+        middle: Members of every group that are not the first or the last.
+        pieces: Tensors of what sharding adds.
+        marked: Bytes of what is marked.
+        sums: What gradients of vectors leave beside them.
+    """
+
+    profile: Profile
+    sizes: Sizes
+    middle: Mapping[Group, Array]
+    pieces: Mapping[Piece, Tensors]
+    marked: Mapping[Mark, int]
+    sums: RowSums
+
+    def works_of(self, runs: Sequence[Run], *, opens: bool = True) -> tuple[Work, ...]:
+        """Return what the runs of a micro-batch ask for, whichever micro-batch it is.
+
+        Args:
+            runs: In order.
+            opens: Whether the first product of all is in this forward.
+        """
+        every = [self._ops_of(run, runs) for run in runs]
+        if not any(kind.mark == "cuBLASLt" for kind in self.profile.kinds):
+            self._mark_light(every, runs)
+        if not opens:
+            forward = [run.phase == "forward" for run in runs]
+            every = [
+                [op for op in ops if op.mark not in _LIBRARIES] if is_forward else ops
+                for is_forward, ops in zip(forward, every, strict=True)
+            ]
+        if self.pieces:
+            every[0], every[-1] = _batch_first(every[0]), _batch_last(every[-1])
+        return tuple(
+            Work(is_block(run), self._times(run, runs), tuple(_in_rounds(ops)))
+            for run, ops in zip(runs, every, strict=True)
+        )
+
+    def ask(self, asked: Asked, works: Sequence[Work]) -> None:
+        """Ask for what runs need, in order.
+
+        Args:
+            asked: What was asked for before.
+            works: Of its runs (``works_of``).
+        """
+        rest = asked.begin_rest()
+        for work in works:
+            for _ in range(work.times):
+                part = asked.begin_block() if work.is_block else rest
+                for op in work.ops:
+                    self._one(asked, op, part)
+        for piece in (Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
+            asked.drop(piece)
+
+    def _times(self, run: Run, runs: Sequence[Run]) -> int:
+        """Count how often a run happens; of two that stand for one block the one is left out."""
+        middle = self._num_middle(run)
+        if run.role == "middle":
+            return max(0, middle)
+        if middle >= 0 or run.group == "chunk":
+            return 1
+        groups = {r.group for r in runs if r.phase == run.phase and is_block(r)}
+        if len(groups) == 1:
+            return int(run.role == "first")
+        return int(not stands_for_none(run, tuple(runs)))
+
+    def _num_middle(self, run: Run) -> int:
+        return int(self.middle[run.group][0]) if run.group else 0
+
+    def _mark_light(self, every: Sequence[list[_Op]], runs: Sequence[Run]) -> None:
+        """Mark the first product of each thread that may have a bias, which the profile has not.
+
+        In forward it is the first of all; in backward that of the first block that is run again.
+        """
+        for run, ops in zip(runs, every, strict=True):
+            marks = [place for place, op in enumerate(ops) if op.mark == "cuBLAS"]
+            if run.phase == "forward" and marks:
+                ops.insert(marks[0] + 1, _LIGHT)
+                before = sum(op.piece is None for op in ops[: marks[0]])
+                is_again = not self.profile.key.endswith(".selective")
+                again = (o for r, o in zip(runs, every, strict=True) if is_again and _is_again(r))
+                for first in islice(again, 1):
+                    own = [place for place, op in enumerate(first) if op.piece is None]
+                    first.insert(own[before], _LIGHT)
+
+    def _ops_of(self, run: Run, runs: Sequence[Run]) -> list[_Op]:
+        """Return a run's events; of a block that is first and last of its kind, what both have.
+
+        That is what the first has, and what the last has beyond those between.
+        """
+        found = self._ops(run)
+        if self._num_middle(run) >= 0 or run.group == "chunk" or not run.group:
+            return found
+        alike = {r.role: r for r in runs if (r.phase, r.group) == (run.phase, run.group)}
+        other = alike.get("last" if run.role == "first" else "first")
+        if other is None or "middle" not in alike:
+            return found
+        beyond = Counter(map(_what, self._ops(other)))
+        beyond.subtract(map(_what, self._ops(alike["middle"])))
+        for place in range(len(found) - 1, -1, -1):
+            if beyond[_what(found[place])] < 0:
+                beyond[_what(found[place])] += 1
+                del found[place]
+        for op in self._ops(other):
+            if beyond[_what(op)] > 0:
+                beyond[_what(op)] -= 1
+                found.append(op)
+        return found
+
+    def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
+        if op.piece is not None:
+            self._piece(asked, op.piece, op.held, comes=op.num_bytes > 0)
+            return
+        if op.mark:
+            self._mark(asked, op.mark)
+            return
+        if not op.num_bytes:
+            asked.go(op.key, op.newer)
+            return
+        row = asked.come(op.key, op.num_bytes, GATHERS if op.item == _GATHERED else COMPUTES)
+        if op.beside:
+            asked.pass_by((op.beside,))
+        if op.item == GRADIENT:
+            part[row] = _is_experts(op.key)
+
+    def _mark(self, asked: Asked, mark: Mark) -> None:
+        """Ask for what is marked: rows are added up at once, libraries keep what they have."""
+        num_bytes = self.marked.get(mark, 0)
+        if num_bytes and mark == "embedding":
+            asked.pass_by((num_bytes,))
+        elif num_bytes:
+            asked.allocate(num_bytes)
+
+    def _piece(self, asked: Asked, piece: Piece, held: Piece | None, *, comes: bool) -> None:
+        if comes:
+            asked.come_piece(piece, self.pieces[piece])
+        elif piece in _GRADIENT_PIECES:
+            is_experts = _GRADIENT_PIECES[piece] if self._parts_experts else None
+            is_block = piece != Piece.REST_GRADIENTS
+            asked.reduce(is_block=is_block, is_experts=is_experts, held=held)
+        else:
+            asked.go_piece(piece)
+
+    @property
+    def _parts_experts(self) -> bool:
+        return Piece.EXPERTS in self.pieces
+
+    def _ops(self, run: Run) -> list[_Op]:
+        """Return the events of a run that change anything, in order."""
+        found = self._listed(run)
+        if run.phase == "backward":
+            return self._with_sums(found)
+        return _input_last(found) if is_block(run) else found
+
+    def _listed(self, run: Run) -> list[_Op]:
+        kinds, found = self.profile.kinds, list[_Op]()
+        base = len(kinds) - 2 * NUM_PIECES if has_pieces(self.profile) else len(kinds)
+        taken_back = list[tuple[object, bool]]()
+        sizes = self.sizes.last_chunk if _is_last_chunk(run) else self.sizes.everywhere
+        for event in self.profile.works[run.work].events:
+            if event >= base:
+                piece = Piece((event - base) % NUM_PIECES)
+                before = found[-1].piece if found else None
+                if before is not None and _HELD_OF.get(before) == piece and not found[-1].num_bytes:
+                    found[-1] = found[-1]._replace(held=piece)
+                    continue
+                if piece in self.pieces or piece in _GRADIENT_PIECES:
+                    found.append(_Op(_NO_KEY, int(event - base < NUM_PIECES), 1, 0, piece=piece))
+                continue
+            kind, size = kinds[event], round(sizes[event])
+            if kind.mark:
+                found.append(_Op(_NO_KEY, 0, 1, kind.item, mark=kind.mark))
+                continue
+            times = int(self.middle[kind.origin][0]) if kind.origin else 1
+            if times < 0:
+                taken_back += [(alike(kind), size > 0)] * -times
+            elif size:
+                found.append(_Op(alike(kind), max(0, size), times, kind.item, kind.newer))
+        for back in taken_back:
+            same = [i for i, op in enumerate(found) if (op.key, op.num_bytes > 0) == back]
+            if same:
+                del found[same[-1]]
+        return found
+
+    def _with_sums(self, ops: list[_Op]) -> list[_Op]:
+        """Return the events of a backward with what sums over tokens leave beside them."""
+        sizes = self.sums.beside([Event(op.key[0], op.num_bytes) for op in ops])
+        return [op._replace(beside=size) for op, size in zip(ops, sizes, strict=True)]
+
+
+def _in_rounds(ops: Iterable[_Op]) -> Iterator[_Op]:
+    """Yield events as often as they happen: those of every block that stand together, in turn."""
+    for times, together in groupby(ops, key=attrgetter("times")):
+        yield from chain.from_iterable(repeat(tuple(together), times))
+
+
+def _what(op: _Op) -> tuple[object, ...]:
+    """Return what an event does, whichever tensor of a kind it takes."""
+    return op.key, op.num_bytes > 0, op.times, op.mark, op.piece, op.held
+
+
+def _is_last_chunk(run: Run) -> bool:
+    """Whether a run is of the last piece of the loss, with which backward begins."""
+    return run.group == "chunk" and run.role == ("last" if run.phase == "forward" else "first")
+
+
+def _input_last(ops: list[_Op]) -> list[_Op]:
+    """Let what a forward was given go behind the whole parameters: its caller had hold of it."""
+    last = next(i for i in range(len(ops), 0, -1) if not _goes(ops[i - 1]))
+    own, inputs, others = Counter[Alike](), list[_Op](), list[_Op]()
+    for place, op in enumerate(ops):
+        is_input = op.piece is None and _goes(op) and op.newer >= own[op.key]
+        if op.piece is None and not op.mark:
+            own[op.key] += op.times * (1 if op.num_bytes else is_input - 1)
+        (inputs if is_input and place >= last else others).append(op)
+    return [*others, *inputs]
+
+
+def _batch_first(ops: list[_Op]) -> list[_Op]:
+    """Let tokens and labels come before what is gathered for them."""
+    own = next(place for place, op in enumerate(ops) if op.piece is None)
+    end = next(i for i in range(own, len(ops)) if ops[i].key != _BATCH)
+    return [*ops[own:end], *ops[:own], *ops[end:]]
+
+
+def _batch_last(ops: list[_Op]) -> list[_Op]:
+    """Let them go behind what is reduced."""
+    batch = [op for op in ops if op.key == _BATCH]
+    return [*(op for op in ops if op.key != _BATCH), *batch]
+
+
+def _goes(op: _Op) -> bool:
+    return not op.num_bytes and not op.mark
+
+
+def _is_again(run: Run) -> bool:
+    """Whether a run is the backward of a block whose forward is run again."""
+    return run.phase == "backward" and run.group == "checkpointed"
+
+
+def _is_experts(key: Alike) -> bool:
+    terms, _ = key
+    return any(_PARTED in factors for factors, _ in terms)
