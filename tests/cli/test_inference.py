@@ -42,10 +42,16 @@ def test_a_plain_precision_is_its_own_format(brimful):
 def test_what_does_not_fit_says_what_would(brimful):
     said = brimful(*LLAMA, *CARD, "--global-batch", "16", "--weights-format", "nf4")
     assert said.code == 1
-    assert "does not fit" in said.out
-    assert "this text fits with weights in no format" in said.out
+    lines = said.out.splitlines()
+    assert lines[0].startswith("NO ")
+    assert "short by" in said.out
+    assert "this text fits with weights in no other" in said.out
     assert "sequences of this length fit" in said.out
-    assert max(map(len, said.out.splitlines())) <= 100
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    tables = brimful(*LLAMA, *CARD, "--global-batch", "16", "--weights-format", "nf4", "-v").out
+    assert "Alive at the highest peak (predicted)" in tables
+    assert max(map(len, tables.splitlines())) <= 100
 
 
 def test_each_way_out_is_one(brimful):
@@ -65,7 +71,9 @@ def test_each_way_out_is_one(brimful):
 def test_an_unknown_peak_is_said_and_is_no_fit(brimful):
     said = brimful("estimate", "gemma-2-2b", *TASK, "--gpus", "rtx-4090", "--seq-len", "512")
     assert said.code == 2
-    assert "not known: weights and cache take" in said.out
+    assert said.out.startswith("UNKNOWN ")
+    assert "weights and cache alone" in " ".join(said.out.split())
+    assert "has no formula; brimful simulate counts it" in " ".join(said.out.split())
     found = brimful("estimate", "gemma-2-2b", *TASK, "--gpus", "rtx-4090", "--json")
     assert json.loads(found.out)["fits"] is None
     too_large = brimful("estimate", "gemma-2-27b", *TASK, "--gpus", "rtx-4090")
@@ -109,7 +117,8 @@ def test_simulate_sets_both_rungs_side_by_side(brimful, folder):
     assert found["fits"] is True
     said = brimful(*argv)
     assert said.code == 0
-    assert "peak of prefill" in said.out
+    assert said.out.startswith("FITS ")
+    assert "peak of prefill" in brimful(*argv, "-v").out
     assert max(map(len, said.out.splitlines())) <= 100
 
 

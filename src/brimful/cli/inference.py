@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, flags, output_paths
-from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json, show_summary
+from brimful.cli.page import write_page
 from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
@@ -17,6 +18,7 @@ from brimful.hardware.cluster import Cluster, spelled
 if TYPE_CHECKING:
     from brimful.cost.inference import InferenceJob
     from brimful.models.spec import ModelSpec
+    from brimful.show.answer import Answer
 
 SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
@@ -73,8 +75,12 @@ def run_estimate(args: argparse.Namespace) -> int:
         show_json({**told, "formats": others, "limits": most and most._asdict()})
     else:
         from brimful.report.inference import inference_tables
+        from brimful.show.answer import Answer
+        from brimful.show.inference import inference_summary
 
-        show(inference_tables(job, cluster, estimate, formats=formats, limits=most))
+        tables = inference_tables(job, cluster, estimate, formats=formats, limits=most)
+        summary = inference_summary(job, cluster, estimate, formats, most)
+        _show(args, Answer(summary, (), (tables,)))
     if estimate.fits is None:
         return BAD_INPUT
     return FITS if estimate.fits else DOES_NOT_FIT
@@ -109,9 +115,22 @@ def run_simulate(args: argparse.Namespace) -> int:
         show_json({**told, "predicted_peak_allocated_bytes": peak, **usable})
     else:
         from brimful.report.inference import simulation_tables
+        from brimful.show.answer import Answer
+        from brimful.show.inference import inference_simulation_summary
 
-        show(simulation_tables(job, cluster, estimate, simulation))
+        tables = simulation_tables(job, cluster, estimate, simulation)
+        summary = inference_simulation_summary(job, cluster, estimate, simulation, word)
+        _show(args, Answer(summary, (), (tables,)))
     return word_code(args, word)
+
+
+def _show(args: argparse.Namespace, answer: "Answer") -> None:
+    """Print the answer, and the tables where they were asked for."""
+    show_summary(answer.summary)
+    if args.verbose:
+        show("", *answer.tables)
+    if args.page is not None:
+        write_page(args, answer)
 
 
 def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":

@@ -8,17 +8,14 @@ from brimful.cost.inference import (
     InferenceEstimate,
     InferenceJob,
     Limits,
-    why_not_simulated,
 )
 from brimful.hardware.cluster import Cluster
-from brimful.report.tables import add_row, bullets, line_of, pairs_table, plain_table
+from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
     ABSENT,
     UNKNOWN,
     error_words,
-    fit_sentence,
     format_band,
-    reserved_sentence,
     share_words,
 )
 from brimful.units import format_bytes, format_seconds
@@ -51,7 +48,7 @@ def inference_tables(
     from rich.console import Group
     from rich.text import Text
 
-    blank, device = Text(""), cluster.device
+    blank = Text("")
     return Group(
         _inputs(job, cluster),
         blank,
@@ -62,8 +59,6 @@ def inference_tables(
         _formats(formats, chosen=job.weights_format),
         blank,
         bullets("Assumptions", estimate.assumptions),
-        blank,
-        _verdict(estimate, formats, limits, is_simulated=not why_not_simulated(job, device)),
     )
 
 
@@ -84,19 +79,13 @@ def simulation_tables(
     from rich.console import Group
     from rich.text import Text
 
-    peak = simulation.simulated_peak_allocated_bytes
-    fits = (
-        fit_sentence(peak_bytes=peak, usable_bytes=estimate.usable_bytes)
-        if simulation.reserved is None
-        else reserved_sentence(simulation.reserved)
-    )
     blank = Text("")
     counted = (
         f"simulated {simulation.num_events} allocations and frees in {simulation.simulate_s:.2f} s "
         f"({simulation.kernels} kernels)"
     )
     both = _side_by_side(estimate, simulation)
-    return Group(_inputs(job, cluster), blank, both, blank, Text(counted), Text(fits))
+    return Group(_inputs(job, cluster), blank, both, blank, Text(counted))
 
 
 def measured_tables(  # noqa: PLR0913 - a question, and an answer of each rung
@@ -229,44 +218,6 @@ def _formats(formats: tuple[FormatFit, ...], *, chosen: str) -> "Table":
         cells = (">" if marked else "", row.weights_format, format_bytes(row.num_bytes))
         add_row(table, (*cells, words[row.fits]), style="bold" if marked else "")
     return table
-
-
-def _verdict(
-    estimate: InferenceEstimate,
-    formats: tuple[FormatFit, ...],
-    limits: Limits | None,
-    *,
-    is_simulated: bool,
-) -> "Group":
-    """Say whether it fits, and where it does not what would."""
-    from rich.console import Group
-    from rich.text import Text
-
-    if estimate.fits is None:
-        floor, usable = estimate.predicted_floor_bytes, estimate.usable_bytes
-        words = (
-            f"not known: weights and cache take {format_bytes(floor)} of {format_bytes(usable)}, "
-            f"and {estimate.unknown}{'; brimful simulate counts it' if is_simulated else ''}"
-        )
-        return Group(Text(words, style="bold yellow"))
-    counted = estimate.predicted_peak_allocated_bytes or estimate.predicted_floor_bytes
-    sentence = fit_sentence(peak_bytes=counted, usable_bytes=estimate.usable_bytes)
-    if estimate.fits:
-        return Group(Text(sentence, style="bold green"))
-    return Group(Text(sentence, style="bold red"), *map(line_of, _ways_out(formats, limits)))
-
-
-def _ways_out(formats: tuple[FormatFit, ...], limits: Limits | None) -> list[str]:
-    """List what would fit: formats, then less text in the format that was asked for."""
-    fitting = [row.weights_format for row in formats if row.fits]
-    ways = [f"this text fits with weights in {', '.join(fitting) or 'no format'}"]
-    if limits is not None and limits.seq_len:
-        ways.append(f"in this format as many sequences fit with {limits.seq_len} tokens each")
-    if limits is not None and limits.num_sequences:
-        ways.append(f"in this format {limits.num_sequences} sequences of this length fit")
-    if limits is not None and not (limits.seq_len or limits.num_sequences):
-        ways.append("in this format no text fits, however short")
-    return ways
 
 
 def _side_by_side(estimate: InferenceEstimate, simulation: "InferenceSimulation") -> "Table":

@@ -15,7 +15,7 @@ from brimful.models.config import parameter_count
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Band, Estimate, Plan
 from brimful.quantization import Quantization
-from brimful.rungs import Collective, Measurement, Reserved, Simulation
+from brimful.rungs import Collective, Measurement, Simulation
 from brimful.search.record import Considered, SearchRecord
 from brimful.strategy import (
     Strategy,
@@ -53,32 +53,6 @@ def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
     strategy = plan.strategy
     away = what_is_away(plan.job, strategy)
     return describe(plan.cluster.device, updates_on_host=away.optimizer)
-
-
-def reserved_sentence(reserved: Reserved) -> str:
-    """Say what the caching allocator makes of a simulation at capacity."""
-    held = format_bytes(reserved.simulated_peak_reserved_bytes)
-    capacity = format_bytes(reserved.capacity_bytes)
-    if reserved.outcome == "out of memory":
-        short = format_bytes(reserved.short_bytes)
-        return f"out of memory in {reserved.where}: short by {short} of {capacity}"
-    if reserved.outcome == "over the limit":
-        limit = format_bytes(reserved.limit_bytes or 0)
-        return (
-            f"over the limit: the allocator holds {held} where {limit} are left of --memory-limit; "
-            f"short by {format_bytes(reserved.short_bytes)}"
-        )
-    if reserved.num_retries:
-        return (
-            f"TIGHT: completes with {reserved.num_retries} retries (slow): the allocator holds "
-            f"{held} of {capacity} and has to give back what it cached"
-        )
-    if not reserved.is_firm:
-        return (
-            f"TIGHT: completes if little lies outside the allocator: it holds {held} of "
-            f"{capacity}, of which {format_bytes(reserved.firm_bytes)} are sure"
-        )
-    return f"fits: the allocator holds at most {held} of {capacity}"
 
 
 def collectives_sentence(collectives: Sequence[Collective]) -> str:

@@ -2,7 +2,7 @@
 
 from brimful.cost.estimate import limit_bytes
 from brimful.plan import Plan, Word
-from brimful.rungs import Simulation
+from brimful.rungs import Reserved, Simulation
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import most_bytes, subject_words, tight_facts
 from brimful.show.settings import settings_words
@@ -26,12 +26,15 @@ def simulate_summary(plan: Plan, simulation: Simulation, word: Word) -> Summary:
         f"{bound}{subject_words(plan.job, plan.cluster)}",
         _meter(plan, simulation),
         (
-            *_failed(simulation),
+            *failed_facts(reserved),
             *tight_facts(reserved),
             *_unknown(simulation),
             Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
             *largest_facts(simulation.items),
-            *_predicted(plan, simulation),
+            *beside_facts(
+                simulation.simulated_peak_allocated_bytes,
+                plan.estimate.predicted_peak_allocated_bytes if plan.estimate else None,
+            ),
         ),
     )
 
@@ -46,9 +49,8 @@ def _meter(plan: Plan, simulation: Simulation) -> Meter:
     return Meter(used, most_bytes(reserved), "simulated")
 
 
-def _failed(simulation: Simulation) -> tuple[Fact, ...]:
+def failed_facts(reserved: Reserved | None) -> tuple[Fact, ...]:
     """Say which request fails; nothing where none does."""
-    reserved = simulation.reserved
     if reserved is None or not reserved.where:
         return ()
     short = format_bytes(reserved.short_bytes)
@@ -63,12 +65,10 @@ def _unknown(simulation: Simulation) -> tuple[Fact, ...]:
     return (Fact("at least", named_statement(peak, simulation.unknown_ops)),)
 
 
-def _predicted(plan: Plan, simulation: Simulation) -> tuple[Fact, ...]:
+def beside_facts(simulated_bytes: int, predicted_bytes: int | None) -> tuple[Fact, ...]:
     """Lay the peak of live tensors beside the predicted one."""
-    simulated = simulation.simulated_peak_allocated_bytes
-    words = f"simulated {format_bytes(simulated)}"
-    if plan.estimate is None:
+    words = f"simulated {format_bytes(simulated_bytes)}"
+    if predicted_bytes is None:
         return (Fact("live peak", f"{words}; not predicted: this job has no formula"),)
-    predicted = plan.estimate.predicted_peak_allocated_bytes
-    error = format_signed_percent(simulated, predicted)
-    return (Fact("live peak", f"{words}, predicted {format_bytes(predicted)} ({error})"),)
+    error = format_signed_percent(simulated_bytes, predicted_bytes)
+    return (Fact("live peak", f"{words}, predicted {format_bytes(predicted_bytes)} ({error})"),)

@@ -1,0 +1,132 @@
+"""The answer to ``--task inference``: whether a model fits to write text, and how much of it."""
+
+from typing import TYPE_CHECKING
+
+from brimful.cost.inference import (
+    FormatFit,
+    InferenceEstimate,
+    InferenceJob,
+    Limits,
+    why_not_simulated,
+)
+from brimful.hardware.cluster import Cluster
+from brimful.plan import Word
+from brimful.show.estimate import largest_facts
+from brimful.show.predicted import most_bytes, tight_facts
+from brimful.show.simulate import beside_facts, failed_facts
+from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from brimful.simulate.inference import InferenceSimulation
+
+_VERDICTS: dict[bool | None, Verdict] = {True: "FITS", False: "NO", None: "UNKNOWN"}
+
+
+def inference_summary(
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    formats: tuple[FormatFit, ...],
+    limits: Limits | None,
+) -> Summary:
+    """Say what a prediction says.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+        estimate: What arithmetic says.
+        formats: The same text in every format.
+        limits: The most that fits; None: unknown.
+    """
+    peak = estimate.predicted_peak_allocated_bytes
+    counted, what = (
+        (peak, "live tensors")
+        if peak is not None
+        else (estimate.predicted_floor_bytes, "weights and cache alone")
+    )
+    return Summary(
+        _VERDICTS[estimate.fits],
+        _subject(job, cluster),
+        Meter(counted, estimate.usable_bytes, f"predicted ({what})"),
+        (
+            *_unknown(job, cluster, estimate),
+            *largest_facts(estimate.items),
+            *_most(limits),
+            *_formats(job, formats),
+        ),
+    )
+
+
+def inference_simulation_summary(
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    simulation: "InferenceSimulation",
+    word: Word,
+) -> Summary:
+    """Say what a simulation says.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+        estimate: What arithmetic says.
+        simulation: What the pretend GPU says.
+        word: Whether it holds.
+    """
+    peak, reserved = simulation.simulated_peak_allocated_bytes, simulation.reserved
+    meter = Meter(peak, estimate.usable_bytes, "simulated (live tensors)")
+    if reserved is not None:
+        held = reserved.simulated_peak_reserved_bytes
+        used = reserved.simulated_unhindered_bytes if word == "no" else held
+        meter = Meter(used, most_bytes(reserved), "simulated")
+    return Summary(
+        VERDICTS[word],
+        _subject(job, cluster),
+        meter,
+        (
+            *failed_facts(reserved),
+            *tight_facts(reserved),
+            *largest_facts(simulation.items),
+            *beside_facts(peak, estimate.predicted_peak_allocated_bytes),
+        ),
+    )
+
+
+def _subject(job: InferenceJob, cluster: Cluster) -> str:
+    texts = f"{job.num_sequences} x " if job.num_sequences > 1 else ""
+    tokens = f"{job.seq_len:,} tokens"
+    name = cluster.device.description
+    return f"{job.model.name} in {job.weights_format}, {texts}{tokens} of text, on {name}"
+
+
+def _unknown(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -> tuple[Fact, ...]:
+    """Say why there is no peak, and what counts it."""
+    if not estimate.unknown or estimate.fits is False:
+        return ()
+    counts = "" if why_not_simulated(job, cluster.device) else "; brimful simulate counts it"
+    return (Fact("not known", f"{estimate.unknown}{counts}"),)
+
+
+def _most(limits: Limits | None) -> tuple[Fact, ...]:
+    """Say how much text fits."""
+    if limits is None:
+        return ()
+    if not limits.seq_len:
+        return (Fact("at most", "no text fits in this format, however short"),)
+    parts = [f"{limits.seq_len:,} tokens each"]
+    if limits.num_sequences:
+        parts.append(f"{limits.num_sequences:,} sequences of this length fit")
+    return (Fact("at most", ", or ".join(parts)),)
+
+
+def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, ...]:
+    """Name the formats in which this text fits, and what each takes."""
+    fitting = [
+        f"{each.weights_format} {format_bytes(each.num_bytes)}"
+        for each in formats
+        if each.fits and each.weights_format != job.weights_format
+    ]
+    if not formats or (all(each.fits is not False for each in formats) and not fitting):
+        return ()
+    return (Fact("formats", f"this text fits with weights in {', '.join(fitting) or 'no other'}"),)
