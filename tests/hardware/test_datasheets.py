@@ -27,9 +27,10 @@ FP16_PER_CLOCK = {7.0: 1024, 7.5: 1024, 8.0: 2048, 8.6: 1024, 8.9: 1024, 9.0: 40
                   12.0: 1024}  # fmt: skip
 """Dense fp16 FLOP with fp32 accumulation per clock and multiprocessor, of NVIDIA's whitepapers."""
 HALVED = {
-    "rtx-2080-ti", "a10g", "rtx-3060", "rtx-3070", "rtx-3080", "rtx-3090", "rtx-3090-ti", "l40",
-    "l20", "rtx-4060-ti-16gb", "rtx-4070-ti-super", "rtx-4080", "rtx-4090", "rtx-4090-d",
-    "rtx-5080", "rtx-5090",
+    "rtx-2080-ti", "a10g", "rtx-3060", "rtx-3060-ti", "rtx-3070", "rtx-3070-ti", "rtx-3080",
+    "rtx-3080-ti", "rtx-3090", "rtx-3090-ti", "l40", "l20", "rtx-4060", "rtx-4060-ti-16gb",
+    "rtx-4070", "rtx-4070-super", "rtx-4070-ti", "rtx-4070-ti-super", "rtx-4080", "rtx-4080-super",
+    "rtx-4090", "rtx-4090-d", "rtx-5060-ti-16gb", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-5090",
 }  # fmt: skip
 """Cards whose tensor cores accumulate in fp32 at half their rate."""
 CAPPED = {"h20"}

@@ -7,6 +7,7 @@ its memory. The chip must be the same; of cards that then remain, the usual one 
 import difflib
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -109,12 +110,27 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     """
     chips = _parts(text.strip().lower()[:_LONGEST]).chip
     names = [*datasheets(), *known]
-    near = [name for name in names if chips & _parts(name).chip]
-    if not near:
+    near = _of_one_family(chips, names)
+    if not near and not any(map(_generation, chips)):
         near = difflib.get_close_matches(text.strip().lower(), names, n=_MOST_HINTS, cutoff=_ALIKE)
     hint = f"did you mean {' or '.join(near[:_MOST_HINTS])}? " if near else ""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
+
+
+def _of_one_family(chips: frozenset[str], names: Sequence[str]) -> list[str]:
+    """Return the names of the same number, else of the same generation, else of the same words."""
+    numbers = {chip for chip in chips if any(map(str.isdigit, chip))}
+    near = [name for name in names if numbers & _parts(name).chip]
+    generations = set(filter(None, map(_generation, chips)))
+    if not near and generations:
+        near = [n for n in names if generations & set(map(_generation, _parts(n).chip))]
+    return near if near or numbers else [name for name in names if chips & _parts(name).chip]
+
+
+def _generation(chip: str) -> str:
+    """Return the first two digits of a number of four: 40 of 4090; empty of anything else."""
+    return chip[:2] if len(chip) == len("4090") and chip.isdecimal() else ""
 
 
 def _can_be(given: _Parts, key: str, sheet: Datasheet) -> bool:
