@@ -13,7 +13,7 @@ from brimful.report.shop_plot import axis
 from brimful.units import parse_duration, parse_electricity, parse_money
 
 ASKED = ["shop", "tinyllama-1.1b", "--tokens", "10M", "--global-batch", "8", "--seq-len", "1024",
-         "--kinds", "rtx-4090,a100-40gb", "--max-gpus", "2"]  # fmt: skip
+         "--gpus", "rtx-4090,a100-40gb", "--max-gpus", "2"]  # fmt: skip
 
 
 def run(capsys, *more, asked=ASKED):
@@ -107,8 +107,9 @@ def test_prices_that_are_wrong(capsys, tmp_path, text, said):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--kinds", "h1000"], "h1000"),
-        (["--kinds", ","], "names no GPU"),
+        (["--gpus", "h1000"], "h1000"),
+        (["--gpus", ","], "names no GPU"),
+        (["--gpus", "h100,8xa100"], "give --gpus a100 here, or ask brimful plan about 8"),
         (["--own", "local"], "name the GPU itself"),
         (["--own", "mi300x"], "ROCm"),
         (["--buy", "1600usd"], "give --own too"),

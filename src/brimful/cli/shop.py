@@ -53,7 +53,9 @@ def _add_limits(add: Callable[..., Any]) -> None:
 
 def _add_goods(add: Callable[..., Any]) -> None:
     add(
+        "--gpus",
         "--kinds",
+        dest="kinds",
         metavar="A,B",
         help="these GPUs only (brimful gpus); default: all that have a price",
     )
@@ -170,13 +172,21 @@ def _job(args: argparse.Namespace, devices: "Sequence[Device]") -> "Job":
 
 def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
     from brimful.hardware.gpus import gpus
+    from brimful.hardware.names import split_counts
 
     if text is None:
         return tuple(name for name in gpus() if name in prices.gpus)
     parts = [part for part in text.split(",") if part.strip()]
+    for part in parts:
+        nodes, each, name = split_counts(part)
+        if nodes * each > 1:
+            raise InputError(
+                f"--gpus {part.strip()}: shop finds how many; give --gpus {name} here, or ask brimful "
+                f"plan about {nodes * each}"
+            )
     names = tuple(dict.fromkeys(flags.gpu_from(part) for part in parts))
     if not names:
-        raise InputError(f"--kinds {text!r} names no GPU; write --kinds rtx-4090,h100-80gb")
+        raise InputError(f"--gpus {text!r} names no GPU; write --gpus rtx-4090,h100-80gb")
     return names
 
 
