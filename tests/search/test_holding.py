@@ -44,6 +44,22 @@ def test_the_plan_is_the_first_whose_replay_fits(usable_gib):
     assert not any(looked_at(found.space, r).fits for r in faster[:40])
 
 
+def test_what_large_micro_batches_lack_is_not_expected_of_small_ones():
+    """A mixture on eight H100s: micro-batches of 8 lack 18 GiB; then a pipeline was the plan."""
+    job = plain_job(
+        load_model("qwen3-30b-a3b"),
+        precision="bf16-mixed",
+        seq_len=4096,
+        global_batch=64,
+        num_steps=2,
+    )
+    cluster = load_cluster("8xh100-80gb", memory_limit_bytes=None)
+    held = hold(solve(job, cluster, Pins(), attention="sdpa", objective="time"))
+    strategy = held.solution.plan.strategy
+    assert held.reserved.word == "fits"
+    assert (strategy.pp, strategy.zero, strategy.micro_batch) == (1, 3, 4)
+
+
 def alike(strategy):
     return msgspec.structs.replace(strategy, allocator="")
 

@@ -141,11 +141,15 @@ def run(args: argparse.Namespace) -> int:
     return code if word is None or code != FITS else word_code(args, word)
 
 
-def _summary(args: argparse.Namespace, found: "Solution") -> "Summary":
+def _summary(
+    args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None
+) -> "Summary":
     from brimful.show.plan import plan_summary
 
     plan, best = found.plan, found.record.rows[0]
-    return plan_summary(found, run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s))
+    run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
+    chosen = None if proof is None or proof.chosen is None else proof.trials[proof.chosen]
+    return plan_summary(found, run, None if chosen is None else chosen.reserved)
 
 
 def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") -> "Answer":
@@ -154,7 +158,7 @@ def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") 
     from brimful.show.answer import Answer
 
     return Answer(
-        _summary(args, found),
+        _summary(args, found, proof),
         (
             *_proven(found, proof),
             *assumed_facts(args, found.plan.job),
@@ -172,9 +176,9 @@ def _proven(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
     return proof_facts(found.plan, proof)
 
 
-def _show(args: argparse.Namespace, found: "Solution") -> None:
+def _show(args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None) -> None:
     """Print the answer: what was found, and why."""
-    show_summary(_summary(args, found))
+    show_summary(_summary(args, found, proof))
     show_host(found.plan.estimate.host if found.plan.estimate else None)
 
 
@@ -186,7 +190,7 @@ def _show_proof(
         from brimful.show.proof import replaced_facts
 
         show_facts(*replaced_facts(proof))
-        _show(args, found)
+        _show(args, found, proof)
     show_facts(*_proven(found, proof))
     show_facts(*assumed_facts(args, found.plan.job), *_next(args, found))
 

@@ -181,8 +181,8 @@ def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
         nodes, each, name = split_counts(part)
         if nodes * each > 1:
             raise InputError(
-                f"--gpus {part.strip()}: shop finds how many; give --gpus {name} here, or ask brimful "
-                f"plan about {nodes * each}"
+                f"--gpus {part.strip()}: shop finds how many; give --gpus {name} here, or ask "
+                f"brimful plan about {nodes * each}"
             )
     names = tuple(dict.fromkeys(flags.gpu_from(part) for part in parts))
     if not names:

@@ -152,7 +152,7 @@ def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
     Yields:
         Of shorter sequences, what the job's owner could allow, a larger GPU and more of the same:
         first those that leave what is learnt alone, then by device time per token; then those that
-        do not fit either, the least short first.
+        do not fit either and lack less than the plan, the least short first.
     """
     ways = [_shorter_sequences(plan, find), *_allowed(plan), _larger_gpu(plan), _more_gpus(plan)]
     misses: list[WayOut] = []
@@ -175,7 +175,11 @@ def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
             heappush(waiting, (not held.is_exact, held.cost, number, held))
         else:
             go_on(number)
-    yield from sorted(misses, key=lambda way: way.short_bytes)
+    lacks = math.inf
+    if plan.estimate is not None:
+        lacks = plan.estimate.predicted_peak_allocated_bytes - plan.estimate.usable_bytes
+    helpful = [way for way in misses if way.short_bytes < lacks or lacks <= 0]
+    yield from sorted(helpful, key=lambda way: way.short_bytes)
 
 
 class _Option(NamedTuple):

@@ -1,11 +1,22 @@
 """The answer to ``plan``: the fastest strategy that fits, why it, and what else there is."""
 
+from msgspec.structs import replace
+
 from brimful.cost.estimate import limit_bytes
+from brimful.errors import InputError, UnsupportedError
+from brimful.rungs import Reserved
 from brimful.search.record import Considered
 from brimful.search.solve import Solution
-from brimful.show.predicted import meter_of, subject_words, tight_facts, verdict_of
+from brimful.show.predicted import (
+    meter_of,
+    most_bytes,
+    subject_words,
+    tight_facts,
+    verdict_of,
+)
 from brimful.show.settings import differing_words, settings_words
-from brimful.show.summary import Fact, Meter, Summary, Verdict
+from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
+from brimful.strategy import check_strategy, gathers
 from brimful.units import format_bytes
 
 LEAST_SAVED = 0.02
@@ -15,12 +26,15 @@ NUM_NAMED = 2
 """Settings by which another strategy is told."""
 
 
-def plan_summary(found: Solution, facts: tuple[Fact, ...]) -> Summary:
+def plan_summary(
+    found: Solution, facts: tuple[Fact, ...], proven: Reserved | None = None
+) -> Summary:
     """Say what a search found.
 
     Args:
         found: The plan, and what was considered.
         facts: Of its speed and cost.
+        proven: What simulating said of it, which stands before what was predicted.
     """
     plan, best = found.plan, found.record.rows[0]
     made = plan.estimate
@@ -32,7 +46,11 @@ def plan_summary(found: Solution, facts: tuple[Fact, ...]) -> Summary:
         verdict = "UNKNOWN"
     label = "settings" if best.fits else "nearest"
     settings = Fact(label, ", ".join(settings_words(plan.job, plan.strategy)))
-    reserved = None if made is None else made.predicted_reserved
+    tight = tight_facts(None if made is None else made.predicted_reserved)
+    if proven is not None:
+        held = proven.simulated_peak_reserved_bytes
+        verdict, tight = VERDICTS[proven.word], tight_facts(proven)
+        meter = Meter(held, most_bytes(proven), "simulated")
     why = _tried(found)
     if best.fits:
         why = (*_why(found), *(_tighter(found) if verdict == "FITS" else ()))
@@ -40,7 +58,7 @@ def plan_summary(found: Solution, facts: tuple[Fact, ...]) -> Summary:
         verdict,
         subject_words(plan.job, plan.cluster),
         meter,
-        (*tight_facts(reserved), settings, *(facts if best.fits else ()), *why),
+        (*tight, settings, *(facts if best.fits else ()), *why),
     )
 
 
@@ -53,6 +71,8 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         if record.num_fitting == 1
         else f"fastest of {record.num_fitting:,} that fit"
     )
+    if best.step_s is None:
+        one = f"one of {record.num_fitting:,} that fit; speeds are unknown"
     words = f"{one}, {record.num_considered:,} {how}"
     faster = [row for row in record.rows[1:] if not row.fits and _is_faster(row, best)]
     if faster and best.step_s:
@@ -99,8 +119,24 @@ def _tried(found: Solution) -> tuple[Fact, ...]:
     how = "were predicted" if record.rung == "predicted" else "were simulated"
     return (
         Fact("tried", f"{record.num_considered:,} settings {how}, none fits"),
+        *_left_out(found),
         *_untried(found),
     )
+
+
+def _left_out(found: Solution) -> tuple[Fact, ...]:
+    """Say why all devices share nothing of what stays, where this version does not run that."""
+    plan, num = found.plan, found.plan.cluster.num_devices
+    if num == 1 or gathers(plan.strategy):
+        return ()
+    shared = replace(plan.strategy, zero=3, dp_shard=num, dp_replicate=1, micro_batch=1)
+    try:
+        check_strategy(plan.job, shared)
+    except UnsupportedError as error:
+        return (Fact("left out", str(error).partition(";")[0]),)
+    except InputError:
+        return ()  # the batch is not for so many
+    return ()
 
 
 def _untried(found: Solution) -> tuple[Fact, ...]:
