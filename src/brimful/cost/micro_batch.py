@@ -240,15 +240,16 @@ class MicroBatch(NamedTuple):
             return found
         beyond = Counter(map(_what, self._ops(other)))
         beyond.subtract(map(_what, self._ops(alike["middle"])))
-        for place in range(len(found) - 1, -1, -1):
-            if beyond[_what(found[place])] < 0:
-                beyond[_what(found[place])] += 1
-                del found[place]
+        added = list[_Op]()
         for op in self._ops(other):
             if beyond[_what(op)] > 0:
                 beyond[_what(op)] -= 1
-                found.append(op)
-        return found
+                added.append(op)
+        for place in range(len(found) - 1, -1, -1):
+            if beyond[_what(found[place])] < 0:
+                beyond[_what(found[place])] += 1
+                found[place : place + 1] = _taken(added, found[place])
+        return [*found, *added]
 
     def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
         if op.piece is not None:
@@ -340,6 +341,15 @@ def _in_rounds(ops: Iterable[_Op]) -> Iterator[_Op]:
 def _what(op: _Op) -> tuple[object, ...]:
     """Return what an event does, whichever tensor of a kind it takes."""
     return op.key, op.num_bytes > 0, op.times, op.mark, op.piece, op.held
+
+
+def _taken(added: list[_Op], op: _Op) -> list[_Op]:
+    """Take what comes in the place of an event: the same tensor, of another class; or nothing."""
+    for place, other in enumerate(added):
+        same_size = op.key[0] == other.key[0] and bool(op.key[0])
+        if same_size and (op.num_bytes > 0, op.times) == (other.num_bytes > 0, other.times):
+            return [added.pop(place)]
+    return []
 
 
 def _is_last_chunk(run: Run) -> bool:

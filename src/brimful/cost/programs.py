@@ -34,6 +34,10 @@ SAME_CODE = {
 }
 """Model types that were traced, and whose block each runs: Mistral's and Qwen2's is Llama's."""
 
+WIDE_POSITIONS = frozenset({"olmo2"})
+"""Code that hands positions in fp32 to blocks that compute in 16 bits. FSDP2 casts them, which is
+another program (``cast_forward_inputs`` of ``MixedPrecisionPolicy``)."""
+
 ONE_KERNEL_GELU = ("gelu", "gelu_pytorch_tanh")
 """Activations of GPT-2 that are one kernel; its own, ``gelu_new``, is written out in several."""
 
@@ -124,8 +128,8 @@ class Program(NamedTuple):
 
     Attributes:
         architecture: Whose block it is, with ``-gelu``, ``-tied`` and ``-mha`` where they make a
-            difference, ``-tp`` where several devices share every matrix, ``-ep`` where they part
-            the experts.
+            difference, ``-narrow`` where sharding casts what comes into a block, ``-tp`` where
+            several devices share every matrix, ``-ep`` where they part the experts.
         tuning: What is trained.
         precision: The recipe that was traced.
         attention: How it attends.
@@ -171,7 +175,8 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     tuning = tuning_of(job) or ""
     kernels = _attending(precision, attention, kernels)
-    cut = ("-tp" if tp > 1 else "") + ("-ep" if ep > 1 else "")
+    is_narrow = gathers and job.precision in HALF and code_of(job.model) in WIDE_POSITIONS
+    cut = "-narrow" * is_narrow + "-tp" * (tp > 1) + "-ep" * (ep > 1)
     return Program(
         architecture=_architecture(job.model, precision, attention, kernels) + cut,
         tuning=_GATHERED.get(tuning, tuning) if gathers else tuning,

@@ -45,7 +45,7 @@ from brimful.versions import versions
 
 ARCHITECTURES = (
     "llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied", "qwen3", "qwen3-tied",
-    "phi3", "olmo2", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
+    "phi3", "olmo2", "olmo2-narrow", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
     "gemma2-tied",
     "llama-tp", "llama-tied-tp", "llama-mha-tp", "llama-tied-mha-tp", "qwen3-tp", "qwen3-tied-tp",
     "mixtral-ep", "qwen3_moe-ep",
@@ -149,6 +149,8 @@ def _is_wanted(program: Program) -> bool:
         program.tuning not in NARROW or program.recompute == "full",
         not is_cut(program) or (on_cuda and is_plain and not program.tuning),
         not is_cut(program) or code not in CUT_IN_HALF or program.precision != "fp32",
+        "narrow" not in program.architecture or (on_cuda and is_plain and not program.tuning),
+        "narrow" not in program.architecture or program.precision == "bf16",
         not is_parted(program) or (on_cuda and is_plain and not program.tuning),
         not is_parted(program) or program.precision not in HALF,  # they are gathered in 16 bits
     )

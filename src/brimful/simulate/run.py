@@ -17,7 +17,9 @@ from brimful.build.offload import host as offload_host
 from brimful.build.optimizers.adamw_low_bit import LowBitAdamW
 from brimful.build.parallel.experts import expert_parallel
 from brimful.build.parallel.mesh import EXPERTS
+from brimful.build.parallel.narrow import narrow_inputs
 from brimful.build.parallel.routing import assumed
+from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
 from brimful.build.step import train_step
@@ -188,6 +190,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     routing: Routing = BALANCED,
     chosen: Chosen | None = None,
     parted: int = 1,
+    narrowed: bool = False,
     on_op: Callable[[], None] = go_on,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
@@ -206,6 +209,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         chosen: Which micro-batches of a pipeline are run; the others are filled in. None: all.
         parted: Devices that part the experts of a model that is spread in no other way, as no run
             is: what a profile is made of, to which sharding adds events (``cost.spread``).
+        narrowed: Whether what comes into a block is cast to 16 bits, as FSDP2 does; likewise.
         on_op: Called before every operation; what it raises ends the simulation.
 
     Raises:
@@ -239,6 +243,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             expert_parallel(skeleton, init_device_mesh("gpu", (parted,), mesh_dim_names=(EXPERTS,)))
         with offload_host.listening(_keeping(tape)):
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
+        if narrowed:
+            narrow_inputs(program.model, PARAMETER_DTYPE[job.precision])
         if isinstance(program.optimizer, LowBitAdamW):
             program.optimizer.imitate(imitate)
         _name(tape, program)

@@ -103,6 +103,7 @@ def traced_at(
             capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
             count_costs=True, num_steps=num_steps, then=then,
             routing=Routing(share_received(sizes)), parted=ep,
+            narrowed="narrow" in program.architecture.split("-"),
         )  # fmt: skip
         recordings.append(traced.recording)
         chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
