@@ -18,6 +18,7 @@ from brimful.cost.resident import Made
 from brimful.rungs import GRADIENTS, ITEM_NAMES
 
 GRADIENT = ITEM_NAMES.index(GRADIENTS)
+_SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})
 _Rows = defaultdict[Alike, list[int]]
 _Pieces = defaultdict[Piece, list[list[int]]]
 
@@ -46,6 +47,7 @@ class Asked:
         self._of_rest: list[dict[int, bool]] = []
         self._keys: dict[int, Alike] = {}
         self._first_stream = 0
+        self._late: list[int] = []
 
     def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Ask for memory, and return its row."""
@@ -150,6 +152,7 @@ class Asked:
         is_experts: bool | None = None,
         held: Piece | None = None,
         newest: bool = False,
+        last_bytes: int = 0,
     ) -> None:
         """Give back the gradients of the part that came first.
 
@@ -158,6 +161,8 @@ class Asked:
             is_experts: Whether only those of its experts, or all others; None: all.
             held: The piece that they become: each is there in a wider type before it goes.
             newest: Whether it is that of the part that came last instead.
+            last_bytes: Of the last parameter's, which goes when the reduced shard is there: the
+                loop over parameters has hold of it (``foreach_reduce`` of ``_fsdp_collectives``).
         """
         parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
         if not parts:  # of adapters the rest has none
@@ -168,7 +173,10 @@ class Asked:
         for row in chosen:
             del part[row]
         if held is None:
-            self._let_go(chosen)
+            last = [row for row in chosen if self._sizes[row] == last_bytes][:1]
+            self._let_go([row for row in chosen if row not in last])
+            self._free_late()
+            self._late = last
             return
         wide: list[int] = []
         for row in reversed(chosen):  # in the order of parameters
@@ -182,6 +190,7 @@ class Asked:
         That is the embedding's, if there is one, then blocks', what came last first, then norm and
         head.
         """
+        self._free_late()
         rest = sorted((row for part in self._of_rest for row in part), reverse=True)
         first = max(rest, key=self._sizes.__getitem__, default=None) if has_embedding else None
         blocks = sorted((row for part in self._of_blocks for row in part), reverse=True)
@@ -204,8 +213,15 @@ class Asked:
     def come_piece(self, piece: Piece, tensors: Tensors) -> None:
         """Ask for the tensors of a piece."""
         stream = tensors.stream and self._first_stream + tensors.stream
+        if piece not in _SHARDS:
+            self._free_late()
         rows = [self.allocate(num_bytes, stream) for num_bytes in tensors.num_bytes]
         self._pieces[piece].append(rows)
+        self._free_late()
+
+    def _free_late(self) -> None:
+        late, self._late = self._late, []
+        self._let_go(late)
 
     def has(self, piece: Piece) -> bool:
         """Whether there is any of a piece."""

@@ -248,7 +248,11 @@ class MicroBatch(NamedTuple):
         for place in range(len(found) - 1, -1, -1):
             if beyond[_what(found[place])] < 0:
                 beyond[_what(found[place])] += 1
-                found[place : place + 1] = _taken(added, found[place])
+                op, taken = found[place], _taken(added, found[place])
+                found[place : place + 1] = taken
+                if taken and op.num_bytes:
+                    behind = (_without(op, later) for later in found[place + 1 :])
+                    found[place + 1 :] = [_beside(taken[0], later) for later in behind]
         return [*found, *added]
 
     def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
@@ -281,7 +285,9 @@ class MicroBatch(NamedTuple):
         elif piece in _GRADIENT_PIECES:
             is_experts = _GRADIENT_PIECES[piece] if self._parts_experts else None
             is_block = piece != Piece.REST_GRADIENTS
-            asked.reduce(is_block=is_block, is_experts=is_experts, held=held)
+            whole = self.pieces.get(piece)
+            last_bytes = whole.num_bytes[-1] if whole and not self._parts_experts else 0
+            asked.reduce(is_block=is_block, is_experts=is_experts, held=held, last_bytes=last_bytes)
         else:
             asked.go_piece(piece)
 
@@ -352,6 +358,17 @@ def _taken(added: list[_Op], op: _Op) -> list[_Op]:
     return []
 
 
+def _without(gone: _Op, op: _Op) -> _Op:
+    """Return an event behind a tensor that is of another class now: one newer of its own less."""
+    is_older = op.key == gone.key and _goes(op) and op.newer
+    return op._replace(newer=op.newer - 1) if is_older else op
+
+
+def _beside(made: _Op, op: _Op) -> _Op:
+    """Return an event behind a tensor that is of its class now: one newer more."""
+    return op._replace(newer=op.newer + 1) if op.key == made.key and _goes(op) else op
+
+
 def _is_last_chunk(run: Run) -> bool:
     """Whether a run is of the last piece of the loss, with which backward begins."""
     return run.group == "chunk" and run.role == ("last" if run.phase == "forward" else "first")
@@ -365,7 +382,12 @@ def _input_last(ops: list[_Op]) -> list[_Op]:
         is_input = op.piece is None and _goes(op) and op.newer >= own[op.key]
         if op.piece is None and not op.mark:
             own[op.key] += op.times * (1 if op.num_bytes else is_input - 1)
-        (inputs if is_input and place >= last else others).append(op)
+        if is_input and place >= last:
+            inputs.append(op)
+            continue
+        others.append(op)
+        if place >= last:  # and was newer than the inputs
+            inputs = [_without(op, given) for given in inputs]
     return [*others, *inputs]
 
 

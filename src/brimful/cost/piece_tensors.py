@@ -63,6 +63,8 @@ def piece_tensors(
     apart = {
         Piece.BLOCK: _whole(job, block, num),
         Piece.REST: _whole(job, rest, num),
+        Piece.BLOCK_GRADIENTS: _gradients(job, block.trained),
+        Piece.REST_GRADIENTS: _gradients(job, rest.trained),
         Piece.BLOCK_HELD: _held(job, block.trained),
         Piece.REST_HELD: _held(job, rest.trained),
     }
@@ -88,6 +90,11 @@ def _whole(job: Job, part: Part, num_shards: int) -> tuple[int, ...]:
     if part.order:
         return tuple(next(every[status]) for status in part.order)
     return tuple(chain.from_iterable(sizes.values()))
+
+
+def _gradients(job: Job, shapes: Sequence[Shape]) -> tuple[int, ...]:
+    element = min(computed_bytes(job.precision), trained_recipe(job).parameter)
+    return tuple(prod(shape) * element for shape in shapes)
 
 
 def _held(job: Job, shapes: Sequence[Shape]) -> tuple[int, ...]:
