@@ -18,7 +18,7 @@ from brimful.cost.resident import Made
 from brimful.rungs import GRADIENTS, ITEM_NAMES
 
 GRADIENT = ITEM_NAMES.index(GRADIENTS)
-_SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})
+SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})
 _Rows = defaultdict[Alike, list[int]]
 _Pieces = defaultdict[Piece, list[list[int]]]
 
@@ -213,7 +213,7 @@ class Asked:
     def come_piece(self, piece: Piece, tensors: Tensors) -> None:
         """Ask for the tensors of a piece."""
         stream = tensors.stream and self._first_stream + tensors.stream
-        if piece not in _SHARDS:
+        if piece not in SHARDS:
             self._free_late()
         rows = [self.allocate(num_bytes, stream) for num_bytes in tensors.num_bytes]
         self._pieces[piece].append(rows)

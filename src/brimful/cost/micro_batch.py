@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.cost.additions import NUM_PIECES, Piece, is_block
-from brimful.cost.asked import GRADIENT, Asked
+from brimful.cost.asked import GRADIENT, SHARDS, Asked
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.family import (
     Family,
@@ -99,6 +99,7 @@ class _Op(NamedTuple):
         beside: Bytes that come and go behind a tensor, as it is made.
         piece: What sharding adds, instead of all that; it comes where ``num_bytes`` is not 0.
         held: What gradients that go become, if anything.
+        is_reduced: Whether gradients that go are in a shard next.
     """
 
     key: Alike
@@ -110,6 +111,7 @@ class _Op(NamedTuple):
     beside: int = 0
     piece: Piece | None = None
     held: Piece | None = None
+    is_reduced: bool = False
 
 
 _LIGHT = _Op(_NO_KEY, 0, 1, 0, mark="cuBLASLt")
@@ -257,7 +259,7 @@ class MicroBatch(NamedTuple):
 
     def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
         if op.piece is not None:
-            self._piece(asked, op.piece, op.held, comes=op.num_bytes > 0)
+            self._piece(asked, op)
             return
         if op.mark:
             self._mark(asked, op.mark)
@@ -279,14 +281,15 @@ class MicroBatch(NamedTuple):
         elif num_bytes:
             asked.allocate(num_bytes)
 
-    def _piece(self, asked: Asked, piece: Piece, held: Piece | None, *, comes: bool) -> None:
-        if comes:
+    def _piece(self, asked: Asked, op: _Op) -> None:
+        piece, held = op.piece, op.held
+        assert piece is not None
+        if op.num_bytes:
             asked.come_piece(piece, self.pieces[piece])
         elif piece in _GRADIENT_PIECES:
             is_experts = _GRADIENT_PIECES[piece] if self._parts_experts else None
             is_block = piece != Piece.REST_GRADIENTS
-            whole = self.pieces.get(piece)
-            last_bytes = whole.num_bytes[-1] if whole and not self._parts_experts else 0
+            last_bytes = self.pieces[piece].num_bytes[-1] if op.is_reduced else 0
             asked.reduce(is_block=is_block, is_experts=is_experts, held=held, last_bytes=last_bytes)
         else:
             asked.go_piece(piece)
@@ -310,12 +313,7 @@ class MicroBatch(NamedTuple):
         for event in self.profile.works[run.work].events:
             if event >= base:
                 piece = Piece((event - base) % NUM_PIECES)
-                before = found[-1].piece if found else None
-                if before is not None and _HELD_OF.get(before) == piece and not found[-1].num_bytes:
-                    found[-1] = found[-1]._replace(held=piece)
-                    continue
-                if piece in self.pieces or piece in _GRADIENT_PIECES:
-                    found.append(_Op(_NO_KEY, int(event - base < NUM_PIECES), 1, 0, piece=piece))
+                self._list_piece(found, piece, comes=event - base < NUM_PIECES)
                 continue
             kind, size = kinds[event], round(sizes[event])
             if kind.mark:
@@ -331,6 +329,17 @@ class MicroBatch(NamedTuple):
             if same:
                 del found[same[-1]]
         return found
+
+    def _list_piece(self, found: list[_Op], piece: Piece, *, comes: bool) -> None:
+        """Put a piece behind the events so far, of which it may be what gradients become."""
+        before = found[-1].piece if found else None
+        if before is not None and _HELD_OF.get(before) == piece and not found[-1].num_bytes:
+            found[-1] = found[-1]._replace(held=piece)
+            return
+        if piece in SHARDS and before in _GRADIENT_PIECES and before in self.pieces:
+            found[-1] = found[-1]._replace(is_reduced=not self._parts_experts)
+        if piece in self.pieces or piece in _GRADIENT_PIECES:
+            found.append(_Op(_NO_KEY, int(comes), 1, 0, piece=piece))
 
     def _with_sums(self, ops: list[_Op]) -> list[_Op]:
         """Return the events of a backward with what sums over tokens leave beside them."""
