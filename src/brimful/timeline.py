@@ -1,4 +1,4 @@
-"""Thinning a long series of live bytes to what a chart can show."""
+"""What of live bytes over time a chart can show: a series thinned, a limit near enough."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,6 +11,10 @@ from brimful.rungs import Timeline
 
 NUM_BUCKETS = 600
 """Twice as many points as this are kept: the lowest and the highest of every bucket."""
+
+
+LIMIT_IN_VIEW = 2.5
+"""The limit is drawn up to this many times the peak; beyond, it would flatten everything else."""
 
 
 def thin(
@@ -38,3 +42,8 @@ def thin(
         phase_starts=tuple(int(e) for e in phase_starts),
         phases=tuple(phases),
     )
+
+
+def limit_in_view(usable_bytes: float, peak_bytes: float) -> bool:
+    """Whether the limit is near enough to the peak to share a scale with it."""
+    return usable_bytes <= LIMIT_IN_VIEW * peak_bytes

@@ -1,5 +1,7 @@
 """``--page``: the answer of a verb as a page and as one picture, beside what is printed."""
 
+import json
+
 import pytest
 
 from brimful.cli.main import main
@@ -30,3 +32,11 @@ def test_another_kind_of_file_is_refused_before_the_work(tmp_path, capsys):
     said = capsys.readouterr()
     assert "must end in .html or .svg" in said.err
     assert not said.out
+
+
+def test_a_page_is_written_beside_json(tmp_path, capsys):
+    page = tmp_path / "answer.html"
+    asked = ["estimate", "llama-3.2-1b", "--gpus", "rtx-4090", "--task", "inference"]
+    assert main([*asked, "--json", "--page", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is True
+    assert "llama-3.2-1b in bf16" in page.read_text("utf-8")

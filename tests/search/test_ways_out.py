@@ -1,5 +1,6 @@
 """Ways out are plans of their own: each is searched anew, on what it names."""
 
+import msgspec
 import pytest
 
 from brimful.errors import InputError, UnsupportedError
@@ -108,6 +109,21 @@ def test_sequences_are_halved_until_they_fit_if_the_shortest_do(fits_from):
     tell = ways_out(plan, lambda job, _: seen.append(job.seq_len) or Tried(1, None, None), as_found)
     list(tell)
     assert seen[:2] == [128, 4096], "where the shortest do not fit none between is tried"
+
+
+@pytest.mark.parametrize(("need_gib", "is_said"), [(200, False), (300, True)])
+def test_that_no_gpu_holds_it_is_not_said_beside_one_that_may(need_gib, is_said):
+    """A B300 has 260 GiB, and nothing is known of its kernels."""
+
+    def find(_job, cluster):
+        if cluster.name == "b300":
+            raise UnsupportedError("nothing is known of its kernels")
+        return Tried(need_gib * GIB - cluster.device.usable_bytes, None, None)
+
+    plan = plan_on(load_cluster("t4", memory_limit_bytes=None), "smollm2-360m")
+    plan = msgspec.structs.replace(plan, estimate=None)
+    words = [way.words for way in ways_out(plan, find, as_found)]
+    assert any("no single known GPU" in each for each in words) is is_said
 
 
 def test_what_stays_alone_decides_where_it_is_too_much():

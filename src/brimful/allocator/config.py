@@ -28,6 +28,8 @@ OWN_SEGMENT_BYTES = 10 * MIB
 """From here on a request gets a segment of its own (``kMinLargeAlloc``)."""
 ROUND_LARGE_BYTES = 2 * MIB
 """To a multiple of which such a segment is rounded (``kRoundLarge``)."""
+EXPANDABLE = "expandable_segments:True"
+"""The one setting that programs are often told to try."""
 UNLIMITED_BYTES = 1 << 62
 """A ``max_split_size`` that no block reaches."""
 

@@ -9,14 +9,12 @@ from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
     estimate_json,
+    host_facts,
     host_may_fit,
-    show,
-    show_facts,
-    show_host,
     show_json,
-    show_summary,
+    tell,
 )
-from brimful.cli.page import add_page, write_page
+from brimful.cli.page import add_page
 from brimful.show.summary import Fact
 
 if TYPE_CHECKING:
@@ -54,16 +52,12 @@ def run(args: argparse.Namespace) -> int:
     predicted = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = _cost(args, asked, predicted)
     verdict = verdict_of(predicted)
-    answer = _answer(args, asked, predicted, cost)
     if args.json:
         content = estimate_json(
             asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"
         )
         show_json(content if cost is None else {**content, "cost": cost})
-    else:
-        _show(args, answer, predicted)
-    if args.page is not None:
-        write_page(args, answer)
+    tell(args, lambda: _answer(args, asked, predicted, cost))
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
 
 
@@ -76,16 +70,12 @@ def _answer(
 
     facts = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
     summary = estimate_summary(*asked, predicted, facts)
-    below = (*assumed_facts(args, asked.job), _next(args, summary.verdict))
+    below = (
+        *host_facts(predicted.host),
+        *assumed_facts(args, asked.job),
+        _next(args, summary.verdict),
+    )
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
-
-
-def _show(args: argparse.Namespace, answer: "Answer", predicted: "Estimate") -> None:
-    show_summary(answer.summary)
-    show_host(predicted.host)
-    show_facts(*answer.facts)
-    if args.verbose:
-        show("", *answer.tables)
 
 
 def _next(args: argparse.Namespace, verdict: "Verdict | None") -> Fact:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, flags, output_paths
-from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_json, show_summary
-from brimful.cli.page import write_page
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
@@ -73,14 +72,16 @@ def run_estimate(args: argparse.Namespace) -> int:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(estimate)}
         others = [fit._asdict() for fit in formats]
         show_json({**told, "formats": others, "limits": most and most._asdict()})
-    else:
+
+    def answer() -> "Answer":
         from brimful.report.inference import inference_tables
         from brimful.show.answer import Answer
         from brimful.show.inference import inference_summary
 
         tables = inference_tables(job, cluster, estimate, formats=formats, limits=most)
-        summary = inference_summary(job, cluster, estimate, formats, most)
-        _show(args, Answer(summary, (), (tables,)))
+        return Answer(inference_summary(job, cluster, estimate, formats, most), (), (tables,))
+
+    tell(args, answer)
     if estimate.fits is None:
         return BAD_INPUT
     return FITS if estimate.fits else DOES_NOT_FIT
@@ -113,24 +114,18 @@ def run_simulate(args: argparse.Namespace) -> int:
         peak = estimate.predicted_peak_allocated_bytes
         usable = {"usable_bytes": estimate.usable_bytes, "fits": word == "fits", "word": word}
         show_json({**told, "predicted_peak_allocated_bytes": peak, **usable})
-    else:
+
+    def answer() -> "Answer":
         from brimful.report.inference import simulation_tables
         from brimful.show.answer import Answer
         from brimful.show.inference import inference_simulation_summary
 
         tables = simulation_tables(job, cluster, estimate, simulation)
         summary = inference_simulation_summary(job, cluster, estimate, simulation, word)
-        _show(args, Answer(summary, (), (tables,)))
+        return Answer(summary, (), (tables,))
+
+    tell(args, answer)
     return word_code(args, word)
-
-
-def _show(args: argparse.Namespace, answer: "Answer") -> None:
-    """Print the answer, and the tables where they were asked for."""
-    show_summary(answer.summary)
-    if args.verbose:
-        show("", *answer.tables)
-    if args.page is not None:
-        write_page(args, answer)
 
 
 def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":

@@ -1,6 +1,8 @@
 """Printing: tables for people, one JSON object for programs."""
 
+import argparse
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +13,7 @@ from brimful.plan import Estimate, HostMemory
 from brimful.terminal import console, say
 
 if TYPE_CHECKING:
+    from brimful.show.answer import Answer
     from brimful.show.summary import Fact, Summary
 
 FITS, DOES_NOT_FIT, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 124, 130
@@ -46,17 +49,42 @@ def show_facts(*facts: "Fact") -> None:
     show(*fact_lines(facts))
 
 
+def tell(
+    args: argparse.Namespace, answer: Callable[[], "Answer"], *, above: Sequence[str] = ()
+) -> None:
+    """Print an answer and write its page, as far as either was asked for.
+
+    Args:
+        args: Has the flags of ``page.add_page``, ``flags.add_verbose`` and ``flags.add_json``.
+        answer: Puts it together, which is not done where nobody sees it.
+        above: Lines above the tables.
+    """
+    if args.json and args.page is None:
+        return
+    given = answer()
+    if not args.json:
+        show_summary(given.summary)
+        show_facts(*given.facts)
+        if args.verbose:
+            show("", *above, *given.tables)
+    if args.page is not None:
+        from brimful.cli.page import write_page
+
+        write_page(args, given)
+
+
 def show_json(content: dict[str, Any]) -> None:
     """Print one JSON object."""
     say(json_text(content, indent=1))
 
 
-def show_host(host: HostMemory | None) -> None:
+def host_facts(host: HostMemory | None) -> "tuple[Fact, ...]":
     """Say where the host's memory does not suffice."""
     from brimful.report.host import host_sentence
+    from brimful.show.summary import Fact
 
-    if sentence := host_sentence(host):
-        say(sentence)
+    sentence = host_sentence(host)
+    return (Fact("host", sentence),) if sentence else ()
 
 
 def host_may_fit(host: HostMemory | None) -> bool:

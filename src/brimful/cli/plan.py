@@ -15,10 +15,10 @@ from brimful.cli.output import (
     INTERRUPTED,
     OUT_OF_TIME,
     estimate_json,
+    host_facts,
     host_may_fit,
     show,
     show_facts,
-    show_host,
     show_json,
     show_summary,
 )
@@ -160,6 +160,7 @@ def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") 
     return Answer(
         _summary(args, found, proof),
         (
+            *_host(found),
             *_proven(found, proof),
             *assumed_facts(args, found.plan.job),
             *_next(args, found),
@@ -176,10 +177,14 @@ def _proven(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
     return proof_facts(found.plan, proof)
 
 
+def _host(found: "Solution") -> "tuple[Fact, ...]":
+    return host_facts(found.plan.estimate.host if found.plan.estimate else None)
+
+
 def _show(args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None) -> None:
     """Print the answer: what was found, and why."""
     show_summary(_summary(args, found, proof))
-    show_host(found.plan.estimate.host if found.plan.estimate else None)
+    show_facts(*_host(found))
 
 
 def _show_proof(

@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import defaults, flags, output_paths
-from brimful.cli.output import (
-    BAD_INPUT,
-    DOES_NOT_FIT,
-    FITS,
-    show,
-    show_facts,
-    show_json,
-    show_summary,
-)
-from brimful.cli.page import add_page, write_page
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
+from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
 from brimful.terminal import say
 
@@ -79,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     quiet_libraries()
     from brimful.allocator.config import parse_settings
     from brimful.pretend import gpu
+    from brimful.report.sparkline import sparkline
 
     allocator = _allocator(args)
     parse_settings(allocator)  # before the script's minutes, not after them
@@ -99,13 +92,10 @@ def run(args: argparse.Namespace) -> int:
         allocator=report.allocator,
         capacity_bytes=report.at_capacity.capacity_bytes,
     )
-    answer = _answer(report, program)
     if args.json:
         show_json(msgspec.structs.asdict(report))
-    else:
-        _show(args, answer)
-    if args.page is not None:
-        write_page(args, answer)
+    over_time = ("Live bytes over time", *sparkline(report.timeline), "")
+    tell(args, lambda: _answer(report, program), above=over_time)
     return FITS if report.fits else DOES_NOT_FIT
 
 
@@ -122,18 +112,6 @@ def _answer(report: "PretendReport", program: Sequence[str]) -> "Answer":
         (pretend_tables(report),),
         report.timeline,
     )
-
-
-def _show(args: argparse.Namespace, answer: "Answer") -> None:
-    """Print the answer, and the tables where they were asked for."""
-    show_summary(answer.summary)
-    if not args.verbose:
-        show_facts(*answer.facts)
-        return
-    from brimful.report.sparkline import sparkline
-
-    assert answer.timeline is not None
-    show("", "Live bytes over time", *sparkline(answer.timeline), "", *answer.tables)
 
 
 def _allocator(args: argparse.Namespace) -> str:

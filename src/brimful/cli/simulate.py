@@ -8,8 +8,8 @@ import msgspec
 
 from brimful.cli import flags, inference, output_paths
 from brimful.cli.assumed import assumed_facts
-from brimful.cli.output import inputs_json, show, show_facts, show_json, show_summary
-from brimful.cli.page import add_page, write_page
+from brimful.cli.output import inputs_json, show_json, tell
+from brimful.cli.page import add_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
@@ -119,7 +119,6 @@ def run(args: argparse.Namespace) -> int:
     )
     usable_bytes = limit_bytes(plan)
     word = word_of(simulation, usable_bytes)
-    answer = _answer(args, plan, simulation, word)
     if args.json:
         show_json(
             {
@@ -135,10 +134,7 @@ def run(args: argparse.Namespace) -> int:
                 "word": word,
             }
         )
-    else:
-        _show(args, answer)
-    if args.page is not None:
-        write_page(args, answer)
+    tell(args, lambda: _answer(args, plan, simulation, word))
     return word_code(args, word)
 
 
@@ -233,7 +229,7 @@ def _answer(
 
     asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
     routing: tuple[Fact, ...] = ()
-    if plan.strategy.ep > 1 and args.routing is None and not args.json:
+    if plan.strategy.ep > 1 and args.routing is None:
         routing = (Fact("routing", _worst_sentence(args, asked)),)
     is_plan = flags.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
@@ -248,14 +244,6 @@ def _answer(
         tuple(_tables(plan, simulation)),
         simulation.timeline,
     )
-
-
-def _show(args: argparse.Namespace, answer: "Answer") -> None:
-    """Print the answer, and the tables where they were asked for."""
-    show_summary(answer.summary)
-    show_facts(*answer.facts)
-    if args.verbose:
-        show("", *answer.tables)
 
 
 def _tables(plan: "Plan", simulation: "Simulation") -> "Iterator[RenderableType]":

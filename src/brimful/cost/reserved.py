@@ -42,7 +42,7 @@ class Candidate:
     cluster: Cluster
     room: Room
     makers: Makers
-    unhindered: Unhindered
+    unhindered: Unhindered = field(default_factory=dict)
     _made: dict[int, Requests] = field(default_factory=dict)
 
     @property

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from brimful.cost.additions import (
@@ -299,15 +300,7 @@ def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
 
 def replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]) -> Profile:
     """Return a profile with other kinds and works, and without variants."""
-    return Profile(
-        schema=profile.schema,
-        key=profile.key,
-        versions=profile.versions,
-        source_hash=profile.source_hash,
-        kinds=kinds,
-        works=works,
-        variants={},
-    )
+    return replace(profile, kinds=kinds, works=works, variants={}, of_one={})
 
 
 def negated_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.allocator.config import (
+    EXPANDABLE,
     AllocatorSettings,
     parse_settings,
     spell_settings,
@@ -185,7 +186,7 @@ def _reserved(recording: Recording, configured: Replay, settings: AllocatorSetti
     return Reserved(
         simulated_peak_reserved_bytes=configured.peak_reserved_bytes,
         simulated_peak_reserved_native_bytes=peak_with(""),
-        simulated_peak_reserved_expandable_bytes=peak_with("expandable_segments:True"),
+        simulated_peak_reserved_expandable_bytes=peak_with(EXPANDABLE),
         simulated_peak_inactive_split_bytes=configured.peak_inactive_split_bytes,
         pools=tuple(
             PoolBytes(stream=p.stream, is_small=p.is_small, num_bytes=p.reserved_bytes)

@@ -190,7 +190,9 @@ _TILE_STATES = 32
 """Beside those of the tiles (``TILE_STATUS_PADDING``)."""
 _TILE_STATE_BYTES = 16
 _LEAST_TILE = 512
-"""Elements of cub's smallest tile for the widest types, so that this is no less than it takes."""
+"""No more elements than cub's smallest tile has for types of up to 8 bytes, so that this is no less
+than it takes: 896 (``DeviceScanPolicy`` in ``cub/device/dispatch/tuning/tuning_scan.cuh``: 128
+threads of 15 elements of 4 bytes, of which ``MemBoundScaling`` leaves 7 of 8 bytes)."""
 
 
 def scan(call: Call) -> Workspaces:

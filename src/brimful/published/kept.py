@@ -12,8 +12,7 @@ import msgspec
 
 from brimful.cost.additions import is_block
 from brimful.cost.profiles import Alike, EventKind, Group, Term, alike
-from brimful.cost.spread import negated_terms
-from brimful.published.steps import Event, Section, apart
+from brimful.published.steps import Event, Section, apart, ended
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
 _SAVED, _TRANSIENT = map(ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS))
@@ -55,7 +54,7 @@ def _with_last(sections: list[Section], kept: Kept, number: int) -> list[Section
     blocks = [s.run for s in sections if is_block(s.run) and s.run.phase == "forward"]
     origins: list[Group] = [run.group if run.role == "middle" else "" for run in blocks]
     come = [EventKind(kind.terms, _SAVED, origin) for origin in origins] * kept.times
-    gone = [EventKind(negated_terms(k.terms), _SAVED, k.origin) for k in come]
+    gone = map(ended, come)
     first, last = sections[0], max(n for n, s in enumerate(sections) if s.run.phase == "forward")
     found = list(sections)
     found[0] = first._replace(events=(*map(Event, come), *first.events))
@@ -77,7 +76,7 @@ def _with_kept(section: Section, kept: Sequence[Kept]) -> Section:
             continue
         kind = apart(_kind(each, item), number + 1)
         come = [Event(kind)] * each.times
-        gone = [Event(EventKind(negated_terms(kind.terms), item, ""))] * each.times
+        gone = [Event(ended(kind))] * each.times
         events = [*(come if is_forward or not is_plain else ()), *events]
         events += gone if not is_forward else ()
     return section._replace(events=tuple(events))

@@ -8,9 +8,8 @@ Source: ``Linear4bit`` and ``MatMul4Bit`` of bitsandbytes 0.41; ``_convert_layer
 """
 
 from brimful.cost.profiles import EventKind, Term
-from brimful.cost.spread import negated_terms
 from brimful.published.logit_copies import is_whole
-from brimful.published.steps import Event, Section, apart
+from brimful.published.steps import Event, Section, apart, ended
 from brimful.rungs import ITEM_NAMES, TRANSIENTS
 
 _TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
@@ -31,6 +30,6 @@ def _with_packed_head(section: Section) -> Section:
         return section
     there = places[0] if section.run.phase == "forward" else places[-1]
     come = [apart(EventKind((Term("HV", 2.0),), _TRANSIENT, ""), n) for n in (1, 2)]
-    gone = [EventKind(negated_terms(kind.terms), _TRANSIENT, "") for kind in come]
+    gone = map(ended, come)
     events = section.events
     return section._replace(events=(*events[:there], *map(Event, [*come, *gone]), *events[there:]))

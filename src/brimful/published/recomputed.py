@@ -10,8 +10,7 @@ import msgspec
 
 from brimful.cost.additions import is_block
 from brimful.cost.profiles import EventKind, Term
-from brimful.cost.spread import negated_terms
-from brimful.published.steps import Event, Section, apart
+from brimful.published.steps import Event, Section, apart, ended
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS
 
 _SAVED = ITEM_NAMES.index(SAVED_ACTIVATIONS)
@@ -60,7 +59,7 @@ def _events(kind: EventKind, number: int) -> tuple[Event, Event]:
     """Return how a tensor of this size comes and goes that no other event takes."""
     terms = tuple(Term(term.factors, abs(term.coefficient)) for term in kind.terms)
     come = apart(EventKind(terms, kind.item, ""), number)
-    return Event(come), Event(EventKind(negated_terms(come.terms), kind.item, ""))
+    return Event(come), Event(ended(come))
 
 
 def _is(event: Event, product: Product, sign: int) -> bool:

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.allocator.replay import Requests
 from brimful.cost.outside import num_groups, room_of
 from brimful.cost.requests import asked_of
@@ -14,7 +15,6 @@ from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram
 from brimful.published.rows import PublishedRun
 
-EXPANDABLE = "expandable_segments:True"
 WIDTH = 0.05
 """How far a figure may be from the replay, to either side: what differs between versions of a
 program, and between devices. Chosen by the seven figures that it is scored on (torchtitan's,
@@ -38,7 +38,7 @@ def replayed(
     if strategy.pp == 1:
         room = room_of(cluster.device, num_groups=num_groups(strategy))
         maker = partial(_requests, expressed, program, more)
-        candidate = Candidate(cluster, room, (maker,), {})
+        candidate = Candidate(cluster, room, (maker,))
     return candidate.reserved(EXPANDABLE if run.allocator else "")
 
 

@@ -7,9 +7,11 @@ that differs from ours is a function from events to events. Knows no program.
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from brimful.cost.additions import GO, NUM_PIECES, Piece
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Work
-from brimful.cost.spread import has_pieces, piece_kinds, replaced, with_events
+from brimful.cost.spread import has_pieces, negated_terms, piece_kinds, replaced, with_events
 
 Step = tuple[Profile, tuple[Run, ...]]
 
@@ -79,16 +81,7 @@ def put_together(profile: Profile, sections: Sequence[Section]) -> Step:
     kinds = (*places, *pieces)
     if pieces:
         return replaced(profile, kinds, works), runs
-    changed = Profile(
-        schema=profile.schema,
-        key=profile.key,
-        versions=profile.versions,
-        source_hash=profile.source_hash,
-        kinds=kinds,
-        works=works,
-        variants=profile.variants,
-    )
-    return changed, runs
+    return replace(profile, kinds=kinds, works=works, of_one={}), runs
 
 
 def changed(step: Step, changes: Iterable[Change]) -> Step:
@@ -107,6 +100,11 @@ def apart(kind: EventKind, number: int = 1) -> EventKind:
         number: Others have other numbers; ours have none.
     """
     return EventKind((*kind.terms, *(Term("", 0.0),) * number), kind.item, kind.origin)
+
+
+def ended(kind: EventKind) -> EventKind:
+    """Return the kind of the event in which a tensor of this kind goes."""
+    return EventKind(negated_terms(kind.terms), kind.item, kind.origin)
 
 
 def of_piece(sign: int, piece: Piece) -> Event:

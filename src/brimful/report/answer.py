@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from brimful.report.charts import Chart, limit_in_view, memory_chart
+from brimful.report.charts import Chart, memory_chart
 from brimful.report.figures import chart_figure
 from brimful.report.html import Section, page
 from brimful.report.memory_sections import phase_list
@@ -12,6 +12,7 @@ from brimful.show import markup
 from brimful.show.answer import Answer
 from brimful.show.markup import Html
 from brimful.show.summary import Fact, Meter, Summary
+from brimful.timeline import limit_in_view
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _header(summary: Summary, facts: Iterable[Fact], command: str) -> Html:
 
 def _bar(meter: Meter) -> Html:
     """Draw what is used of what there is: full, with what is missing in another colour."""
-    share = min(meter.share, 1.0) if meter.share <= 1 else 1 / meter.share
+    share = meter.share if meter.share <= 1 else 1 / meter.share
     over = f'<span class="over" style="width:{100 * (1 - share):.1f}%"></span>'
     return Html(
         f'<div class="meter" role="img" aria-label="{markup.text(meter.words)}">'

@@ -11,11 +11,10 @@ from brimful.job import Task
 from brimful.nouns import judged_by, loss_unit
 from brimful.run_files import DataSummary, EvalRow, LoopRow, TrainRow
 from brimful.rungs import Timeline
+from brimful.timeline import limit_in_view
 
 MAX_POINTS = 4000
 """A logged line is thinned to about this many points; no screen shows more."""
-LIMIT_IN_VIEW = 2.5
-"""The limit is drawn up to this many times the peak; beyond, it would flatten everything else."""
 STEP_TIME_HEADROOM = 1.6
 """The step-time axis ends at this many medians, so that a slow first step does not set it."""
 
@@ -225,11 +224,6 @@ def memory_lines(timelines: Mapping[str, Timeline], *, tones: Sequence[str]) -> 
         series=series,
         phases=phase_peaks(first),
     )
-
-
-def limit_in_view(usable_bytes: float, peak_bytes: float) -> bool:
-    """Whether the limit is near enough to the peak to share a scale with it."""
-    return usable_bytes <= LIMIT_IN_VIEW * peak_bytes
 
 
 def phase_peaks(timeline: Timeline) -> tuple[Phase, ...]:

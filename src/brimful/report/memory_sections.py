@@ -1,7 +1,7 @@
 """The parts of the page about memory: the verdict, live bytes over time, items and owners."""
 
 from brimful.plan import MemoryItem
-from brimful.report.charts import Chart, limit_in_view, matching_phases, memory_chart
+from brimful.report.charts import Chart, matching_phases, memory_chart
 from brimful.report.figures import chart_figure
 from brimful.report.words import (
     ABSENT,
@@ -13,6 +13,7 @@ from brimful.report.words import (
 from brimful.rungs import ITEM_NAMES, Timeline
 from brimful.show import markup
 from brimful.show.markup import Html
+from brimful.timeline import limit_in_view
 from brimful.units import format_bytes
 from brimful.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
 

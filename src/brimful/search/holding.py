@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.cost.reserved import Candidate, Replays, candidate_of, shortage
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -19,7 +20,7 @@ from brimful.search.solve import Solution, Space
 from brimful.search.walk import Looked, before_row, lead, walk
 from brimful.strategy import Strategy, is_selective
 
-OTHER_ALLOCATORS = ("expandable_segments:True",)
+OTHER_ALLOCATORS = (EXPANDABLE,)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
 MAX_REPLAYS = 32
 """Strategies replayed at most, a tenth of a second to one each."""
@@ -84,10 +85,21 @@ def as_it_fits(
     candidate = candidate_of(job, cluster, strategy, seen)
     if candidate is None:
         return strategy
+    excess, allocator = _least_excess(candidate, strategy)
+    return None if excess else msgspec.structs.replace(strategy, allocator=allocator)
+
+
+def _least_excess(candidate: Candidate, strategy: Strategy) -> tuple[int, str]:
+    """Return by how many bytes a replay exceeds what is sure, and with which settings.
+
+    They are tried in order, until it fits.
+    """
+    found: list[tuple[int, str]] = []
     for allocator in _allocators(strategy):
-        if not candidate.excess_bytes(allocator):
-            return msgspec.structs.replace(strategy, allocator=allocator)
-    return None
+        found.append((candidate.excess_bytes(allocator), allocator))
+        if not found[-1][0]:
+            break
+    return min(found, key=lambda each: each[0])
 
 
 def _allocators(strategy: Strategy) -> tuple[str, ...]:
@@ -119,17 +131,15 @@ class _Looking:
         space = self.space
         if len(self._candidates) == MAX_REPLAYS:
             return None
-        candidate = candidate_of(space.job, space.cluster, space.strategy(row), self._seen)
+        strategy = space.strategy(row)
+        candidate = candidate_of(space.job, space.cluster, strategy, self._seen)
         if candidate is None:
             return None
         self._candidates[row] = candidate
-        excess: list[int] = []
-        for allocator in _allocators(self.space.strategy(row)):
-            excess.append(candidate.excess_bytes(allocator))
-            if not excess[-1]:
-                self._fitting[row] = allocator
-                break
-        self._looked[row] = Looked(row in self._fitting, min(excess))
+        excess, allocator = _least_excess(candidate, strategy)
+        if not excess:
+            self._fitting[row] = allocator
+        self._looked[row] = Looked(not excess, excess)
         return self._looked[row]
 
     def widen(self) -> bool:

@@ -16,6 +16,7 @@ from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Plan
+from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
@@ -29,7 +30,7 @@ NODES = (2, 4, 8, 16, 32)
 """Whole nodes that are tried behind those."""
 MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
-_STATES = frozenset({"parameters", "optimizer state"})
+_STATES = frozenset({PARAMETERS, OPTIMIZER_STATE})
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
 there is none says more than by how much the rest is short."""
@@ -204,7 +205,6 @@ class _Way:
     """Options in the order in which they are tried, of which the first that fits counts.
 
     Attributes:
-        missed: What is said where none fits; None: nothing.
         is_settled: Whether the option at hand is known to hold.
     """
 
@@ -212,8 +212,10 @@ class _Way:
         self, options: Iterable[_Option], *, missed: WayOut | None = None, says_short: bool = False
     ) -> None:
         """Begin before the first option; ``says_short``: an option that does not fit is told."""
-        self.missed = missed
         self.is_settled = False
+        self._missed = missed
+        self._need_bytes = math.inf
+        self._unknown_bytes = 0
         self._options = iter(options)
         self._says_short = says_short
         self._at: tuple[_Option, Tried] | None = None
@@ -221,14 +223,26 @@ class _Way:
     def following(self, find: Find) -> WayOut | None:
         """Return the next option that fits as it is found; None: no more do."""
         for option in self._options:
-            tried = _find(find, option.job, option.cluster)
-            if tried is None:
+            try:
+                tried = find(option.job, option.cluster)
+            except InputError:
+                continue  # it cannot run there
+            except UnsupportedError:  # nobody knows whether it would
+                offered = allocatable_bytes(option.cluster.device)
+                self._unknown_bytes = max(self._unknown_bytes, offered)
                 continue
             self._at = option, tried
+            need_bytes = tried.short_bytes + allocatable_bytes(option.cluster.device)
+            self._need_bytes = min(self._need_bytes, need_bytes)
             if tried.short_bytes <= 0:
                 return _told(option, tried)
             self._miss(option, tried)
         return None
+
+    @property
+    def missed(self) -> WayOut | None:
+        """What is said where none fits; nothing where one may that could not be looked at."""
+        return None if self._unknown_bytes > self._need_bytes else self._missed
 
     def settled(self, settle: Settle) -> WayOut | None:
         """Return the option at hand as it holds; None: it does not."""
@@ -243,7 +257,7 @@ class _Way:
 
     def _miss(self, option: _Option, tried: Tried) -> None:
         if self._says_short:
-            self.missed = _told(option, tried)
+            self._missed = _told(option, tried)
 
 
 def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from brimful.rungs import Timeline
 from brimful.show.marks import BAD, BAR, INK, MARK, line, picture, words
 from brimful.show.summary import Meter, Summary, Verdict
+from brimful.timeline import limit_in_view
 from brimful.units import GIB
 
 WIDTH = 860.0
@@ -17,6 +18,9 @@ _LEFT, _RIGHT = 64.0, 20.0
 _SUBJECT_CHARS = 88
 _PLOT_HEIGHT = 210.0
 _NUM_TICKS = 4
+_HEADROOM = 1.04
+"""The plot ends this much above the highest of what it shows."""
+_COMMAND_CHARS = 136
 _CHAR_WIDTH = 6.6
 """Of 12 px sans-serif, about: a phase is named where its name has room."""
 _Scale = Callable[[float], float]
@@ -42,7 +46,7 @@ def card(summary: Summary, *, command: str, timeline: Timeline | None = None) ->
         if timeline is not None and timeline.event:
             parts += _plot(timeline, summary.meter.usable_bytes, y)
             y += _PLOT_HEIGHT + 44
-    shown = textwrap.shorten(command, 2 * _SUBJECT_CHARS - 40, placeholder=" ...")
+    shown = textwrap.shorten(command, _COMMAND_CHARS, placeholder=" ...")
     parts.append(words(_LEFT, y + 6, f"$ {shown}", ink=_SOFT))
     return picture(WIDTH, y + 24, parts)
 
@@ -77,7 +81,8 @@ def _bar(meter: Meter, y: float) -> list[str]:
 def _plot(timeline: Timeline, usable_bytes: int, y: float) -> list[str]:
     top, floor = y + 8, y + _PLOT_HEIGHT
     last = max(timeline.event[-1], 1)
-    most = max(*timeline.live_bytes, usable_bytes if _in_view(timeline, usable_bytes) else 0) * 1.04
+    shows_limit = limit_in_view(usable_bytes, max(timeline.live_bytes))
+    most = max(*timeline.live_bytes, usable_bytes if shows_limit else 0) * _HEADROOM
 
     def across(event: float) -> float:
         return _LEFT + (WIDTH - _LEFT - _RIGHT) * event / last
@@ -90,17 +95,12 @@ def _plot(timeline: Timeline, usable_bytes: int, y: float) -> list[str]:
         parts.append(line(_LEFT, up(tick), WIDTH - _RIGHT, up(tick), _FAINT))
         parts.append(words(8, up(tick) + 4, f"{tick / GIB:g} GiB", size=11, ink=_SOFT))
     parts.append(_area(timeline, across, up, floor))
-    if _in_view(timeline, usable_bytes):
+    if shows_limit:
         parts.append(line(_LEFT, up(usable_bytes), WIDTH - _RIGHT, up(usable_bytes), BAD,
                           dashed=True))  # fmt: skip
         parts.append(words(_LEFT + 6, up(usable_bytes) - 5, "what the card has for it", ink=BAD))
     parts += _phases(timeline, across, floor)
     return parts
-
-
-def _in_view(timeline: Timeline, usable_bytes: int) -> bool:
-    """Whether the limit is near enough to share a scale with what was used."""
-    return usable_bytes <= 3 * max(timeline.live_bytes)
 
 
 def _area(timeline: Timeline, across: _Scale, up: _Scale, floor: float) -> str:

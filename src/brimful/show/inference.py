@@ -12,7 +12,7 @@ from brimful.cost.inference import (
 from brimful.hardware.cluster import Cluster
 from brimful.plan import Word
 from brimful.show.estimate import largest_facts
-from brimful.show.predicted import most_bytes, tight_facts
+from brimful.show.predicted import replayed_meter, tight_facts
 from brimful.show.simulate import beside_facts, failed_facts
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes
@@ -77,9 +77,7 @@ def inference_simulation_summary(
     peak, reserved = simulation.simulated_peak_allocated_bytes, simulation.reserved
     meter = Meter(peak, estimate.usable_bytes, "simulated (live tensors)")
     if reserved is not None:
-        held = reserved.simulated_peak_reserved_bytes
-        used = reserved.simulated_unhindered_bytes if word == "no" else held
-        meter = Meter(used, most_bytes(reserved), "simulated")
+        meter = replayed_meter(reserved)
     return Summary(
         VERDICTS[word],
         _subject(job, cluster),

@@ -9,7 +9,7 @@ from brimful.search.record import Considered
 from brimful.search.solve import Solution
 from brimful.show.predicted import (
     meter_of,
-    most_bytes,
+    replayed_meter,
     subject_words,
     tight_facts,
     verdict_of,
@@ -48,9 +48,8 @@ def plan_summary(
     settings = Fact(label, ", ".join(settings_words(plan.job, plan.strategy)))
     tight = tight_facts(None if made is None else made.predicted_reserved)
     if proven is not None:
-        held = proven.simulated_peak_reserved_bytes
         verdict, tight = VERDICTS[proven.word], tight_facts(proven)
-        meter = Meter(held, most_bytes(proven), "simulated")
+        meter = replayed_meter(proven)
     why = _tried(found)
     if best.fits:
         why = (*_why(found), *(_tighter(found) if verdict == "FITS" else ()))

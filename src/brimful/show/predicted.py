@@ -51,6 +51,17 @@ def meter_of(estimate: Estimate) -> Meter:
     return Meter(used, most_bytes(reserved), "predicted")
 
 
+def replayed_meter(reserved: Reserved) -> Meter:
+    """Return what the allocator holds in a simulation beside what it may.
+
+    Where it does not fit, that is what it would hold of a card without end.
+    """
+    used = reserved.simulated_peak_reserved_bytes
+    if reserved.word == "no":
+        used = reserved.simulated_unhindered_bytes
+    return Meter(used, most_bytes(reserved), "simulated")
+
+
 def most_bytes(reserved: Reserved | PredictedReserved) -> int:
     """Return what an allocator may hold: all that there is, or a limit of the plan's own."""
     return reserved.capacity_bytes if reserved.limit_bytes is None else reserved.limit_bytes

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.plan import Word
 from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
@@ -11,7 +12,6 @@ from brimful.unknown_memory import peak_statement
 NUM_OWNERS = 4
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
-EXPANDABLE = "expandable_segments:True"
 OUTSIDE = "outside all modules"
 
 

@@ -1,5 +1,6 @@
 """A strategy in the words that people use for its settings."""
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.job import PREFERENCE, Job
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.offload import away_of
@@ -17,7 +18,6 @@ _REFERENCE = {
     "adapters-off": "reference: the model without its adapters",
     "precomputed": "reference computed beforehand",
 }
-_EXPANDABLE = "expandable_segments:True"
 
 
 def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
@@ -122,6 +122,6 @@ def _offloaded(job: Job, strategy: Strategy) -> str:
 
 
 def _allocator(strategy: Strategy) -> str:
-    if strategy.allocator == _EXPANDABLE:
+    if strategy.allocator == EXPANDABLE:
         return "expandable segments"
     return f"allocator {strategy.allocator}" if strategy.allocator else ""

@@ -4,7 +4,7 @@ from brimful.cost.estimate import limit_bytes
 from brimful.plan import Plan, Word
 from brimful.rungs import Reserved, Simulation
 from brimful.show.estimate import largest_facts
-from brimful.show.predicted import most_bytes, subject_words, tight_facts
+from brimful.show.predicted import replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
 from brimful.units import format_bytes, format_signed_percent
@@ -44,9 +44,7 @@ def _meter(plan: Plan, simulation: Simulation) -> Meter:
     if reserved is None:
         peak = simulation.simulated_peak_allocated_bytes
         return Meter(peak, limit_bytes(plan), "simulated (live tensors)")
-    held = reserved.simulated_peak_reserved_bytes
-    used = reserved.simulated_unhindered_bytes if reserved.word == "no" else held
-    return Meter(used, most_bytes(reserved), "simulated")
+    return replayed_meter(reserved)
 
 
 def failed_facts(reserved: Reserved | None) -> tuple[Fact, ...]:
