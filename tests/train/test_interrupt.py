@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -30,3 +32,25 @@ def test_another_thread_handles_no_signals():
     thread.start()
     thread.join()
     assert answers == [False]
+
+
+BURST = """
+import subprocess, sys
+from brimful.train import interrupt
+interrupt.is_spread = lambda: True
+send = "import os, sys; [os.kill(os.getppid(), int(sys.argv[1])) for _ in range(50_000)]"
+with interrupt.catch_interrupts() as is_interrupted:
+    senders = [subprocess.Popen([sys.executable, "-c", send, number]) for number in ("2", "15")]
+    while any(sender.poll() is None for sender in senders):
+        pass
+    print(is_interrupted())
+"""
+PATIENCE_S = 120.0
+
+
+def test_a_signal_that_interrupts_the_handler_of_another_waits_for_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", BURST],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "True"

@@ -25,16 +25,17 @@ def catch_interrupts() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    asked = threading.Event()
+    is_asked = False  # no Event, whose lock a handler would wait for that interrupts another
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
-        if asked.is_set() and not is_spread():
+        nonlocal is_asked
+        if is_asked and not is_spread():
             raise KeyboardInterrupt
-        asked.set()
+        is_asked = True
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
-        yield asked.is_set
+        yield lambda: is_asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
