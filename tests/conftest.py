@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import defaultdict
 
 import pytest
@@ -14,6 +15,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 """Tests use tiny tensors: threads would wait for each other, most of all beside other tests."""
 os.environ["HF_HUB_OFFLINE"] = "1"
 """Tests ask no network; where there is none, the hub's client would try again and again."""
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""What a shell starts in the background ignores Ctrl-C, and so would all that tests start."""
 
 child_process.START_METHOD = "forkserver"
 processes.server()
