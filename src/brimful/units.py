@@ -137,6 +137,14 @@ def format_seconds(time_s: float) -> str:
     return f"{time_s / 3600:.1f} h"
 
 
+def format_range(low_s: float, high_s: float) -> str:
+    """Print a range of times in the unit of its higher end: ``1.0 to 2.4 min``."""
+    high, unit = format_seconds(high_s).rsplit(" ", 1)
+    low = low_s * float(high) / high_s if high_s else 0.0
+    digits = len(high.partition(".")[2])
+    return f"{low:.{digits}f} to {high} {unit}"
+
+
 def format_days(days: float) -> str:
     """Print days; below two, hours; below two of those, minutes; then seconds."""
     if days >= 2:  # noqa: PLR2004 - two days still read well in hours

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from brimful.cli.main import main
-from brimful.cost.money import DRAW_SHARE, PUE, cost_of, read_prices, shipped_prices
+from brimful.cost.money import DRAW_SHARE, MARKETS, PUE, cost_of, read_prices, shipped_prices
 from brimful.errors import FileFormatError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
@@ -32,10 +32,11 @@ def test_a_run_of_known_length():
 def test_what_is_unknown_stays_unknown():
     slow = cost_of(JOB, cluster(), None, shipped_prices())
     assert slow.hours is slow.gpu_hours is slow.energy_kwh is slow.usd is None
-    rare = cost_of(JOB, cluster("gh200"), 2.0, shipped_prices())
-    assert rare.usd is rare.energy_kwh is None
-    assert "price of gh200 unknown; give one with --prices FILE" in rare.assumptions
+    rare = cost_of(JOB, cluster("h20"), 2.0, shipped_prices())
+    assert rare.usd is None
+    assert "price of h20 unknown; give one with --prices FILE" in rare.assumptions
     assert rare.gpu_hours == 2
+    assert cost_of(JOB, cluster("gh200"), 2.0, shipped_prices()).energy_kwh is None
 
 
 def test_prices_that_ship_are_of_gpus_and_have_a_day_and_a_source():
@@ -48,12 +49,25 @@ def test_prices_that_ship_are_of_gpus_and_have_a_day_and_a_source():
         assert "https://" in price.source or "from memory, unchecked" in price.source
 
 
+def test_prices_are_of_one_market_at_a_time():
+    secure, community = (shipped_prices(market).gpus for market in MARKETS)
+    assert secure["rtx-4090"].usd_per_gpu_hour > community["rtx-4090"].usd_per_gpu_hour
+    assert {price.market for price in secure.values()} == {"secure"}
+    assert {price.market for price in community.values()} == {"community"}
+    assert shipped_prices().gpus == {**community, **secure}
+    cost = cost_of(JOB, cluster(), 2.0, shipped_prices("community"))
+    assert (cost.market, cost.usd_per_gpu_hour) == (
+        "community",
+        community["h100-80gb"].usd_per_gpu_hour,
+    )
+
+
 def test_the_users_prices_replace_those_that_ship(tmp_path):
     path = tmp_path / "prices.yaml"
-    path.write_text("h100-80gb: 1.25\ngh200: 3\nlocal: 0\n")
+    path.write_text("h100-80gb: 1.25\nh20: 3\nlocal: 0\n")
     prices = read_prices(path)
     assert cost_of(JOB, cluster(), 2.0, prices).usd == 16 * 1.25
-    assert cost_of(JOB, cluster("gh200"), 2.0, prices).usd == 6
+    assert cost_of(JOB, cluster("h20"), 2.0, prices).usd == 6
     assert prices.gpus["b200"] == shipped_prices().gpus["b200"]
 
 

@@ -47,17 +47,20 @@ class Program:
             flushes=self.flushes,
         )
 
-    def replay(self, settings=NATIVE, capacity_bytes=None):
-        columns = (self.events, self.num_bytes, self.streams, self.until)
-        events, num_bytes, streams, until = (np.array(x, dtype=np.int64) for x in columns)
-        requests = Requests(
+    def requests(self):
+        columns = (self.events, self.num_bytes, self.streams, self.until, self.flushes)
+        events, num_bytes, streams, until, flushes = (np.array(x, dtype=np.int64) for x in columns)
+        return Requests(
             events=events,
             num_bytes=num_bytes,
             streams=streams,
             in_use_until=until,
-            cache_flushes=np.array(self.flushes, dtype=np.int64),
+            cache_flushes=flushes,
         )
-        fast = replay(requests, settings=settings, capacity_bytes=capacity_bytes)
+
+    def replay(self, settings=NATIVE, capacity_bytes=None):
+        columns = (self.events, self.num_bytes, self.streams, self.until)
+        fast = replay(self.requests(), settings=settings, capacity_bytes=capacity_bytes)
         self.slow, expected = slow_replay(columns, settings, capacity_bytes, set(self.flushes))
         assert fast == expected
         return fast

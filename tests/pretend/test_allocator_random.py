@@ -7,7 +7,7 @@ import pytest
 from tests.pretend.slow_allocator import round_size, segment_size
 
 from brimful.allocator.pool import ADDRESS_BITS
-from brimful.allocator.replay import place, replay
+from brimful.allocator.replay import least_reserved_bytes, place, replay
 from brimful.allocator.state import CachingAllocator
 from brimful.units import MIB
 
@@ -54,6 +54,18 @@ def test_peaks_are_ordered_and_blocks_never_overlap(settings):
             == live_peak(program)
         )
         drive(program, settings)
+
+
+@pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
+def test_a_replay_reserves_no_less_than_its_pools_peak(settings):
+    num_near = 0
+    for seed in range(100):
+        program = drawn_program(random.Random(seed))  # noqa: S311 - no secret
+        least = least_reserved_bytes(program.requests(), settings)
+        reserved = program.replay(settings).peak_reserved_bytes
+        assert live_peak(program) <= least <= reserved
+        num_near += least > reserved / 2
+    assert num_near > 10
 
 
 def drive(program, settings):

@@ -277,3 +277,17 @@ def test_without_a_selective_profile_there_is_no_selective_strategy():
     assert "selective" not in kinds
     chunks = [n for m in (1, 2, 4) for n in CHUNKS if m * job.seq_len % n == 0]
     assert found.record.num_considered == len(chunks) * (1 + job.model.num_layers)
+
+
+@pytest.mark.parametrize(("micro_batch", "tp"), [(1, None), (4, 2)])
+def test_a_pinned_micro_batch_is_searched_only_where_it_divides_what_a_device_sees(micro_batch, tp):
+    job, cluster = on_devices(make_job(global_batch=4), make_cluster("cuda", usable_bytes=2**40), 2)
+    found = solve(
+        job, cluster, ALONE._replace(micro_batch=micro_batch), attention="sdpa", objective="time"
+    )
+    assert {found.space.strategy(row).micro_batch for row in range(len(found.space.table.tp))} == {
+        micro_batch
+    }
+    assert tp is None or set(found.space.table.tp) == {tp}
+    with pytest.raises(InputError, match="does not divide"):
+        solve(job, cluster, ALONE._replace(micro_batch=3), attention="sdpa", objective="time")

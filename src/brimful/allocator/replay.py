@@ -148,6 +148,31 @@ def replay(
     return _summary(requests, allocator, *_walk(requests, allocator, settings))
 
 
+def least_reserved_bytes(requests: Requests, settings: AllocatorSettings) -> int:
+    """Return what any replay on a card without end reserves at least, without replaying.
+
+    A pool's segments serve no other pool and stay until the cache is emptied: the peaks of blocks
+    of every pool between two emptyings add up, whatever lies where (without garbage collection,
+    which empties at other times).
+
+    Args:
+        requests: What a program asks for.
+        settings: How the allocator behaves: of what changes nothing but sizes matter.
+    """
+    sizes = round_sizes(requests.num_bytes, settings.roundup_power2_divisions)
+    events = requests.events
+    row = np.where(events >= 0, events, ~events)
+    changes = np.where(events >= 0, sizes[row], -sizes[row])
+    pools = np.unique(_pool_keys(sizes, requests.streams)[row], return_inverse=True)[1]
+    flushes = [] if requests.cache_flushes is None else requests.cache_flushes.tolist()
+    spans = list(pairwise([0, *flushes, len(events)]))
+    peaks = np.zeros(len(spans), dtype=np.int64)
+    for pool in range(pools.max(initial=-1) + 1):
+        live = np.cumsum(np.where(pools == pool, changes, 0))
+        peaks += [live[max(0, start - 1) : stop].max(initial=0) for start, stop in spans]
+    return int(peaks.max(initial=0))
+
+
 def place(requests: Requests, *, settings: AllocatorSettings, capacity_bytes: int | None) -> Placed:
     """Replay and keep where every block lay and when segments came and went; see ``replay``."""
     allocator = _allocator(settings, capacity_bytes, keep_changes=True)
@@ -202,12 +227,18 @@ def _block_bytes(blocks: list[int]) -> NDArray[np.int64]:
     return np.array([block >> ADDRESS_BITS for block in blocks], dtype=np.int64)
 
 
+def _pool_keys(sizes: NDArray[np.int64], streams: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Number the pool of each row: those of a stream for small blocks and for others."""
+    on_stream = np.zeros_like(sizes) if streams is None else streams.astype(np.int64)
+    keys: NDArray[np.int64] = on_stream * 2 + (sizes > SMALL_BYTES)
+    return keys
+
+
 def _pools(
     allocator: CachingAllocator, sizes: NDArray[np.int64], streams: NDArray[np.int64] | None
 ) -> list[Pool]:
     """Return the pool of each row."""
-    on_stream = np.zeros_like(sizes) if streams is None else streams.astype(np.int64)
-    kinds, rows = np.unique(on_stream * 2 + (sizes > SMALL_BYTES), return_inverse=True)
+    kinds, rows = np.unique(_pool_keys(sizes, streams), return_inverse=True)
     table = [allocator.pool(kind >> 1, is_small=not kind & 1) for kind in kinds.tolist()]
     return [table[kind] for kind in rows.tolist()]
 

@@ -19,8 +19,8 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         return ()
     is_counted = job.task != "module"
     chosen = {
-        "seq_len": f"{job.seq_len:,} tokens a sequence" if is_counted else "",
-        "global_batch": f"{job.global_batch:,} a step",
+        "seq_len": f"sequence length {job.seq_len:,}" if is_counted else "",
+        "global_batch": f"batch {job.global_batch:,}",
         "precision": job.precision,
         "optimizer": job.optimizer,
     }
@@ -56,7 +56,8 @@ def run_of(
 
 
 def prices_from(args: argparse.Namespace) -> "Prices":
-    """Read ``--prices`` over the prices that ship."""
+    """Read ``--prices`` over the prices that ship, of ``--market``."""
     from brimful.cost.money import read_prices, shipped_prices
 
-    return shipped_prices() if args.prices is None else read_prices(args.prices)
+    market = args.market
+    return shipped_prices(market) if args.prices is None else read_prices(args.prices, market)

@@ -41,6 +41,7 @@ SEARCH_BUDGET_S = 60
 MAX_GPUS = 64
 """Eight nodes, which people rent; more where a deadline needs them, up to ``MOST_GPUS``."""
 MOST_GPUS = 1024
+MARKET = "secure"
 SHOP_GLOBAL_BATCH = 256
 """Where nobody says how many samples a step sees, and the devices that share them are what is asked
 for: enough for hundreds of them."""

@@ -478,8 +478,18 @@ def _add_number(add: Callable[..., Any], flag: str, words: str) -> None:
     add(flag, metavar="X", type=number(flag), help=words)
 
 
-def add_prices(parser: argparse.ArgumentParser) -> None:
-    """Add ``--prices``."""
+def add_prices(parser: argparse.ArgumentParser, *, market: str | None = None) -> None:
+    """Add ``--market`` and ``--prices``."""
+    from brimful.cost.money import MARKETS
+
+    parser.add_argument(
+        "--market",
+        metavar="NAME",
+        type=choice("market", MARKETS),
+        default=market,
+        help="whose prices: secure (data centres) or community (owners of single machines); "
+        f"default: {market or 'secure, and community where there is no other'}",
+    )
     parser.add_argument(
         "--prices",
         metavar="FILE",

@@ -123,21 +123,23 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         _show_source(args.source, source)
         _show(args, searched)
-    out = tuple(_ways_out(args, searched, budget))
     found, proof = proof_of(args, searched, Budget(args.budget))
     if args.output is not None and found.plan != searched.plan:
         write_yaml(found.plan, args.output)
+    if not args.json:
+        _show_proof(args, searched, found, proof)
+    word = _replayed_word(found) if proof is None else proof.word
+    out = () if word == "fits" else tuple(_ways_out(args, found, budget, is_tight=word == "tight"))
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
-        _show_proof(args, searched, found, proof)
+        show_facts(*assumed_facts(args, found.plan.job), *_next(args, found))
         _show_more(args, found, why)
     if args.page is not None:
         write_page(args, _answer(args, found, proof))
     code = exit_code(found)
-    word = _replayed_word(found) if proof is None else proof.word
     return code if word is None or code != FITS else word_code(args, word)
 
 
@@ -197,7 +199,6 @@ def _show_proof(
         show_facts(*replaced_facts(proof))
         _show(args, found, proof)
     show_facts(*_proven(found, proof))
-    show_facts(*assumed_facts(args, found.plan.job), *_next(args, found))
 
 
 def _next(args: argparse.Namespace, found: "Solution") -> "tuple[Fact, ...]":
@@ -427,11 +428,13 @@ def _pins(args: argparse.Namespace) -> "list[Pins]":
     return possible(job, choices, flags.cluster_from(args).num_devices)
 
 
-MAX_WAYS = 3
-"""Ways to make it fit that are shown."""
+MAX_WAYS, MAX_WAYS_TIGHT = 3, 2
+"""Ways to make it fit that are shown; fewer beside a plan that may fit."""
 
 
-def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") -> "Iterator[str]":
+def _ways_out(
+    args: argparse.Namespace, searched: "Solution", budget: "Budget", *, is_tight: bool
+) -> "Iterator[str]":
     """Name what would make it fit, the first ones: of what was searched, plans that hold.
 
     Each is printed as soon as it is proven.
@@ -440,16 +443,16 @@ def _ways_out(args: argparse.Namespace, searched: "Solution", budget: "Budget") 
     from brimful.show.summary import Fact
 
     plan, record = searched.plan, searched.record
-    if record.rows[0].fits or record.untried:
+    if (record.rows[0].fits and not is_tight) or record.untried:
         return
     find = searched_anew(_search_of(args, plan))
     if plan.estimate is None:
         from brimful.simulate.search import simulated_shortfall
 
         find = either(find, same_strategy(plan, simulated_shortfall(budget)))
-    num_said = 0
+    num_said, most = 0, MAX_WAYS_TIGHT if is_tight else MAX_WAYS
     found = ways_out(plan, find, held)
-    while num_said < MAX_WAYS:
+    while num_said < most:
         try:
             way = next(found, None)
         except OutOfTimeError:

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster, Device
     from brimful.job import Job
     from brimful.report.shop import Shopped
-    from brimful.search.shop.market import OnCell
+    from brimful.search.shop.looks import OnLook
     from brimful.search.shop.values import Market
+    from brimful.show.summary import Fact
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
 OUTPUT_SUFFIXES = (".html", ".svg")
+_MARKETS = {
+    "secure": "data centres', not single owners' (--market community)",
+    "community": "single owners', not data centres' (--market secure)",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output_paths.output_file("-o", suffixes=OUTPUT_SUFFIXES),
         help="write the plot here, with everything else (.html) or alone (.svg)",
     )
-    flags.add_prices(parser)
+    flags.add_prices(parser, market=defaults.MARKET)
     flags.add_verbose(parser)
     flags.add_json(parser)
 
@@ -125,7 +130,7 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     from brimful.show.summary import Fact
 
     show_summary(shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice))
-    show_facts(*assumed_facts(args, shopped.job))
+    show_facts(_prices_fact(args), *assumed_facts(args, shopped.job))
     if args.output is not None:
         say(f"written to {args.output}")
     if shopped.choice is not None:
@@ -135,6 +140,16 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         from brimful.report.shop import shop_tables
 
         show("", *shop_tables(shopped))
+
+
+def _prices_fact(args: argparse.Namespace) -> "Fact":
+    """Say whose prices are compared."""
+    from brimful.cost.money import shipped_prices
+    from brimful.show.summary import Fact
+
+    own = f"{args.prices}, else " if args.prices else ""
+    date = shipped_prices(args.market).date
+    return Fact("prices", f"{own}{_MARKETS[args.market]}, up to {date}")
 
 
 def shop(args: argparse.Namespace) -> "Shopped":
@@ -191,15 +206,13 @@ def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
 
 
 def _market(
-    args: argparse.Namespace,
-    job: "Job",
-    kinds: tuple[str, ...],
-    prices: "Prices",
-    max_gpus: int,
+    args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices", max_gpus: int
 ) -> "Market":
     from brimful.cli.progress import Progress
-    from brimful.search.shop.market import Request, market
+    from brimful.search.shop.market import market
+    from brimful.search.shop.values import Limits, Request
 
+    is_whole = bool(args.verbose or args.json or args.output or args.every)
     request: Request = Request(
         job=job,
         attention=usual.attention_from(args, job, None),
@@ -210,10 +223,12 @@ def _market(
         usd_per_kwh=args.electricity,
         owned=_owned(args),
         every=args.every,
+        limits=None if is_whole else Limits(args.deadline, args.money_budget),
+        fewest=is_whole,
     )
     with Progress("comparing GPUs", quiet=args.json) as progress:
-        on_cell: OnCell = progress.update
-        return market(request, on_cell)
+        on_look: OnLook = progress.update
+        return market(request, on_look)
 
 
 def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":

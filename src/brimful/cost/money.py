@@ -7,7 +7,7 @@ replace them. Owns that folder and its schema.
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from brimful.job import Job
 from brimful.plan import load_yaml
 
 _FOLDER = "data/prices"
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 _JOULES_PER_KWH = 3.6e6
 DRAW_SHARE = 0.85
 """Of a GPU's power limit, drawn while it trains; assumed."""
@@ -29,12 +29,18 @@ PUE = 1.56
 Institute, from memory, unchecked)."""
 
 
+Market = Literal["secure", "community"]
+"""Who rents GPUs out: data centres, or owners of single machines, cheaper and less certain."""
+MARKETS: tuple[Market, ...] = get_args(Market)
+
+
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an hour of a GPU cost, when, and where."""
+    """What an hour of a GPU cost, when, where, and of whom; no market: the user's own."""
 
     usd_per_gpu_hour: float
     date: Line
     source: Line
+    market: Market | None = None
 
 
 class Purchase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +75,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         gpu_hours: The same times the devices.
         energy_kwh: Of the GPUs, with what the data centre takes for them; hosts are not counted.
         usd_per_gpu_hour: The price.
+        market: Whose price that is; None: the user's own, or unknown.
         usd: For the run.
         assumptions: What the numbers rest on, a sentence each.
     """
@@ -81,24 +88,50 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     usd_per_gpu_hour: float | None
     usd: float | None
     assumptions: tuple[Line, ...]
+    market: Market | None = None
 
 
 MOST_USD = 10**9
 """What no GPU costs; more is a typing error, and sums with it overflow."""
 
 
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table that ships: prices of an hour on each market."""
+
+    date: Line
+    gpus: dict[str, dict[Market, Price]]
+    bought: dict[str, Purchase]
+
+
 @cache
-def shipped_prices() -> Prices:
-    """Read the newest table that ships."""
+def _table() -> _Table:
     files = resources.files("brimful").joinpath(_FOLDER).iterdir()
     newest = max((f for f in files if f.name.endswith(".json")), key=lambda file: file.name)
-    return msgspec.json.decode(newest.read_bytes(), type=Prices)
+    return msgspec.json.decode(newest.read_bytes(), type=_Table)
 
 
-def read_prices(path: Path) -> Prices:
+@cache
+def shipped_prices(market: Market | None = None) -> Prices:
+    """Read the newest prices that ship.
+
+    Args:
+        market: Whose; None: of each GPU those of data centres, and where it has none the others.
+    """
+    table, asked = _table(), MARKETS if market is None else (market,)
+    found = {
+        name: next((each, prices[each]) for each in asked if each in prices)
+        for name, prices in table.gpus.items()
+        if any(each in prices for each in asked)
+    }
+    gpus = {name: msgspec.structs.replace(price, market=of) for name, (of, price) in found.items()}
+    return Prices(date=table.date, gpus=gpus, bought=table.bought)
+
+
+def read_prices(path: Path, market: Market | None = None) -> Prices:
     """Read the user's prices over those that ship.
 
     Args:
+        market: Whose of those that ship; see ``shipped_prices``.
         path: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour, or to
             ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both.
 
@@ -118,7 +151,7 @@ def read_prices(path: Path) -> Prices:
         if buy is not None:
             _check_price(path, name, buy, "dollars to buy one", "{buy: 1600}")
             buys[name] = Purchase(usd=float(buy), date="", source=str(path))
-    shipped = shipped_prices()
+    shipped = shipped_prices(market)
     return Prices(
         date=shipped.date, gpus={**shipped.gpus, **rents}, bought={**shipped.bought, **buys}
     )
@@ -167,7 +200,7 @@ def cost_of(job: Job, cluster: Cluster, step_s: float | None, prices: Prices) ->
         step_s: Seconds of one optimizer step; None: unknown.
         prices: The table.
     """
-    hours = None if step_s is None else job.num_steps * step_s / _HOUR_S
+    hours = None if step_s is None else job.num_steps * step_s / HOUR_S
     gpu_hours = None if hours is None else hours * cluster.num_devices
     price = prices.gpus.get(cluster.name)
     rate = None if price is None else price.usd_per_gpu_hour
@@ -180,6 +213,7 @@ def cost_of(job: Job, cluster: Cluster, step_s: float | None, prices: Prices) ->
         usd_per_gpu_hour=rate,
         usd=None if rate is None or gpu_hours is None else rate * gpu_hours,
         assumptions=(_price_words(cluster, price), _energy_words(cluster)),
+        market=None if price is None else price.market,
     )
 
 
@@ -207,7 +241,7 @@ def energy_kwh(gpu: str, gpu_hours: float, *, overhead: float = 1.0) -> float | 
     sheet = datasheets().get(gpu)
     if sheet is None or sheet.tdp_w is None:
         return None
-    return gpu_hours * _HOUR_S * sheet.tdp_w * DRAW_SHARE * overhead / _JOULES_PER_KWH
+    return gpu_hours * HOUR_S * sheet.tdp_w * DRAW_SHARE * overhead / _JOULES_PER_KWH
 
 
 def _price_words(cluster: Cluster, price: Price | None) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from brimful.allocator.config import parse_settings
-from brimful.allocator.replay import Requests, replay
+from brimful.allocator.replay import Requests, least_reserved_bytes, replay
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.requests import requests_of
@@ -19,13 +20,31 @@ from brimful.plan import PredictedReserved
 from brimful.strategy import Strategy
 
 Makers = tuple[Callable[[], Requests], ...]
-Unhindered = dict[tuple[int, str], int]
-"""Most bytes that a device would hold of a card without end, by its place and settings."""
-Replays = dict[Strategy, Unhindered]
-"""What was replayed of one job on as many devices, which other cards with the same kernels share.
+
+
+class Seen(NamedTuple):
+    """What was looked at of a strategy, which hangs on no card's size.
+
+    Attributes:
+        made: What devices ask for, by their place.
+        least: What they hold at least, of a card without end, by place and settings.
+        unhindered: What they hold, likewise.
+    """
+
+    made: dict[int, Requests]
+    least: dict[tuple[int, str], int]
+    unhindered: dict[tuple[int, str], int]
+
+
+Replays = dict[Strategy, Seen]
+"""What was seen of one job on as many devices, which other cards with the same kernels share.
 
 By strategy, whatever its settings of the allocator.
 """
+
+
+def _unseen() -> Seen:
+    return Seen({}, {}, {})
 
 
 @dataclass(frozen=True)
@@ -36,14 +55,13 @@ class Candidate:
         cluster: On what.
         room: What each device has for its allocator.
         makers: Of every kind of device, one or the stages of a pipeline, makes what it asks for.
-        unhindered: What was replayed on a card without end; more is added.
+        seen: What was looked at of it; more is added.
     """
 
     cluster: Cluster
     room: Room
     makers: Makers
-    unhindered: Unhindered = field(default_factory=dict)
-    _made: dict[int, Requests] = field(default_factory=dict)
+    seen: Seen = field(default_factory=_unseen)
 
     @property
     def requests(self) -> tuple[Requests, ...]:
@@ -58,11 +76,17 @@ class Candidate:
         Args:
             allocator: As for ``reserved``.
         """
-        for place in range(len(self.makers)):
-            excess = self._unhindered_bytes(place, allocator) - self._most_bytes
-            if excess > 0:
-                return excess
-        return 0
+        every = (self._unhindered_bytes(place, allocator) for place in range(len(self.makers)))
+        return next((held - self._most_bytes for held in every if held > self._most_bytes), 0)
+
+    def is_hopeless(self, allocator: str) -> bool:
+        """Tell, without a replay, whether it holds more than it surely may; False: it may fit.
+
+        Args:
+            allocator: As for ``reserved``.
+        """
+        every = (self._least_bytes(place, allocator) for place in range(len(self.makers)))
+        return any(least > self._most_bytes for least in every)
 
     def reserved(self, allocator: str) -> PredictedReserved:
         """Replay it at capacity; of several devices the one that fares worst.
@@ -82,19 +106,28 @@ class Candidate:
         return firm if limit is None else min(limit, firm)
 
     def _requests(self, place: int) -> Requests:
-        if place not in self._made:
-            self._made[place] = self.makers[place]()
-        return self._made[place]
+        made = self.seen.made
+        if place not in made:
+            made[place] = self.makers[place]()
+        return made[place]
+
+    def _least_bytes(self, place: int, allocator: str) -> int:
+        """Return what a device would hold of a card without end, at least."""
+        key, least = (place, allocator), self.seen.least
+        if key not in least:
+            settings = parse_settings(allocator)
+            least[key] = least_reserved_bytes(self._requests(place), settings)
+        return least[key]
 
     def _unhindered_bytes(self, place: int, allocator: str) -> int:
         """Return the most that a device would hold of a card without end."""
-        key = place, allocator
-        if key not in self.unhindered:
+        key, unhindered = (place, allocator), self.seen.unhindered
+        if key not in unhindered:
             done = replay(
                 self._requests(place), settings=parse_settings(allocator), capacity_bytes=None
             )
-            self.unhindered[key] = done.peak_reserved_bytes
-        return self.unhindered[key]
+            unhindered[key] = done.peak_reserved_bytes
+        return unhindered[key]
 
     def _at_capacity(self, place: int, allocator: str) -> PredictedReserved:
         unhindered = self._unhindered_bytes(place, allocator)
@@ -137,17 +170,17 @@ def candidate_of(
         job: What is trained.
         cluster: On what.
         strategy: How.
-        seen: What was replayed of this job on as many devices with the same kernels.
+        seen: What was seen of this job on as many devices with the same kernels.
     """
     if cluster.device.kernels != "cuda":
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
     plain = msgspec.structs.replace(strategy, allocator="")
-    unhindered = {} if seen is None else seen.setdefault(plain, {})
+    known = _unseen() if seen is None else seen.setdefault(plain, _unseen())
     makers: Makers = (partial(requests_of, job, strategy, cluster.device),)
     if strategy.pp > 1:
         makers = row_makers(site_of(job, strategy, cluster.device))
-    return Candidate(cluster, room, makers, unhindered)
+    return Candidate(cluster, room, makers, known)
 
 
 def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:

@@ -72,6 +72,7 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         tdp_w: Power limit in watts; None: unknown.
         num_multiprocessors: Streaming multiprocessors, or compute units of AMD; None: unknown.
         op_overhead_s: Assumed host time to launch one operation, in seconds.
+        per_node: How many are in a machine at most, as these are rented out.
         sources: Field to ``document; note``. A type's rate, or a link, that has no source of its
             own has that of the whole field.
     """
@@ -93,6 +94,7 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     num_multiprocessors: int | None
     op_overhead_s: float
     sources: dict[str, str]
+    per_node: int = 8
 
 
 @cache

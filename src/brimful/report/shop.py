@@ -53,6 +53,9 @@ def shop_tables(shopped: Shopped) -> "list[RenderableType]":
     if found.frontier:
         title = "\nFrontier (predicted): nothing is both faster and cheaper, cheapest first"
         parts.append(_options_table(title, found.frontier, shopped))
+    if found.fewest:
+        title = "\nThe fewest of each kind that hold it (predicted)"
+        parts.append(_options_table(title, found.fewest, shopped))
     if found.owned:
         parts.append(_options_table("\nYour own (predicted)", found.owned, shopped))
     parts += [

@@ -81,6 +81,9 @@ def _sections(shopped: Shopped) -> list[tuple[str, str, Html]]:
         ("says", "What the numbers say", markup.bullets(told(found))),
         ("frontier", "Frontier", _options(shopped, found.frontier, "Cheapest first, predicted")),
     ]
+    if found.fewest:
+        fewest = _options(shopped, found.fewest, "Of each kind, predicted")
+        sections.append(("fewest", "The fewest GPUs that hold it", fewest))
     if found.owned:
         sections.append(("own", "Your own", _options(shopped, found.owned, "Predicted")))
         sections += [

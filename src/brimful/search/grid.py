@@ -93,6 +93,7 @@ class Search(NamedTuple):
         waits: Seconds that a micro-batch waits for the devices that share every matrix, likewise.
         kept: What searches on as many devices of other kinds share: what states take, by the keys
             of ``held``; None: nothing is shared.
+        peaks: What they share beside it: peaks, by the identity of a grid.
     """
 
     job: Job
@@ -103,6 +104,7 @@ class Search(NamedTuple):
     works: dict[Hashable, Array]
     waits: dict[Hashable, Array]
     kept: "dict[Hashable, Held] | None" = None
+    peaks: dict[int, Array] | None = None
 
 
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
@@ -113,7 +115,7 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         grid: The strategies.
         seconds: ``seconds_of`` them, where that was asked for already.
     """
-    peak = _peaks(search, grid)
+    peak = peaks_of(search, grid)
     seconds = seconds_of(search, grid) if seconds is None else seconds
     shape = peak.shape
     one = grid.batches[0]
@@ -203,8 +205,16 @@ def _make_held(search: Search, family: Family) -> Held:
     )
 
 
-def _peaks(search: Search, grid: Grid) -> Array:
+def peaks_of(search: Search, grid: Grid) -> Array:
     """Return the peak of allocated bytes: [batches, counts of blocks, shards]."""
+    if search.peaks is None:
+        return _make_peaks(search, grid)
+    if id(grid) not in search.peaks:
+        search.peaks[id(grid)] = _make_peaks(search, grid)
+    return search.peaks[id(grid)]
+
+
+def _make_peaks(search: Search, grid: Grid) -> Array:
     job, device, one = search.job, search.cluster.device, grid.batches[0]
     held, updates, pieces, drawn, _ = _held(search, grid)
     blas = blas_bytes(job, one._replace(num_blocks=grid.num_blocks), device)

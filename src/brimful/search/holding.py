@@ -85,17 +85,21 @@ def as_it_fits(
     candidate = candidate_of(job, cluster, strategy, seen)
     if candidate is None:
         return strategy
-    excess, allocator = _least_excess(candidate, strategy)
-    return None if excess else msgspec.structs.replace(strategy, allocator=allocator)
+    for allocator in _allocators(strategy):
+        if not candidate.is_hopeless(allocator) and not candidate.excess_bytes(allocator):
+            return msgspec.structs.replace(strategy, allocator=allocator)
+    return None
 
 
 def _least_excess(candidate: Candidate, strategy: Strategy) -> tuple[int, str]:
     """Return by how many bytes a replay exceeds what is sure, and with which settings.
 
-    They are tried in order, until it fits.
+    They are tried in order, until it fits; of those that cannot fit the last only, which says how
+    much is lacking.
     """
     found: list[tuple[int, str]] = []
-    for allocator in _allocators(strategy):
+    *others, last = _allocators(strategy)
+    for allocator in (*(each for each in others if not candidate.is_hopeless(each)), last):
         found.append((candidate.excess_bytes(allocator), allocator))
         if not found[-1][0]:
             break

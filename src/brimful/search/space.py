@@ -378,7 +378,7 @@ def plainest_strategy(
         check_spread(job, pinned)
         sizes = micro_batches(job, pins, data_parallel(pinned))
         exact = [n for n in sizes if exactness(job, "micro_batch", n).how != "changes"]
-        sizes = exact or sizes
+        sizes = exact or sizes or [pinned.micro_batch]  # which is refused
         plainest = msgspec.structs.replace(pinned, micro_batch=sizes[0])
         return check_strategy(job, placed(plainest, num_devices)), sizes
 
@@ -415,11 +415,10 @@ def _pinned_degrees(pins: Pins, num_devices: int) -> _Degrees:
 
 
 def micro_batches(job: Job, pins: Pins, num_devices: int = 1) -> list[int]:
-    """List the micro-batches that divide a device's share, smallest first, or the pinned one."""
-    if pins.micro_batch is not None:
-        return [pins.micro_batch]
-    share = job.global_batch // num_devices
-    return [n for n in range(1, min(share, MAX_MICRO_BATCH) + 1) if share % n == 0]
+    """List the micro-batches that divide a device's share, smallest first; the pinned one alone."""
+    share, pinned = job.global_batch // num_devices, pins.micro_batch
+    sizes = range(1, min(share, MAX_MICRO_BATCH) + 1) if pinned is None else (pinned,)
+    return [n for n in sizes if n <= share and share % n == 0]
 
 
 def _chunks(pins: Pins) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from brimful.hardware.gpus import gpus
 from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
-from brimful.plan import Plan
+from brimful.plan import Estimate, Plan
 from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 from brimful.search.gains import Search
 from brimful.search.holding import hold
@@ -105,11 +105,16 @@ def held(tried: Tried) -> Tried:
 def _tried(found: Solution) -> Tried:
     made = found.plan.estimate
     assert made is not None, "what is solved has a formula"
+    return Tried(_short_bytes(made), made.predicted_step_s, found)
+
+
+def _short_bytes(made: Estimate) -> int:
+    """Return by how many bytes a prediction does not surely fit; 0: it does."""
     short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
     reserved = made.predicted_reserved
     if reserved is not None and reserved.word != "fits":
         short = max(short, reserved.excess_bytes)
-    return Tried(short, made.predicted_step_s, found)
+    return short
 
 
 def same_strategy(plan: Plan, shortfall: Shortfall) -> Find:
@@ -176,10 +181,8 @@ def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
             heappush(waiting, (not held.is_exact, held.cost, number, held))
         else:
             go_on(number)
-    lacks = math.inf
-    if plan.estimate is not None:
-        lacks = plan.estimate.predicted_peak_allocated_bytes - plan.estimate.usable_bytes
-    helpful = [way for way in misses if way.short_bytes < lacks or lacks <= 0]
+    lacks = math.inf if plan.estimate is None else _short_bytes(plan.estimate)
+    helpful = [way for way in misses if way.short_bytes < lacks]
     yield from sorted(helpful, key=lambda way: way.short_bytes)
 
 
@@ -320,7 +323,7 @@ def _allowed(plan: Plan) -> Iterator[_Way]:
 def _larger_gpu(plan: Plan) -> _Way:
     """Try as many of every GPU that has what the nearest plan needs alive, smallest first."""
     least = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else 0
-    note = "the smallest known GPU on which it does"
+    note = "the smallest that does"
     devices = sorted(gpus().values(), key=lambda device: device.usable_bytes)
     clusters = (
         _with_gpu(plan.cluster, device)

@@ -33,17 +33,35 @@ def estimate_summary(
         (
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
-            *largest_facts(estimate.items),
+            *largest_facts(estimate.items, _reserved_bytes(estimate)),
             *facts,
         ),
     )
 
 
-def largest_facts(items: Sequence[MemoryItem]) -> tuple[Fact, ...]:
-    """Name the largest of what is in memory at the peak."""
+def _reserved_bytes(estimate: Estimate) -> int | None:
+    reserved = estimate.predicted_reserved
+    return None if reserved is None else reserved.predicted_peak_reserved_bytes
+
+
+def largest_facts(
+    items: Sequence[MemoryItem], reserved_bytes: int | None = None
+) -> tuple[Fact, ...]:
+    """Name the largest of what is in memory at the peak, and what is left of the whole.
+
+    Args:
+        items: Live tensors at their peak.
+        reserved_bytes: What the allocator holds at its own; None: unknown.
+    """
     device = [item for item in items if item.where == "device" and item.num_bytes]
-    largest = sorted(device, key=lambda item: -item.num_bytes)[:NUM_LARGEST]
-    if not largest:
+    ordered = sorted(device, key=lambda item: -item.num_bytes)
+    if not ordered:
         return ()
-    words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in largest)
-    return (Fact("at peak", words),)
+    parts = [(item.name, item.num_bytes) for item in ordered[:NUM_LARGEST]]
+    parts.append(("other tensors", sum(item.num_bytes for item in ordered[NUM_LARGEST:])))
+    if reserved_bytes is not None:
+        parts.append(
+            ("reserved but unallocated", reserved_bytes - sum(item.num_bytes for item in device))
+        )
+    words = [f"{name} {format_bytes(num_bytes)}" for name, num_bytes in parts if num_bytes > 0]
+    return (Fact("at peak", ", ".join(words)),)

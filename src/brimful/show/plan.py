@@ -19,10 +19,12 @@ from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.strategy import check_strategy, gathers
 from brimful.units import format_bytes
 
+LEAST_SLOWER = 0.0005
+"""Below this share two step times are told as equal."""
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
 
-NUM_NAMED = 2
+NUM_NAMED = 4
 """Settings by which another strategy is told."""
 
 
@@ -52,7 +54,9 @@ def plan_summary(
         meter = replayed_meter(proven)
     why = _tried(found)
     if best.fits:
-        why = (*_why(found), *(_tighter(found) if verdict == "FITS" else ()))
+        why = _untried(found)
+        if verdict == "FITS":
+            why = (*_why(found), *why, *_tighter(found))
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
@@ -73,18 +77,19 @@ def _why(found: Solution) -> tuple[Fact, ...]:
     if best.step_s is None:
         one = f"one of {record.num_fitting:,} that fit; speeds are unknown"
     words = f"{one}, {record.num_considered:,} {how}"
+    lacking: tuple[Fact, ...] = ()
     faster = [row for row in record.rows[1:] if not row.fits and _is_faster(row, best)]
     if faster and best.step_s:
         near = min(faster, key=lambda row: row.peak_bytes)
         share = 1 - (near.step_s or 0.0) / best.step_s
         what = _what_differs(found, near)
-        lacks = f"needs {format_bytes(near.peak_bytes)}"
+        lacks = f"with {format_bytes(near.peak_bytes)} of tensors"
         if near.peak_bytes <= limit_bytes(found.plan):
-            lacks = "runs out of memory when replayed"
-        words += f"; {share:.0%} faster, but {lacks}: {what}"
+            lacks = "out of memory when replayed"
+        lacking = (Fact("faster", f"by {_percent(share)}, but {lacks}: {what}"),)
     elif found.record.untried is None:
         words += "; none of them is faster"
-    return (Fact("why", words), *_untried(found))
+    return (Fact("why", words), *lacking)
 
 
 def _is_faster(row: Considered, best: Considered) -> bool:
@@ -103,14 +108,21 @@ def _tighter(found: Solution) -> tuple[Fact, ...]:
     first = min(rows, key=lambda row: row.step_s or 0.0)
     saved = format_bytes(best.peak_bytes - first.peak_bytes)
     slower = (first.step_s or 0.0) / best.step_s - 1
-    return (Fact("if tight", f"{_what_differs(found, first)}: {saved} less, {slower:.1%} slower"),)
+    cost = "as fast" if slower < LEAST_SLOWER else f"{_percent(slower)} slower"
+    return (Fact("if tight", f"{_what_differs(found, first)}: {saved} less, {cost}"),)
+
+
+def _percent(share: float) -> str:
+    """Print a share, with a decimal below 10 %."""
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"  # noqa: PLR2004
 
 
 def _what_differs(found: Solution, row: Considered) -> str:
     plan = found.plan
     words = differing_words(plan.job, plan.strategy, row.strategy)
-    more = ", ..." if len(words) > NUM_NAMED else ""
-    return ", ".join(words[:NUM_NAMED]) + more or "another setting"
+    more = len(words) - NUM_NAMED
+    rest = f" and {more} setting{'s' * (more > 1)} more" if more > 0 else ""
+    return ", ".join(words[:NUM_NAMED]) + rest
 
 
 def _tried(found: Solution) -> tuple[Fact, ...]:

@@ -5,7 +5,7 @@ from brimful.job import Job
 from brimful.nouns import is_per_sample, noun
 from brimful.plan import Estimate
 from brimful.show.summary import Fact
-from brimful.units import format_count, format_days, format_money, format_seconds
+from brimful.units import format_count, format_days, format_money, format_range, format_seconds
 
 _DAY_H = 24.0
 _BILLION = 1e9
@@ -22,7 +22,7 @@ def speed_facts(job: Job, estimate: Estimate | None, step_s: float | None) -> tu
     if step_s is None:
         return (Fact("speed", "unknown: no rates are known of this GPU in this precision"),)
     band = None if estimate is None else estimate.predicted_step_band_s
-    spread = "" if band is None else f", {format_seconds(band.low)} to {format_seconds(band.high)}"
+    spread = "" if band is None else f", {format_range(band.low, band.high)}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     return (Fact("speed", f"{_rate(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),)
@@ -62,5 +62,5 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
     took = f"{what}: {format_days(cost.hours * times / _DAY_H)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)
-    rate = f"{cost.usd_per_gpu_hour:.2f} a GPU-hour"
+    rate = f"{cost.usd_per_gpu_hour:.2f} a GPU-hour{f', {cost.market}' if cost.market else ''}"
     return (Fact("run", f"{took}, {format_money(cost.usd * times)} ({rate})"),)

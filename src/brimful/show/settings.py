@@ -42,9 +42,10 @@ def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
 
 
 def differing_words(job: Job, strategy: Strategy, other: Strategy) -> tuple[str, ...]:
-    """Say what of another strategy is not as in this one."""
-    same = set(settings_words(job, strategy))
-    return tuple(word for word in settings_words(job, other) if word not in same)
+    """Say what of another strategy is not as in this one; at least that it lacks something."""
+    ours, theirs = settings_words(job, strategy), settings_words(job, other)
+    more = tuple(word for word in theirs if word not in ours)
+    return more or tuple(f"without {word}" for word in ours if word not in theirs)
 
 
 def _parallel(strategy: Strategy) -> list[str]:

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 
 from brimful.job import Job
 from brimful.search.shop.choose import Choice
-from brimful.search.shop.values import DAY_S, Limits, Market, Option
+from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.show.predicted import job_words
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Summary
 from brimful.units import format_count, format_days, format_money
 
-NUM_OTHERS = 4
+NUM_OTHERS = 2
 """Other choices that are named, from the cheapest to the fastest."""
+NUM_KINDS = 3
+"""Of which the fewest hold a job, that are named."""
 
 
 def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None) -> Summary:
@@ -33,8 +35,9 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
-        *_fewest(found, best),
-        *_others(found.frontier, best),
+        *_fewest(found.alone),
+        *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
+        *_others("at best", found.likely),
         *(Fact("yours", f"{each.gpus}: {_both(each)}") for each in found.owned),
     )
     return Summary(None if choice.meets else "NO", subject, None, facts)
@@ -79,30 +82,24 @@ def _over(choice: Choice) -> tuple[Fact, ...]:
     return ()
 
 
-def _others(frontier: Sequence[Option], best: Option) -> tuple[Fact, ...]:
+def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
     """Name other choices that nothing beats in both time and money, spread from end to end."""
-    others = [each for each in frontier if each.gpus != best.gpus]
     step = max(1, -(-len(others) // NUM_OTHERS))
     chosen = others[step - 1 :: step][:NUM_OTHERS]
     return tuple(
-        Fact("" if place else "or", f"{each.gpus}: {_both(each)}")
+        Fact("" if place else label, f"{each.gpus}: {_both(each)}")
         for place, each in enumerate(chosen)
     )
 
 
-def _fewest(found: Market, best: Option) -> tuple[Fact, ...]:
-    """Say that one GPU is enough, and the cheapest an hour; else the fewest that hold the job."""
-    alone = [each for each in found.alone if each.fits and each.usd_per_gpu_hour is not None]
-    known = [each for each in alone if not each.why_not]
-    if known:
-        least = min(known, key=lambda each: each.usd_per_gpu_hour or 0.0)
-        cost = f"{least.usd_per_gpu_hour:.2f} USD an hour"
-        kinds = f"{len(alone)} of {len(found.alone)} kinds of GPU hold it alone"
-        return (Fact("fewest", f"one {least.kind}, {cost}, is enough ({kinds})"),)
-    priced = [each for each in found.options if each.predicted_usd is not None]
-    if not priced:
+def _fewest(alone: Sequence[Alone]) -> tuple[Fact, ...]:
+    """Name the kinds of which the fewest hold the job, the cheapest an hour first."""
+    priced = [each for each in alone if each.usd_per_gpu_hour is not None and not each.why_not]
+    priced.sort(key=lambda each: each.usd_per_gpu_hour or 0.0)
+    number = min((each.fewest for each in priced if each.fewest is not None), default=0)
+    kinds = [each for each in priced if each.fewest == number]
+    if not kinds:
         return ()
-    least_gpus = min(priced, key=lambda each: (each.num_gpus, each.predicted_usd or 0.0))
-    if least_gpus.gpus == best.gpus:
-        return ()
-    return (Fact("fewest", f"{least_gpus.gpus}: {_both(least_gpus)}"),)
+    names = [f"{each.kind} ({each.usd_per_gpu_hour:.2f} USD/h)" for each in kinds[:NUM_KINDS]]
+    more = [f"{len(kinds) - NUM_KINDS} more"] if len(kinds) > NUM_KINDS else []
+    return (Fact("fewest", f"{number} of {', '.join([*names, *more])} (each: -v)"),)

@@ -30,7 +30,10 @@ def simulate_summary(plan: Plan, simulation: Simulation, word: Word) -> Summary:
             *tight_facts(reserved),
             *_unknown(simulation),
             Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
-            *largest_facts(simulation.items),
+            *largest_facts(
+                simulation.items,
+                None if reserved is None else reserved.simulated_peak_reserved_bytes,
+            ),
             *beside_facts(
                 simulation.simulated_peak_allocated_bytes,
                 plan.estimate.predicted_peak_allocated_bytes if plan.estimate else None,

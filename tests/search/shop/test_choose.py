@@ -1,13 +1,16 @@
 """Deadlines, budgets, owning and advice, by hand on options that are made up."""
 
-import msgspec
+import math
+
 import pytest
 
 from brimful.cost.money import DRAW_SHARE, Price, Prices, Purchase
+from brimful.hardware.gpus import load_cluster
 from brimful.plan import Band
 from brimful.search.shop.advice import advice
 from brimful.search.shop.choose import choose, knee
-from brimful.search.shop.market import bar_of, frontier
+from brimful.search.shop.looks import Cell, Kind, bar_of
+from brimful.search.shop.market import frontier
 from brimful.search.shop.own import Terms, break_even_hours, ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.strategy import Strategy
@@ -133,17 +136,19 @@ def test_advice_is_memory_first():
     assert "short by 9.00 GiB" in none[0]
 
 
-def test_a_bar_is_where_something_beats_a_cell():
-    class Asked:
-        job = msgspec.defstruct("Job", [("num_steps", int)])(100)
+def cell(gpus, usd_per_gpu_hour, step_s=0.0):
+    kind = Kind(gpus, usd_per_gpu_hour, {}, step_s)
+    return Cell(kind, load_cluster(gpus, memory_limit_bytes=None), step_s)
 
-    class Cell:
-        num_devices = 2
 
-    # 2 GPUs at 1.8 USD an hour: 0.001 USD a second; 100 USD are 100,000 s, and MIDDLE takes longer.
-    assert bar_of(Asked, Cell, 1.8, [MIDDLE]) == (4 * DAY_S / 100, MIDDLE)
-    assert bar_of(Asked, Cell, 0.18, [SLOW])[0] == pytest.approx(1e6 / 100)
-    assert bar_of(Asked, Cell, None, [SLOW]) == (float("inf"), None)
+def test_a_bar_is_where_something_beats_a_choice():
+    pair = cell("2xrtx-4090", 1.8)  # 0.001 USD a second
+    slow, dear = cell("l4", 1.8, 10), cell("h200", 7.2, 10)  # 0.005 and 0.02 USD a step
+    assert bar_of(pair, [slow]) == (10, slow)  # it is as fast then, and costs 0.01 USD
+    assert bar_of(pair, [dear]) == (pytest.approx(20), dear)
+    assert bar_of(pair, [dear, slow]) == (10, slow)
+    assert bar_of(cell("2xrtx-4090", None), [slow]) == (math.inf, None)
+    assert bar_of(pair, []) == bar_of(pair, [cell("gh200", None, 1)]) == (math.inf, None)
 
 
 def test_words():

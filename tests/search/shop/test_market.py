@@ -14,7 +14,8 @@ from brimful.search.grid import Search, seconds_of
 from brimful.search.holding import hold
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
 from brimful.search.shop.cell import Found
-from brimful.search.shop.market import Request, counts, frontier, market, option_of
+from brimful.search.shop.market import counts, frontier, market, option_of
+from brimful.search.shop.values import Request
 from brimful.search.solve import solve
 from brimful.search.space import Pins, grids
 
@@ -168,8 +169,8 @@ def test_a_kind_without_a_rate_says_so():
 
 
 def test_a_kind_without_a_price_is_planned_and_not_on_the_frontier():
-    found = market(request(kinds=("gh200", "rtx-4090"), max_gpus=2))
-    assert [each.predicted_usd for each in found.options if each.kind == "gh200"] == [None, None]
+    found = market(request(kinds=("h200", "rtx-4090"), max_gpus=2))
+    assert [each.predicted_usd for each in found.options if each.kind == "h200"] == [None, None]
     assert {each.kind for each in found.frontier} == {"rtx-4090"}
 
 

@@ -5,7 +5,8 @@ A grid is left out where even its leanest strategy holds more than there is, or 
 time that it could take is over what is needed. Both are bounds from below, none is a guess.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.job import Job
-from brimful.search.grid import Grid, Search, evaluate, least_of, seconds_of
+from brimful.search.grid import Grid, Search, evaluate, least_of, peaks_of, seconds_of
 from brimful.search.shop.bound import Least, least_of_grid
 from brimful.search.table import TIE, Table, joined, rank, strategy_at
 from brimful.strategy import Attention, Strategy, default_reference
@@ -36,7 +37,7 @@ class Found(NamedTuple):
     step_s: float
 
 
-def fastest(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float) -> Found | None:
+def fastest(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float) -> Found | None:
     """Find the fastest strategy that fits and is faster than ``bar_s``.
 
     Args:
@@ -61,7 +62,7 @@ def fastest(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float
     return found if found is not None and found.step_s < bar_s else None
 
 
-def within(search: Search, space: Iterable[Grid], least: Least, *, bar_s: float) -> Table:
+def within(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float) -> Table:
     """Predict every strategy that fits of the grids that may be faster than ``bar_s``."""
     near = (grid for grid in space if _bound(search, grid, least) < bar_s)
     return joined([_fitting(evaluate(search, grid)) for grid in near])
@@ -96,10 +97,43 @@ def _fitting(table: Table) -> Table:
     return Table(*columns)
 
 
-def least_peak(search: Search, space: Iterable[Grid]) -> int:
-    """Return the smallest peak of any strategy, in bytes; 0 where there is none."""
-    peaks = [float(np.min(evaluate(search, grid).peak_bytes)) for grid in space]
-    return int(min(peaks, default=0.0))
+class Leanest:
+    """The strategy with the smallest peak of live tensors, looked for as far as anybody asks.
+
+    What stays is looked at first: a grid that keeps more than the best so far has none.
+
+    Attributes:
+        strategy: The best so far; None: there is none yet.
+        peak_bytes: Its peak.
+    """
+
+    def __init__(self, search: Search, space: Sequence[Grid]) -> None:
+        """Begin with nothing looked at."""
+        self.strategy: Strategy | None = None
+        self.peak_bytes = math.inf
+        self._search, self._space = search, space
+        kept = [float(np.min(least_of(search, grid).kept_bytes)) for grid in space]
+        self._left = iter(sorted((bytes_, place) for place, bytes_ in enumerate(kept)))
+
+    def below(self, limit_bytes: float) -> bool:
+        """Look until something is at or below a limit; whether anything is."""
+        while self.peak_bytes > limit_bytes:
+            kept_bytes, place = next(self._left, (math.inf, -1))
+            if kept_bytes >= self.peak_bytes:
+                self._left = iter(())
+                return False
+            self._look(self._space[place])
+        return True
+
+    def _look(self, grid: Grid) -> None:
+        least_bytes = float(np.min(peaks_of(self._search, grid)))
+        if least_bytes >= self.peak_bytes:
+            return
+        job, table = self._search.job, evaluate(self._search, grid)
+        row = int(np.argmin(table.peak_bytes))
+        attention, reference = self._search.attention, default_reference(job)
+        self.strategy = strategy_at(job, table, row, attention, reference)
+        self.peak_bytes = least_bytes
 
 
 def best_of(job: Job, table: Table, attention: Attention) -> Found | None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,11 +27,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     band_meets: bool
 
 
-def choose(found: Market, limits: Limits) -> Choice | None:
-    """Choose from the frontier: what it beats is never better.
+class Point(NamedTuple):
+    """What an option takes, or a run at a bound; infinite dollars: unknown."""
 
-    With a deadline: the cheapest that meets it. With a budget alone: the fastest within it. With
-    neither: the cheapest. Where nothing meets both, what is over by the smallest share.
+    days: float
+    usd: float
+
+
+def choose(found: Market, limits: Limits) -> Choice | None:
+    """Choose from the frontier: what it beats is never better; see ``taken``.
 
     Args:
         found: What there is.
@@ -41,54 +46,68 @@ def choose(found: Market, limits: Limits) -> Choice | None:
     """
     if not found.frontier:
         return None
-    good = [option for option in found.frontier if _worst(option, limits) <= 1]
-    if not good:
-        best = min(found.frontier, key=lambda option: _worst(option, limits))
-    elif limits.deadline_s is None and limits.budget_usd is not None:
-        best = min(good, key=lambda option: option.predicted_days)
-    else:
-        best = min(good, key=_usd)
-    slow = _slow(best)
+    points = [_point(option) for option in found.frontier]
+    place = taken(points, limits)
+    point, best = points[place], found.frontier[place]
+    band = best.predicted_usd_band
+    slow = Point(best.predicted_days_band.high, math.inf if band is None else band.high)
     return Choice(
         best=best,
-        meets=bool(good),
-        over_days=_over(best.predicted_days, _days(limits)),
-        over_usd=_over(_usd(best), limits.budget_usd),
+        meets=_worst(point, limits) <= 1,
+        over_days=_over(point.days, _days(limits)),
+        over_usd=_over(point.usd, limits.budget_usd),
         band_meets=_worst(slow, limits) <= 1,
     )
+
+
+def taken(points: Sequence[Point], limits: Limits) -> int:
+    """Return which of some points to take, none of which beats another.
+
+    With a deadline: the cheapest that meets it. With a budget alone: the fastest within it. With
+    neither: the cheapest. Where nothing meets both, what is over by the smallest share.
+    """
+    places = range(len(points))
+    good = [i for i in places if _worst(points[i], limits) <= 1]
+    if not good:
+        return min(places, key=lambda i: _worst(points[i], limits))
+    if limits.deadline_s is None and limits.budget_usd is not None:
+        return min(good, key=lambda i: points[i].days)
+    return min(good, key=lambda i: points[i].usd)
+
+
+def between(points: Sequence[Point], first: int, last: int) -> int:
+    """Return the point whose time, as a factor, is nearest to halfway between those of two."""
+    halfway = math.sqrt(points[first].days * points[last].days)
+    return min(range(len(points)), key=lambda i: abs(math.log(points[i].days / halfway)))
+
+
+def middle(points: Sequence[Point]) -> int:
+    """Return the point with the least product of days and dollars."""
+    return min(range(len(points)), key=lambda i: points[i].days * points[i].usd)
 
 
 def knee(options: Sequence[Option]) -> Option | None:
     """Return the option with the least product of days and dollars."""
     priced = [each for each in options if each.predicted_usd is not None]
-    return min(priced, key=lambda each: each.predicted_days * _usd(each), default=None)
+    return priced[middle([_point(each) for each in priced])] if priced else None
 
 
-def _usd(option: Option) -> float:
-    return math.inf if option.predicted_usd is None else option.predicted_usd
+def _point(option: Option) -> Point:
+    usd = option.predicted_usd
+    return Point(option.predicted_days, math.inf if usd is None else usd)
 
 
 def _days(limits: Limits) -> float | None:
     return None if limits.deadline_s is None else limits.deadline_s / DAY_S
 
 
-def _worst(option: Option, limits: Limits) -> float:
-    """Return the larger of the shares of deadline and budget that an option takes; 0: no limit."""
+def _worst(point: Point, limits: Limits) -> float:
+    """Return the larger of the shares of deadline and budget that a point takes; 0: no limit."""
     days, budget = _days(limits), limits.budget_usd
-    late = 0.0 if days is None else option.predicted_days / days
-    dear = 0.0 if budget is None else _usd(option) / budget
+    late = 0.0 if days is None else point.days / days
+    dear = 0.0 if budget is None else point.usd / budget
     return max(late, dear)
 
 
 def _over(value: float, limit: float | None) -> float:
     return 0.0 if limit is None else max(0.0, value - limit)
-
-
-def _slow(option: Option) -> Option:
-    """Return an option at the slow end of its band."""
-    band = option.predicted_usd_band
-    return msgspec.structs.replace(
-        option,
-        predicted_days=option.predicted_days_band.high,
-        predicted_usd=None if band is None else band.high,
-    )

@@ -1,98 +1,45 @@
 """Every kind of GPU in every number, as far as it can matter: cost against time.
 
-Of two options one may be better in both; only what nothing beats is the *frontier*. A cell is
-searched with a bar: the time from which on something that was found before beats it. Cells whose
-least possible time is over their bar are not searched. What is found is the frontier of all cells
-(decision 39); a test plans every cell and compares.
+Of two options one may be better in both; only what nothing beats is the *frontier*. How closely a
+choice is looked at hangs on what beats it (``looks.py``). What is found is the frontier of all
+cells (decision 39); a test plans every one and compares.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import check_formula
-from brimful.cost.money import PUE, Prices, energy_kwh
-from brimful.cost.programs import kernels_of
-from brimful.cost.reserved import Replays
+from brimful.cost.money import HOUR_S, PUE, energy_kwh
 from brimful.errors import InputError, UnsupportedError
-from brimful.hardware.cluster import Cluster, Device, spelled
-from brimful.hardware.cuda_chips import version_of
-from brimful.hardware.cuda_libraries import libraries
+from brimful.hardware.cluster import Cluster, spelled
+from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
 from brimful.job import Job
 from brimful.plan import Band
-from brimful.search.grid import Grid, Search
-from brimful.search.holding import as_it_fits, hold
-from brimful.search.shop.bound import Least, Work, least_of_all, least_seconds, least_work
-from brimful.search.shop.cell import Found, fastest, least_peak, within
-from brimful.search.shop.values import DAY_S, Alone, Dropped, Market, Option
-from brimful.search.solve import Space
-from brimful.search.space import Pins, grids, pinned_strategy
-from brimful.strategy import Attention, default_reference
-from brimful.units import format_bytes
-
-PER_NODE = 8
-"""GPUs of a node, where there are more: so are the machines of every seller in the table."""
-_HOUR_S = 3600.0
-UNSEEN = (
-    "beaten even at best, by",
-    "what lies between its nodes is unknown; say it with --network",
+from brimful.search.shop.bound import least_of_all
+from brimful.search.shop.cell import Found
+from brimful.search.shop.choose import Point, between, taken
+from brimful.search.shop.looks import (
+    CERTAIN,
+    SEARCHED,
+    Cell,
+    Kind,
+    OnLook,
+    bar_of,
+    certain_of,
+    look,
+    settled,
+    unbeaten,
 )
-"""Why cells are not searched."""
-OnCell = Callable[[str, float], None]
-
-
-class Request(NamedTuple):
-    """What a market is made for.
-
-    Attributes:
-        job: What is trained.
-        attention: How the model attends.
-        kinds: Names of GPUs.
-        prices: Of an hour.
-        max_gpus: No more than these.
-        network: Between nodes; empty: that of the maker's own systems.
-        usd_per_kwh: Electricity of what is owned; None: unknown.
-        owned: What the user owns.
-        every: Whether cells are searched that something else beats.
-    """
-
-    job: Job
-    attention: Attention
-    kinds: tuple[str, ...]
-    prices: Prices
-    max_gpus: int
-    network: str = ""
-    usd_per_kwh: float | None = None
-    owned: tuple[Cluster, ...] = ()
-    every: bool = False
-
-
-class _Kind(NamedTuple):
-    """A kind that can be compared.
-
-    Attributes:
-        name: The GPU.
-        usd_per_gpu_hour: Its rent; None: unknown.
-        least: Seconds of one, at least, by program and micro-batch.
-        least_s: The least of them.
-        fits: Whether one holds the job.
-    """
-
-    name: str
-    usd_per_gpu_hour: float | None
-    least: Least
-    least_s: float
-    fits: bool
-
-
-class _Cell(NamedTuple):
-    kind: _Kind
-    cluster: Cluster
+from brimful.search.shop.shelf import Shelf
+from brimful.search.shop.values import DAY_S, Alone, Dropped, Market, Option, Request
+from brimful.search.space import Pins, pinned_strategy
+from brimful.units import format_bytes
 
 
 def counts(max_gpus: int) -> tuple[int, ...]:
@@ -100,45 +47,55 @@ def counts(max_gpus: int) -> tuple[int, ...]:
     return tuple(2**i for i in range(max_gpus.bit_length()) if 2**i <= max_gpus)
 
 
-def market(request: Request, on_cell: OnCell | None = None) -> Market:
+def market(request: Request, on_look: OnLook | None = None) -> Market:
     """Find what can be had.
 
     Args:
         request: What for.
-        on_cell: Is told of each cell and of the share that is behind.
+        on_look: Is told of each choice that is looked at and of the share that is behind.
 
     Raises:
         UnsupportedError: No formula covers the job on any of the kinds.
     """
-    shelf = _Shelf(request, {}, {}, {}, {})
+    shelf = Shelf(request)
     alone = [_alone(shelf, kind) for kind in request.kinds]
     kinds = [kind for kind, told in alone if kind is not None and not told.why_not]
     if not kinds and not request.owned:
         raise UnsupportedError(f"no GPU can be compared: {alone[0][1].why_not}")
-    cells = sorted(_cells(request, kinds), key=_promise)
-    options: list[Option] = []
-    dropped: list[Dropped] = []
-    planned = 0
-    for i, cell in enumerate(cells):
-        if on_cell is not None:
-            on_cell(spelled(cell.cluster), i / len(cells))
-        found, why = _try(shelf, cell, [] if request.every else frontier(options))
-        planned += not why.startswith(UNSEEN)
-        if found is None:
-            dropped.append(Dropped(gpus=spelled(cell.cluster), why=why))
-        else:
-            options.append(option_of(request, cell.cluster, found, cell.kind.usd_per_gpu_hour))
+    cells = list(_cells(request, kinds))
+    seen = look(
+        shelf, cells, wanted=partial(_wanted, request), every=request.every, on_look=on_look
+    )
+    options = [_option(request, one) for one in certain_of(seen)]
+    front = [seen[i] for i in unbeaten(seen)]
     mine = [_own(shelf, cluster) for cluster in request.owned]
+    told = tuple(_with_fewest(shelf, [told for _, told in alone]))
     return Market(
         options=tuple(sorted(options, key=_by_cost)),
         frontier=frontier(options),
-        alone=tuple(told for _, told in alone),
-        dropped=tuple(dropped),
+        likely=tuple(_option(request, one) for one in front if one.level == SEARCHED),
+        alone=told,
+        fewest=tuple(_fewest(shelf, told, seen)) if request.fewest else (),
+        dropped=tuple(_dropped(seen)),
         owned=tuple(each for each in mine if isinstance(each, Option)),
         unfit=tuple(each for each in mine if isinstance(each, Dropped)),
         num_cells=len(cells),
-        num_planned=planned,
+        num_planned=sum(one.found is not None for one in seen),
     )
+
+
+def _wanted(request: Request, cells: Sequence[Cell]) -> dict[int, int]:
+    """Return which cells that nothing beats have to be certain: all, or what is taken alone.
+
+    Then the fastest and what lies between have to be searched, so that they can be told.
+    """
+    if request.limits is None or not cells:
+        return dict.fromkeys(range(len(cells)), CERTAIN)
+    num = request.job.num_steps
+    points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
+    best, fastest = taken(points, request.limits), len(cells) - 1
+    others = dict.fromkeys((between(points, best, fastest), fastest), SEARCHED)
+    return {**others, best: CERTAIN}
 
 
 def frontier(options: Sequence[Option]) -> tuple[Option, ...]:
@@ -158,189 +115,114 @@ def _by_cost(option: Option) -> tuple[float, float]:
     return usd, option.predicted_days
 
 
-_Alike = tuple[str, int]
-
-
-def _alike(device: Device) -> _Alike:
-    """Return what decides which tensors a device makes: its kernels, and cuBLAS's workspace."""
-    return kernels_of(device), libraries().cublas_bytes(version_of(device.capability))
-
-
-class _Shelf(NamedTuple):
-    """What cells share: levels of memory by number of devices, and the work of every program.
-
-    Only devices that run the same kernels share them (``_alike``).
-    """
-
-    request: Request
-    shared: dict[tuple[int, _Alike], tuple[Any, Any, Any]]
-    replayed: dict[tuple[int, _Alike], Replays]
-    works: dict[_Alike, Work]
-    found: dict[str, Found | None]
-
-    def search(self, cluster: Cluster) -> Search:
-        """Return a search that shares levels with those of as many devices of other kinds."""
-        key = cluster.num_devices, _alike(cluster.device)
-        levels, kept, works = self.shared.setdefault(key, ({}, {}, {}))
-        job, attention = self.request.job, self.request.attention
-        return Search(
-            job, cluster, attention, held={}, levels=levels, works=works, waits={}, kept=kept
-        )
-
-    def replays(self, cluster: Cluster) -> Replays:
-        """Return what was replayed on as many devices of any kind that runs the same kernels."""
-        return self.replayed.setdefault((cluster.num_devices, _alike(cluster.device)), {})
-
-    def space(self, cluster: Cluster) -> Iterator[Grid]:
-        """Yield every strategy of a cluster."""
-        request = self.request
-        pins = Pins(reference=default_reference(request.job))
-        return grids(request.job, pins, attention=request.attention, cluster=cluster)
-
-    def least(self, cluster: Cluster) -> Least:
-        """Return what one device of a kind takes at least."""
-        job, device = self.request.job, cluster.device
-        key = _alike(device)
-        if key not in self.works:
-            self.works[key] = least_work(job, self.request.attention, device)
-        return least_seconds(self.works[key], job, device)
-
-
 def _of(name: str, num_gpus: int, network: str) -> Cluster:
-    nodes = -(-num_gpus // PER_NODE)
-    counted = f"{nodes}x{PER_NODE}x{name}" if nodes > 1 else f"{num_gpus}x{name}"
+    each = datasheets()[name].per_node
+    nodes = -(-num_gpus // each)
+    counted = f"{nodes}x{each}x{name}" if nodes > 1 else f"{num_gpus}x{name}"
     return load_cluster(counted, memory_limit_bytes=None, network_name=network)
 
 
-def _alone(shelf: _Shelf, name: str) -> tuple[_Kind | None, Alone]:
+def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
     """Look at one GPU of a kind."""
     request, cluster = shelf.request, _of(name, 1, "")
     price = request.prices.gpus.get(name)
     usd = None if price is None else price.usd_per_gpu_hour
-    limit = tensor_limit_bytes(cluster)
     told = Alone(
-        kind=name, usd_per_gpu_hour=usd, fits=False, predicted_peak_bytes=None, usable_bytes=limit,
-        at_best_usd=None, why_not="",
+        kind=name, usd_per_gpu_hour=usd, fits=False, predicted_peak_bytes=None,
+        usable_bytes=tensor_limit_bytes(cluster), at_best_usd=None, why_not="",
     )  # fmt: skip
     try:
         check_formula(request.job, pinned_strategy(Pins(), request.attention), cluster.device)
-        peak_bytes = least_peak(shelf.search(cluster), shelf.space(cluster))
+        lean = shelf.leanest(cluster)
+        lean.below(0)  # the leanest of all
         least = shelf.least(cluster)
     except (InputError, UnsupportedError) as error:
         return None, msgspec.structs.replace(told, why_not=str(error))
-    fits, least_s = peak_bytes <= limit, least_of_all(least)
-    told = msgspec.structs.replace(told, fits=fits, predicted_peak_bytes=peak_bytes)
+    told = msgspec.structs.replace(told, predicted_peak_bytes=int(lean.peak_bytes))
+    least_s = least_of_all(least)
     if math.isnan(least_s):
         return None, msgspec.structs.replace(told, why_not=_unknown_speed(request.job, name))
     at_best = None
     if usd is not None:
-        at_best = least_s * request.job.num_steps / _HOUR_S * usd
-    return _Kind(name, usd, least, least_s, fits), msgspec.structs.replace(
-        told, at_best_usd=at_best
-    )
+        at_best = least_s * request.job.num_steps / HOUR_S * usd
+    kind = Kind(name, usd, least, least_s)
+    return kind, msgspec.structs.replace(told, at_best_usd=at_best)
+
+
+def _with_fewest(shelf: Shelf, alone: Sequence[Alone]) -> list[Alone]:
+    """Say how many of each kind hold the job: of all, or of those of which the fewest do."""
+    request = shelf.request
+    fewest: dict[str, int] = {}
+    for number in counts(request.max_gpus):
+        for told in alone:
+            if told.predicted_peak_bytes is None or told.kind in fewest:
+                continue
+            if shelf.holds(_of(told.kind, number, request.network)):
+                fewest[told.kind] = number
+        if fewest and not request.fewest:
+            break
+    return [
+        msgspec.structs.replace(told, fewest=(n := fewest.get(told.kind)), fits=n == 1)
+        for told in alone
+    ]
 
 
 def _unknown_speed(job: Job, name: str) -> str:
     return f"{name} has no known rate in {job.precision}"
 
 
-def _cells(request: Request, kinds: Sequence[_Kind]) -> Iterator[_Cell]:
+def _cells(request: Request, kinds: Sequence[Kind]) -> Iterator[Cell]:
     for kind in kinds:
         for number in counts(request.max_gpus):
-            if number > 1 or kind.fits:
-                yield _Cell(kind, _of(kind.name, number, request.network))
+            cluster = _of(kind.name, number, request.network)
+            yield Cell(kind, cluster, kind.least_s / number)
 
 
-def _promise(cell: _Cell) -> tuple[float, int]:
-    """Order cells: what is cheap at best first, so that it beats the rest unseen."""
-    price = cell.kind.usd_per_gpu_hour
-    usd = math.inf if price is None else cell.kind.least_s * price
-    return usd, cell.cluster.num_devices
+def _option(request: Request, one: Cell) -> Option:
+    assert one.found is not None
+    return option_of(request, one.cluster, one.found, one.kind.usd_per_gpu_hour)
 
 
-def bar_of(
-    request: Request, cluster: Cluster, usd_per_gpu_hour: float | None, found: Sequence[Option]
-) -> tuple[float, Option | None]:
-    """Return the seconds of a step from which on something beats a cell, and what does.
-
-    A cell that takes t seconds costs c t. An option of T seconds and U dollars beats it once
-    t >= T and c t >= U: t >= max(T, U / c).
-
-    Args:
-        request: Says how many steps.
-        cluster: The cell's.
-        usd_per_gpu_hour: Its price; None: nothing beats it.
-        found: What there is.
-    """
-    if usd_per_gpu_hour is None or not found:
-        return math.inf, None
-    steps = request.job.num_steps
-    per_s = max(usd_per_gpu_hour * cluster.num_devices / _HOUR_S, 1e-12)
-    bars = [
-        (max(each.predicted_days * DAY_S, (each.predicted_usd or 0.0) / per_s) / steps, i)
-        for i, each in enumerate(found)
-    ]
-    bar, place = min(bars)
-    return bar, found[place]
+def _dropped(seen: Sequence[Cell]) -> Iterator[Dropped]:
+    """Say why each choice that is no option is none."""
+    certain = certain_of(seen)
+    for one in seen:
+        if one.is_certain and not one.why_not:
+            continue
+        why = one.why_not
+        if not why:
+            beats = bar_of(one, certain)[1]
+            at_best = "" if one.found else " even at best"
+            why = f"beaten{at_best}, by {spelled(beats.cluster) if beats else 'nothing'}"
+        yield Dropped(gpus=spelled(one.cluster), why=why)
 
 
-def _try(shelf: _Shelf, cell: _Cell, found: Sequence[Option]) -> tuple[Found | None, str]:
-    """Search one cell, or say why not."""
-    request, cluster, least = shelf.request, cell.cluster, cell.kind.least
-    bar_s, beats = bar_of(request, cluster, cell.kind.usd_per_gpu_hour, found)
-    if cell.kind.least_s / cluster.num_devices >= bar_s:
-        return None, f"{UNSEEN[0]} {beats.gpus if beats else 'nothing'}"
-    if cluster.num_nodes > 1 and not cluster.network:
-        return None, UNSEEN[1]
-    try:
-        best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
-        best = None if best is None else _held(shelf, cluster, best, least, bar_s=bar_s)
-    except (InputError, UnsupportedError) as error:
-        return None, str(error)
-    best = best if best is not None and best.step_s < bar_s else None
-    shelf.found[spelled(cluster)] = best
-    if best is None:
-        return None, "does not fit" + (f", or is beaten by {beats.gpus}" if beats else "")
-    return best, ""
+def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Iterator[Option]:
+    """Plan the fewest of each kind that hold the job, whatever beats them."""
+    numbers = {told.kind: told.fewest for told in alone}
+    for one in seen:
+        if one.cluster.num_devices != numbers[one.kind.name]:
+            continue
+        found = settled(shelf, one._replace(why_not=""))
+        if not found.why_not:
+            yield _option(shelf.request, found)
 
 
-def _held(
-    shelf: _Shelf, cluster: Cluster, best: Found, least: Least, *, bar_s: float
-) -> Found | None:
-    """Return the fastest whose replay fits: the fastest by live bytes, or the next that does."""
-    request, seen = shelf.request, shelf.replays(cluster)
-    fitting = as_it_fits(request.job, cluster, best.strategy, seen)
-    if fitting is not None:
-        return best._replace(strategy=fitting)
-    search, pins = shelf.search(cluster), Pins(reference=default_reference(request.job))
-    table = within(search, shelf.space(cluster), least, bar_s=bar_s)
-    space = Space(request.job, cluster, request.attention, pins, "time", table)
-    found = hold(space.best(), seen)
-    row = found.solution.record.rows[0]
-    if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:
-        return None
-    return Found(row.strategy, row.peak_bytes, row.step_s)
-
-
-def _own(shelf: _Shelf, cluster: Cluster) -> Option | Dropped:
+def _own(shelf: Shelf, cluster: Cluster) -> Option | Dropped:
     """Search what the user owns, whatever beats it, or say why it has no plan."""
     request, name = shelf.request, spelled(cluster)
     try:
         check_formula(request.job, pinned_strategy(Pins(), request.attention), cluster.device)
         least = shelf.least(cluster)
-        best = shelf.found.get(name)
-        if best is None:
-            best = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=math.inf)
-            if best is not None:
-                best = _held(shelf, cluster, best, least, bar_s=math.inf)
     except (InputError, UnsupportedError) as error:
         return Dropped(gpus=name, why=str(error))
-    if best is not None:
-        return option_of(request, cluster, best, None, owned=True)
-    if math.isnan(least_of_all(least)):
+    least_s = least_of_all(least)
+    if math.isnan(least_s):
         return Dropped(gpus=name, why=_unknown_speed(request.job, name))
-    unknown = cluster.num_nodes > 1 and not cluster.network
-    return Dropped(gpus=name, why=UNSEEN[1] if unknown else "does not fit")
+    one = settled(shelf, Cell(Kind(name, None, least, least_s), cluster, 0.0))
+    if one.found is None or one.why_not:
+        return Dropped(gpus=name, why=one.why_not)
+    return option_of(request, cluster, one.found, None, owned=True)
 
 
 def option_of(
@@ -349,9 +231,9 @@ def option_of(
     """Say what a run costs on a cluster under a plan."""
     job, number = request.job, cluster.num_devices
     whole_s = best.step_s * job.num_steps
-    usd = None if price is None else price * number * whole_s / _HOUR_S
+    usd = None if price is None else price * number * whole_s / HOUR_S
     band = assumptions_for(cluster.device).time_band
-    hours = number * whole_s / _HOUR_S
+    hours = number * whole_s / HOUR_S
     kwh = energy_kwh(cluster.name, hours, overhead=1.0 if owned else PUE)
     if owned and kwh is not None and request.usd_per_kwh is not None:
         usd = kwh * request.usd_per_kwh

@@ -4,11 +4,57 @@ from typing import NamedTuple
 
 import msgspec
 
+from brimful.cost.money import Prices
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
 from brimful.plan import Band
-from brimful.strategy import Strategy
+from brimful.strategy import Attention, Strategy
 
 SHOP_SCHEMA = "brimful.shop/1"
 DAY_S = 86400.0
+
+
+class Limits(NamedTuple):
+    """What the user asks for; None: anything.
+
+    Attributes:
+        deadline_s: Seconds that the run may take.
+        budget_usd: Dollars that it may cost.
+    """
+
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+
+class Request(NamedTuple):
+    """What a market is made for.
+
+    Attributes:
+        job: What is trained.
+        attention: How the model attends.
+        kinds: Names of GPUs.
+        prices: Of an hour.
+        max_gpus: No more than these.
+        network: Between nodes; empty: that of the maker's own systems.
+        usd_per_kwh: Electricity of what is owned; None: unknown.
+        owned: What the user owns.
+        limits: What is asked, where it is enough to know what to take, the fastest and what lies
+            between; None: the whole frontier.
+        every: Whether cells are planned that something else beats.
+        fewest: Whether the fewest GPUs of each kind that hold the job are looked for and planned.
+    """
+
+    job: Job
+    attention: Attention
+    kinds: tuple[str, ...]
+    prices: Prices
+    max_gpus: int
+    network: str = ""
+    usd_per_kwh: float | None = None
+    owned: tuple[Cluster, ...] = ()
+    limits: Limits | None = None
+    every: bool = False
+    fewest: bool = False
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,9 +100,11 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         kind: The GPU.
         usd_per_gpu_hour: Its rent; None: unknown.
-        fits: Whether any strategy fits on one.
-        predicted_peak_bytes: The smallest peak of any; None where no formula says.
+        fits: Whether the strategy with the smallest peak holds on one, by its replay.
+        predicted_peak_bytes: That peak, of live tensors; None where no formula says.
         usable_bytes: What tensors may take.
+        fewest: How many hold the job, at least, of the numbers that are compared; None: none does,
+            or fewer of another kind do and it was not looked for.
         at_best_usd: Less than this the run costs on no number of these; None: unknown.
         why_not: Why it is not compared with others; empty where it is.
     """
@@ -68,6 +116,7 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     usable_bytes: int
     at_best_usd: float | None
     why_not: str
+    fewest: int | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,10 +135,13 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Everything that was looked at.
 
     Attributes:
-        options: What fits and was planned, cheapest first; dominated ones only as far as they were
-            needed.
+        options: What holds by its replay, cheapest first; dominated ones only as far as they were
+            looked at.
         frontier: Of those, what no other beats in both days and dollars, slowest first.
+        likely: What might be on the frontier too, by live bytes alone: what holds by its
+            replay may be slower. Empty where the whole frontier was asked for.
         alone: Every kind, one GPU of it.
+        fewest: The fewest GPUs of each kind that hold the job, where that was asked for.
         dropped: Numbers of GPUs that are not among the options.
         owned: What the user owns, as far as it fits.
         unfit: The rest of it, and why.
@@ -100,20 +152,10 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     options: tuple[Option, ...]
     frontier: tuple[Option, ...]
     alone: tuple[Alone, ...]
+    fewest: tuple[Option, ...] = ()
+    likely: tuple[Option, ...] = ()
     dropped: tuple[Dropped, ...]
     owned: tuple[Option, ...]
     unfit: tuple[Dropped, ...]
     num_cells: int
     num_planned: int
-
-
-class Limits(NamedTuple):
-    """What the user asks for; None: anything.
-
-    Attributes:
-        deadline_s: Seconds that the run may take.
-        budget_usd: Dollars that it may cost.
-    """
-
-    deadline_s: float | None = None
-    budget_usd: float | None = None

@@ -1,0 +1,212 @@
+"""Cells looked at more and more closely, until what nothing beats is certain.
+
+A cell is a kind of GPU and a number of them. It is known by a bound from below, then by live
+bytes, then by its replay; each look takes longer, and none says that it is faster than the one
+before. So a cell that something certain beats needs no further look, and one that nothing beats
+even if all are as fast as they may be does: that is the one looked at next (decision 58).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.money import HOUR_S
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster, spelled
+from brimful.search.holding import as_it_fits, hold
+from brimful.search.shop.bound import Least
+from brimful.search.shop.cell import Found, fastest, within
+from brimful.search.shop.shelf import Shelf
+from brimful.search.solve import Space
+
+NO_NETWORK = "what lies between its nodes is unknown; say it with --network"
+OnLook = Callable[[str, float], None]
+BOUNDED, SEARCHED, CERTAIN = range(3)
+"""How much is known of a cell: a bound, its fastest by live bytes, its fastest by replay."""
+Wanted = Callable[["Sequence[Cell]"], dict[int, int]]
+"""Returns which of cells, cheapest first, have to be known how well."""
+
+
+class Kind(NamedTuple):
+    """A kind that can be compared.
+
+    Attributes:
+        name: The GPU.
+        usd_per_gpu_hour: Its rent; None: unknown.
+        least: Seconds of one, at least, by program and micro-batch.
+        least_s: The least of them.
+    """
+
+    name: str
+    usd_per_gpu_hour: float | None
+    least: Least
+    least_s: float
+
+
+class Cell(NamedTuple):
+    """A number of GPUs of a kind, and what is known of it.
+
+    Attributes:
+        kind: The GPU.
+        cluster: So many of them.
+        step_s: Seconds of a step, at least.
+        found: The fastest by live bytes; None: it was not searched.
+        is_certain: Whether that is its fastest by replay.
+        why_not: Why there is nothing; empty while there may be.
+    """
+
+    kind: Kind
+    cluster: Cluster
+    step_s: float
+    found: Found | None = None
+    is_certain: bool = False
+    why_not: str = ""
+
+    @property
+    def level(self) -> int:
+        """How much is known of it."""
+        if self.found is None:
+            return BOUNDED
+        return CERTAIN if self.is_certain else SEARCHED
+
+    @property
+    def usd(self) -> float:
+        """Dollars of a step, at least; infinite where the rent is unknown."""
+        price = self.kind.usd_per_gpu_hour
+        return (
+            math.inf if price is None else price * self.cluster.num_devices * self.step_s / HOUR_S
+        )
+
+
+def look(
+    shelf: Shelf, cells: Sequence[Cell], *, wanted: Wanted, every: bool, on_look: OnLook | None
+) -> list[Cell]:
+    """Look until what is wanted of all that nothing beats is known.
+
+    Args:
+        shelf: What they share.
+        cells: Known by their bounds.
+        wanted: Which of those that nothing beats, as far as is known, have to be known how well.
+        every: Whether all have to be certain, those that something beats too.
+        on_look: Is told of each look and of the share that needs none any more.
+
+    Returns:
+        The same, in order.
+    """
+    seen = list(cells)
+    while (place := _next(seen, wanted, every=every)) is not None:
+        one = seen[place]
+        bar_s = math.inf if every else bar_of(one, certain_of(seen))[0]
+        if on_look is not None:
+            on_look(spelled(one.cluster), _share_done(seen))
+        seen[place] = closer(shelf, one, bar_s=bar_s)
+    return seen
+
+
+def _next(seen: Sequence[Cell], wanted: Wanted, *, every: bool) -> int | None:
+    """Return the first that has to be known better, as it is wanted; None: none has."""
+    asked = {
+        i: CERTAIN
+        for i, one in enumerate(seen)
+        if not one.why_not and (every or math.isinf(one.usd))
+    }
+    front = unbeaten(seen)
+    asked |= {front[i]: level for i, level in wanted([seen[i] for i in front]).items()}
+    return next((i for i, level in asked.items() if seen[i].level < level), None)
+
+
+def unbeaten(seen: Sequence[Cell]) -> list[int]:
+    """Return those that nothing beats if all are as fast as they may be, cheapest first."""
+    rows = [i for i, one in enumerate(seen) if not one.why_not]
+    least, found = math.inf, []
+    for i in sorted(rows, key=lambda i: (seen[i].step_s, seen[i].usd, -seen[i].level)):
+        if seen[i].usd < least:
+            least = seen[i].usd
+            found.append(i)
+    return found[::-1]
+
+
+def certain_of(seen: Sequence[Cell]) -> list[Cell]:
+    """Return what holds for certain."""
+    return [one for one in seen if one.is_certain and not one.why_not]
+
+
+def _share_done(seen: Sequence[Cell]) -> float:
+    certain = certain_of(seen)
+    open_ = [
+        one for one in seen
+        if not one.is_certain and not one.why_not and one.step_s < bar_of(one, certain)[0]
+    ]  # fmt: skip
+    return 1 - len(open_) / len(seen)
+
+
+def bar_of(cell: Cell, certain: Sequence[Cell]) -> tuple[float, Cell | None]:
+    """Return the seconds of a step from which on something beats a cell, and what does.
+
+    Where it takes t seconds it costs c t. What takes T seconds and U dollars beats it once
+    t >= T and c t >= U: t >= max(T, U / c).
+
+    Args:
+        cell: Nothing beats it where its rent is unknown.
+        certain: What there is.
+    """
+    price = cell.kind.usd_per_gpu_hour
+    if price is None:
+        return math.inf, None
+    per_s = max(price * cell.cluster.num_devices / HOUR_S, 1e-12)
+    priced = [each for each in certain if math.isfinite(each.usd)]
+    bars = [(max(each.step_s, each.usd / per_s), i) for i, each in enumerate(priced)]
+    bar, place = min(bars, default=(math.inf, -1))
+    return bar, priced[place] if bars else None
+
+
+def settled(shelf: Shelf, one: Cell) -> Cell:
+    """Look at a cell until it is certain, whatever beats it."""
+    while not one.is_certain and not one.why_not:
+        one = closer(shelf, one, bar_s=math.inf)
+    return one
+
+
+def closer(shelf: Shelf, one: Cell, *, bar_s: float) -> Cell:
+    """Look at a cell once more: by live bytes, or by its replay.
+
+    Args:
+        shelf: What cells share.
+        one: What is known of it.
+        bar_s: Seconds of a step from which on it is beaten.
+    """
+    if one.cluster.num_nodes > 1 and not one.cluster.network:
+        return one._replace(why_not=NO_NETWORK)
+    is_certain = one.found is not None
+    try:
+        if one.found is None:
+            cluster, least = one.cluster, one.kind.least
+            if not shelf.leanest(cluster).below(tensor_limit_bytes(cluster)):
+                return one._replace(why_not="does not fit")
+            found = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
+        else:
+            found = held(shelf, one.cluster, one.found, one.kind.least, bar_s=bar_s)
+    except (InputError, UnsupportedError) as error:
+        return one._replace(why_not=str(error))
+    if found is None or not found.step_s < bar_s:
+        why = "does not fit" if math.isinf(bar_s) else "does not fit, or is beaten"
+        return one._replace(why_not=why)
+    return one._replace(step_s=found.step_s, found=found, is_certain=is_certain)
+
+
+def held(
+    shelf: Shelf, cluster: Cluster, best: Found, least: Least, *, bar_s: float
+) -> Found | None:
+    """Return the fastest whose replay fits: the fastest by live bytes, or the next that does."""
+    request, seen = shelf.request, shelf.replays(cluster)
+    fitting = as_it_fits(request.job, cluster, best.strategy, seen)
+    if fitting is not None:
+        return best._replace(strategy=fitting)
+    table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
+    space = Space(request.job, cluster, request.attention, shelf.pins, "time", table)
+    found = hold(space.best(), seen)
+    row = found.solution.record.rows[0]
+    if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:
+        return None
+    return Found(row.strategy, row.peak_bytes, row.step_s)

@@ -1,0 +1,126 @@
+"""What the cells of a market share: whatever kind a GPU is, the same job runs the same program."""
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from brimful.cost.assumptions import assumptions_for
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.programs import kernels_of
+from brimful.cost.reserved import Replays
+from brimful.errors import BrimfulError
+from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_libraries import libraries
+from brimful.search.grid import Grid, Search
+from brimful.search.holding import as_it_fits
+from brimful.search.shop.bound import Least, Work, least_seconds, least_work
+from brimful.search.shop.cell import Leanest
+from brimful.search.shop.values import Request
+from brimful.search.space import Pins, grids
+from brimful.strategy import default_reference
+
+_Alike = tuple[str, int]
+
+
+def _alike(device: Device) -> _Alike:
+    """Return what decides which tensors a device makes: its kernels, and cuBLAS's workspace."""
+    return kernels_of(device), libraries().cublas_bytes(version_of(device.capability))
+
+
+_Key = tuple[int, int, _Alike]
+
+
+def _key(cluster: Cluster) -> _Key:
+    """Return what decides the strategies of a cluster, and what tensors they make."""
+    return cluster.num_devices, cluster.devices_per_node, _alike(cluster.device)
+
+
+class _Shared(NamedTuple):
+    """What as many devices share that run the same kernels: parts of a ``Search``, and replays."""
+
+    levels: dict[Hashable, Any]
+    kept: dict[Hashable, Any]
+    works: dict[Hashable, Any]
+    peaks: dict[int, Any]
+    replays: Replays
+    space: list[Grid]
+
+
+class Shelf:
+    """Searches of one request.
+
+    Attributes:
+        request: What for.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """Begin with nothing."""
+        self.request = request
+        self._shared: dict[_Key, _Shared] = {}
+        self._works: dict[_Alike, Work] = {}
+        self._leanest: dict[_Key, Leanest] = {}
+
+    @cached_property
+    def pins(self) -> Pins:
+        """What is fixed in every search."""
+        return Pins(reference=default_reference(self.request.job))
+
+    def search(self, cluster: Cluster) -> Search:
+        """Return a search that shares levels with those of as many devices of other kinds."""
+        shared, request = self._of(cluster), self.request
+        return Search(
+            request.job, cluster, request.attention, held={}, levels=shared.levels,
+            works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks,
+        )  # fmt: skip
+
+    def replays(self, cluster: Cluster) -> Replays:
+        """Return what was replayed on as many devices of any kind that runs the same kernels."""
+        return self._of(cluster).replays
+
+    def space(self, cluster: Cluster) -> Sequence[Grid]:
+        """Return every strategy of a cluster; of other kinds of GPU it is the same."""
+        space, request = self._of(cluster).space, self.request
+        if not space:
+            space += grids(request.job, self.pins, attention=request.attention, cluster=cluster)
+        return space
+
+    def least(self, cluster: Cluster) -> Least:
+        """Return what one device of a kind takes at least."""
+        job, device = self.request.job, cluster.device
+        key = _alike(device)
+        if key not in self._works:
+            self._works[key] = least_work(job, self.request.attention, device)
+        return least_seconds(self._works[key], job, device)
+
+    def leanest(self, cluster: Cluster) -> Leanest:
+        """Return the strategy with the smallest peak of live tensors, as far as it was looked for.
+
+        Raises:
+            BrimfulError: The job cannot be spread over so many.
+        """
+        key = _key(cluster)
+        if key not in self._leanest:
+            self._leanest[key] = Leanest(self.search(cluster), self.space(cluster))
+        return self._leanest[key]
+
+    def holds(self, cluster: Cluster) -> bool:
+        """Tell whether the leanest strategy of a cluster holds, by its replay.
+
+        False too where the job cannot be spread over so many.
+        """
+        limit_bytes = tensor_limit_bytes(cluster)
+        sure_bytes = limit_bytes / assumptions_for(cluster.device).reserved_high
+        try:
+            lean = self.leanest(cluster)
+            if lean.below(sure_bytes):
+                return True  # no program's allocator held as much more
+        except BrimfulError:
+            return False
+        if lean.strategy is None or lean.peak_bytes > limit_bytes:
+            return False
+        seen = self.replays(cluster)
+        return as_it_fits(self.request.job, cluster, lean.strategy, seen) is not None
+
+    def _of(self, cluster: Cluster) -> _Shared:
+        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, []))
