@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 PAGES = (
     *sorted((HERE / "cookbook").glob("*.md")), HERE / "tour.md", HERE / "faq.md",
-    HERE / "how-it-works.md", ROOT / "README.md",
+    HERE / "how-it-works.md", HERE / "shop.md", ROOT / "README.md",
 )  # fmt: skip
 WIDTH = "100"
 _BLOCK = re.compile(

@@ -3,6 +3,7 @@
 import pytest
 
 from brimful.cost.additions import Piece
+from brimful.cost.asked import Move
 from brimful.cost.micro_batch import MicroBatch
 from brimful.cost.requests import asked_of
 from brimful.models.config import read_config
@@ -41,15 +42,24 @@ def test_what_is_reserved_is_what_the_simulation_reserves(name):
         assert reserved(asked.requests(), allocator) == pytest.approx(expected, rel=1e-3)
 
 
+def flat(parts):
+    """List tensors that come and go, and what stands between them, in order."""
+    return [move for each in parts for move in ([each] if hasattr(each, "piece") else each)]
+
+
+def is_end(op):
+    return not isinstance(op, Move) and op.piece == Piece.BLOCK and not op.num_bytes
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "full:1", "selective:1"])
 def test_a_block_has_its_output_before_its_parameters_go(monkeypatch, checkpointing):
     """Where one block is all of its kind too, which no trace shows."""
     seen = []
     monkeypatch.setattr(MicroBatch, "ask", lambda _batch, _asked, works: seen.append(works))
     asked_of(*drawn("llama", LORA, activation_checkpointing=checkpointing), CLUSTER.device)
-    blocks = [work.ops for work in seen[0] if work.is_block and work.times]
+    blocks = [flat(work.parts) for work in seen[0] if work.is_block and work.times]
     assert len(blocks) == 4  # two forward, two backward
     for ops in blocks[:2]:
-        comes = [place for place, op in enumerate(ops) if op.num_bytes and op.piece is None]
-        (goes,) = [i for i, op in enumerate(ops) if op.piece == Piece.BLOCK and not op.num_bytes]
+        comes = [i for i, op in enumerate(ops) if isinstance(op, Move) and op.num_bytes]
+        (goes,) = [i for i, op in enumerate(ops) if is_end(op)]
         assert comes[-1] < goes

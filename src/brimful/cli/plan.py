@@ -293,7 +293,7 @@ class Question(NamedTuple):
         pins: What the user fixed.
         also: More that may be fixed instead: what the user fixed are lists of values.
         attention: How the model attends.
-        simulates: Whether no formula covers it.
+        untold: Why no formula covers it, so that it is simulated; empty where one does.
     """
 
     job: "Job"
@@ -301,7 +301,7 @@ class Question(NamedTuple):
     pins: "Pins"
     also: "list[Pins]"
     attention: "Attention"
-    simulates: bool
+    untold: str
 
 
 def asked(args: argparse.Namespace) -> Question:
@@ -317,15 +317,15 @@ def asked(args: argparse.Namespace) -> Question:
     _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
-    simulates = needs_simulation(args)
-    if simulates and also:
+    untold = why_untold(args)
+    if untold and also:
         raise UnsupportedError(
             f"lists of values are searched by formulas, and {job.model.name} has none for this "
             f"job; give one value of each"
         )
-    if simulates:
+    if untold:
         plainest_strategy(job, pins, attention, cluster.num_devices)
-    return Question(job, cluster, pins, also, attention, simulates)
+    return Question(job, cluster, pins, also, attention, untold)
 
 
 def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
@@ -339,8 +339,8 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     from brimful.search.holding import hold
     from brimful.search.solve import solve
 
-    job, cluster, pins, also, attention, simulates = asked(args)
-    if not simulates:
+    job, cluster, pins, also, attention, untold = asked(args)
+    if not untold:
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
         found = solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
@@ -349,7 +349,8 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
-    with Progress("simulating strategies", quiet=args.json) as progress:
+    what = untold.partition(" has no formula")[0]
+    with Progress(f"no formula covers {what}: simulating", quiet=args.json) as progress:
         from brimful.simulate.search import solve_by_simulation
 
         def watch(state: "SearchState") -> None:
@@ -401,15 +402,15 @@ def _refuse_experts(args: argparse.Namespace) -> None:
         )
 
 
-def needs_simulation(args: argparse.Namespace) -> bool:
-    """Whether no formula covers what the flags ask for, so that a search must simulate."""
+def why_untold(args: argparse.Namespace) -> str:
+    """Say why no formula covers what the flags ask for: it is simulated then; empty: one does."""
     from brimful.cost.formula import missing_formula
     from brimful.search.space import pinned_strategy
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     pins, attention = _pins(args)[0], usual.attention_from(args, job, cluster.device)
     strategy = pinned_strategy(pins, attention, cluster.num_devices)
-    return bool(missing_formula(job, strategy, cluster.device))
+    return missing_formula(job, strategy, cluster.device)
 
 
 def _pins(args: argparse.Namespace) -> "list[Pins]":

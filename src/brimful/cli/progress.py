@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from brimful.terminal import console, say
 
-PLAIN_EVERY_S = 15.0
+PLAIN_EVERY_S = 5.0
 """How often a line says where a task is, where there is no terminal to show it."""
 
 

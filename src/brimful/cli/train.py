@@ -265,10 +265,10 @@ def _known(plan: "Plan") -> _Planned:
 def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
     from brimful.child_process import run_in_child
-    from brimful.cli.plan import needs_simulation, search
+    from brimful.cli.plan import search, why_untold
     from brimful.search.budget import Budget
 
-    if not needs_simulation(args):
+    if not why_untold(args):
         return search(args, Budget(args.budget)), None
     return run_in_child(_simulated, args)
 

@@ -6,6 +6,7 @@ sharding adds.
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,30 @@ GRADIENT = ITEM_NAMES.index(GRADIENTS)
 SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})
 _Rows = defaultdict[Alike, list[int]]
 _Pieces = defaultdict[Piece, list[list[int]]]
+
+
+class Move(NamedTuple):
+    """A tensor of a kind that comes or goes.
+
+    Attributes:
+        number: Of its kind, the same for all moves of that kind.
+        key: The kind.
+        num_bytes: Of it; 0: it goes.
+        newer: Of those that are still there, how many came behind the one that goes.
+        stream: On which it comes.
+        beside: Bytes that come and go behind it, as it is made.
+        is_gradient: Whether it is one, which no micro-batch owns.
+        is_expert: Whether it is that of parted experts.
+    """
+
+    number: int
+    key: Alike
+    num_bytes: int
+    newer: int
+    stream: int
+    beside: int
+    is_gradient: bool
+    is_expert: bool
 
 
 class Asked:
@@ -46,6 +71,8 @@ class Asked:
         self._of_blocks: list[dict[int, bool]] = []
         self._of_rest: list[dict[int, bool]] = []
         self._keys: dict[int, Alike] = {}
+        self._lists: dict[int, list[int]] = {}
+        self._lists_of: defaultdict[Hashable, dict[int, list[int]]] = defaultdict(dict)
         self._first_stream = 0
         self._late: list[int] = []
 
@@ -78,6 +105,7 @@ class Asked:
     def enter(self, stage: int, micro_batch: int) -> None:
         """Go on among the rows of one micro-batch in one stage, its pieces and its streams."""
         self._rows = self._rows_of[stage, micro_batch]
+        self._lists = self._lists_of[stage, micro_batch]
         self._pieces = self._pieces_of[stage]
         self._first_stream = stage * NUM_STREAMS
 
@@ -107,28 +135,57 @@ class Asked:
         self._keys[row] = key
         return row
 
-    def go(self, key: Alike, newer: int) -> None:
-        """Give back the tensor of a kind behind which so many came that are still there.
+    def play(self, moves: Iterable[Move], part: dict[int, bool]) -> None:
+        """Ask for tensors and give them back, move by move.
 
-        Where sums go at once, so does the gradient that this one was added to.
+        The loop is hot: a kind's rows are found by its number, as hashing kinds would take most of
+        the time.
+
+        Args:
+            moves: In order.
+            part: Where gradients are put down.
         """
-        self._go(key, newer)
-        terms, item = key
-        added_to = terms, GRADIENT
-        if self.sums_go and item != GRADIENT and self._gradients[added_to]:
-            self._go(added_to, len(self._gradients[added_to]))
+        events, sizes, streams, keys = self._events, self._sizes, self._streams, self._keys
+        lists = self._lists
+        for number, key, num_bytes, newer, stream, beside, is_gradient, is_expert in moves:
+            rows = lists.get(number)
+            if rows is None:
+                rows = lists[number] = self._alike(key)
+            if num_bytes:
+                row = len(sizes)
+                sizes.append(num_bytes)
+                streams.append(stream)
+                events.append(row)
+                rows.append(row)
+                keys[row] = key
+                if beside:
+                    self.pass_by((beside,))
+                if is_gradient:
+                    part[row] = is_expert
+            elif rows:
+                row = rows.pop(max(-len(rows), -1 - newer))
+                del keys[row]
+                if is_gradient:
+                    self._forget(row)
+                events.append(~row)
+                if self.sums_go and not is_gradient:
+                    self._go_sum(key)
+            else:
+                self.num_unmatched += 1
 
-    def _go(self, key: Alike, newer: int) -> None:
-        rows = self._alike(key)
-        if not rows:
-            self.num_unmatched += 1
-            return
-        row = rows.pop(max(-len(rows), -1 - newer))
-        _, item = self._keys.pop(row)
-        if item == GRADIENT:
-            for part in (*self._of_blocks, *self._of_rest):
-                part.pop(row, None)
-        self._events.append(~row)
+    def _go_sum(self, key: Alike) -> None:
+        """Give back the oldest gradient that a tensor was added to, if there is one."""
+        terms, _ = key
+        rows = self._gradients[terms, GRADIENT]
+        if rows:
+            row = rows.pop(0)
+            del self._keys[row]
+            self._forget(row)
+            self._events.append(~row)
+
+    def _forget(self, row: int) -> None:
+        for part in (*self._of_blocks, *self._of_rest):
+            part.pop(row, None)
 
     def _alike(self, key: Alike) -> list[int]:
         """Return the rows of a kind; gradients are no micro-batch's own."""

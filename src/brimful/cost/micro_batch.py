@@ -5,14 +5,15 @@ Whoever asks (one device, a stage of a pipeline, a reference) says which runs, a
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice, repeat
+from functools import cache
+from itertools import chain, count, groupby, islice, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from brimful.cost.additions import NUM_PIECES, Piece, is_block
-from brimful.cost.asked import GRADIENT, SHARDS, Asked
+from brimful.cost.asked import GRADIENT, SHARDS, Asked, Move
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.family import (
     Family,
@@ -131,12 +132,13 @@ class Work(NamedTuple):
     Attributes:
         is_block: Whether it is of a block.
         times: How often it is run.
-        ops: Its events, in order, each as often as it happens.
+        parts: Its events, in order, each as often as it happens: tensors that come and go, between
+            marks and what sharding adds.
     """
 
     is_block: bool
     times: int
-    ops: tuple[_Op, ...]
+    parts: tuple[tuple[Move, ...] | _Op, ...]
 
 
 class MicroBatch(NamedTuple):
@@ -177,7 +179,7 @@ class MicroBatch(NamedTuple):
         if self.pieces:
             every[0], every[-1] = _batch_first(every[0]), _batch_last(every[-1])
         return tuple(
-            Work(is_block(run), self._times(run, runs), tuple(_in_rounds(ops)))
+            Work(is_block(run), self._times(run, runs), tuple(_parts(_in_rounds(ops))))
             for run, ops in zip(runs, every, strict=True)
         )
 
@@ -192,8 +194,13 @@ class MicroBatch(NamedTuple):
         for work in works:
             for _ in range(work.times):
                 part = asked.begin_block() if work.is_block else rest
-                for op in work.ops:
-                    self._one(asked, op, part)
+                for each in work.parts:
+                    if not isinstance(each, _Op):
+                        asked.play(each, part)
+                    elif each.piece is not None:
+                        self._piece(asked, each)
+                    else:
+                        self._mark(asked, each.mark)
         for piece in (Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
             asked.drop(piece)
 
@@ -256,22 +263,6 @@ class MicroBatch(NamedTuple):
                     behind = (_without(op, later) for later in found[place + 1 :])
                     found[place + 1 :] = [_beside(taken[0], later) for later in behind]
         return [*found, *added]
-
-    def _one(self, asked: Asked, op: _Op, part: dict[int, bool]) -> None:
-        if op.piece is not None:
-            self._piece(asked, op)
-            return
-        if op.mark:
-            self._mark(asked, op.mark)
-            return
-        if not op.num_bytes:
-            asked.go(op.key, op.newer)
-            return
-        row = asked.come(op.key, op.num_bytes, GATHERS if op.item == _GATHERED else COMPUTES)
-        if op.beside:
-            asked.pass_by((op.beside,))
-        if op.item == GRADIENT:
-            part[row] = _is_experts(op.key)
 
     def _mark(self, asked: Asked, mark: Mark) -> None:
         """Ask for what is marked: rows are added up at once, libraries keep what they have."""
@@ -345,6 +336,37 @@ class MicroBatch(NamedTuple):
         """Return the events of a backward with what sums over tokens leave beside them."""
         sizes = self.sums.beside([Event(op.key[0], op.num_bytes) for op in ops])
         return [op._replace(beside=size) for op, size in zip(ops, sizes, strict=True)]
+
+
+def _parts(ops: Iterable[_Op]) -> Iterator[tuple[Move, ...] | _Op]:
+    """Yield tensors that come and go together, and each mark and piece between them."""
+    for is_moves, together in groupby(ops, key=lambda op: op.piece is None and not op.mark):
+        if is_moves:
+            yield tuple(map(_move, together))
+        else:
+            yield from together
+
+
+_NUMBERS = count()
+
+
+@cache
+def _number(_key: Alike) -> int:
+    """Number a kind, whichever profile it is of."""
+    return next(_NUMBERS)
+
+
+def _move(op: _Op) -> Move:
+    return Move(
+        number=_number(op.key),
+        key=op.key,
+        num_bytes=op.num_bytes,
+        newer=op.newer,
+        stream=GATHERS if op.item == _GATHERED else COMPUTES,
+        beside=op.beside,
+        is_gradient=op.item == GRADIENT,
+        is_expert=_is_experts(op.key),
+    )
 
 
 def _in_rounds(ops: Iterable[_Op]) -> Iterator[_Op]:

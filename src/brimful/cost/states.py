@@ -80,6 +80,17 @@ def states(job: Job, update: Update) -> States:
     )
 
 
+def staying_bytes(job: Job, kernels: str) -> int:
+    """Return what is there all the time, of all devices together: parameters, optimizer state.
+
+    Args:
+        job: What is trained; it needs no formula.
+        kernels: ``cuda`` or ``cpu``.
+    """
+    whole = states(job, update_of(job, kernels, trained_shapes(job)))
+    return int(whole.parameters + whole.constants + whole.optimizer_state)
+
+
 def updates_of(job: Job, family: Family, kernels: str) -> Update:
     """Follow the updates of what one device keeps state of, once per number of shards.
 

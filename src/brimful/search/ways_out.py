@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.estimate import allocatable_bytes, estimate_or_none
+from brimful.cost.estimate import allocatable_bytes, estimate_or_none, limit_bytes
+from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
 from brimful.hardware.datasheets import datasheets
@@ -16,12 +17,11 @@ from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Estimate, Plan
-from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
 from brimful.search.solve import Solution, solve
-from brimful.strategy import Strategy, gathers
+from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
 IN_A_NODE = (2, 4, 8)
@@ -30,7 +30,6 @@ NODES = (2, 4, 8, 16, 32)
 """Whole nodes that are tried behind those."""
 MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
-_STATES = frozenset({PARAMETERS, OPTIMIZER_STATE})
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
 there is none says more than by how much the rest is short."""
@@ -304,12 +303,13 @@ def _shorter_sequences(plan: Plan, find: Find) -> _Way:
 
 def _is_hopeless(plan: Plan) -> bool:
     """Whether what stays does not fit even if all devices share it evenly: parameters and state."""
-    if plan.estimate is None:
-        return False
-    strategy, num = plan.strategy, plan.cluster.num_devices
-    stay = sum(item.num_bytes for item in plan.estimate.items if item.name in _STATES)
-    times = strategy.tp * strategy.pp * (strategy.dp_shard if gathers(strategy) else 1)
-    return stay * times > plan.estimate.usable_bytes * num
+    return least_devices(plan) > plan.cluster.num_devices
+
+
+def least_devices(plan: Plan) -> int:
+    """Return how many of a plan's devices have room for parameters and optimizer state alone."""
+    stay = staying_bytes(plan.job, plan.cluster.device.kernels)
+    return -(-stay // max(1, limit_bytes(plan)))
 
 
 def _allowed(plan: Plan) -> Iterator[_Way]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, MemoryItem
+from brimful.search.without import Without, without
 from brimful.show.predicted import meter_of, subject_words, tight_facts, verdict_of
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Summary
@@ -34,9 +35,16 @@ def estimate_summary(
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
+            *without_facts(without(job, cluster, strategy)),
             *facts,
         ),
     )
+
+
+def without_facts(found: Sequence[Without]) -> tuple[Fact, ...]:
+    """Say how much more it would take without a technique in use."""
+    words = [f"{each.technique} {format_bytes(each.more_bytes)} more" for each in found]
+    return (Fact("without", ", ".join(words)),) if words else ()
 
 
 def _reserved_bytes(estimate: Estimate) -> int | None:

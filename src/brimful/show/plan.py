@@ -3,10 +3,15 @@
 from msgspec.structs import replace
 
 from brimful.cost.estimate import limit_bytes
+from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
+from brimful.low_bit import LOW_BIT
 from brimful.rungs import Reserved
 from brimful.search.record import Considered
 from brimful.search.solve import Solution
+from brimful.search.ways_out import least_devices
+from brimful.search.without import without
+from brimful.show.estimate import without_facts
 from brimful.show.predicted import (
     meter_of,
     replayed_meter,
@@ -61,8 +66,17 @@ def plan_summary(
         verdict,
         subject_words(plan.job, plan.cluster),
         meter,
-        (*tight, settings, *(facts if best.fits else ()), *why),
+        (*tight, settings, *(facts if best.fits else ()), *why, *_without(found)),
     )
+
+
+def _without(found: Solution) -> tuple[Fact, ...]:
+    """Say what the techniques save that the user chose and that change what is learnt."""
+    plan = found.plan
+    if plan.estimate is None or plan.job.optimizer not in LOW_BIT:
+        return ()
+    every = without(plan.job, plan.cluster, plan.strategy)
+    return without_facts([each for each in every if each.is_jobs])
 
 
 def _why(found: Solution) -> tuple[Fact, ...]:
@@ -129,10 +143,22 @@ def _tried(found: Solution) -> tuple[Fact, ...]:
     record = found.record
     how = "were predicted" if record.rung == "predicted" else "were simulated"
     return (
+        *_needed(found),
         Fact("tried", f"{record.num_considered:,} settings {how}, none fits"),
         *_left_out(found),
         *_untried(found),
     )
+
+
+def _needed(found: Solution) -> tuple[Fact, ...]:
+    """Say how many devices there have to be at least, where there are fewer."""
+    plan = found.plan
+    least, device = least_devices(plan), plan.cluster.device
+    if least <= plan.cluster.num_devices:
+        return ()
+    stay = format_bytes(staying_bytes(plan.job, device.kernels))
+    words = f"at least {least:,} of them: parameters and optimizer state are {stay} together"
+    return (Fact("needs", words),)
 
 
 def _left_out(found: Solution) -> tuple[Fact, ...]:

@@ -14,8 +14,9 @@ from brimful.search.grid import Search, seconds_of
 from brimful.search.holding import hold
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
 from brimful.search.shop.cell import Found
+from brimful.search.shop.choose import choose
 from brimful.search.shop.market import counts, frontier, market, option_of
-from brimful.search.shop.values import Request
+from brimful.search.shop.values import Limits, Request
 from brimful.search.solve import solve
 from brimful.search.space import Pins, grids
 
@@ -119,6 +120,41 @@ def test_planning_every_cell_changes_no_frontier(found):
     assert every.frontier == found.frontier
     assert every.num_planned > found.num_planned
     assert set(found.options) <= set(every.options)
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(deadline_s=700), Limits(budget_usd=0.2)])
+def test_what_is_taken_is_the_same_where_only_that_has_to_be_certain(found, limits):
+    quick = market(request(limits=limits))
+    assert choose(quick, limits) == choose(found, limits)
+    assert set(quick.options) <= set(found.options)
+    assert quick.likely
+    assert not found.likely
+    names = {each.gpus for each in found.options}
+    assert all(each.predicted_usd is not None for each in quick.likely)
+    assert {each.gpus for each in quick.likely} <= names | {each.gpus for each in found.dropped}
+
+
+def test_the_fewest_of_every_kind_hold_and_half_as_many_do_not():
+    """3B in full: 48 GB of states and gradients on two cards of 24 GB or on one of 80."""
+    asked = request(job=job_of("llama-3.2-3b", 8), kinds=("rtx-4090", "h100-80gb"), max_gpus=8)
+    found = market(asked._replace(fewest=True))
+    fewest = {each.kind: each.fewest for each in found.alone}
+    assert fewest["h100-80gb"] == 1
+    assert fewest["rtx-4090"] > 1
+    assert {(each.kind, each.num_gpus) for each in found.fewest} == set(fewest.items())
+    for option in found.fewest:
+        cluster = load_cluster(option.gpus, memory_limit_bytes=None)
+        assert predicted_reserved(asked.job, cluster, option.strategy).word == "fits"
+        if option.num_gpus > 1:
+            half = load_cluster(f"{option.num_gpus // 2}x{option.kind}", memory_limit_bytes=None)
+            pins = Pins(reference="none")
+            solved = solve(asked.job, half, pins, attention="sdpa", objective="memory")
+            reserved = predicted_reserved(asked.job, half, solved.plan.strategy)
+            assert not solved.plan.estimate.fits or reserved.word != "fits"
+    assert {each.kind: each.fewest for each in market(asked).alone} == {
+        "h100-80gb": 1,
+        "rtx-4090": None,  # one of another kind is enough: not looked for
+    }
 
 
 @pytest.mark.parametrize("counted", ["1x", "2x", "2x8x"])
