@@ -83,7 +83,11 @@ class Family(NamedTuple):
 
 FAMILIES = (
     Family("Predicted against simulated", "Formulas against the program that trains, run on the "
-           "pretend GPU.", ("predicted_vs_simulated",)),
+           "pretend GPU: live tensors, and what the allocator reserves.",
+           ("predicted_vs_simulated", "reserved")),
+    Family("Plans that hold", "Plans chosen by formulas and replays alone, simulated at the card's "
+           "capacity; small spaces, every strategy of which is simulated.",
+           ("plans_hold", "small_spaces")),
     Family("Simulated against measured", "The pretend GPU against real runs: drawn jobs, every "
            "technique of one device, ranks of 2 and 4 processes, routing of experts, offload, "
            "scripts that know nothing of Brimful, and Trainers that are watched.",
@@ -113,7 +117,8 @@ _WORDS = frozenset({"error of", "the worst is"})
 ROW_ERRORS = {
     "peak": "peak_error", "other bytes": "other_error", "predicted": "predicted_error",
     "device peak": "peak_error", "host peak": "host_error", "loss": "loss_error",
-    "grad norm": "norm_error", "step": "step_error", "bubble": "share_error",
+    "grad norm": "norm_error", "reserved": "reserved_error", "expandable": "expandable_error",
+    "step": "step_error", "bubble": "share_error",
 }  # fmt: skip
 """What a summary calls an error: the field of a row that holds it."""
 

@@ -15,6 +15,7 @@ from dpo_rows import DpoRow
 from exporters_rows import ExporterRow
 from fuzz_rows import FuzzRow
 from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
+from holding_rows import PlannedRow, ReservedRow, SpaceRow
 from ladder_rows import LadderRow
 from laws_rows import LawRow
 from moonshot_rows import MoonshotRows
@@ -73,6 +74,9 @@ Part = Literal[
     "fuzz",
     "soak",
     "laws",
+    "reserved",
+    "plans_hold",
+    "small_spaces",
 ]
 
 
@@ -381,6 +385,9 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "fuzz": FuzzRow,
     "soak": SoakRow,
     "laws": LawRow,
+    "reserved": ReservedRow,
+    "plans_hold": PlannedRow,
+    "small_spaces": SpaceRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -1,10 +1,8 @@
 """First rung against second: formulas against the simulation of the whole model."""
 
-import multiprocessing
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 
 import msgspec
 from cells import Cell, refusal_of
@@ -23,7 +21,6 @@ from evidence import (
     relative,
     spreads,
 )
-from progress import shown
 from sampler import (
     ALL_FACTORS,
     REGISTRY_SHARE,
@@ -34,13 +31,14 @@ from sampler import (
     draw_cases,
     draw_missing,
 )
+from side_by_side import answered
 
 from brimful.cost.estimate import estimate
 from brimful.rungs import Simulation
 from brimful.simulate.run import simulate
 
+NAME = "predicted vs simulated"
 NUM_CASES, NUM_QUICK_CASES = 300, 3
-NUM_PROCESSES = 2
 UNCOLLECTED_BYTES = 64
 """Tensors without dimensions that wait for Python's garbage collector."""
 MEDIAN_BAR, WORST_BAR = 0.01, 0.03
@@ -76,7 +74,7 @@ def run(*, seed: int, quick: bool) -> tuple[list[PredictedRow], Summary]:
         shapes,
         lambda _case, _estimate: None,
     )
-    rows = _compared(drawn.cases)
+    rows = answered(NAME, compare, drawn.cases)
     return rows, summarize(rows, drawn)
 
 
@@ -95,7 +93,7 @@ def complete(evidence: Evidence[PredictedRow], *, seed: int) -> tuple[list[Predi
         ALL_FACTORS,
         SHAPES,
     )
-    rows = kept + _compared(added.cases)
+    rows = kept + answered(NAME, compare, added.cases)
     before = evidence.summary
     gone = len(evidence.rows) - len(kept)
     refused = Counter(filter(None, (refusal_of(cell_of(row.case)) for row in evidence.rows)))
@@ -118,15 +116,6 @@ def cell_of(case: Case) -> Cell:
     """Return the cell that a case was drawn in."""
     found = all_strata(case)
     return {factor: found[factor] for factor in ALL_FACTORS}
-
-
-def _compared(cases: Sequence[Case]) -> list[PredictedRow]:
-    """Compare every case, several at a time: a simulation keeps one core busy."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=context) as pool:
-        rows = pool.map(compare, cases)
-        seen = shown("predicted vs simulated", cases)
-        return [row for row, _ in zip(rows, seen, strict=True)]
 
 
 def compare(case: Case) -> PredictedRow:

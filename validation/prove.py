@@ -58,6 +58,9 @@ _MODULES: dict[Part, str] = {
     "fuzz": "fuzz_part",
     "soak": "soak_part",
     "laws": "laws_part",
+    "reserved": "reserved_part",
+    "plans_hold": "plans_hold_part",
+    "small_spaces": "small_spaces_part",
 }
 BARS_MISSED, REFUSED = 1, 2
 NUM_NAMED = 3

@@ -16,6 +16,7 @@ import laws_of_costs
 import measured_part
 import msgspec
 import packages_part
+import plans_hold_part
 import predicted_part
 import published_part
 import pytest
@@ -83,6 +84,9 @@ LEAST_ROWS = {
     "fuzz": 12,
     "soak": 3,
     "laws": 26,
+    "reserved": 300,
+    "plans_hold": 200,
+    "small_spaces": 20,
 }
 
 
@@ -170,6 +174,15 @@ def law_names(rows):
     assert [row.law for row in rows] == [law.name for law in laws_of_costs.ALL_LAWS]
 
 
+def planned_jobs(rows):
+    assert sum(row.predicted == "fits" for row in rows) >= plans_hold_part.NUM_PLANS
+
+
+def tried_spaces(rows):
+    assert all(row.num_strategies > 1 for row in rows)
+    assert any(0 < row.num_holding < row.num_strategies for row in rows)
+
+
 def published_ids(rows):
     assert {row.id for row in rows} == {run.id for run in published_runs()}
 
@@ -194,6 +207,8 @@ CASELESS = {
     "fuzz": fuzz_kinds,
     "soak": soak_quantities,
     "laws": law_names,
+    "plans_hold": planned_jobs,
+    "small_spaces": tried_spaces,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 

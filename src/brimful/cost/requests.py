@@ -2,7 +2,7 @@
 
 ``trajectory.py`` adds changes of live bytes up; here each is an allocation or the end of one, so
 that the caching allocator can be replayed (decision 53). Compared with the simulation's requests by
-``tests/cost/test_requests.py`` and, on drawn jobs, by ``validation/reserved_drawn.py``.
+``tests/cost/test_requests.py`` and, on drawn jobs, by ``validation/reserved_part.py``.
 
 A run is loading, the optimizer's state and two steps of as many micro-batches as differ.
 """
