@@ -314,7 +314,6 @@ def asked(args: argparse.Namespace) -> Question:
     from brimful.search.space import plainest_strategy
 
     _refuse_engine(args)
-    _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
     untold = why_untold(args)
@@ -391,14 +390,6 @@ def _refuse_engine(args: argparse.Namespace) -> None:
         raise UnsupportedError(
             f"--engine {args.engine} is not searched by this version, which can neither predict "
             f"nor simulate it; brimful train with it runs the strategy that the flags say"
-        )
-
-
-def _refuse_experts(args: argparse.Namespace) -> None:
-    if args.ep not in {None, 1}:
-        raise UnsupportedError(
-            f"--ep {args.ep} is not searched by this version; brimful estimate predicts one way of "
-            f"parting experts, brimful simulate shows what it takes, and brimful train runs it"
         )
 
 
