@@ -144,15 +144,12 @@ def expert_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
     """
     if pins.ep is not None:
         return (pins.ep,)
-    within = min(cluster.num_devices, cluster.devices_per_node)
-    plain = pinned_strategy(pins._replace(tp=1, pp=1, zero=3), "sdpa", cluster.num_devices)
-    return tuple(
-        n
-        for n in range(1, within + 1)
-        if within % n == 0
-        and (n == 1 or not missing_parted(job, msgspec.structs.replace(plain, ep=n)))
-        and _is_possible(job, 3, 1, cluster.num_devices, 1, n)
-    ) or (1,)
+    num = cluster.num_devices
+    within = min(num, cluster.devices_per_node)
+    if missing_parted(job, pinned_strategy(Pins(ep=within), "sdpa")):
+        return (1,)
+    parted = (n for n in range(2, within + 1) if within % n == 0)
+    return (1, *(n for n in parted if _is_possible(job, 3, 1, num, 1, n)))
 
 
 def _is_cut(job: Job, tp: int) -> bool:
