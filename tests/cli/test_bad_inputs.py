@@ -47,7 +47,10 @@ FLAGS = [
         ("CUDA GPU", "this machine has none", "--gpus local"),
     ),
     (("estimate", *H100S, "--tp", "8"), ("tp=8", "num_kv_heads=4", "use 1, 2, 4")),
-    (("estimate", *H100S, "--tp", "4", "--attention", "eager"), ("tp=4", "use --attention sdpa")),
+    (
+        ("estimate", *H100S, "--tp", "4", "--attention", "eager", "--json"),
+        ("tp=4", "use --attention sdpa"),
+    ),
     (
         ("plan", *H100S, "--pp", "1", "--pp-schedule", "gpipe"),
         ("pp_schedule=gpipe", "pp=1 has none"),

@@ -151,10 +151,14 @@ def test_a_job_without_a_formula_is_planned_by_simulating(brimful, folder):
     told = one_object(brimful("simulate", "p.yaml", "--json"))
     assert told["predicted_peak_allocated_bytes"] is None
     assert told["simulated_peak_allocated_bytes"] == planned["best"]["peak_bytes"]
-    said = brimful("estimate", "p.yaml")
+    said = brimful("estimate", "p.yaml", "--json")
     assert said.code == 2
     assert "activation_checkpointing=selective on cuda has no formula" in said.err
     assert "brimful plan" in said.err
+    said = brimful("estimate", "p.yaml")
+    assert said.code == 0
+    assert "activation_checkpointing=selective on cuda: it is simulated" in said.err
+    assert said.out == brimful("simulate", "p.yaml").out
 
 
 @pytest.mark.torch

@@ -3,6 +3,8 @@
 import json
 from functools import lru_cache
 
+from brimful.models.config import SEQ2SEQ_TYPES, is_encoder
+
 DECODER = {
     "hidden_size": 32,
     "intermediate_size": 80,
@@ -72,12 +74,11 @@ def build_from(model_type, fields):
     import transformers
     from transformers import AutoConfig
 
-    auto = {
-        "bert": transformers.AutoModelForSequenceClassification,
-        "modernbert": transformers.AutoModelForSequenceClassification,
-        "t5": transformers.AutoModelForSeq2SeqLM,
-        "switch_transformers": transformers.AutoModelForSeq2SeqLM,
-    }.get(model_type, transformers.AutoModelForCausalLM)
+    auto = transformers.AutoModelForCausalLM
+    if model_type in SEQ2SEQ_TYPES:
+        auto = transformers.AutoModelForSeq2SeqLM
+    elif is_encoder(model_type):
+        auto = transformers.AutoModelForSequenceClassification
     with torch.device("meta"):
         return auto.from_config(AutoConfig.for_model(model_type, **fields))
 

@@ -1,5 +1,6 @@
 """A grid of strategies says of each what an estimate of it alone says, on one device and many."""
 
+import random
 from collections import Counter
 
 import msgspec
@@ -14,6 +15,7 @@ from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.search.table import strategy_at
 from brimful.strategy import check_strategy, world_size
+from cost.test_parted_experts import mixture
 from samples import make_adapter, make_job, make_model
 from search.test_solve import FREE, draw, on_devices
 
@@ -63,6 +65,22 @@ def test_a_row_whose_matrices_are_cut_is_an_estimate(num_devices, precision):
     assert set(table.tp.tolist()) == {n for n in (1, 2, 4, 8) if n <= num_devices}
     cut = np.flatnonzero(table.tp > 1)
     assert_rows_are_estimates(job, cluster, table, cut[:: len(cut) // NUM_ROWS])
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
+def test_a_row_whose_experts_are_parted_is_an_estimate(architecture):
+    model = mixture(random.Random(1), architecture, num_experts=8)  # noqa: S311 - no secret
+    job = make_job(model=model, precision="bf16-mixed")
+    job, cluster = on_devices(job, draw(0)[1], 4)
+    job = msgspec.structs.replace(job, global_batch=16)
+    table = table_of(job, cluster)
+    assert set(table.ep.tolist()) == {1, 2, 4}
+    assert set(table.tp[table.ep > 1].tolist()) == {1}
+    assert set(table.zero[table.ep > 1].tolist()) == {2, 3}
+    parted = np.flatnonzero(table.ep > 1)
+    assert_rows_are_estimates(job, cluster, table, parted[:: len(parted) // NUM_ROWS])
+    pinned = grids(job, FREE._replace(ep=2), attention="sdpa", cluster=cluster)
+    assert set(tabulate(job, cluster, "sdpa", pinned).ep.tolist()) == {2}
 
 
 def test_a_row_of_one_sequence_is_an_estimate():

@@ -2,6 +2,8 @@ import msgspec
 import pytest
 import torch
 
+from brimful.build.assemble import finish_program
+from brimful.errors import OutOfTimeError
 from brimful.plan import convert
 from brimful.pretend.reading import classify, items_at, phase_of_step
 from brimful.pretend.recording import NEVER
@@ -13,7 +15,7 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     Simulation,
 )
-from brimful.simulate.run import simulate, trace
+from brimful.simulate.run import simulate, simulate_recorded, trace
 from other_models import CNN, make_other_job
 from samples import make_cluster, make_job, make_strategy
 
@@ -139,3 +141,23 @@ def test_a_convolutional_module_is_costed_and_what_backward_raises_comes_through
     monkeypatch.setattr("brimful.pretend.tape.work", refuse)
     with pytest.raises(ZeroDivisionError, match="from below"):
         trace(job, strategy, imitate="cpu", capability=9.0, count_costs=True, num_steps=1)
+
+
+def test_what_ends_a_simulation_is_raised_whatever_torch_makes_of_it(monkeypatch):
+    """As ``Module._apply`` does, which says of any error that a parameter could not be swapped."""
+
+    def told_otherwise(*args, **options):
+        try:
+            return finish_program(*args, **options)
+        except Exception as error:
+            raise RuntimeError("Couldn't swap Linear.weight") from error
+
+    monkeypatch.setattr("brimful.simulate.run.finish_program", told_otherwise)
+    left = iter(range(20))
+
+    def go_on():
+        if next(left, None) is None:
+            raise OutOfTimeError("enough")
+
+    with pytest.raises(OutOfTimeError, match="enough"):
+        simulate_recorded(make_job(), make_cluster("cuda"), make_strategy(), on_op=go_on)

@@ -1,6 +1,8 @@
 """``brimful estimate``: what arithmetic says of one strategy."""
 
 import argparse
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference
@@ -16,6 +18,7 @@ from brimful.cli.output import (
 )
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
@@ -45,10 +48,15 @@ def run(args: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
     from brimful.cost.estimate import estimate
+    from brimful.cost.formula import missing_formula
     from brimful.cost.reserved import predicted_reserved
     from brimful.show.predicted import verdict_of
 
     asked = flags.asked(args)
+    untold = missing_formula(asked.job, asked.strategy, asked.cluster.device)
+    is_simulated = asked.strategy.engine == "torch" and find_spec("torch") is not None
+    if untold and is_simulated and not args.json:
+        return _simulated(args, untold)
     predicted = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = _cost(args, asked, predicted)
     verdict = verdict_of(predicted)
@@ -59,6 +67,19 @@ def run(args: argparse.Namespace) -> int:
         show_json(content if cost is None else {**content, "cost": cost})
     tell(args, lambda: _answer(args, asked, predicted, cost))
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
+
+
+def _simulated(args: argparse.Namespace, untold: str) -> int:
+    """Answer by simulating what no formula covers, as ``brimful simulate`` does."""
+    from brimful.cli import simulate
+    from brimful.cli.main import parser_of
+
+    what = untold.partition(" has no formula")[0]
+    say(f"no formula covers {what}: it is simulated", file=sys.stderr, flush=True)
+    simulated = parser_of("simulate").parse_args([args.model])
+    for name in vars(simulated):
+        setattr(simulated, name, getattr(args, name, getattr(simulated, name)))
+    return simulate.run(simulated)
 
 
 def _answer(

@@ -423,7 +423,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     _add_whole(add, "--tp", cut, many=searched)
     row = "devices in a row, each with some of the blocks (pipeline); default 1"
     _add_whole(add, "--pp", row, many=searched)
-    _add_whole(add, "--ep", "devices that part the experts of each block; default 1")
+    _add_whole(add, "--ep", f"devices that part the experts of each block; {rest}", many=searched)
     if not searched:
         add_pipeline(parser)
     add(

@@ -1,6 +1,7 @@
 """``brimful plan``: the fastest strategy that fits, and why."""
 
 import argparse
+import sys
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -193,12 +194,20 @@ def _show_proof(
     args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof | None"
 ) -> None:
     """Say what simulating said; where another plan is the one that holds, that one."""
-    if proof is not None and found.row != searched.row:
+    if proof is not None and _is_other(searched, found):
         from brimful.show.proof import replaced_facts
 
         show_facts(*replaced_facts(proof))
         _show(args, found, proof)
     show_facts(*_proven(found, proof))
+
+
+def _is_other(searched: "Solution", found: "Solution") -> bool:
+    """Whether a plan has other settings than the one that was told."""
+    from brimful.show.settings import settings_words
+
+    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
+    return first != last
 
 
 def _next(args: argparse.Namespace, found: "Solution") -> "tuple[Fact, ...]":
@@ -314,7 +323,6 @@ def asked(args: argparse.Namespace) -> Question:
     from brimful.search.space import plainest_strategy
 
     _refuse_engine(args)
-    _refuse_experts(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
     untold = why_untold(args)
@@ -350,7 +358,14 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
 
     quiet_libraries()
     what = untold.partition(" has no formula")[0]
-    with Progress(f"no formula covers {what}: simulating", quiet=args.json) as progress:
+    if not args.json:
+        say(
+            f"no formula covers {what}: settings are simulated, for at most "
+            f"{budget.seconds:.0f} s (--budget)",
+            file=sys.stderr,
+            flush=True,
+        )
+    with Progress("simulating", quiet=args.json) as progress:
         from brimful.simulate.search import solve_by_simulation
 
         def watch(state: "SearchState") -> None:
@@ -374,16 +389,13 @@ def _state_words(state: "SearchState") -> str:
     from brimful.units import format_bytes, format_seconds
 
     best = state.best
-    words = "none simulated yet"
+    words = "none done yet"
     if best is not None and best.short_bytes:
         words = f"none fits yet, the nearest is short by {format_bytes(best.short_bytes)}"
     elif best is not None:
         time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
-        words = f"best so far {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
-    return (
-        f"{state.num_done + 1} of at most {state.num_most} ({spell(state.trying)}); {words}; "
-        f"{state.left_s:.0f} s left"
-    )
+        words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
+    return f"{state.num_done + 1} of {state.num_most}, {state.left_s:.0f} s left; {words}"
 
 
 def _refuse_engine(args: argparse.Namespace) -> None:
@@ -391,14 +403,6 @@ def _refuse_engine(args: argparse.Namespace) -> None:
         raise UnsupportedError(
             f"--engine {args.engine} is not searched by this version, which can neither predict "
             f"nor simulate it; brimful train with it runs the strategy that the flags say"
-        )
-
-
-def _refuse_experts(args: argparse.Namespace) -> None:
-    if args.ep not in {None, 1}:
-        raise UnsupportedError(
-            f"--ep {args.ep} is not searched by this version; brimful estimate predicts one way of "
-            f"parting experts, brimful simulate shows what it takes, and brimful train runs it"
         )
 
 

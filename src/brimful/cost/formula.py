@@ -104,7 +104,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         if reason := _missing_row(job, strategy):
             return reason
         job = untied_job(job)
-    if strategy.ep > 1 and (reason := _missing_parted(job, strategy)):
+    if strategy.ep > 1 and (reason := missing_parted(job, strategy)):
         return reason
     untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
     covered = {
@@ -144,7 +144,7 @@ def _untraced_switch(strategy: Strategy) -> str:
     return next((what for what, is_asked in asked.items() if is_asked), "")
 
 
-def _missing_parted(job: Job, strategy: Strategy) -> str:
+def missing_parted(job: Job, strategy: Strategy) -> str:
     """Say why no formula covers parted experts; empty where those of their blocks do."""
     covered = {
         f"tp={strategy.tp}": strategy.tp == 1,

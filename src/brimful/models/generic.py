@@ -42,7 +42,10 @@ NOT_YET = frozenset(
         # Blocks besides full and sliding attention.
         "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "granitemoehybrid", "lfm2", "lfm2_moe",
         # Attention that cannot be given from outside.
-        "falcon", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+        "deberta-v2", "falcon", "gpt_neo", "gptj", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text",
+        "qwen3_next", "stablelm",
+        # Logits that change after the output layer by more than a scale or a cap.
+        "opt",
         # Experts that run on as many tokens as choose them.
         "llama4_text",
     }

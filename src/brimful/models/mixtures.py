@@ -19,6 +19,15 @@ MIXTURES = {module.MODEL_TYPE: module for module in _MODULES}
 """Each says of a model how many experts it has, and where."""
 
 
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""What configurations call the number of experts."""
+
+
+def has_experts(spec: ModelSpec) -> bool:
+    """Whether a model has experts, whether this project knows its architecture or not."""
+    return any((spec.hf_config.get(name) or 0) > 1 for name in _COUNTS)
+
+
 def known_experts(spec: ModelSpec) -> Experts:
     """Read the experts of a model; ``NO_EXPERTS`` where its architecture is none of these."""
     if spec.model_type not in MIXTURES:

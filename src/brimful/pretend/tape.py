@@ -107,6 +107,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._num_pauses = 0
         self._assume_all = assume_all_selected
         self._on_op = on_op
+        self.ended_by: BaseException | None = None
         self.assumptions: set[str] = set()
         self._purpose = ""
 
@@ -230,13 +231,20 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
         return False
 
+    def _go_on(self) -> None:
+        try:
+            self._on_op()
+        except BaseException as error:
+            self.ended_by = error
+            raise
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device  # two calls in three, from PyTorch's own inner workings
         if any(map(engine.desugars, types)):
             return NotImplemented
-        self._on_op()
+        self._go_on()
         kwargs = kwargs or {}
         if (out := self._in_parts(func, args, kwargs)) is not NotImplemented:
             return out

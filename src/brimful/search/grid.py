@@ -17,6 +17,7 @@ from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.exchange import Sent, exchange_seconds, sent_of
+from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
@@ -90,7 +91,7 @@ class Search(NamedTuple):
         held: By degree, stage of ZeRO and numbers of shards.
         levels: By what decides the events of a step: levels that may be its peak.
         works: The work of grids, by what decides it.
-        waits: Seconds that a micro-batch waits for the devices that share every matrix, likewise.
+        waits: Seconds that a micro-batch waits for devices that share matrices or experts.
         kept: What searches on as many devices of other kinds share: what states take, by the keys
             of ``held``; None: nothing is shared.
         peaks: What they share beside it: peaks, by the identity of a grid.
@@ -135,6 +136,7 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         zero=np.full(peak.size, one.zero),
         num_shards=spread(grid.num_shards, 2),
         tp=np.full(peak.size, one.tp),
+        ep=np.full(peak.size, one.ep),
         num_data_parallel=np.full(peak.size, one.num_data_parallel),
         holds=np.full(peak.size, one.accumulate == "hold"),
         pp=np.ones(peak.size, dtype=np.int64),
@@ -177,7 +179,7 @@ def _held(search: Search, grid: Grid) -> Held:
     """Return what hangs on the numbers of shards only."""
     family, shards = _of_shards(grid), tuple(grid.num_shards)
     whole = holds_whole(search.job, family)
-    key = (family.tp, family.zero, family.accumulate, shards, whole)
+    key = (family.tp, family.ep, family.zero, family.accumulate, shards, whole)
     if key not in search.held:
         search.held[key] = _shared_held(search, family, key)
     return search.held[key]
@@ -244,12 +246,13 @@ def _profile(search: Search, grid: Grid) -> Profile:
 
 def _dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
     """Return the sizes of formulas; those that differ between batches are arrays of [batches]."""
-    every = [family_dimensions(job, family) for family in batches]
-    changes: dict[str, Any] = {
-        name: np.array([getattr(dims, name) for dims in every], dtype=np.float64)
-        for name in ("BCFAKVn" if batches[0].tp > 1 else "BC")
-    }
-    return every[0]._replace(**changes)
+    first, *others = (family_dimensions(job, family) for family in batches)
+    changes: dict[str, Any] = {}
+    for name, value in first._asdict().items():
+        values = [value, *(getattr(each, name) for each in others)]
+        if any(each != value for each in values):
+            changes[name] = np.array(values, dtype=np.float64)
+    return first._replace(**changes)
 
 
 def _levels(search: Search, grid: Grid) -> Forms:
@@ -258,7 +261,7 @@ def _levels(search: Search, grid: Grid) -> Forms:
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
-    key = (spread, one.body, one.recompute, batches)
+    key = (spread, one.ep, one.num_shards, one.body, one.recompute, batches)
     if key not in search.levels:
         search.levels[key] = _make_levels(search, grid._replace(batches=grid.kin))
     if len(grid.batches) == len(grid.kin):
@@ -326,19 +329,20 @@ def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
 
 
 def _waited(search: Search, grid: Grid) -> Array:
-    """Return what a micro-batch waits for the devices that share every matrix: as ``_sent``."""
+    """Return what a micro-batch waits for those that share matrices or experts: as ``_sent``."""
     one = grid.batches[0]
     key = (one.gathers, *_sizes_of(grid))
     if key not in search.waits:
-        sent = _sent(search.job, grid)
-        search.waits[key] = exchange_seconds(search.job, one, search.cluster, sent)
+        asked = search.job, one, search.cluster, _sent(search.job, grid)
+        search.waits[key] = exchange_seconds(*asked) + experts_seconds(*asked)
     return search.waits[key]
 
 
 def _sizes_of(grid: Grid) -> tuple[Hashable, ...]:
     """Return what decides how large the micro-batches of a grid are, and what is computed again."""
     batches = tuple((family.micro_batch, family.loss_chunks) for family in grid.batches)
-    return grid.batches[0].tp, batches, tuple(grid.num_blocks.tolist())
+    one = grid.batches[0]
+    return one.tp, one.ep, batches, tuple(grid.num_blocks.tolist())
 
 
 def _sent(job: Job, grid: Grid) -> Sent:

@@ -27,7 +27,8 @@ MAX_REPLAYS = 32
 
 
 _LAYOUT = (
-    "micro_batch", "zero", "dp_shard", "tp", "accumulate", "pp", "pp_schedule", "stages_per_device",
+    "micro_batch", "zero", "dp_shard", "tp", "ep", "accumulate", "pp", "pp_schedule",
+    "stages_per_device",
 )  # fmt: skip
 
 

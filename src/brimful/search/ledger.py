@@ -264,6 +264,8 @@ def _many_devices(end: Strategy) -> Iterator[Move]:
         yield Move("data parallel", "planner", {}, cut)
     for stage in range(1, end.zero + 1):
         yield Move(f"zero={stage}", "planner", {}, {**cut, "zero": stage})
+    if end.ep > 1:
+        yield Move(f"ep={end.ep}", "planner", {}, {"ep": end.ep})
     if end.accumulate != "reduce-each" and end.pp == 1:
         yield Move("accumulation", "planner", {}, {"accumulate": end.accumulate})
 

@@ -126,7 +126,7 @@ class Space:
         """Tell which rows are spread and cut in the same way: [strategies]."""
         table = self.table
         columns = (
-            table.zero, table.num_shards, table.tp, table.holds, table.pp, table.schedule,
+            table.zero, table.num_shards, table.tp, table.ep, table.holds, table.pp, table.schedule,
             table.stages,
         )  # fmt: skip
         same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in columns])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
+from brimful.cost.formula import missing_parted
 from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped, load_profile
 from brimful.cost.programs import kernels_of, program_of, untraced_attention
 from brimful.errors import InputError, UnsupportedError
@@ -53,6 +54,7 @@ class Pins(NamedTuple):
         dp_shard: Devices that share one copy.
         accumulate: What happens to gradients between micro-batches.
         tp: Devices that share every matrix.
+        ep: Devices that part the experts of a block.
         pp: Stages of a pipeline.
         pp_schedule: The order of work in a pipeline.
         stages_per_device: Stages on each device of one.
@@ -70,6 +72,7 @@ class Pins(NamedTuple):
     dp_shard: int | None = None
     accumulate: Accumulate | None = None
     tp: int | None = None
+    ep: int | None = None
     pp: int | None = None
     pp_schedule: Schedule | None = None
     stages_per_device: int | None = None
@@ -87,7 +90,8 @@ def asks_for_row(pins: Pins) -> bool:
 def may_be_row(pins: Pins) -> bool:
     """Whether pipelines have what the user fixed, and a formula."""
     beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
-    return asks_for_row(pins) or (pins.pp is None and beside == ("none", "none", False))
+    is_alone = pins.pp is None and (pins.ep or 1) == 1
+    return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))
 
 
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
@@ -130,6 +134,24 @@ def tensor_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
     return tuple(n for n in degrees if _is_cut(job, n))
 
 
+def expert_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
+    """List among how many devices experts may be parted: neighbours within a node.
+
+    Args:
+        job: What is trained.
+        pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
+        cluster: On what.
+    """
+    if pins.ep is not None:
+        return (pins.ep,)
+    num = cluster.num_devices
+    within = min(num, cluster.devices_per_node)
+    if missing_parted(job, pinned_strategy(Pins(ep=within), "sdpa")):
+        return (1,)
+    parted = (n for n in range(2, within + 1) if within % n == 0)
+    return (1, *(n for n in parted if _is_possible(job, 3, 1, num, 1, n)))
+
+
 def _is_cut(job: Job, tp: int) -> bool:
     try:
         check_tensor(job, tp)
@@ -147,6 +169,7 @@ class Spread(NamedTuple):
         zero: Which states are sharded.
         accumulate: What happens to gradients between micro-batches.
         num_shards: Numbers of devices that may share one copy.
+        ep: Devices that part the experts of a block.
     """
 
     tp: int
@@ -154,6 +177,7 @@ class Spread(NamedTuple):
     zero: Zero
     accumulate: Accumulate
     num_shards: tuple[int, ...]
+    ep: int = 1
 
 
 def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> Iterator[Grid]:
@@ -198,7 +222,8 @@ def _members(
     each = [
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
-                   spread.num_groups, 1, spread.accumulate, reference, spread.tp)
+                   spread.num_groups, _told_shards(spread), spread.accumulate, reference,
+                   spread.tp, spread.ep)
             for micro_batch, chunks in batches
         )
         for spread, batches in alike
@@ -220,10 +245,10 @@ def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:
 def _is_traced(
     job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
 ) -> bool:
-    gathers, kernels = spread.zero in {2, 3}, kernels_of(device)
+    gathers, kernels, ep = spread.zero in {2, 3}, kernels_of(device), spread.ep
     if untraced_attention(job.model, job.precision, attention, kernels, tp=spread.tp):
         return False
-    program = program_of(job, attention, kernels, recompute, gathers=gathers, tp=spread.tp)
+    program = program_of(job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=ep)
     return is_shipped(program.key)
 
 
@@ -233,8 +258,9 @@ def _tells_one(
     """Whether one sequence at a time has events of its own."""
     gathers = spread.zero in {2, 3}
     program = program_of(
-        job, attention, kernels_of(device), recompute, gathers=gathers, tp=spread.tp, is_one=True
-    )
+        job, attention, kernels_of(device), recompute,
+        gathers=gathers, tp=spread.tp, ep=spread.ep, is_one=True,
+    )  # fmt: skip
     return program.is_one and bool(load_profile(program._replace(is_one=False).key).of_one)
 
 
@@ -281,19 +307,31 @@ def _spreads(
     Together are those that differ in nothing but how many devices share every matrix; where none
     does, other operations run.
     """
-    found = [each for tp in degrees for each in _spread_over(job, pins, cluster.num_devices, tp)]
-    together: dict[tuple[bool, Zero, Accumulate], list[Spread]] = {}
+    num = cluster.num_devices
+    found = [
+        each
+        for ep in expert_degrees(job, pins, cluster)
+        for tp in (degrees if ep == 1 else [n for n in degrees if n == 1])
+        for each in _spread_over(job, pins, num, tp, ep)
+    ]
+    together: dict[tuple[bool, int, int, Zero, Accumulate], list[Spread]] = {}
     for spread in found:
-        key = (spread.tp > 1, spread.zero, spread.accumulate)
+        shards = _told_shards(spread)
+        key = (spread.tp > 1, spread.ep, shards, spread.zero, spread.accumulate)
         together.setdefault(key, []).append(spread)
     yield from together.values()
 
 
-def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int) -> Iterator[Spread]:
-    """Yield the ways of spreading over devices of which ``tp`` share every matrix."""
+def _told_shards(spread: Spread) -> int:
+    """Return the number of shards where events hang on it, as of parted experts; else 1."""
+    return 1 if spread.ep == 1 else spread.num_shards[0]
+
+
+def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int, ep: int) -> Iterator[Spread]:
+    """Yield the ways of spreading over devices: ``tp`` share every matrix, ``ep`` part experts."""
     num_groups = num_devices // tp
-    if num_groups == 1:
-        if tp == 1 or (_is_alone(pins) and _is_possible(job, 0, 1, 1, tp)):
+    if num_groups == 1 and ep == 1:
+        if tp == 1 or (_is_alone(pins) and _is_possible(job, 0, 1, 1, tp, 1)):
             yield Spread(tp, 1, 0, "reduce-each", (1,))
         return
     for zero, accumulate in product(get_args(Zero), get_args(Accumulate)):
@@ -303,10 +341,11 @@ def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int) -> Iterator[Sp
             n for n in range(1, num_groups + 1)
             if num_groups % n == 0
             and _is_wanted(pins, num_groups // n, n)
-            and _is_possible(job, zero, num_groups // n, n, tp)
+            and _is_possible(job, zero, num_groups // n, n, tp, ep)
         ]  # fmt: skip
-        if shards:
-            yield Spread(tp, num_groups, zero, accumulate, tuple(shards))
+        for together in [shards] if ep == 1 else [[n] for n in shards]:
+            if together:
+                yield Spread(tp, num_groups, zero, accumulate, tuple(together), ep)
 
 
 def _is_alone(pins: Pins) -> bool:
@@ -319,10 +358,12 @@ def _is_wanted(pins: Pins, replicas: int, shards: int) -> bool:
     return pins.dp_shard in {None, shards} and pins.dp_replicate in {None, replicas}
 
 
-def _is_possible(job: Job, zero: Zero, replicas: int, shards: int, tp: int) -> bool:
+def _is_possible(  # noqa: PLR0913, PLR0917 - the degrees
+    job: Job, zero: Zero, replicas: int, shards: int, tp: int, ep: int
+) -> bool:
     """Whether this version runs a job so spread."""
     plain = pinned_strategy(Pins(), "sdpa")
-    spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp}
+    spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp, "ep": ep}
     try:
         check_spread(job, msgspec.structs.replace(plain, **spread))
     except (InputError, UnsupportedError):
@@ -341,6 +382,7 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         attention=attention,
         accumulate=pins.accumulate or default_accumulate("torch", 0, pins.pp or 1),
         tp=pins.tp or 1,
+        ep=pins.ep or 1,
         pp=pins.pp or 1,
         pp_schedule=pins.pp_schedule or "1f1b",
         stages_per_device=pins.stages_per_device or _stages_of(pins.pp_schedule),

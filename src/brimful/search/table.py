@@ -40,6 +40,7 @@ class Table(NamedTuple):
         zero: [strategies], which states are sharded.
         num_shards: [strategies], devices that share one copy of them.
         tp: [strategies], devices that share every matrix.
+        ep: [strategies], devices that part the experts of a block.
         num_data_parallel: [strategies], devices, or groups of them, that see different samples.
         holds: [strategies], whether whole gradients are held until the last micro-batch.
         pp: [strategies], devices in a row.
@@ -57,6 +58,7 @@ class Table(NamedTuple):
     zero: NDArray[np.int64]
     num_shards: NDArray[np.int64]
     tp: NDArray[np.int64]
+    ep: NDArray[np.int64]
     num_data_parallel: NDArray[np.int64]
     holds: NDArray[np.bool_]
     pp: NDArray[np.int64]
@@ -85,6 +87,7 @@ def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, 
         "zero": np.array([s.zero for s in strategies]),
         "num_shards": np.array([s.dp_shard for s in strategies]),
         "tp": np.array([s.tp for s in strategies]),
+        "ep": np.array([s.ep for s in strategies]),
         "num_data_parallel": np.array([data_parallel(s) for s in strategies]),
         "holds": np.array([s.accumulate == "hold" for s in strategies]),
         "pp": np.array([s.pp for s in strategies]),
@@ -144,7 +147,7 @@ def _by_work(table: Table) -> NDArray[np.float64]:
     whole = np.where(table.selective, 0, table.num_blocks)
     keys = np.stack([
         whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.pp, table.tp,
-        table.zero, ~table.holds, table.num_shards, table.schedule, table.stages,
+        table.ep, table.zero, ~table.holds, table.num_shards, table.schedule, table.stages,
     ])  # fmt: skip
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
@@ -187,6 +190,7 @@ def strategy_at(
         dp_replicate=int(table.num_data_parallel[row] // table.num_shards[row]),
         dp_shard=int(table.num_shards[row]),
         tp=int(table.tp[row]),
+        ep=int(table.ep[row]),
         pp=int(table.pp[row]),
         pp_schedule=ORDERS[int(table.schedule[row])],
         stages_per_device=int(table.stages[row]),

@@ -307,8 +307,14 @@ def _is_hopeless(plan: Plan) -> bool:
 
 
 def least_devices(plan: Plan) -> int:
-    """Return how many of a plan's devices have room for parameters and optimizer state alone."""
-    stay = staying_bytes(plan.job, plan.cluster.device.kernels)
+    """Return how many of a plan's devices have room for parameters and optimizer state alone.
+
+    1 where nobody has listed the model's parameters.
+    """
+    try:
+        stay = staying_bytes(plan.job, plan.cluster.device.kernels)
+    except UnsupportedError:
+        return 1
     return -(-stay // max(1, limit_bytes(plan)))
 
 

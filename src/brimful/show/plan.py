@@ -9,6 +9,7 @@ from brimful.low_bit import LOW_BIT
 from brimful.rungs import Reserved
 from brimful.search.record import Considered
 from brimful.search.solve import Solution
+from brimful.search.table import Objective
 from brimful.search.ways_out import least_devices
 from brimful.search.without import without
 from brimful.show.estimate import without_facts
@@ -29,6 +30,7 @@ LEAST_SLOWER = 0.0005
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
 
+_BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
 NUM_NAMED = 4
 """Settings by which another strategy is told."""
 
@@ -57,11 +59,12 @@ def plan_summary(
     if proven is not None:
         verdict, tight = VERDICTS[proven.word], tight_facts(proven)
         meter = replayed_meter(proven)
-    why = _tried(found)
-    if best.fits:
+    if not best.fits:
+        why = _tried(found)
+    elif verdict == "FITS":
+        why = (*_why(found), *_untried(found), *_tighter(found))
+    else:
         why = _untried(found)
-        if verdict == "FITS":
-            why = (*_why(found), *why, *_tighter(found))
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
@@ -83,10 +86,11 @@ def _why(found: Solution) -> tuple[Fact, ...]:
     """Say why this one: of how many it is the fastest, and what the next faster ones lack."""
     record, best = found.record, found.record.rows[0]
     how = "tried" if record.rung == "predicted" else "simulated"
+    best_is = _BEST["time" if found.space is None else found.space.objective]
     one = (
         "only one fits"
         if record.num_fitting == 1
-        else f"fastest of {record.num_fitting:,} that fit"
+        else f"{best_is} of {record.num_fitting:,} that fit"
     )
     if best.step_s is None:
         one = f"one of {record.num_fitting:,} that fit; speeds are unknown"

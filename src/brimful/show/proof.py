@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from brimful.plan import Plan
 from brimful.rungs import Reserved
-from brimful.show.settings import differing_words
+from brimful.show.settings import allocator_words, differing_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
 
@@ -38,7 +38,7 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
             f"{_why_tight(last.reserved)}; --accept-tight takes it{_ended(proof)}"
         )
         return (Fact("simulated", words),)
-    more = f", with {last.strategy.allocator}" if last.strategy.allocator else ""
+    more = f", with {words}" if (words := allocator_words(last.strategy)) else ""
     more += f" ({tried})" if len(proof.trials) > 1 else ""
     return (Fact("proven", f"simulated on a pretend GPU: {both}{more}"), *_faster(plan, proof))
 

@@ -36,7 +36,7 @@ def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
         _REFERENCE.get(strategy.reference, "") if job.task == PREFERENCE else "",
         _offloaded(job, strategy),
         "optimizer step inside the backward pass" if strategy.optimizer_in_backward else "",
-        _allocator(strategy),
+        allocator_words(strategy),
     ]
     return tuple(word for word in words if word)
 
@@ -122,7 +122,8 @@ def _offloaded(job: Job, strategy: Strategy) -> str:
     return f"offloaded to the CPU: {', '.join(optimizer + parts)}"
 
 
-def _allocator(strategy: Strategy) -> str:
+def allocator_words(strategy: Strategy) -> str:
+    """Say which settings of the allocator are not PyTorch's own; empty where all are."""
     if strategy.allocator == EXPANDABLE:
         return "expandable segments"
     return f"allocator {strategy.allocator}" if strategy.allocator else ""

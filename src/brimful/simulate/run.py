@@ -234,7 +234,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     routed = assumed(Replay(routing))
     fake_mode = FakeMode(allow_non_fake_inputs=True)
     with (
-        device.there(), imitation, world, routed, flattening(),
+        _ended_as_asked(tape), device.there(), imitation, world, routed, flattening(),
         fake_mode as fake, modules_move(fake), tape,
     ):  # fmt: skip
         gpu = torch.device("gpu:0")
@@ -263,6 +263,20 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         simulate_s=seconds,
         unknown_ops=frozenset(tape.unknown_ops),
     )
+
+
+@contextmanager
+def _ended_as_asked(tape: Tape) -> Iterator[None]:
+    """Let what ended a tape be what is raised, whatever libraries on the way made of it.
+
+    ``Module._apply`` of torch tells every error that a parameter could not be swapped.
+    """
+    try:
+        yield
+    except Exception as error:
+        if tape.ended_by is None or tape.ended_by is error:
+            raise
+        raise tape.ended_by from error
 
 
 def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Traced:

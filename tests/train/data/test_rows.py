@@ -1,8 +1,12 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.train.data.encoders.base import IGNORED
+from brimful.train.data.encoders.text import text_encoder
 from brimful.train.data.packing import pack
 from brimful.train.data.rows import PAD_MULTIPLE, RowShape, padded_width, to_batches
 from brimful.train.data.samples import Arrays
@@ -63,3 +67,15 @@ def test_a_class_is_a_number_per_row_and_a_target_a_text_of_its_own():
     (batch,) = to_batches(rows, shape, micro_batch=2)
     assert batch.inputs.shape == (2, 8)
     assert batch.labels.tolist()[1] == [5, 6, *[-100] * 10]
+
+
+@pytest.mark.parametrize("length", [2, 5, 8, 9])
+def test_of_a_text_each_token_learns_the_next_one_across_its_pieces(length):
+    """As whoever writes it down would: of a text of n tokens n - 1 are learnt, whatever the cut."""
+    ids = list(range(10, 10 + length))
+    coder = SimpleNamespace(document_ids=lambda _text: ids)
+    pieces = text_encoder("text").encode("any", coder, 4).samples
+    pairs = [pair for piece in pieces for pair in zip(piece.inputs, piece.labels, strict=True)]
+    learnt = [(token, label) for token, label in pairs if label != IGNORED]
+    assert learnt == [(n, n + 1) for n in ids[:-1]]
+    assert all(len(piece.inputs) <= 4 for piece in pieces)

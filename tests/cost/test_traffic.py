@@ -1,0 +1,29 @@
+"""Seconds of collectives that shards and replicas take, by hand."""
+
+import numpy as np
+import pytest
+
+from brimful.cost.comm import collective_seconds
+from brimful.cost.family import Family
+from brimful.cost.traffic import reduce_seconds
+from brimful.cost.trained import Part
+from brimful.hardware.gpus import load_cluster
+from brimful.job import plain_job
+from brimful.models.config import load_model
+
+JOB = plain_job(load_model("llama-3.2-1b"), precision="bf16", seq_len=2048, global_batch=64)
+SHAPE = (4096, 2048)
+NUM_BYTES = 2 * 4096 * 2048
+"""Of its gradients in bf16."""
+
+
+def test_gradients_are_scattered_among_shards_and_then_added_up_among_replicas():
+    cluster = load_cluster("4x8xh100-80gb", memory_limit_bytes=None)
+    family = Family(1, 1, "plain", np.array([0]), "full", 3, 32)
+    shards = np.array([32.0, 8.0])
+    alone, both = reduce_seconds(JOB, Part([SHAPE], [SHAPE]), family, shards, cluster)
+    assert alone == pytest.approx(collective_seconds("reduce-scatter", NUM_BYTES, 32, cluster))
+    scattered = collective_seconds("reduce-scatter", NUM_BYTES, 8, cluster)
+    among = collective_seconds("all-reduce", NUM_BYTES / 8, 4, cluster, 8)
+    assert both == pytest.approx(scattered + among)
+    assert among > scattered / 10
