@@ -16,6 +16,7 @@ from brimful.cli.main import parser_of
 from brimful.cli.plan import search
 from brimful.cost.outside import num_groups, room_of
 from brimful.cost.reserved import Candidate
+from brimful.hardware.cluster import offered_bytes
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS
 from brimful.search.solve import Space
@@ -83,9 +84,11 @@ def _question(rng: random.Random) -> tuple[tuple[str, ...], float]:
 def compare(question: tuple[tuple[str, ...], float]) -> SpaceRow:
     """Set the limit, plan by replay, and simulate every strategy of the space."""
     flags, place = question
-    peaks = _space(flags).table.peak_bytes
+    whole = _space(flags)
+    peaks = whole.table.peak_bytes
     limit = peaks.min() + place * (np.median(peaks) - peaks.min())
-    flags = (*flags, "--memory-limit", f"{ABOVE * limit / GIB:.2f}GiB")
+    limit = min(ABOVE * limit, offered_bytes(whole.cluster))
+    flags = (*flags, "--memory-limit", f"{limit / GIB - 0.01:.2f}GiB")
     args = parser_of("plan").parse_args([*flags, *QUICK_FLAGS])
     found = search(args, Budget(1.0))
     space, plan = found.space, found.plan
