@@ -104,7 +104,7 @@ def test_a_market_is_told_in_twelve_lines(capsys):
     assert lines[1].startswith("take      ")
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
-    fewest = r"fewest 1 of a100-40gb \([\d.]+ USD/h\), h100-80gb \([\d.]+ USD/h\) \(each: -v\)"
+    fewest = r"fewest 1 of a100-40gb \([\d.]+ USD/h\), h100-80gb \([\d.]+ USD/h\) hold"
     assert re.search(fewest, paragraph(lines))
     assert "prices data centres'" in paragraph(lines)
 

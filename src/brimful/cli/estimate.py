@@ -102,7 +102,7 @@ def _answer(
 def _next(args: argparse.Namespace, verdict: "Verdict | None") -> Fact:
     if verdict == "FITS":
         return Fact("next", f"brimful simulate {args.model} with the same flags proves it")
-    return Fact("next", f"brimful plan {args.model} with the same job finds settings that fit")
+    return Fact("next", f"brimful plan {args.model} with the same job looks for settings that fit")
 
 
 def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":

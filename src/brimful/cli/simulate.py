@@ -233,7 +233,7 @@ def _answer(
         routing = (Fact("routing", _worst_sentence(args, asked)),)
     is_plan = flags.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
-    short = f"brimful plan {plan.job.model.name} finds settings that fit"
+    short = f"brimful plan {plan.job.model.name} looks for settings that fit"
     return Answer(
         simulate_summary(plan, simulation, word),
         (

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from brimful.plan import Plan
 from brimful.rungs import Reserved
+from brimful.show.predicted import most_bytes
 from brimful.show.settings import allocator_words, differing_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
@@ -31,7 +32,7 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
         return (Fact("simulated", words),)
     last = _chosen(proof)
     held = format_bytes(last.reserved.simulated_peak_reserved_bytes)
-    both = f"{held} of {format_bytes(last.reserved.capacity_bytes)}"
+    both = f"{held} of {format_bytes(most_bytes(last.reserved))}"
     if proof.word == "tight":
         words = (
             f"TIGHT: {tried}, none holds with room to spare; this one takes {both} and "
