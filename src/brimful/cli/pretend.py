@@ -95,17 +95,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(msgspec.structs.asdict(report))
     over_time = ("Live bytes over time", *sparkline(report.timeline), "")
-    tell(args, lambda: _answer(report, program), above=over_time)
+    tell(args, lambda: _answer(args, report, program), above=over_time)
     return FITS if report.fits else DOES_NOT_FIT
 
 
-def _answer(report: "PretendReport", program: Sequence[str]) -> "Answer":
+def _answer(args: argparse.Namespace, report: "PretendReport", program: Sequence[str]) -> "Answer":
     from brimful.report.pretend import pretend_tables
     from brimful.show.answer import Answer
     from brimful.show.pretend import pretend_summary
     from brimful.show.summary import Fact
 
-    more = "-v before -- prints every table, --page answer.html makes a page of them"
+    page = "" if args.page is not None else ", --page answer.html makes a page of them"
+    more = f"-v before -- prints every table{page}"
     return Answer(
         pretend_summary(report, program),
         (Fact("next", more),),

@@ -102,4 +102,6 @@ def _fewest(alone: Sequence[Alone]) -> tuple[Fact, ...]:
         return ()
     names = [f"{each.kind} ({each.usd_per_gpu_hour:.2f} USD/h)" for each in kinds[:NUM_KINDS]]
     more = [f"{len(kinds) - NUM_KINDS} more"] if len(kinds) > NUM_KINDS else []
-    return (Fact("fewest", f"{number} of {', '.join([*names, *more])} hold it (each: -v)"),)
+    return (
+        Fact("fewest", f"{number} of {', '.join([*names, *more])} hold it, in any time (each: -v)"),
+    )
