@@ -35,16 +35,16 @@ class PlannedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         predicted: What the replay says; None: there is none, or no plan.
         simulated: What the simulation of the plan says; None: it was not simulated.
         holds: Whether that completes at capacity without a retry.
-        capacity_share: Held by prediction, of the capacity.
+        capacity_share: Held by prediction, of the capacity; 0 where nothing is predicted.
         reserved_error: Predicted against simulated reserved bytes, signed; None as above.
     """
 
     flags: tuple[str, ...]
-    predicted: Word | None
-    simulated: Word | None
-    holds: bool
-    capacity_share: float
-    reserved_error: float | None
+    predicted: Word | None = None
+    simulated: Word | None = None
+    holds: bool = False
+    capacity_share: float = 0.0
+    reserved_error: float | None = None
 
 
 class SpaceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,6 @@ fit says more: whatever lies outside the allocator takes.
 import random
 from collections import Counter
 from math import prod
-from typing import Any
 
 from evidence import Summary, spread_of
 from holding_rows import PlannedRow
@@ -57,32 +56,21 @@ def compare(flags: tuple[str, ...]) -> PlannedRow:
     plan = _planned(flags)
     reserved = plan and plan.estimate and plan.estimate.predicted_reserved
     if plan is None or not reserved:
-        return _row(flags)
+        return PlannedRow(flags=flags)
     share = reserved.predicted_peak_reserved_bytes / reserved.capacity_bytes
     if reserved.word == "no":
-        return _row(flags, predicted="no", capacity_share=share)
+        return PlannedRow(flags=flags, predicted="no", capacity_share=share)
     found = simulate_recorded(plan.job, plan.cluster, plan.strategy).simulation.reserved
     assert found is not None, flags
     said, simulated = reserved.predicted_peak_reserved_bytes, found.simulated_peak_reserved_bytes
-    return _row(
-        flags,
+    return PlannedRow(
+        flags=flags,
         predicted=reserved.word,
         simulated=found.word,
         holds=not found.short_bytes and not found.num_retries,
         capacity_share=share,
         reserved_error=said / simulated - 1,
     )
-
-
-def _row(flags: tuple[str, ...], **known: Any) -> PlannedRow:
-    empty: dict[str, Any] = {
-        "predicted": None,
-        "simulated": None,
-        "holds": False,
-        "capacity_share": 0.0,
-        "reserved_error": None,
-    }
-    return PlannedRow(flags=flags, **{**empty, **known})
 
 
 def summarize(rows: list[PlannedRow]) -> Summary:

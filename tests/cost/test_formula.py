@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from brimful.cost.estimate import estimate, estimate_or_none
-from brimful.cost.formula import missing_formula
+from brimful.cost.formula import missing_formula, told_short
 from brimful.cost.programs import TRACED_AS, program_of, tuning_of
 from brimful.errors import UnsupportedError
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
@@ -107,3 +107,22 @@ def test_a_base_in_another_type_is_another_program(precision, base, tuning):
     adapter = msgspec.structs.replace(LORA, base=base)
     assert tuning_of(make_job(precision=precision, method="lora", adapter=adapter)) == tuning
     assert tuning_of(make_job(precision=precision)) == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "strategy", "words"),
+    [
+        ({"packing": "documents"}, {}, "no formula covers packing=documents"),
+        (
+            {"model": make_model(num_key_value_heads=1)},
+            {"attention": "eager"},
+            (
+                "tiny-llama has num_kv_heads=1 and num_heads=4, and no profile covers that where "
+                "attention is written out"
+            ),
+        ),
+    ],
+)
+def test_a_reason_is_told_without_what_to_do(job, strategy, words):
+    reason = missing_formula(make_job(**job), make_strategy(**strategy), make_cluster("cpu").device)
+    assert told_short(reason) == words

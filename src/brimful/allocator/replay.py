@@ -149,11 +149,12 @@ def replay(
 
 
 def least_reserved_bytes(requests: Requests, settings: AllocatorSettings) -> int:
-    """Return what any replay on a card without end reserves at least, without replaying.
+    """Return the bytes that every replay on a card without end reserves at least, unreplayed.
 
     A pool's segments serve no other pool and stay until the cache is emptied: the peaks of blocks
     of every pool between two emptyings add up, whatever lies where (without garbage collection,
-    which empties at other times).
+    which empties at other times). Source: ``c10/cuda/CUDACachingAllocator.cpp``, whose pools are by
+    stream and by size; see ``state.py``.
 
     Args:
         requests: What a program asks for.

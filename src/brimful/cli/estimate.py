@@ -73,9 +73,9 @@ def _simulated(args: argparse.Namespace, untold: str) -> int:
     """Answer by simulating what no formula covers, as ``brimful simulate`` does."""
     from brimful.cli import simulate
     from brimful.cli.main import parser_of
+    from brimful.cost.formula import told_short
 
-    what = untold.partition(" has no formula")[0]
-    say(f"no formula covers {what}: it is simulated", file=sys.stderr, flush=True)
+    say(f"{told_short(untold)}: it is simulated", file=sys.stderr, flush=True)
     simulated = parser_of("simulate").parse_args([args.model])
     for name in vars(simulated):
         setattr(simulated, name, getattr(args, name, getattr(simulated, name)))

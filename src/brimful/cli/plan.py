@@ -354,13 +354,13 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
         found = solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
         return hold(found).solution
     from brimful.cli.progress import Progress
+    from brimful.cost.formula import told_short
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
-    what = untold.partition(" has no formula")[0]
     if not args.json:
         say(
-            f"no formula covers {what}: settings are simulated, for at most "
+            f"{told_short(untold)}: settings are simulated, for at most "
             f"{budget.seconds:.0f} s (--budget)",
             file=sys.stderr,
             flush=True,

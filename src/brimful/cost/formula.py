@@ -133,6 +133,12 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     return unlike or _unshipped(job, strategy, device) or unasked
 
 
+def told_short(reason: str) -> str:
+    """Say what ``missing_formula`` says without what to do about it."""
+    what, is_named, _ = reason.partition(" has no formula")
+    return f"no formula covers {what}" if is_named else reason.partition(";")[0]
+
+
 def _untraced_switch(strategy: Strategy) -> str:
     """Name a switch that no formula was traced with; empty where there is none."""
     asked = {

@@ -131,9 +131,9 @@ def read_prices(path: Path, market: Market | None = None) -> Prices:
     """Read the user's prices over those that ship.
 
     Args:
-        market: Whose of those that ship; see ``shipped_prices``.
         path: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour, or to
             ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both.
+        market: Whose of those that ship; see ``shipped_prices``.
 
     Raises:
         FileFormatError: It cannot be read, or holds something that is no price.

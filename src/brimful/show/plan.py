@@ -29,10 +29,9 @@ LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
-
-_BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
 NUM_NAMED = 4
 """Settings by which another strategy is told."""
+_BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
 
 
 def plan_summary(
@@ -105,7 +104,7 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         if near.peak_bytes <= limit_bytes(found.plan):
             lacks = "out of memory when replayed"
         lacking = (Fact("faster", f"by {_percent(share)}, but {lacks}: {what}"),)
-    elif found.record.untried is None:
+    elif best.step_s and record.untried is None:
         words += "; none of them is faster"
     return (Fact("why", words), *lacking)
 
