@@ -39,7 +39,7 @@ class TokenShape(NamedTuple):
         return self.B * self.S - (self.num_chunks - 1) * self.chunk_tokens
 
     def num_bytes(self, terms: tuple[Term, ...]) -> int:
-        """Evaluate a formula where the loss is in one chunk."""
+        """Evaluate a formula where all chunks of the loss are of one size."""
         values = {name: next(_values(name, [self]))[0] for name in FACTORS}
         return round(sum(term.coefficient * values[term.factors] for term in terms))
 

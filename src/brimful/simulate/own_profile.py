@@ -22,6 +22,7 @@ from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
 from brimful.cost.own_programs import traced_adapters
 from brimful.cost.profiles import (
+    NUM_CHUNKS,
     OF_ONE,
     PROFILE_SCHEMA,
     Body,
@@ -44,10 +45,12 @@ from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_for
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, source_hash
 
-_SEQUENCES = (3, 6, 4)
+_SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
+"""Sequences of three shapes: several, and one, which may be another program."""
 _LENGTHS, _SHORT_LENGTHS = (3, 7, 9), (3, 2, 4)
-"""Of three shapes: sequences, and multiples of the tokens that kernels round to. No two products of
-them grow alike, and their tokens do not divide by five: a fifth is told from a chunk."""
+"""Multiples of the tokens that kernels round to. No two products of these shapes grow alike. Five
+chunks are of one size at the first, by which members of a group are compared, and not at the others
+(``_undivided``), where a fifth is told from a chunk."""
 _ROUNDED_TOKENS = 128
 _BETWEEN = "between"
 
@@ -118,8 +121,7 @@ def _variants(
     found = _traced(own, body, chunks, shapes_of(own), tables)
     if found.fits_one:
         return found.variants
-    ones = [shape._replace(B=1) for shape in shapes_of(own)]
-    of_one = _traced(own, body, chunks, ones, tables).variants
+    of_one = _traced(own, body, chunks, shapes_of(own, _ONE), tables).variants
     return {**found.variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
 
 
@@ -138,7 +140,7 @@ def _traced(
     tables: Tables,
 ) -> _Traced:
     cases = [shape._replace(num_chunks=n) for n in chunks for shape in shapes]
-    single = TokenShape(1, shapes[1].S, chunks[0])
+    single = shapes_of(own, _ONE)[0]._replace(num_chunks=chunks[0])
     recording = _recorded(own, body, [*cases, single])
     kept, marks = with_formulas(recording), marks_of(recording)
     blocks = Blocks(_num_checkpointed(body), _path_of(own.built))
@@ -181,21 +183,25 @@ def _holds(variant: Variant, here: _Place, tables: Tables) -> bool:
     return True
 
 
-def shapes_of(own: OwnProgram) -> list[TokenShape]:
+def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[TokenShape]:
     """Return the shapes to trace: on the same side of windows as the job's own sequences."""
-    seq_len, most = own.job.seq_len, own.job.model.max_seq_len
-    least = max((w for w in own.built.windows if w < seq_len), default=0)
-    most = min((most, *(w for w in own.built.windows if w >= seq_len)))
-    base = -(-least // _ROUNDED_TOKENS) * _ROUNDED_TOKENS
-    unit, lengths = _ROUNDED_TOKENS, _LENGTHS
-    if base + unit * max(lengths) > most:
-        lengths = _SHORT_LENGTHS
-    if base + unit * max(lengths) > most:
-        unit = max(1, (most - base) // max(lengths))
-    return [
-        TokenShape(num, base + unit * length)
-        for num, length in zip(_SEQUENCES, lengths, strict=True)
-    ]
+    seq_len, windows = own.job.seq_len, own.built.windows
+    least = -(-max((w for w in windows if w < seq_len), default=0) // _ROUNDED_TOKENS)
+    most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
+    first, *others = (least + length for length in _LENGTHS)
+    if sequences[0] % NUM_CHUNKS:
+        first = (least // NUM_CHUNKS + 1) * NUM_CHUNKS
+    lengths, unit = [first, *map(_undivided, others)], _ROUNDED_TOKENS
+    if max(lengths) * unit > most:
+        lengths = [least + length for length in _SHORT_LENGTHS]
+    if max(lengths) * unit > most:
+        unit = _undivided(max(1, most // max(lengths) - 1))
+    return [TokenShape(num, length * unit) for num, length in zip(sequences, lengths, strict=True)]
+
+
+def _undivided(number: int) -> int:
+    """Return a number, or the next, that five does not divide."""
+    return number + (number % NUM_CHUNKS == 0)
 
 
 def _num_blocks(body: Body) -> int:
@@ -277,7 +283,7 @@ def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
         precision=recipe_of(own.program),
         packing=own.job.packing,
         seq_len=seq_len,
-        global_batch=2 * max(_SEQUENCES),
+        global_batch=2 * max(_SEVERAL),
         num_steps=2,
         learning_rate=1e-3,
     )
