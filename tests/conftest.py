@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import tempfile
 from collections import defaultdict
 
 import pytest
@@ -13,6 +14,9 @@ from few_cases import chosen
 
 os.environ["OMP_NUM_THREADS"] = "1"
 """Tests use tiny tensors: threads would wait for each other, most of all beside other tests."""
+_CACHE = tempfile.TemporaryDirectory(prefix="brimful-tests-")
+os.environ["BRIMFUL_CACHE"] = _CACHE.name
+"""What tests trace is theirs: nothing is taken from the user's cache, and nothing is left there."""
 os.environ["HF_HUB_OFFLINE"] = "1"
 """Tests ask no network; where there is none, the hub's client would try again and again."""
 

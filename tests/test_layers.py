@@ -17,6 +17,7 @@ LAYERS = (
         "units",
         "files",
         "versions",
+        "traced_files",
         "quiet",
         "quick_imports",
         "child_process",

@@ -47,13 +47,14 @@ def run(args: argparse.Namespace) -> int:
         return inference.run_estimate(args)
     from msgspec.structs import replace
 
+    from brimful.cli.on_demand import traced_or_untold
     from brimful.cost.estimate import estimate
-    from brimful.cost.formula import missing_formula
+    from brimful.cost.own_programs import needs_of
     from brimful.cost.reserved import predicted_reserved
     from brimful.show.predicted import verdict_of
 
     asked = flags.asked(args)
-    untold = missing_formula(asked.job, asked.strategy, asked.cluster.device)
+    untold = traced_or_untold(args, asked, needs_of(asked.job, asked.strategy))
     is_simulated = asked.strategy.engine == "torch" and find_spec("torch") is not None
     if untold and is_simulated and not args.json:
         return _simulated(args, untold)
@@ -85,6 +86,7 @@ def _simulated(args: argparse.Namespace, untold: str) -> int:
 def _answer(
     args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", cost: "Cost | None"
 ) -> "Answer":
+    from brimful.cli.on_demand import traced_facts
     from brimful.report.text import estimate_tables
     from brimful.show.answer import Answer
     from brimful.show.estimate import estimate_summary
@@ -93,6 +95,7 @@ def _answer(
     summary = estimate_summary(*asked, predicted, facts)
     below = (
         *host_facts(predicted.host),
+        *traced_facts(asked),
         *assumed_facts(args, asked.job),
         _next(args, summary.verdict),
     )

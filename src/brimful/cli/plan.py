@@ -136,7 +136,8 @@ def run(args: argparse.Namespace) -> int:
         said = {"proof": proof} | ({"from": source} if source else {})
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
-        show_facts(*assumed_facts(args, found.plan.job), *_next(args, found))
+        facts = (*_traced_facts(found), *assumed_facts(args, found.plan.job))
+        show_facts(*facts, *_next(args, found))
         _show_more(args, found, why)
     if args.page is not None:
         write_page(args, _answer(args, found, proof))
@@ -165,6 +166,7 @@ def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") 
         (
             *_host(found),
             *_proven(found, proof),
+            *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
             *_next(args, found),
         ),
@@ -178,6 +180,13 @@ def _proven(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
     from brimful.show.proof import proof_facts
 
     return proof_facts(found.plan, proof)
+
+
+def _traced_facts(found: "Solution") -> "tuple[Fact, ...]":
+    from brimful.cli.on_demand import traced_facts
+
+    plan = found.plan
+    return traced_facts(flags.Asked(plan.job, plan.cluster, plan.strategy))
 
 
 def _host(found: "Solution") -> "tuple[Fact, ...]":
@@ -313,8 +322,12 @@ class Question(NamedTuple):
     untold: str
 
 
-def asked(args: argparse.Namespace) -> Question:
+def asked(args: argparse.Namespace, *, traces: bool = False) -> Question:
     """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
+
+    Args:
+        args: The flags.
+        traces: Whether a profile is traced that the job needs and that does not ship.
 
     Raises:
         InputError: Something given cannot be used.
@@ -325,7 +338,7 @@ def asked(args: argparse.Namespace) -> Question:
     _refuse_engine(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
-    untold = why_untold(args)
+    untold = _traced(args, [pins, *also]) if traces else why_untold(args)
     if untold and also:
         raise UnsupportedError(
             f"lists of values are searched by formulas, and {job.model.name} has none for this "
@@ -347,7 +360,7 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     from brimful.search.holding import hold
     from brimful.search.solve import solve
 
-    job, cluster, pins, also, attention, untold = asked(args)
+    job, cluster, pins, also, attention, untold = asked(args, traces=True)
     if not untold:
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
@@ -409,12 +422,27 @@ def _refuse_engine(args: argparse.Namespace) -> None:
 def why_untold(args: argparse.Namespace) -> str:
     """Say why no formula covers what the flags ask for: it is simulated then; empty: one does."""
     from brimful.cost.formula import missing_formula
+
+    job, cluster, strategy = _plainest(args)
+    return missing_formula(job, strategy, cluster.device)
+
+
+def _traced(args: argparse.Namespace, every: "Sequence[Pins]") -> str:
+    """Trace what the search needs, and say the same."""
+    from brimful.cli.on_demand import traced_or_untold
+    from brimful.search.space import needs
+
+    asked = _plainest(args)
+    return traced_or_untold(args, asked, needs(asked.job, every, asked.cluster.num_devices))
+
+
+def _plainest(args: argparse.Namespace) -> flags.Asked:
+    """Return the plainest strategy that has what the flags fix."""
     from brimful.search.space import pinned_strategy
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     pins, attention = _pins(args)[0], usual.attention_from(args, job, cluster.device)
-    strategy = pinned_strategy(pins, attention, cluster.num_devices)
-    return missing_formula(job, strategy, cluster.device)
+    return flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
 
 
 def _pins(args: argparse.Namespace) -> "list[Pins]":

@@ -14,9 +14,10 @@ first step would have made it.
 from brimful.cost.additions import Way
 from brimful.cost.family import Family, family_counts, family_of, family_variant, runs_one
 from brimful.cost.memory import StepMemory, Steps, describe_run, step_sizes
+from brimful.cost.own_programs import chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import EVALUATED, is_shipped, load_profile
-from brimful.cost.programs import HALF, kernels_of, program_of
+from brimful.cost.programs import HALF, kernels_of
 from brimful.cost.spread import spread_runs
 from brimful.cost.trajectory import follow_step
 from brimful.hardware.cluster import Device
@@ -61,7 +62,7 @@ def _judged(job: Job, strategy: Strategy, device: Device) -> tuple[int, str] | N
     """Return the peak of one held-out batch above what is resident, and where that lies."""
     family = family_of(job, strategy)._replace(body="plain", num_blocks=0, recompute="full")
     attention, gathers, tp, ep = strategy.attention, family.gathers, family.tp, family.ep
-    program = program_of(
+    program = chosen_program(
         job, attention, kernels_of(device), "full",
         gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
     )  # fmt: skip

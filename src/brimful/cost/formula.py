@@ -1,35 +1,37 @@
 """Which jobs the first rung has a formula for. What it has none for is unknown here, not guessed.
 
-Formulas come from traces (``profiles.py``), so this is a list of the programs that were traced.
+Formulas come from traces (``profiles.py``), so this is a list of the programs that were traced:
+those that ship, and what was traced on this machine when first asked for (``own_programs.py``).
 """
 
-from typing import Any, NamedTuple
-
-from brimful.cost.family import family_of
+from brimful.cost.family import family_chunks, family_of
+from brimful.cost.own_programs import chosen_program, is_foreseen
 from brimful.cost.preference import missing_reference
-from brimful.cost.profiles import is_shipped
+from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
     HALF,
-    ONE_KERNEL_GELU,
-    SAME_CODE,
     TRACED_AS,
     TRACED_ATTENTIONS,
+    adapted_of,
     kernels_of,
     program_of,
     tuning_of,
     untraced_attention,
 )
+from brimful.cost.traced_fields import traced_fields
 from brimful.cost.trained import untied_job
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Optimizer, Packing, Task
-from brimful.models.config import experts_of
-from brimful.models.spec import ModelSpec
+from brimful.models.generic import NOT_YET
+from brimful.models.spec import MODULE
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import Schedule
-from brimful.strategy import Strategy, gathers_alone, num_micro_batches
+from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
+OWN_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat"})
+"""Tasks of which a profile of one's own is traced."""
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
@@ -40,45 +42,6 @@ UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {
 """CUDA's norms of columns leave partial results of every block of threads, which can outweigh all
 else that Adafactor needs; their size hangs on the card. What is compiled for a card is not known
 before it runs there."""
-
-
-class Traced(NamedTuple):
-    """What was traced of a field of a configuration.
-
-    Attributes:
-        default: What the class fills in.
-        values: The values that were traced.
-    """
-
-    default: Any
-    values: tuple[Any, ...]
-
-
-_SILU = {"hidden_act": Traced("silu", ("silu",))}
-_ROUTED = {
-    **_SILU,
-    "experts_implementation": Traced("grouped_mm", ("grouped_mm",)),
-    "output_router_logits": Traced(False, (False,)),
-}
-TRACED_FIELDS: dict[str, dict[str, Traced]] = {
-    "gemma2": {"hidden_activation": Traced("gelu_pytorch_tanh", ONE_KERNEL_GELU)},
-    "gpt2": {"activation_function": Traced("gelu_new", ("gelu_new", *ONE_KERNEL_GELU))},
-    "mixtral": _ROUTED,
-    "phi3": {**_SILU, "partial_rotary_factor": Traced(1.0, (1.0,))},
-    "qwen3_moe": _ROUTED,
-}
-"""What of a configuration decides how much a block keeps, other than in Llama-type blocks: with
-relu a tiny GPT-2 simulates 14 % below what the profile of ``gelu_new`` predicts. Qwen3's mixtures
-were traced with ``norm_topk_prob``; without it a few bytes per token less are kept, 0.02 % of the
-peak of a model of width 1024."""
-_CAPS = {"gemma2": ("attn_logit_softcapping", "final_logit_softcapping")}
-"""Numbers that scores and logits are capped by; null caps nothing, which was not traced."""
-_MASKED_WINDOWS = ("gemma2",)
-"""Architectures that write all scores out and mask those beyond a window: it decides no byte."""
-_ROW_WEIGHTS = 8
-"""What the widths of experts are multiples of: grouped products take rows of 16 bytes."""
-_DEFAULT_WINDOWS = {"mistral": 4096}
-"""Windows of architectures whose configuration need not name one."""
 
 
 def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
@@ -106,21 +69,51 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         job = untied_job(job)
     if strategy.ep > 1 and (reason := missing_parted(job, strategy)):
         return reason
-    untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
-    covered = {
-        f"task={job.task}": job.task in TASKS,
-        f"method={job.method} with these adapters": tuning_of(job) is not None,
-        f"method={job.method}": job.method != QAT,
-        f"packing={job.packing}": job.packing in PACKINGS,
-        f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
-        f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
-        f"precision={job.precision}": job.precision in TRACED_AS,
-        f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
-        f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,
-        f"router_z_loss={job.router_z_loss}": not job.router_z_loss,
-        **_architecture(job),
-    }
-    missing = [setting for setting, is_covered in covered.items() if not is_covered]
+    reason = _unforeseen(job, strategy, device)
+    return "" if reason and _is_traced_here(job, strategy, device) else reason
+
+
+def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
+    """Whether a profile of a job's own may be traced where no shipped one covers it.
+
+    Args:
+        job: What is trained.
+        strategy: How.
+        device: On what.
+    """
+    kernels = kernels_of(device)
+    covered = _covered(job, strategy, device)
+    masks_differ = gathers(strategy) and strategy.attention == "eager" and job.precision in HALF
+    return (
+        strategy.engine == "torch"
+        and not _untraced_switch(strategy)
+        and strategy.pp == strategy.tp == strategy.ep == 1
+        and job.task in OWN_TASKS
+        and job.model.model_type not in {MODULE, *NOT_YET}
+        and (job.adapter is None or adapted_of(job) is not None)
+        and all(covered[setting] for setting in covered.keys() - _of_traces(job, strategy))
+        and not masks_differ
+        and not is_foreseen(job, strategy.attention, kernels)
+    )
+
+
+def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
+    """Whether a profile of a job's own was traced on this machine, this variant of it among it."""
+    if not is_traceable(job, strategy, device):
+        return False
+    family, kernels = family_of(job, strategy), kernels_of(device)
+    program = chosen_program(
+        job, strategy.attention, kernels, family.recompute, gathers=family.gathers
+    )
+    if not has_profile(program.key):
+        return False
+    key = variant_key(family.body, num_chunks=family_chunks(job, family))
+    return key in load_profile(program.key).variants
+
+
+def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
+    """Say why no shipped profile covers a job; empty where one does."""
+    missing = [name for name, is_in in _covered(job, strategy, device).items() if not is_in]
     if missing:
         return (
             f"{' and '.join(missing)} has no formula to predict from; brimful plan and brimful "
@@ -131,6 +124,30 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     )
     unasked = missing_reference(job, strategy.attention, strategy.reference, device)
     return unlike or _unshipped(job, strategy, device) or unasked
+
+
+def _covered(job: Job, strategy: Strategy, device: Device) -> dict[str, bool]:
+    """Say of every setting that decides what runs whether shipped profiles were traced with it."""
+    untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
+    return {
+        f"task={job.task}": job.task in TASKS,
+        f"method={job.method} with these adapters": tuning_of(job) is not None,
+        f"method={job.method}": job.method != QAT,
+        f"packing={job.packing}": job.packing in PACKINGS,
+        f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
+        f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
+        f"precision={job.precision}": job.precision in TRACED_AS,
+        f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
+        f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,
+        f"router_z_loss={job.router_z_loss}": not job.router_z_loss,
+        **traced_fields(job),
+    }
+
+
+def _of_traces(job: Job, strategy: Strategy) -> set[str]:
+    """Name the settings that a trace of a job's own is as good with as with any other."""
+    adapters = f"method={job.method} with these adapters"
+    return {adapters, f"attention={strategy.attention}", *traced_fields(job)}
 
 
 def told_short(reason: str) -> str:
@@ -214,49 +231,3 @@ def check_formula(job: Job, strategy: Strategy, device: Device) -> None:
     reason = missing_formula(job, strategy, device)
     if reason:
         raise UnsupportedError(reason)
-
-
-def _architecture(job: Job) -> dict[str, bool]:
-    model = job.model
-    if model.model_type not in SAME_CODE:
-        return {f"model_type={model.model_type}": False}
-    fields = TRACED_FIELDS.get(model.model_type, _SILU)
-    rotary = model.hf_config.get("rope_parameters")
-    rotary = rotary if isinstance(rotary, dict) else {}
-    given = {
-        field: model.hf_config.get(field, rotary.get(field, traced.default))
-        for field, traced in fields.items()
-    }
-    covered = {f"{field}={value}": value in fields[field].values for field, value in given.items()}
-    caps = _CAPS.get(model.model_type, ())
-    covered.update({f"{cap}=null": model.hf_config.get(cap, 1.0) is not None for cap in caps})
-    covered.update(_experts(model))
-    window = _window(job.model)
-    if window is not None:
-        covered[f"seq_len={job.seq_len} beyond sliding_window={window}"] = job.seq_len <= window
-    return covered
-
-
-def _experts(model: ModelSpec) -> dict[str, bool]:
-    """Say what of a mixture of experts was traced: every block has some, and their rows fit."""
-    found = experts_of(model)
-    if not found.num_experts:
-        return {}
-    num_sparse, widths = len(found.sparse_blocks), (model.hidden_size, found.width)
-    return {
-        f"experts in {num_sparse} of {model.num_layers} blocks": num_sparse == model.num_layers,
-        f"experts of {widths[0]} x {widths[1]}, not multiples of {_ROW_WEIGHTS},": not any(
-            width % _ROW_WEIGHTS for width in widths
-        ),
-    }
-
-
-def _window(model: ModelSpec) -> int | None:
-    """Return how far back a token sees; None for all the way, or where that decides no byte."""
-    if model.model_type in _MASKED_WINDOWS:
-        return None
-    window: int | None = model.hf_config.get(
-        "sliding_window", _DEFAULT_WINDOWS.get(model.model_type)
-    )
-    is_off = model.model_type.startswith("qwen") and not model.hf_config.get("use_sliding_window")
-    return None if is_off else window

@@ -22,9 +22,10 @@ from brimful.cost.family import (
     family_variant,
     runs_one,
 )
+from brimful.cost.own_programs import chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
-from brimful.cost.programs import kernels_of, program_of
+from brimful.cost.programs import kernels_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
@@ -92,7 +93,7 @@ def unaltered(step: Step) -> Step:
 def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
     """Load the profile of a job that has a formula (``formula.py``)."""
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
-    program = program_of(
+    program = chosen_program(
         job, attention, kernels_of(device), recompute,
         gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
     )  # fmt: skip

@@ -16,12 +16,17 @@ from brimful.cost.programs import ONE_SEQUENCE
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.config import experts_of
+from brimful.traced_files import keep_traced, read_traced
 
 PROFILE_SCHEMA = "brimful.profile/1"
 TWO_CHUNKS = 2
 NUM_CHUNKS = 5
 """Chunks of a traced loss: the second makes the sum of gradients that the others add into."""
 
+OWN = "@"
+"""In the key of the program of one model, at its own widths: before what its key is a hash of."""
+OF_ONE = "one:"
+"""In the names of variants of a profile that was traced here: of one sequence at a time."""
 EVALUATED = ".eval"
 """What the key of a profile ends in whose program runs forward only, without gradients."""
 
@@ -232,8 +237,18 @@ def dimensions(
 
 
 def is_shipped(key: str) -> bool:
-    """Whether there is a profile of this name."""
-    return _file(key).is_file()
+    """Whether there is a shipped profile of this name."""
+    return not is_own(key) and _file(key).is_file()
+
+
+def has_profile(key: str) -> bool:
+    """Whether there is a profile of this name, shipped or traced on this machine."""
+    return _found(key) is not None if is_own(key) else is_shipped(key)
+
+
+def is_own(key: str) -> bool:
+    """Whether a key names the program of one model, traced when it is first asked for."""
+    return OWN in key
 
 
 def _file(key: str) -> Traversable:
@@ -242,20 +257,73 @@ def _file(key: str) -> Traversable:
     return resources.files("brimful").joinpath(f"data/{folder}/{name}.json")
 
 
-@cache
 def load_profile(key: str) -> Profile:
-    """Load a shipped profile.
+    """Load a profile.
 
     Raises:
-        UnsupportedError: None was shipped for this key.
+        UnsupportedError: None was shipped for this key, or traced here.
     """
-    if not is_shipped(key):
+    profile = _found(key) if is_own(key) else _shipped(key)
+    if profile is None:
         raise UnsupportedError(f"no profile for {key}; make one with: brimful profile {key}")
+    return profile
+
+
+@cache
+def _shipped(key: str) -> Profile | None:
+    if not is_shipped(key):
+        return None
     profile = msgspec.json.decode(_file(key).read_bytes(), type=Profile)
     return _of_one(profile, key) if ONE_SEQUENCE in key else profile
 
 
+_own: dict[str, Profile | None] = {}
+"""Traced on this machine, by key; None: there is none, but the other of one sequence."""
+
+
+def _found(key: str) -> Profile | None:
+    if key not in _own:
+        whole = key.replace(ONE_SEQUENCE, "")
+        if whole == key:
+            _own[key] = _decoded(read_traced(key))
+        else:
+            profile = _found(whole)
+            _own[key] = profile and _of_one(profile, key)
+    return _own[key]
+
+
+def keep_profile(profile: Profile) -> None:
+    """Keep a profile that was traced here, for this process and for others."""
+    keep_traced(profile.key, msgspec.json.encode(profile))
+    _own[profile.key] = profile
+    for key in [key for key in _own if ONE_SEQUENCE in key]:
+        del _own[key]
+
+
+def _decoded(content: bytes | None) -> Profile | None:
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=Profile)
+    except msgspec.DecodeError:  # cut short, or of another version: it is traced anew
+        return None
+
+
+def differs_for_one(profile: Profile) -> bool:
+    """Whether one sequence at a time has events of its own."""
+    return bool(profile.of_one) or any(name.startswith(OF_ONE) for name in profile.variants)
+
+
 def _of_one(profile: Profile, key: str) -> Profile:
-    """Return what one sequence runs: works in the place of those that more of them run."""
+    """Return what one sequence runs: works in the place of those that more of them run.
+
+    A profile that was traced here has variants of one sequence instead.
+    """
     works = [profile.works[profile.of_one.get(i, i)] for i in range(len(profile.works))]
-    return msgspec.structs.replace(profile, key=key, works=tuple(works), of_one={})
+    variants = {
+        name: profile.variants.get(f"{OF_ONE}{name}", variant)
+        for name, variant in profile.variants.items()
+    }
+    return msgspec.structs.replace(
+        profile, key=key, works=tuple(works), variants=variants, of_one={}
+    )

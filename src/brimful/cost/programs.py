@@ -174,7 +174,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     """
     precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
     tuning = tuning_of(job) or ""
-    kernels = _attending(precision, attention, kernels)
+    kernels = attending(precision, attention, kernels)
     is_narrow = gathers and job.precision in HALF and code_of(job.model) in WIDE_POSITIONS
     cut = "-narrow" * is_narrow + "-tp" * (tp > 1) + "-ep" * (ep > 1)
     return Program(
@@ -196,7 +196,7 @@ def kernels_of(device: Device) -> Kernels:
     return "cuda7" if is_old else "cuda"
 
 
-def _attending(precision: Precision, attention: Attention, kernels: Kernels) -> Kernels:
+def attending(precision: Precision, attention: Attention, kernels: Kernels) -> Kernels:
     """Name whose kernels decide: before Ampere fused attention in 16 bits is all that differs."""
     is_old = kernels == "cuda7"
     return "cuda" if is_old and (attention == "eager" or precision in IN_FP32) else kernels
@@ -204,19 +204,24 @@ def _attending(precision: Precision, attention: Attention, kernels: Kernels) -> 
 
 def tuning_of(job: Job) -> Tuning | None:
     """Name what a job trains; None where that was not traced."""
-    adapter = job.adapter
-    if adapter is None:
+    if job.adapter is None:
         return ""
-    base = _base_of(job, adapter)
-    if base is None or job.method == "dora":
+    asked = adapted_of(job)
+    return next((name for name, adapted in ADAPTED.items() if adapted == asked), None)
+
+
+def adapted_of(job: Job) -> Adapted | None:
+    """Describe the adapters of a job as a trace knows them; None where no trace could."""
+    adapter = job.adapter
+    base = None if adapter is None else _base_of(job, adapter)
+    if adapter is None or base is None or job.method == "dora":
         return None
     if adapter.input_requires_grad or adapter.trained_modules:
         return None
     is_wide = adapter.dtype == "fp32" and job.precision not in WIDE
     if is_wide and job.precision not in PURE_HALF:
         return None
-    asked = Adapted(base, tuple(sorted(adapter.targets)), is_wide, adapter.upcast)
-    return next((name for name, adapted in ADAPTED.items() if adapted == asked), None)
+    return Adapted(base, tuple(sorted(adapter.targets)), is_wide, adapter.upcast)
 
 
 def _base_of(job: Job, adapter: Adapter) -> Literal["same", "half", "nf4-double"] | None:

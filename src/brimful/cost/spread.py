@@ -214,13 +214,15 @@ def spread_runs(
     The last ``2 * NUM_PIECES`` kinds are the pieces coming, then the pieces going; their sizes are
     not formulas of the profile (``with_pieces``).
     """
-    return _spread(profile.key, runs, way)
+    return _spread(profile.key, len(profile.kinds), runs, way)
 
 
 @cache
-def _spread(key: str, runs: tuple[Run, ...], way: Way) -> tuple[Profile, tuple[Run, ...]]:
+def _spread(
+    key: str, num_kinds: int, runs: tuple[Run, ...], way: Way
+) -> tuple[Profile, tuple[Run, ...]]:
     profile, whole = load_profile(key), way.zero in {0, 1}
-    kinds = _with_negated(_passing(profile, runs)) if whole else _gathered_kinds(key)
+    kinds = _with_negated(_passing(profile, runs)) if whole else _gathered_kinds(key, num_kinds)
     num = len(profile.kinds)
     if whole:
         works = list(_freed_at_once(profile, runs, way))
@@ -268,8 +270,8 @@ def with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
 
 
 @cache
-def _gathered_kinds(key: str) -> tuple[EventKind, ...]:
-    """Return the kinds of all ways of gathering, as one value."""
+def _gathered_kinds(key: str, _num_kinds: int) -> tuple[EventKind, ...]:
+    """Return the kinds of all ways of gathering, as one value; a profile traced here may grow."""
     return _with_negated(load_profile(key).kinds)
 
 

@@ -31,6 +31,7 @@ from brimful.models.mixtures import MIXTURES, known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
+from brimful.models.traced import BuiltModel, find_built
 from brimful.quick_imports import quick_imports
 
 _DENSE = (bert, gemma2, gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, t5)
@@ -261,12 +262,16 @@ def has_parameter_count(spec: ModelSpec) -> bool:
 def layout_of(spec: ModelSpec) -> Layout:
     """Lay out the parameters of a model, in the order of ``Module.parameters()``.
 
+    Of an architecture that no file here describes they are known once it was built here, for a
+    profile (``models.traced``).
+
     Raises:
         UnsupportedError: Its architecture has no layout; its parameters are known when it is built.
     """
-    _check_layout(spec)
-    layout: Layout = ARCHITECTURES[spec.model_type].layout(spec)
-    return layout
+    if has_parameter_count(spec):
+        layout: Layout = ARCHITECTURES[spec.model_type].layout(spec)
+        return layout
+    return _built(spec).layout
 
 
 def experts_of(spec: ModelSpec) -> Experts:
@@ -275,16 +280,20 @@ def experts_of(spec: ModelSpec) -> Experts:
     Raises:
         UnsupportedError: Its architecture has no layout, so that nobody knows whether it has any.
     """
-    _check_layout(spec)
+    if not has_parameter_count(spec):
+        _built(spec)
     return known_experts(spec)
 
 
-def _check_layout(spec: ModelSpec) -> None:
-    if not has_parameter_count(spec):
+def _built(spec: ModelSpec) -> BuiltModel:
+    """Return what was read off a model when a profile of it was traced on this machine."""
+    built = None if spec.model_type == MODULE else find_built(spec)
+    if built is None:
         raise UnsupportedError(
             f"{spec.name} is of type {spec.model_type}, whose parameters have no formula; "
             f"brimful simulate counts them"
         )
+    return built
 
 
 def parameter_count(spec: ModelSpec) -> ParameterCount:

@@ -63,6 +63,10 @@ class KernelMemory:
         self._kinds: dict[Any, _Kind] = {}
         self._handles: set[tuple[str, Any, bool, int]] = set()
 
+    def forget_handles(self) -> None:
+        """Let libraries make their workspaces once more, as in a process of their own."""
+        self._handles.clear()
+
     def concerns(self, func: Any) -> bool:
         """Whether calls of an operator are to be shown to ``of_call``."""
         kind = self._kinds.get(func)

@@ -194,6 +194,13 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         builder = self._builder(torch.device(NAME, index))
         builder.peak_bytes = builder.live_bytes
 
+    def forget_handles(self) -> None:
+        """Let libraries of kernels make their workspaces once more, as in a process of their own.
+
+        What they made before stays.
+        """
+        self._kernels.forget_handles()
+
     def empty_cache(self) -> None:
         """Take note that cached memory is given back here."""
         for builder in self._builders.values():

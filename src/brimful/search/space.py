@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
 from brimful.cost.formula import missing_parted
-from brimful.cost.profiles import NUM_CHUNKS, Body, is_shipped, load_profile
-from brimful.cost.programs import kernels_of, program_of, untraced_attention
+from brimful.cost.own_programs import Need, chosen_program, traced_chunks, traced_program
+from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profile
+from brimful.cost.programs import kernels_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device
@@ -242,14 +243,40 @@ def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:
             yield pins._replace(tp=tp, zero=0)
 
 
+def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
+    """List the variants of a program that a search asks for, whatever of them was traced.
+
+    Args:
+        job: What is trained.
+        every: What the user may have fixed.
+        num_devices: Of the cluster.
+    """
+    found = {
+        Need(gathers, recompute, body, traced_chunks(chunks))
+        for pins in every
+        for gathers in _gatherings(pins, num_devices)
+        for recompute in RECOMPUTES
+        for body, _ in _bodies(job, pins, recompute)
+        for chunks in ((1,) if pins.loss_chunks == 1 else CHUNKS)
+    }
+    return sorted(found)
+
+
+def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:
+    """Yield whether parameters may be gathered before they compute; FLOPs are counted without."""
+    yield False
+    if num_devices > 1 and pins.zero in {None, 2, 3}:
+        yield True
+
+
 def _is_traced(
     job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
 ) -> bool:
     gathers, kernels, ep = spread.zero in {2, 3}, kernels_of(device), spread.ep
-    if untraced_attention(job.model, job.precision, attention, kernels, tp=spread.tp):
-        return False
-    program = program_of(job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=ep)
-    return is_shipped(program.key)
+    traced = traced_program(
+        job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=ep
+    )
+    return traced is not None
 
 
 def _tells_one(
@@ -257,11 +284,11 @@ def _tells_one(
 ) -> bool:
     """Whether one sequence at a time has events of its own."""
     gathers = spread.zero in {2, 3}
-    program = program_of(
+    program = chosen_program(
         job, attention, kernels_of(device), recompute,
         gathers=gathers, tp=spread.tp, ep=spread.ep, is_one=True,
     )  # fmt: skip
-    return program.is_one and bool(load_profile(program._replace(is_one=False).key).of_one)
+    return program.is_one and differs_for_one(load_profile(program._replace(is_one=False).key))
 
 
 def _alike(

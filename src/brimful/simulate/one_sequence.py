@@ -22,12 +22,14 @@ from brimful.simulate.runs import (
     EVALUATION,
     GROUP_SIZE,
     STEP,
+    Blocks,
     EventFitter,
     Fit,
     Origins,
     Piece,
     Tables,
     aligned,
+    by_phase,
     costs_of,
 )
 from brimful.simulate.small_models import SHAPES
@@ -79,8 +81,8 @@ def _works(
     variant = profile.variants[body]
     for micro_batch, runs in enumerate((variant.first, variant.later)[: 1 + (not is_judged)]):
         every = aligned(
-            traced.recordings, EVALUATION if is_judged else STEP, micro_batch=micro_batch,
-            num_checkpointed=num_checkpointed,
+            traced.recordings, [EVALUATION if is_judged else STEP] * len(_SHAPES),
+            micro_batch=micro_batch, blocks=Blocks(num_checkpointed),
         )  # fmt: skip
         origins = Origins(traced.recordings[0], [pieces[0] for pieces in every])
         for run, pieces in zip(runs, every, strict=True):
@@ -98,7 +100,7 @@ def _spelling(profile: Profile, work: Work, traced: Traced, pieces: tuple[Piece,
     kinds = [profile.kinds[event] for event in work.events]
     kinds = [kind for kind in kinds if not kind.mark]
     mine = [_signed_sizes(kind.terms, traced.shapes) for kind in kinds]
-    every = [_changes(*each) for each in zip(traced.recordings, pieces, strict=True)]
+    every = [changes(*each) for each in zip(traced.recordings, pieces, strict=True)]
     matcher = SequenceMatcher(None, mine, list(zip(*every, strict=True)), autojunk=False)
     known = {
         block.b + i: _unsigned(kinds[block.a + i].terms)
@@ -120,7 +122,7 @@ def _signed_sizes(terms: Terms, shapes: Sequence[Dimensions]) -> tuple[int, ...]
     return tuple(round(evaluate_terms(terms, dims)) for dims in shapes)
 
 
-def _changes(recording: Recording, piece: Piece) -> list[int]:
+def changes(recording: Recording, piece: Piece) -> list[int]:
     """List by how much each event of a piece changes live bytes."""
     events = recording.events[piece.start : piece.stop].tolist()
     return [int(recording.num_bytes[e] if e >= 0 else -recording.num_bytes[~e]) for e in events]
@@ -160,6 +162,6 @@ def _without_copies(
     return msgspec.structs.replace(
         old,
         events=events,
-        num_ops=len(costs_of(traced.recordings[0], pieces[0])),
+        num_ops=len(costs_of(by_phase(traced.recordings[0]), pieces[0])),
         moved_bytes=add_terms([old.moved_bytes, *moved]),
     )

@@ -5,7 +5,6 @@ the same for plain ones. The same program at several shapes gives the same seque
 other sizes; event by event the sizes are fitted (``fit.py``).
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import resources
@@ -19,7 +18,9 @@ from brimful.cost.profiles import (
     PROFILE_SCHEMA,
     TWO_CHUNKS,
     Body,
+    Dimensions,
     Profile,
+    Term,
     Variant,
     variant_key,
 )
@@ -35,12 +36,14 @@ from brimful.cost.programs import (
 from brimful.errors import UnsupportedError, unknown_name
 from brimful.job import Precision
 from brimful.models.kernels import OWN_SCORES
+from brimful.simulate.fit import fit_size
 from brimful.simulate.one_sequence import with_one_sequence
 from brimful.simulate.phases import Continuation, judged
-from brimful.simulate.runs import EVALUATION, GROUP_SIZE, RunFitter, Tables
+from brimful.simulate.runs import EVALUATION, GROUP_SIZE, STEP, Blocks, RunFitter, Tables
 from brimful.simulate.traced import Asked, is_cut, is_parted, shapes_of, traced_at
 from brimful.simulate.two_chunks import told_apart
 from brimful.strategy import Recompute
+from brimful.traced_files import source_hash
 from brimful.versions import versions
 
 ARCHITECTURES = (
@@ -99,16 +102,6 @@ NARROW: dict[Tuning, tuple[str, ...]] = {
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
 CUT_IN_HALF = ("qwen3",)
 """Architectures whose cut programs are shipped for recipes that compute in 16 bits."""
-
-
-def source_hash() -> str:
-    """Hash the sources that decide what a trace looks like."""
-    digest = hashlib.sha256()
-    for package in ("build", "pretend", "simulate"):
-        folder = resources.files("brimful").joinpath(package)
-        for file in sorted(Path(str(folder)).rglob("*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def data_folder(key: str = "") -> Path:
@@ -255,7 +248,7 @@ def _eval_variants(
         asked = Asked(program, num_blocks=GROUP_SIZE, num_checkpointed=0, num_chunks=num_chunks)
         fitter = _fitter(asked, tables, num_steps=0, then=(judge,))
         try:
-            runs = fitter.runs(EVALUATION, micro_batch=0)
+            runs = fitter.runs([EVALUATION] * len(shapes_of(program)), micro_batch=0)
         except ValueError as error:
             raise UnsupportedError(f"{program.key} (eval) cannot be profiled: {error}") from error
         variants[variant_key("plain", num_chunks=num_chunks)] = Variant(first=runs, later=runs)
@@ -267,8 +260,11 @@ def _make_variant(program: Program, body: Body, *, num_chunks: int, tables: Tabl
     num_blocks = (1 + (body == "mixed")) * GROUP_SIZE
     num_checkpointed = 0 if body == "plain" else GROUP_SIZE
     fitter = _fitter(Asked(program, num_blocks, num_checkpointed, num_chunks), tables, num_steps=1)
+    parts = [STEP] * len(shapes_of(program))
     try:
-        return Variant(first=fitter.runs(micro_batch=0), later=fitter.runs(micro_batch=1))
+        return Variant(
+            first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
+        )
     except ValueError as error:
         raise UnsupportedError(f"{program.key} ({body}) cannot be profiled: {error}") from error
 
@@ -278,4 +274,10 @@ def _fitter(
 ) -> RunFitter:
     """Trace a program at every shape; see ``trace``."""
     traced = traced_at(asked, shapes_of(asked.program), num_steps=num_steps, then=then)
-    return RunFitter(traced.recordings, traced.shapes, tables, asked.num_checkpointed, traced.marks)
+    fit = partial(_fitted, traced.shapes)
+    blocks = Blocks(asked.num_checkpointed)
+    return RunFitter(traced.recordings, fit, tables, blocks, traced.marks)
+
+
+def _fitted(shapes: tuple[Dimensions, ...], sizes: tuple[int, ...]) -> tuple[Term, ...]:
+    return fit_size(sizes, shapes)

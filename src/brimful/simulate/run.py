@@ -353,7 +353,7 @@ def _take_steps(
     for step in range(1, num_steps + 1):
         if skipper is not None:
             skipper.begin_step(step)
-        with phases.listening(_listener(tape, step)):
+        with phases.listening(listener(tape, step)):
             train_step(program, batches, num_targets=num_targets, learning_rate=job.learning_rate)
 
 
@@ -372,7 +372,7 @@ def _skipper(tape: Tape, program: Program, chosen: Chosen | None) -> Skipper | N
     return Skipper(tape, program.pipeline._stages, chosen)  # noqa: SLF001 - nobody else asks
 
 
-def _listener(tape: Tape, step: int) -> phases.Listener:
+def listener(tape: Tape, step: int) -> phases.Listener:
     """Tell the tape where phases begin, and at their ends what has become what."""
 
     def listen(name: str, begins: bool, program: Program) -> None:  # noqa: FBT001

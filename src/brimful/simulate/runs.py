@@ -1,13 +1,14 @@
 """Cutting recordings into runs and turning each run's events and costs into formulas."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     TWO_CHUNKS,
-    Dimensions,
     EventKind,
     Group,
     Mark,
@@ -20,7 +21,7 @@ from brimful.cost.profiles import (
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import OpCost, Recording
 from brimful.rungs import EVAL, ITEM_NAMES, WORKSPACES
-from brimful.simulate.fit import add_terms, fit_size
+from brimful.simulate.fit import add_terms
 
 GROUP_SIZE = 3
 """Blocks of a kind in a traced model: a first, one in the middle, a last."""
@@ -30,7 +31,24 @@ _ROLES: dict[int, tuple[Role, ...]] = {
     NUM_CHUNKS: ("first", "second", "middle", "later", "last"),
 }
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
+
+
+class Blocks(NamedTuple):
+    """Which modules are blocks of which kind.
+
+    Attributes:
+        num_checkpointed: Blocks that are checkpointed, from the first on.
+        path: Finds a block and its number in the path of a module.
+    """
+
+    num_checkpointed: int
+    path: re.Pattern[str] = _BLOCK
+
+
 Label = tuple[Group, int]
+SizeFit = Callable[[tuple[int, ...]], tuple[Term, ...]]
+Costs = Mapping[int, Sequence[OpCost]]
+"""What operations cost, by the number of their phase."""
 Fit = Callable[[int, tuple[int, ...]], tuple[Term, ...]]
 """Finds the formula of a size: by its event's place in the run, and what it is at every shape."""
 OTHER: Label = ("", 0)
@@ -59,7 +77,7 @@ EVALUATION: Parts = {"forward": EVAL}
 
 
 def cut(
-    recording: Recording, parts: Parts = STEP, *, micro_batch: int, num_checkpointed: int
+    recording: Recording, parts: Parts = STEP, *, micro_batch: int, blocks: Blocks
 ) -> list[Piece]:
     """Cut one micro-batch into pieces, by default its forward and backward in the first step.
 
@@ -72,7 +90,7 @@ def cut(
     for phase, name in parts.items():
         index = _phase_index(recording, name, micro_batch)
         starts = [*recording.phase_starts.tolist(), len(recording.events)]
-        labels = _labels(recording, starts[index], starts[index + 1], num_checkpointed)
+        labels = _labels(recording, starts[index], starts[index + 1], blocks)
         pieces += _group(phase, index, labels, starts[index])
     return pieces
 
@@ -81,7 +99,7 @@ def _phase_index(recording: Recording, phase: str, which: int) -> int:
     return [i for i, name in enumerate(recording.phases) if name == phase][which]
 
 
-def _labels(recording: Recording, start: int, stop: int, num_checkpointed: int) -> list[Label]:
+def _labels(recording: Recording, start: int, stop: int, blocks: Blocks) -> list[Label]:
     marks = [m for m in recording.marks.tolist() if start <= m < stop]
     chunk_of = {m: i for i, m in enumerate(marks)} if len(marks) > 1 else {}
     labels, now = [], OTHER
@@ -91,16 +109,16 @@ def _labels(recording: Recording, start: int, stop: int, num_checkpointed: int) 
             now = ("chunk", chunk_of[event])
         elif row >= 0:
             owner = recording.owners[recording.owner[row]]
-            now = _label(owner, now, num_checkpointed)
+            now = _label(owner, now, blocks)
         labels.append(now)
     return labels
 
 
-def _label(owner: str, now: Label, num_checkpointed: int) -> Label:
-    block = _BLOCK.search(owner)
+def _label(owner: str, now: Label, blocks: Blocks) -> Label:
+    block = blocks.path.search(owner)
     if block:
         index = int(block[1])
-        return ("checkpointed" if index < num_checkpointed else "plain", index)
+        return ("checkpointed" if index < blocks.num_checkpointed else "plain", index)
     return now if now[0] == "chunk" and owner.startswith(LOSS_OWNER) else OTHER
 
 
@@ -242,16 +260,22 @@ class EventFitter:
 
 
 def aligned(
-    recordings: Sequence[Recording], parts: Parts = STEP, *, micro_batch: int, num_checkpointed: int
+    recordings: Sequence[Recording], parts: Sequence[Parts], *, micro_batch: int, blocks: Blocks
 ) -> list[tuple[Piece, ...]]:
     """Cut recordings of one program alike; see ``cut``.
+
+    Args:
+        recordings: One per shape.
+        parts: Of each, what is cut.
+        micro_batch: Which.
+        blocks: Which modules are blocks.
 
     Raises:
         ValueError: They are not the same program.
     """
     cuts = [
-        cut(recording, parts, micro_batch=micro_batch, num_checkpointed=num_checkpointed)
-        for recording in recordings
+        cut(recording, each, micro_batch=micro_batch, blocks=blocks)
+        for recording, each in zip(recordings, parts, strict=True)
     ]
     outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
     if any(outline != outlines[0] for outline in outlines):
@@ -265,42 +289,40 @@ class RunFitter:
     def __init__(
         self,
         recordings: Sequence[Recording],
-        shapes: tuple[Dimensions, ...],
+        fit_size: SizeFit,
         tables: Tables,
-        num_checkpointed: int,
+        blocks: Blocks,
         marks: Mapping[int, Sequence[Mark]],
     ) -> None:
         """Keep what is compared.
 
         Args:
             recordings: One per shape.
-            shapes: Their dimensions.
+            fit_size: Finds the formula of a quantity from what it is at every shape.
             tables: As for ``EventFitter``, and ``marks``.
-            num_checkpointed: Blocks that are checkpointed, from the first on.
+            blocks: Which modules are blocks.
             marks: Likewise.
         """
         self._recordings = recordings
-        self._shapes = shapes
+        self._costs = [by_phase(recording) for recording in recordings]
+        self._fit = fit_size
+        self._blocks = blocks
         self._tables = tables
-        self._num_checkpointed = num_checkpointed
         self._events = EventFitter(recordings, tables, marks)
 
-    def runs(self, parts: Parts = STEP, *, micro_batch: int) -> tuple[Run, ...]:
-        """Return the runs of one micro-batch; see ``cut``.
+    def runs(self, parts: Sequence[Parts], *, micro_batch: int) -> tuple[Run, ...]:
+        """Return the runs of one micro-batch; see ``aligned``.
 
         Raises:
             ValueError: The recordings are not the same program, or a size has no formula.
         """
-        every = aligned(
-            self._recordings, parts, micro_batch=micro_batch,
-            num_checkpointed=self._num_checkpointed,
-        )  # fmt: skip
+        every = aligned(self._recordings, parts, micro_batch=micro_batch, blocks=self._blocks)
         origins = Origins(self._recordings[0], [pieces[0] for pieces in every])
         return tuple(self._run(pieces, origins) for pieces in every)
 
     def _run(self, pieces: tuple[Piece, ...], origins: Origins) -> Run:
         piece = pieces[0]
-        costs = [costs_of(r, p) for r, p in zip(self._recordings, pieces, strict=True)]
+        costs = [costs_of(c, p) for c, p in zip(self._costs, pieces, strict=True)]
         by_op = list(zip(*costs, strict=True))
         work = Work(
             events=tuple(self._events.events(pieces, origins, lambda _, sizes: self._fit(sizes))),
@@ -317,18 +339,19 @@ class RunFitter:
         )
         return Run(piece.phase, piece.label[0], piece.role, self._tables.work(work))
 
-    def _fit(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
-        return fit_size(sizes, self._shapes)
-
     def _sum(self, quantities: list[list[int]]) -> tuple[Term, ...]:
         return add_terms([self._fit(tuple(sizes)) for sizes in quantities])
 
 
-def costs_of(recording: Recording, piece: Piece) -> list[OpCost]:
+def by_phase(recording: Recording) -> Costs:
+    """Return what the operations of a recording cost, phase by phase."""
+    found: defaultdict[int, list[OpCost]] = defaultdict(list)
+    for cost in recording.costs:
+        found[cost.phase].append(cost)
+    return found
+
+
+def costs_of(costs: Costs, piece: Piece) -> list[OpCost]:
     """Return what the operations of a piece cost, in order."""
-    return [
-        cost
-        for cost in recording.costs
-        if cost.phase == piece.phase_index
-        and piece.start <= cost.event < piece.stop + piece.ends_phase
-    ]
+    stop = piece.stop + piece.ends_phase
+    return [cost for cost in costs[piece.phase_index] if piece.start <= cost.event < stop]

@@ -111,11 +111,11 @@ def traced_at(
             job, micro_batch=sizes.micro_batch, chunk_tokens=chunk_tokens, tp=tp, ep=ep
         )
         shapes.append(own._replace(r=round(own.r * share_received(sizes))))
-    kept = [_with_formulas(recording) for recording in recordings]
-    return Traced(kept, tuple(shapes), _marks(recordings[0]))
+    kept = [with_formulas(recording) for recording in recordings]
+    return Traced(kept, tuple(shapes), marks_of(recordings[0]))
 
 
-def _with_formulas(recording: Recording) -> Recording:
+def with_formulas(recording: Recording) -> Recording:
     """Leave out workspaces that have no formula: all but those of flash attention and softmax.
 
     Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
@@ -135,7 +135,7 @@ def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
 _MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
 
 
-def _marks(recording: Recording) -> dict[int, list[Mark]]:
+def marks_of(recording: Recording) -> dict[int, list[Mark]]:
     """Return what is asked for behind how many of the events that stay, by operation."""
     left_out = _is_left_out(recording)
     row = np.where(recording.events >= 0, recording.events, ~recording.events)
@@ -156,7 +156,7 @@ def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
         small_model(program.architecture, sizes, num_layers=num_layers),
         method=method,
         adapter=_adapter(program.tuning, sizes.rank) if program.tuning else None,
-        precision=_recipe(program),
+        precision=recipe_of(program),
         seq_len=sizes.seq_len,
         global_batch=2 * sizes.micro_batch,
         num_steps=2,
@@ -164,7 +164,7 @@ def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
     )
 
 
-def _recipe(program: Program) -> Precision:
+def recipe_of(program: Program) -> Precision:
     """Return the recipe to trace: before Ampere the kernel of ungrouped heads takes fp16 only."""
     return AS_FP16[program.precision] if program.kernels == "cuda7" else program.precision
 
@@ -176,7 +176,7 @@ def shapes_of(program: Program) -> tuple[Sizes, ...]:
     return SHAPES if is_basic else SHAPES[:3]
 
 
-_BASES: dict[str, Base] = {"same": "same", "half": "bf16", "nf4-double": "nf4-double"}
+BASES: dict[str, Base] = {"same": "same", "half": "bf16", "nf4-double": "nf4-double"}
 
 
 def _adapter(tuning: Tuning, rank: int) -> Adapter:
@@ -187,7 +187,7 @@ def _adapter(tuning: Tuning, rank: int) -> Adapter:
         targets=adapted.targets,
         trained_modules=(),
         dtype="fp32" if adapted.is_wide else "same",
-        base=_BASES[adapted.base],
+        base=BASES[adapted.base],
         upcast=adapted.upcast,
         input_requires_grad=False,
     )

@@ -17,8 +17,9 @@ import numpy as np
 from brimful.cost.efficiency import size_of
 from brimful.cost.family import Family, family_dimensions
 from brimful.cost.memory import profile_for
-from brimful.cost.profiles import Body, is_shipped
-from brimful.cost.programs import kernels_of, program_of, untraced_attention
+from brimful.cost.own_programs import traced_program
+from brimful.cost.profiles import Body
+from brimful.cost.programs import kernels_of
 from brimful.cost.step import StepWork, step_seconds
 from brimful.cost.trajectory import Array
 from brimful.cost.work import grid_work
@@ -93,11 +94,9 @@ def _keys(job: Job, attention: Attention, device: Device) -> Iterator[Key]:
         for tp in (1, 2):
             if tp > 1 and not _may_cut(job):
                 continue
-            if untraced_attention(job.model, job.precision, attention, kernels, tp=tp):
-                continue
             for body, recompute in _BODIES:
-                program = program_of(job, attention, kernels, recompute, gathers=gathers, tp=tp)
-                if is_shipped(program.key) and (body != "mixed" or job.model.num_layers > 1):
+                program = traced_program(job, attention, kernels, recompute, gathers=gathers, tp=tp)
+                if program is not None and (body != "mixed" or job.model.num_layers > 1):
                     yield Key(gathers, tp > 1, body, recompute)
 
 

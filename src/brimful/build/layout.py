@@ -1,0 +1,125 @@
+"""The layout of a model that is built: its parameters, in order, and what its blocks are.
+
+What ``models`` says of the architectures that it describes, read off any other: where the blocks
+stand, which parameters are before and behind them, and of which kind each is.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig
+from transformers.pytorch_utils import Conv1D
+
+from brimful.build.attention.windows import FULL, SLIDING
+from brimful.build.blocks import decoder_blocks
+from brimful.build.tasks import task_of
+from brimful.errors import UnsupportedError
+from brimful.job import Job
+from brimful.models.layout import Kind, Layout, Parameter, runs
+from brimful.models.traced import BuiltModel
+from brimful.strategy import Strategy
+
+_TYPES = "layer_types"
+
+
+def read_model(job: Job, strategy: Strategy) -> BuiltModel:
+    """Build a job's model on ``meta`` and read off what it is.
+
+    Args:
+        job: What is trained; it has no adapters.
+        strategy: Says how the model attends.
+
+    Raises:
+        UnsupportedError: It has no blocks that follow one another in one list.
+    """
+    skeleton = task_of(job).skeleton(job, strategy)
+    config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
+    num_blocks = len(decoder_blocks(skeleton))
+    kinds, windowed = _kinds(config, num_blocks)
+    window = getattr(config, "sliding_window", None)
+    windows = (window,) if isinstance(window, int) and any(windowed) else ()
+    return BuiltModel(
+        layout=_layout(skeleton, job), windows=windows, kinds=kinds, windowed=windowed
+    )
+
+
+def _kinds(config: Any, num_blocks: int) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """Return what lists of a configuration say of every block, and which have a window."""
+    lists = [
+        value if name != _TYPES else [_without_window(kind) for kind in value]
+        for name, value in sorted(config.to_dict().items())
+        if isinstance(value, list | tuple) and len(value) == num_blocks
+    ]
+    types = getattr(config, _TYPES, None) or [SLIDING] * num_blocks
+    has_window = isinstance(getattr(config, "sliding_window", None), int)
+    told = tuple(repr([each[block] for each in lists]) for block in range(num_blocks))
+    return told, tuple(has_window and SLIDING in kind for kind in types)
+
+
+def _without_window(kind: str) -> str:
+    return FULL if SLIDING in kind else kind
+
+
+def _layout(skeleton: Any, job: Job) -> Layout:
+    prefix, num_blocks = _stack(skeleton, job)
+    head = skeleton.get_output_embeddings()
+    heads = {id(p) for p in head.parameters()} if head is not None else set()
+    modules = dict(skeleton.named_modules())
+    before: list[Parameter] = []
+    behind: list[Parameter] = []
+    last: list[Parameter] = []
+    blocks: list[list[Parameter]] = [[] for _ in range(num_blocks)]
+    for name, tensor in skeleton.named_parameters():
+        parameter = Parameter(name, tuple(tensor.shape), _kind(modules, name))
+        if name.startswith(f"{prefix}."):
+            place, _, rest = name.removeprefix(f"{prefix}.").partition(".")
+            blocks[int(place)].append(parameter._replace(name=rest))
+        elif not any(blocks):
+            before.append(parameter)
+        else:
+            (last if id(tensor) in heads else behind).append(parameter)
+    return Layout(
+        embedding=tuple(before),
+        blocks=runs(prefix, map(tuple, blocks)),
+        final=tuple(behind),
+        head=tuple(last),
+    )
+
+
+def _stack(skeleton: nn.Module, job: Job) -> tuple[str, int]:
+    """Return the list that all blocks stand in, and how many they are."""
+    blocks = {id(block) for block in decoder_blocks(skeleton)}
+    names = [name for name, module in skeleton.named_modules() if id(module) in blocks]
+    prefixes = {name.rpartition(".")[0] for name in names}
+    places = [name.rpartition(".")[2] for name in names]
+    if len(prefixes) != 1 or places != [str(place) for place in range(len(names))]:
+        raise UnsupportedError(
+            f"the blocks of {job.model.name} do not follow one another in one list"
+        )
+    return prefixes.pop(), len(names)
+
+
+def _kind(modules: Mapping[str, nn.Module], name: str) -> Kind:
+    """Tell what a parameter is by the module that holds it."""
+    path, _, own = name.rpartition(".")
+    holder = modules[path]
+    names = [type(module).__name__.lower() for module in _around(modules, path)]
+    if any("experts" in each for each in names):
+        return "experts"
+    if isinstance(holder, nn.Embedding):
+        return "embedding"
+    if isinstance(holder, nn.Linear | Conv1D):
+        if own == "bias":
+            return "bias"
+        return "linear" if isinstance(holder, nn.Linear) else "conv1d"
+    if "norm" in names[0]:
+        return "norm"
+    return "other"
+
+
+def _around(modules: Mapping[str, nn.Module], path: str) -> Iterator[nn.Module]:
+    """Yield a module and what it lies in, innermost first."""
+    while path:
+        yield modules[path]
+        path = path.rpartition(".")[0]

@@ -1,0 +1,172 @@
+"""Which program a job runs: one that shipped profiles foresaw, or one of its own model.
+
+A program of one's own is traced when it is first asked for (``simulate.own_profile``), at the
+model's own widths: its formulas are products of sequences, tokens and chunks alone. So its key
+hashes whatever else decides an operation or a size.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from brimful.cost.family import family_of
+from brimful.cost.profiles import (
+    NUM_CHUNKS,
+    OWN,
+    TWO_CHUNKS,
+    Body,
+    has_profile,
+    is_own,
+    is_shipped,
+    load_profile,
+    variant_key,
+)
+from brimful.cost.programs import (
+    HALF,
+    TRACED_AS,
+    TRACED_ATTENTIONS,
+    Adapted,
+    Kernels,
+    Program,
+    adapted_of,
+    attending,
+    program_of,
+    tuning_of,
+    untraced_attention,
+)
+from brimful.cost.traced_fields import traced_fields
+from brimful.job import Job, Precision
+from brimful.models.traced import find_built, num_windows_within
+from brimful.strategy import Attention, Recompute, Strategy
+from brimful.traced_files import digest
+
+OWN_SCHEMA = "brimful.own-profile/1"
+
+
+class Need(NamedTuple):
+    """A variant of a program of a job's own.
+
+    Attributes:
+        gathers: Whether parameters are gathered before they compute.
+        recompute: What checkpointed blocks compute again.
+        body: Which blocks are checkpointed.
+        num_chunks: Chunks of the loss, of more than two as many as are traced.
+    """
+
+    gathers: bool
+    recompute: Recompute
+    body: Body
+    num_chunks: int
+
+
+def needs_of(job: Job, strategy: Strategy) -> list[Need]:
+    """List what one strategy needs; its FLOPs are counted on one device, with and without again."""
+    family = family_of(job, strategy)
+    tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
+    num_chunks = traced_chunks(-(-tokens // -(-tokens // strategy.loss_chunks)))
+    own = Need(family.gathers, family.recompute, family.body, num_chunks)
+    plain = Need(gathers=False, recompute="full", body="plain", num_chunks=num_chunks)
+    return sorted({own, own._replace(gathers=False), plain})
+
+
+def traced_chunks(num_chunks: int) -> int:
+    """Return in how many chunks a loss is traced that runs in so many."""
+    return num_chunks if num_chunks <= TWO_CHUNKS else NUM_CHUNKS
+
+
+def chosen_program(  # noqa: PLR0913 - what makes operations differ
+    job: Job,
+    attention: Attention,
+    kernels: Kernels,
+    recompute: Recompute,
+    *,
+    gathers: bool = False,
+    tp: int = 1,
+    ep: int = 1,
+    is_one: bool = False,
+) -> Program:
+    """Name the program by which a job is predicted; see ``programs.program_of``."""
+    if tp > 1 or ep > 1 or is_foreseen(job, attention, kernels):
+        return program_of(
+            job, attention, kernels, recompute, gathers=gathers, tp=tp, ep=ep, is_one=is_one
+        )
+    return _own(job, attention, kernels, recompute, gathers=gathers)._replace(is_one=is_one)
+
+
+def traced_program(  # noqa: PLR0913 - what makes operations differ
+    job: Job,
+    attention: Attention,
+    kernels: Kernels,
+    recompute: Recompute,
+    *,
+    gathers: bool,
+    tp: int = 1,
+    ep: int = 1,
+) -> Program | None:
+    """Return the same where there is a profile of it; else None."""
+    program = chosen_program(job, attention, kernels, recompute, gathers=gathers, tp=tp, ep=ep)
+    is_told = is_own(program.key) or not untraced_attention(
+        job.model, job.precision, attention, kernels, tp=tp
+    )
+    return program if is_told and has_profile(program.key) else None
+
+
+def missing_needs(
+    job: Job, attention: Attention, kernels: Kernels, needs: Iterable[Need]
+) -> list[Need]:
+    """List what of some needs was not traced on this machine."""
+    found = set()
+    for need in needs:
+        program = chosen_program(job, attention, kernels, need.recompute, gathers=need.gathers)
+        key = variant_key(need.body, num_chunks=need.num_chunks)
+        if not has_profile(program.key) or key not in load_profile(program.key).variants:
+            found.add(need)
+    return sorted(found)
+
+
+def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
+    """Whether shipped profiles are what a job is predicted by."""
+    if job.precision not in TRACED_AS or attention not in TRACED_ATTENTIONS:
+        return False
+    if tuning_of(job) is None or not all(traced_fields(job).values()):
+        return False
+    if untraced_attention(job.model, job.precision, attention, kernels):
+        return False
+    return is_shipped(program_of(job, attention, kernels, "full").key)
+
+
+def traced_precision(job: Job, *, gathers: bool) -> Precision:
+    """Return the recipe by whose trace a job is predicted."""
+    return "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
+
+
+def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:
+    """Return the adapters of that trace: a base in 16 bits is the recipe's own type there."""
+    adapted = adapted_of(job)
+    if adapted is not None and gathers and adapted.base == "half":
+        return adapted._replace(base="same")
+    return adapted
+
+
+def _own(
+    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute, *, gathers: bool
+) -> Program:
+    built, model = find_built(job.model), job.model
+    precision = traced_precision(job, gathers=gathers)
+    hashed = digest(
+        OWN_SCHEMA,
+        model.model_type,
+        model.hf_config,
+        None if built is None else num_windows_within(built, job.seq_len),
+        job.packing,
+        traced_adapters(job, gathers=gathers),
+        job.adapter and job.adapter.rank,
+        gathers and job.precision in HALF,
+    )
+    return Program(
+        architecture=f"{model.model_type}{OWN}{hashed}",
+        tuning="",
+        precision=precision,
+        attention=attention,
+        kernels=attending(precision, attention, kernels),
+        recompute=recompute,
+    )

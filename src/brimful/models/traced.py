@@ -1,0 +1,75 @@
+"""What was read off models that were built: the layout of any architecture, kept on this machine.
+
+An architecture that no file here describes has its parameters listed when a profile of it is traced
+(``build.layout``). Reads files, and no torch.
+"""
+
+from typing import Any
+
+import msgspec
+
+from brimful.models.layout import Layout
+from brimful.models.spec import ModelSpec
+from brimful.traced_files import digest, keep_traced, read_traced
+
+
+class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model turned out to be when it was built.
+
+    Attributes:
+        layout: Its parameters.
+        windows: How far back tokens see, shortest first; of blocks without a window nothing.
+        kinds: Of every block what its configuration says of it and of few others; the length of a
+            window is no such thing.
+        windowed: Of every block whether it has a window.
+    """
+
+    layout: Layout
+    windows: tuple[int, ...]
+    kinds: tuple[str, ...]
+    windowed: tuple[bool, ...]
+
+
+_known: dict[str, BuiltModel | None] = {}
+
+
+def model_key(spec: ModelSpec) -> str:
+    """Name the file of a model: its architecture and its configuration decide it."""
+    return f"model-{spec.model_type}-{digest(spec.model_type, spec.hf_config)}"
+
+
+def find_built(spec: ModelSpec) -> BuiltModel | None:
+    """Return what was read off a model here before; None where it was not."""
+    key = model_key(spec)
+    if key not in _known:
+        _known[key] = _decoded(read_traced(key))
+    return _known[key]
+
+
+def keep_built(spec: ModelSpec, built: BuiltModel) -> None:
+    """Keep what was read off a model, for this process and for others."""
+    key = model_key(spec)
+    _known[key] = built
+    keep_traced(key, msgspec.json.encode(built))
+
+
+def num_windows_within(built: BuiltModel, seq_len: int) -> int:
+    """Count the windows that are shorter than a sequence: with each other operations run."""
+    return sum(window < seq_len for window in built.windows)
+
+
+def is_uniform(built: BuiltModel, seq_len: int) -> bool:
+    """Whether all blocks run the same operations on sequences of a length."""
+    told: list[Any] = list(built.kinds)
+    if num_windows_within(built, seq_len):
+        told = list(zip(built.kinds, built.windowed, strict=True))
+    return len(set(told)) <= 1 and len(built.layout.blocks) == 1
+
+
+def _decoded(content: bytes | None) -> BuiltModel | None:
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=BuiltModel)
+    except msgspec.DecodeError:  # of another version, or cut short: it is read off anew
+        return None

@@ -1,0 +1,113 @@
+"""Finding the formula of a size at a model's own widths: products of sequences, tokens, chunks.
+
+Widths are numbers here, so that few products are left: each is solved for at one shape or two, and
+has to hold at those that it was not solved at.
+"""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import combinations
+from typing import NamedTuple
+
+from brimful.cost.profiles import Term
+
+FACTORS = ("", "BS", "C", "S", "B", "SS", "BSS")
+"""Products that sizes may be of, likely ones first."""
+
+
+class TokenShape(NamedTuple):
+    """What a micro-batch is made of.
+
+    Attributes:
+        B: Sequences.
+        S: Tokens of each.
+        num_chunks: Chunks of the loss.
+    """
+
+    B: int
+    S: int
+    num_chunks: int = 1
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a chunk of the loss."""
+        return -(-self.B * self.S // self.num_chunks)
+
+    @property
+    def last_tokens(self) -> int:
+        """Tokens of the last, which may be smaller."""
+        return self.B * self.S - (self.num_chunks - 1) * self.chunk_tokens
+
+    def num_bytes(self, terms: tuple[Term, ...]) -> int:
+        """Evaluate a formula where all chunks of the loss are of one size."""
+        values = {name: next(_values(name, [self]))[0] for name in FACTORS}
+        return round(sum(term.coefficient * values[term.factors] for term in terms))
+
+
+class OwnFit:
+    """Finds formulas at some shapes.
+
+    Of one sequence several products are one number at every shape; the first of ``FACTORS`` is
+    taken, whatever the size, so that a tensor goes by the formula by which it came.
+    """
+
+    def __init__(self, shapes: Sequence[TokenShape]) -> None:
+        """Compute every product at every shape."""
+        self._products = _products(shapes)
+        self._known: dict[tuple[int, ...], tuple[Term, ...]] = {}
+
+    def __call__(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
+        """Return the formula of a quantity.
+
+        Args:
+            sizes: What it is at each shape.
+
+        Raises:
+            ValueError: No product, and no sum of two, gives the sizes exactly.
+        """
+        if sizes not in self._known:
+            self._known[sizes] = self._fitted(sizes)
+        return self._known[sizes]
+
+    def _fitted(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
+        if not any(sizes):
+            return ()
+        for name, values in self._products:
+            coefficient = Fraction(sizes[0], values[0])
+            if all(coefficient * v == s for v, s in zip(values, sizes, strict=True)):
+                return (Term(name, float(coefficient)),)
+        for (name_a, a), (name_b, b) in combinations(self._products, 2):
+            found = _pair(sizes, a, b)
+            if found is not None and name_a != name_b:
+                return Term(name_a, float(found[0])), Term(name_b, float(found[1]))
+        raise ValueError(f"no products of sequences and tokens give the sizes {sizes}")
+
+
+def _pair(sizes: Sequence[int], a: Sequence[int], b: Sequence[int]) -> tuple[Fraction, ...] | None:
+    """Return how often two products make up a quantity; None where they do not."""
+    determinant = a[0] * b[1] - a[1] * b[0]
+    if determinant == 0:
+        return None
+    x = Fraction(sizes[0] * b[1] - sizes[1] * b[0], determinant)
+    y = Fraction(a[0] * sizes[1] - a[1] * sizes[0], determinant)
+    if min(x, y) <= 0 or any(x * p + y * q != s for p, q, s in zip(a, b, sizes, strict=True)):
+        return None
+    return x, y
+
+
+def _products(shapes: Sequence[TokenShape]) -> list[tuple[str, tuple[int, ...]]]:
+    """List the products that differ, with what they are at every shape."""
+    found: dict[tuple[int, ...], str] = {}
+    for name in FACTORS:
+        for values in _values(name, shapes):
+            found.setdefault(values, name)
+    return [(name, values) for values, name in found.items()]
+
+
+def _values(name: str, shapes: Sequence[TokenShape]) -> Iterator[tuple[int, ...]]:
+    """Yield a product at every shape: of a chunk, what it is of any and what it is of the last."""
+    if name == "C":
+        yield tuple(shape.chunk_tokens for shape in shapes)
+        yield tuple(shape.last_tokens for shape in shapes)
+        return
+    yield tuple((shape.B if "B" in name else 1) * shape.S ** name.count("S") for shape in shapes)

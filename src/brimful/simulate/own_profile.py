@@ -1,0 +1,316 @@
+"""Tracing the program of one model when it is first asked for, at the model's own widths.
+
+A model with six of its blocks shows every role, as in ``simulate.profile``; on the pretend GPU its
+widths cost nothing. One build runs micro-batches of several shapes and chunks of the loss one after
+the other, so that formulas need no letters but those of a batch.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from transformers import CONFIG_MAPPING
+
+from brimful.build import phases
+from brimful.build.batch import Batch
+from brimful.build.program import Program as BuiltProgram
+from brimful.build.step import micro_step
+from brimful.build.tasks import task_of
+from brimful.cost.own_programs import traced_adapters
+from brimful.cost.profiles import (
+    NUM_CHUNKS,
+    OF_ONE,
+    PROFILE_SCHEMA,
+    Body,
+    Profile,
+    Variant,
+    variant_key,
+)
+from brimful.cost.programs import HALF, Adapted, Program
+from brimful.errors import UnsupportedError
+from brimful.job import Adapter, Job, plain_job
+from brimful.models.spec import ModelSpec
+from brimful.models.traced import BuiltModel
+from brimful.pretend.recording import Recording
+from brimful.pretend.tape import Tape
+from brimful.simulate.one_sequence import changes
+from brimful.simulate.own_fit import OwnFit, TokenShape
+from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
+from brimful.simulate.runs import GROUP_SIZE, Blocks, Parts, RunFitter, Tables, cut
+from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
+from brimful.strategy import Strategy, spell_checkpointing
+from brimful.traced_files import all_versions, source_hash
+
+_SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
+"""Sequences of three shapes: several, and one, which may be another program."""
+_LENGTHS, _SHORT_LENGTHS = (3, 7, 9), (3, 2, 4)
+"""Multiples of the tokens that kernels round to. No two products of these shapes grow alike. Five
+chunks are of one size at the first, by which members of a group are compared, and not at the others
+(``_undivided``), where a fifth is told from a chunk."""
+_ROUNDED_TOKENS = 128
+_BETWEEN = "between"
+
+Wanted = Mapping[Body, frozenset[int]]
+"""What of a program is asked for: numbers of chunks of the loss, by body."""
+
+
+class OwnProgram(NamedTuple):
+    """A program to trace.
+
+    Attributes:
+        program: Its name.
+        job: That runs it.
+        built: What its model is.
+        gathers: Whether parameters are gathered before they compute.
+    """
+
+    program: Program
+    job: Job
+    built: BuiltModel
+    gathers: bool
+
+
+def with_variants(
+    known: Profile | None, own: OwnProgram, wanted: Wanted, on_progress: Callable[[], None]
+) -> Profile:
+    """Trace and fit variants of a program beside those that are known.
+
+    Args:
+        known: What was traced of it before.
+        own: The program.
+        wanted: Variants.
+        on_progress: Called when a body was traced.
+
+    Raises:
+        UnsupportedError: It is not the same program at all shapes, or a size is no product.
+    """
+    tables = Tables()
+    variants = {} if known is None else dict(known.variants)
+    if known is not None:
+        tables.kinds.update({kind: place for place, kind in enumerate(known.kinds)})
+        tables.works.update({work: place for place, work in enumerate(known.works)})
+    for body, chunks in wanted.items():
+        missing = [n for n in sorted(chunks) if variant_key(body, num_chunks=n) not in variants]
+        if missing:
+            try:
+                variants.update(_variants(own, body, missing, tables))
+            except ValueError as error:
+                raise UnsupportedError(
+                    f"{own.job.model.name} ({body}) cannot be profiled: {error}"
+                ) from error
+            on_progress()
+    return Profile(
+        schema=PROFILE_SCHEMA,
+        key=own.program.key,
+        versions=all_versions(),
+        source_hash=source_hash(),
+        kinds=tuple(tables.kinds),
+        works=tuple(tables.works),
+        variants=variants,
+    )
+
+
+def _variants(
+    own: OwnProgram, body: Body, chunks: Sequence[int], tables: Tables
+) -> Mapping[str, Variant]:
+    """Trace a body; one sequence at a time apart where it is another program."""
+    found = _traced(own, body, chunks, shapes_of(own), tables)
+    if found.fits_one:
+        return found.variants
+    of_one = _traced(own, body, chunks, shapes_of(own, _ONE), tables).variants
+    return {**found.variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
+
+
+class _Traced(NamedTuple):
+    """Variants of a body, and whether their formulas hold for one sequence at a time."""
+
+    variants: Mapping[str, Variant]
+    fits_one: bool
+
+
+def _traced(
+    own: OwnProgram,
+    body: Body,
+    chunks: Sequence[int],
+    shapes: Sequence[TokenShape],
+    tables: Tables,
+) -> _Traced:
+    cases = [shape._replace(num_chunks=n) for n in chunks for shape in shapes]
+    single = shapes_of(own, _ONE)[0]._replace(num_chunks=chunks[0])
+    recording = _recorded(own, body, [*cases, single])
+    kept, marks = with_formulas(recording), marks_of(recording)
+    blocks = Blocks(_num_checkpointed(body), _path_of(own.built))
+    variants = {}
+    for place, num_chunks in enumerate(chunks):
+        start = place * len(shapes)
+        mine = cases[start : start + len(shapes)]
+        fitter = RunFitter([kept] * len(mine), OwnFit(mine), tables, blocks, marks)
+        parts = [_parts(start + number + 1) for number in range(len(mine))]
+        variants[variant_key(body, num_chunks=num_chunks)] = Variant(
+            first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
+        )
+    told = variants[variant_key(body, num_chunks=chunks[0])]
+    here = _Place(kept, _parts(len(cases) + 1), blocks, single)
+    return _Traced(variants, _holds(told, here, tables))
+
+
+class _Place(NamedTuple):
+    """A case among those of a recording."""
+
+    recording: Recording
+    parts: Parts
+    blocks: Blocks
+    shape: TokenShape
+
+
+def _holds(variant: Variant, here: _Place, tables: Tables) -> bool:
+    """Whether formulas give every event of a case that they were not found by."""
+    kinds, works = list(tables.kinds), list(tables.works)
+    for micro_batch, runs in enumerate((variant.first, variant.later)):
+        pieces = cut(here.recording, here.parts, micro_batch=micro_batch, blocks=here.blocks)
+        told = [(run.phase, run.group, run.role) for run in runs]
+        if told != [(piece.phase, piece.label[0], piece.role) for piece in pieces]:
+            return False
+        for run, piece in zip(runs, pieces, strict=True):
+            events = [kinds[event] for event in works[run.work].events]
+            sizes = [here.shape.num_bytes(kind.terms) for kind in events if not kind.mark]
+            if sizes != changes(here.recording, piece):
+                return False
+    return True
+
+
+def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[TokenShape]:
+    """Return the shapes to trace: on the same side of windows as the job's own sequences."""
+    seq_len, windows = own.job.seq_len, own.built.windows
+    least = -(-max((w for w in windows if w < seq_len), default=0) // _ROUNDED_TOKENS)
+    most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
+    first, *others = (least + length for length in _LENGTHS)
+    if sequences[0] % NUM_CHUNKS:
+        first = (least // NUM_CHUNKS + 1) * NUM_CHUNKS
+    lengths, unit = [first, *map(_undivided, others)], _ROUNDED_TOKENS
+    if max(lengths) * unit > most:
+        lengths = [least + length for length in _SHORT_LENGTHS]
+    if max(lengths) * unit > most:
+        unit = _undivided(max(1, most // max(lengths) - 1))
+    return [TokenShape(num, length * unit) for num, length in zip(sequences, lengths, strict=True)]
+
+
+def _undivided(number: int) -> int:
+    """Return a number, or the next, that five does not divide."""
+    return number + (number % NUM_CHUNKS == 0)
+
+
+def _num_blocks(body: Body) -> int:
+    return (1 + (body == "mixed")) * GROUP_SIZE
+
+
+def _num_checkpointed(body: Body) -> int:
+    return 0 if body == "plain" else GROUP_SIZE
+
+
+def _path_of(built: BuiltModel) -> re.Pattern[str]:
+    """Return what finds a block in the path of a module."""
+    return re.compile(rf"(?:^|\.){re.escape(built.layout.blocks[0].prefix)}\.(\d+)(?:\.|$)")
+
+
+def _parts(number: int) -> Parts:
+    return {"forward": f"step {number} forward", "backward": f"step {number} backward"}
+
+
+def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recording:
+    """Run micro-batches of every case by one build, and return its tape."""
+    program = own.program
+    job = _traced_job(own, num_blocks=_num_blocks(body), seq_len=max(case.S for case in cases))
+    strategy = Strategy(
+        micro_batch=max(case.B for case in cases),
+        activation_checkpointing=spell_checkpointing(
+            _num_checkpointed(body), num_layers=_num_blocks(body), recompute=program.recompute
+        ),
+        loss_chunks=1,
+        attention=program.attention,
+    )
+    return trace(
+        job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
+        capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
+        count_costs=True, num_steps=0, then=(partial(_run_cases, cases=cases),),
+        narrowed=own.gathers and own.job.precision in HALF,
+    ).recording  # fmt: skip
+
+
+def _run_cases(
+    tape: Tape, program: BuiltProgram, _sample: Batch, *, cases: Iterable[TokenShape]
+) -> None:
+    """Run two micro-batches of every case: the second adds to the gradients of the first."""
+    for number, case in enumerate(cases, start=1):
+        tape.forget_handles()
+        here = _at(program, case)
+        batch = _blank(task_of(here.job).sample(here.job, here.strategy))
+        num_targets = 2 * batch.labels.numel()
+        with phases.listening(listener(tape, number)):
+            shares = [micro_step(here, batch, num_targets=num_targets) for _ in range(2)]
+        tape.begin_phase(_BETWEEN)
+        del shares
+        program.optimizer.zero_grad(set_to_none=True)
+
+
+def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
+    """Return a program that runs micro-batches of one case."""
+    program.loss.num_chunks = case.num_chunks
+    job = msgspec.structs.replace(program.job, seq_len=case.S, global_batch=2 * case.B)
+    strategy = msgspec.structs.replace(
+        program.strategy, micro_batch=case.B, loss_chunks=case.num_chunks
+    )
+    return dataclasses.replace(program, job=job, strategy=strategy)
+
+
+def _blank(sample: Batch) -> Batch:
+    blank = (None if x is None else torch.zeros(x.shape, dtype=x.dtype) for x in sample)
+    return Batch(*blank)
+
+
+def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
+    """Return the job that is traced: the same program in few blocks."""
+    adapted = traced_adapters(own.job, gathers=own.gathers)
+    return plain_job(
+        at_depth(own.job.model, num_blocks),
+        task=own.job.task,
+        method=own.job.method,
+        adapter=None if adapted is None else _adapter(own.job, adapted),
+        precision=recipe_of(own.program),
+        packing=own.job.packing,
+        seq_len=seq_len,
+        global_batch=2 * max(_SEVERAL),
+        num_steps=2,
+        learning_rate=1e-3,
+    )
+
+
+def _adapter(job: Job, adapted: Adapted) -> Adapter:
+    assert job.adapter is not None
+    return msgspec.structs.replace(
+        job.adapter,
+        dtype="fp32" if adapted.is_wide else "same",
+        base=BASES[adapted.base],
+        upcast=adapted.upcast,
+    )
+
+
+def at_depth(spec: ModelSpec, num_blocks: int) -> ModelSpec:
+    """Return a model with fewer blocks, in the description and in the configuration."""
+    kind: Any = CONFIG_MAPPING[spec.model_type]
+    usual = "num_hidden_layers"
+    own = kind.attribute_map.get(usual, usual)
+    config = {
+        field: value[:num_blocks]
+        if isinstance(value, list) and len(value) == spec.num_layers
+        else value
+        for field, value in spec.hf_config.items()
+        if field != usual
+    }
+    return msgspec.structs.replace(
+        spec, num_layers=num_blocks, hf_config={**config, own: num_blocks}
+    )

@@ -1,0 +1,120 @@
+"""Profiles that are traced when they are first asked for, against the simulation."""
+
+import msgspec
+import pytest
+
+from brimful.cost.estimate import estimate
+from brimful.cost.formula import is_traceable, missing_formula
+from brimful.cost.own_programs import chosen_program, needs_of
+from brimful.cost.profiles import load_profile
+from brimful.models.config import layout_of, parameter_count, read_config
+from samples import make_adapter, make_cluster, make_job, make_strategy
+
+pytestmark = pytest.mark.torch
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 304,
+    "max_position_embeddings": 2048,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def other_job(model_type="phi", seq_len=512, **changes):
+    own = changes.pop("own", {})
+    model = read_config(f"tiny-{model_type}", {**TINY, **own, "model_type": model_type})
+    return make_job(model=model, seq_len=seq_len, **{"precision": "bf16-mixed", **changes})
+
+
+def traced(job, strategy, cluster):
+    from brimful.simulate.on_demand import trace_needs
+
+    trace_needs(
+        job, strategy.attention, "cuda", needs_of(job, strategy), on_progress=lambda _share: None
+    )
+    return estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+
+
+def simulated(job, strategy, cluster):
+    from brimful.simulate.run import simulate
+
+    return simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+
+
+CASES = {
+    "whole": ({}, {"micro_batch": 2}),
+    "alone": ({}, {"micro_batch": 1, "activation_checkpointing": "full"}),
+    "mixed": ({}, {"micro_batch": 2, "activation_checkpointing": "full:2", "loss_chunks": 4}),
+    "sharded": (
+        {"global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "selective"},
+    ),
+    "replicas": ({"global_batch": 8}, {"micro_batch": 1, "dp_replicate": 8, "zero": 0}),
+    "one-layer": (
+        {"method": "lora", "adapter": make_adapter(rank=8, targets=("dense",))},
+        {"micro_batch": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
+    of_job, of_strategy = CASES[case]
+    job, cluster = other_job(**of_job), make_cluster("cuda")
+    strategy = make_strategy(attention="sdpa", **of_strategy)
+    assert missing_formula(other_job(own={"vocab_size": 310}), strategy, cluster.device)
+    assert traced(job, strategy, cluster) == pytest.approx(
+        simulated(job, strategy, cluster), rel=2e-3
+    )
+    assert not missing_formula(job, strategy, cluster.device)
+
+
+def test_what_was_traced_is_read_by_the_next_process(monkeypatch):
+    from brimful.cost import profiles
+    from brimful.models import traced as of_models
+
+    job, cluster = other_job(precision="bf16"), make_cluster("cuda")
+    strategy = make_strategy(attention="sdpa", micro_batch=2)
+    peak = traced(job, strategy, cluster)
+    profiles._own.clear()
+    of_models._known.clear()
+    monkeypatch.setattr("brimful.simulate.on_demand.with_variants", None)
+    assert traced(job, strategy, cluster) == peak
+    program = chosen_program(job, "sdpa", "cuda", "full")
+    assert {t.factors for k in load_profile(program.key).kinds for t in k.terms} <= {
+        "", "B", "S", "C", "BS", "SS", "BSS",
+    }  # fmt: skip
+
+
+def test_the_layout_is_what_was_built():
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    job = other_job("gpt_neox")
+    traced(job, make_strategy(attention="sdpa"), make_cluster("cuda"))
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("gpt_neox", **job.model.hf_config)
+    )
+    assert parameter_count(job.model).total == sum(p.numel() for p in model.parameters())
+    (blocks,) = layout_of(job.model).blocks
+    assert (blocks.prefix, blocks.num_blocks) == ("gpt_neox.layers", 4)
+    kinds = {p.name: p.kind for p in blocks.parameters}
+    assert kinds["attention.query_key_value.weight"] == "linear"
+    assert kinds["attention.query_key_value.bias"] == "bias"
+    assert kinds["input_layernorm.bias"] == "norm"
+
+
+def test_shipped_profiles_are_taken_where_there_are_any():
+    job, cluster = make_job(), make_cluster("cuda")
+    strategy = make_strategy(attention="sdpa")
+    assert not is_traceable(job, strategy, cluster.device)
+    assert "@" not in chosen_program(job, "sdpa", "cuda", "full").key
+    relu = msgspec.structs.replace(
+        job, model=read_config("relu", {**job.model.hf_config, "model_type": "llama",
+                                        "hidden_act": "relu"})
+    )  # fmt: skip
+    assert is_traceable(relu, strategy, cluster.device)
