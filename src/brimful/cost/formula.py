@@ -20,7 +20,7 @@ from brimful.cost.programs import (
     untraced_attention,
 )
 from brimful.cost.trained import untied_job
-from brimful.errors import UnsupportedError
+from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Optimizer, Packing, Task
 from brimful.models.config import experts_of
@@ -213,6 +213,8 @@ def check_formula(job: Job, strategy: Strategy, device: Device) -> None:
     """
     reason = missing_formula(job, strategy, device)
     if reason:
+        if strategy.engine != "torch":
+            raise UnknownMemoryError(reason, nearest={"engine": "torch"})
         raise UnsupportedError(reason)
 
 
