@@ -13,10 +13,8 @@ def test_a_sequence_that_is_too_long_is_answered_at_the_limit(brimful):
     assert said.code == 2
     assert said.err.splitlines()[0].startswith("brimful: seq_len=8192 is longer")
     first, *answer = said.out.splitlines()
-    assert (
-        first
-        == "instead   the same with --seq-len 4096 (as large, and longer: phi-3.5-mini, phi-4-mini):"
-    )
+    longer = "(as large, and longer: phi-3.5-mini, phi-4-mini)"
+    assert first == f"instead   the same with --seq-len 4096 {longer}:"
     limit = brimful("plan", *asked, "--seq-len", 4096, "--no-proof")
     assert answer == limit.out.splitlines()
     assert len(answer) < 12
@@ -75,3 +73,16 @@ def test_what_leads_nowhere_is_refused_as_ever(brimful):
     said = brimful("estimate", "llama-3.1-8b", *H100, "--learning-rate", -1)
     assert (said.code, said.out) == (2, "")
     assert len(said.err.splitlines()) == 1
+
+
+def test_a_market_without_a_formula_is_bounded(brimful):
+    asked = ("shop", "deberta-v3-large", "--task", "sequence-classification", "--seq-len", 512)
+    said = brimful(*asked, "--tokens", "100M", "--kinds", "l4,h100")
+    assert said.code == 2
+    assert said.out.startswith("UNKNOWN   classification")
+    assert "modernbert-large" in said.err, "what classifies too"
+    # 303M weights that multiply, by 6 operations and 100M tokens: 1.8e17 at 121 TFLOP/s
+    assert "l4: 25.1 min" in said.out
+    dear = brimful(*asked, "--tokens", "100T", "--kinds", "l4", "--money-budget", "5usd")
+    assert dear.out.startswith("NO ")
+    assert len(said.out.splitlines()) <= 12

@@ -30,11 +30,56 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
     """
     from brimful.show.bound import bound_summary
 
+    if hasattr(args, "kinds"):
+        return _tell_shop_bound(args)
     known = _behind_refusals(_bounded, args)
     if known is None:
         return False
     show_summary(bound_summary(known, _beside(args, known, nearest)))
     show_facts(*_assumed(args, known))
+    return True
+
+
+def _tell_shop_bound(args: argparse.Namespace) -> bool:
+    """Print what GPUs cost at least."""
+    from brimful.cli import shop
+    from brimful.cli.assumed import assumed_facts, prices_from
+    from brimful.hardware.gpus import gpus
+    from brimful.search.shop.least import least_offers
+    from brimful.search.shop.values import Limits
+    from brimful.show.shop_bound import shop_bound_summary
+    from brimful.show.summary import Fact
+
+    try:
+        model, num_parameters = _counted_model(args)
+        prices = prices_from(args)
+        kinds = shop.kinds_from(args.kinds, prices)
+        job = shop.job_from(args, [gpus()[name] for name in kinds], model)
+    except BrimfulError:
+        return False
+    if num_parameters is None:
+        return False
+    limits, most = Limits(args.deadline, args.money_budget), args.max_gpus or defaults.MOST_GPUS
+    rents = {kind: prices.gpus[kind].usd_per_gpu_hour for kind in kinds if kind in prices.gpus}
+    offers = least_offers(job, num_parameters, rents, limits=limits, most=most)
+    show_summary(shop_bound_summary(job, num_parameters, offers, limits))
+    show_facts(shop.prices_fact(args), *assumed_facts(args, job))
+    if offers and is_runnable(args.model):
+        best = offers[0]
+        gpu = f"{best.num_gpus}x{best.kind}" if best.num_gpus > 1 else best.kind
+        words = f"brimful plan {args.model} --gpus {gpu} with the same job simulates it"
+        show_facts(Fact("next", words))
+    return True
+
+
+def is_runnable(name: str) -> bool:
+    """Whether this version can build a model."""
+    from brimful.models.config import load_model
+
+    try:
+        load_model(name)
+    except BrimfulError:
+        return False
     return True
 
 
@@ -120,7 +165,7 @@ def _beside(
     if not nearest:
         return ()
     from brimful.show.settings import settings_words
-    from brimful.show.summary import Fact, Meter
+    from brimful.show.summary import Fact
 
     changes = {"engine": None, "offload": None, "seq_len": known.job.seq_len, **nearest}
     found = _behind_refusals(_alike, argparse.Namespace(**{**vars(args), **changes}))

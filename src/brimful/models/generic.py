@@ -63,7 +63,7 @@ def not_yet(name: str, model_type: str) -> UnknownMemoryError:
     """
     entry = registry().get(name)
     known = f"has {format_count(int(num_parameters(entry)))} parameters" if entry else "is known"
-    near = nearest_size(name, NOT_YET) if entry else ""
+    near = nearest_size(name, NOT_YET | _of_other_kind(model_type)) if entry else ""
     size = format_count(int(num_parameters(registry()[near]))) if near else ""
     fix = f"the nearest that can is {near} ({size})" if near else "brimful models lists which can"
     return UnknownMemoryError(
@@ -71,6 +71,13 @@ def not_yet(name: str, model_type: str) -> UnknownMemoryError:
         f"simulate nor train; {fix}",
         nearest={"model": near} if near else {},
     )
+
+
+def _of_other_kind(model_type: str) -> frozenset[str]:
+    """Name the types of shipped models that write where this one classifies, or the reverse."""
+    encoders = encoder_types()
+    types = {entry["model_type"] for entry in registry().values()}
+    return frozenset(each for each in types if (each in encoders) != (model_type in encoders))
 
 
 def known_types() -> frozenset[str]:

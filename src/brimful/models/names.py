@@ -55,6 +55,8 @@ _JOINED = re.compile(r"(?<![a-z\d.])([a-z]{2,})(?=\d)")
 _COUNTS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _NEAR = 0.1
 """What a size in a name may be off: Phi-4 has 14.66 B parameters and is called 14B."""
+_FAR = 2.0
+"""A factor in size beyond which a model of another family that is nearer says more."""
 _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _LONGEST = 200
@@ -179,7 +181,7 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
 
 
 def nearest_size(name: str, without: frozenset[str]) -> str:
-    """Name the known model nearest in size to another, of its family where there is one.
+    """Name the known model nearest in size to another, of its family where one is near enough.
 
     Args:
         name: Of the registry.
@@ -187,9 +189,10 @@ def nearest_size(name: str, without: frozenset[str]) -> str:
     """
     size = num_parameters(registry()[name])
 
-    def distance(known: str) -> tuple[bool, float]:
+    def distance(known: str) -> tuple[bool, bool, float]:
         ratio = num_parameters(registry()[known]) / size
-        return _family(known) != _family(name), max(ratio, 1 / ratio)
+        factor = max(ratio, 1 / ratio)
+        return factor > _FAR, _family(known) != _family(name), factor
 
     others = [known for known, entry in registry().items() if entry["model_type"] not in without]
     return min(others, key=distance)
