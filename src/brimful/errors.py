@@ -9,6 +9,7 @@
     │   ├── FileFormatError              a plan, checkpoint or calibration that cannot be read
     │   └── DataError                    training data that cannot be read
     ├── UnsupportedError                 the tool knows what was asked and cannot do it; exit code 2
+    │   └── UnknownMemoryError           nobody knows here what it takes but its parameters
     ├── RunError                         a run that had started could not go on; exit code 2
     └── OutOfTimeError                   a search found no answer within its budget; exit code 124
 
@@ -17,11 +18,21 @@ that says what was wrong, both numbers where there are two, and what to change.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class BrimfulError(Exception):
-    """The root: anything raised on purpose, with a message fit to be shown as it is."""
+    """The root: anything raised on purpose, with a message fit to be shown as it is.
+
+    Attributes:
+        nearest: Values of the job or the strategy with which the nearest question can be answered,
+            by name; a value of None: left to a default. Empty: nobody knows of any.
+    """
+
+    def __init__(self, message: str = "", *, nearest: Mapping[str, object] | None = None) -> None:
+        """Keep what is said, and what could be asked instead."""
+        super().__init__(message)
+        self.nearest = dict(nearest or {})
 
 
 class InputError(BrimfulError, ValueError):
@@ -46,6 +57,10 @@ class DataError(InputError):
 
 class UnsupportedError(BrimfulError):
     """The request is understood and this version cannot do it."""
+
+
+class UnknownMemoryError(UnsupportedError):
+    """Of what was asked nothing is known but how many parameters it has."""
 
 
 class RunError(BrimfulError, RuntimeError):

@@ -46,7 +46,8 @@ def check_experts_split(job: Job, spread: Spread) -> None:
     if spread.zero < 2 and spread.dp_shard * spread.dp_replicate > 1:  # noqa: PLR2004 - DDP, ZeRO-1
         raise UnsupportedError(
             f"ep={ep} with zero={spread.zero} is not run by this version, which parts experts "
-            f"beside FSDP2; use zero=2 or zero=3"
+            f"beside FSDP2; use zero=2 or zero=3",
+            nearest={"zero": 3},
         )
     devices = spread.dp_shard * tp
     if devices % ep:
@@ -58,25 +59,29 @@ def check_experts_split(job: Job, spread: Spread) -> None:
     if ep % tp:
         raise InputError(
             f"ep={ep} is no multiple of tp={tp}: devices that share matrices have different tokens "
-            f"and different experts; use ep={tp} or a multiple of it"
+            f"and different experts; use ep={tp} or a multiple of it",
+            nearest={"ep": tp},
         )
 
 
 def _check_kind(job: Job, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
     if kind not in MIXTURES and not has_experts(job.model):
-        raise InputError(f"ep={ep} parts experts and {name} has none; use ep=1")
+        raise InputError(f"ep={ep} parts experts and {name} has none; use ep=1", nearest={"ep": 1})
     if kind not in GROUPED or job.task not in PARTED_TASKS:
         raise UnsupportedError(
             f"ep={ep} is not run for {name} (model_type={kind}, task={job.task}): this version "
             f"parts the experts of {', '.join(sorted(GROUPED))} as "
-            f"{' and '.join(PARTED_TASKS)}; use ep=1"
+            f"{' and '.join(PARTED_TASKS)}; use ep=1",
+            nearest={"ep": 1},
         )
     if job.method == QAT:
         raise UnsupportedError(
-            f"ep={ep} with method={QAT} is not run by this version; use method=full, or ep=1"
+            f"ep={ep} with method={QAT} is not run by this version; use method=full, or ep=1",
+            nearest={"ep": 1},
         )
     if job.precision == FP8:
         raise UnsupportedError(
-            f"ep={ep} with precision={FP8} is not run by this version; use bf16-mixed, or ep=1"
+            f"ep={ep} with precision={FP8} is not run by this version; use bf16-mixed, or ep=1",
+            nearest={"ep": 1},
         )

@@ -264,7 +264,8 @@ def check_job(job: Job) -> Job:
     if job.seq_len > job.model.max_seq_len:
         raise InputError(
             f"seq_len={job.seq_len} is longer than {job.model.name}'s "
-            f"{job.model.max_seq_len} positions; use {job.model.max_seq_len} or less"
+            f"{job.model.max_seq_len} positions; use {job.model.max_seq_len} or less",
+            nearest={"seq_len": job.model.max_seq_len},
         )
     _check_update(job)
     _check_compiled(job)
@@ -359,7 +360,8 @@ def _check_adapter(job: Job) -> None:
         bases = ", ".join(sorted(QUANTIZED))
         raise InputError(
             f"method={job.method} does not go with base={adapter.base}; qlora takes {bases}, "
-            f"lora and dora take same, bf16 or fp16"
+            f"lora and dora take same, bf16 or fp16",
+            nearest={"method": "qlora"} if adapter.base in QUANTIZED else {"base": None},
         )
     if not 1 <= adapter.rank <= job.model.hidden_size:
         raise InputError(

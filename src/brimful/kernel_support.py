@@ -80,7 +80,8 @@ def check_attention(job: Job, attention: Attention, place: Place) -> Attention:
     if reason is not None:
         raise UnsupportedError(
             f"attention={attention} cannot run here: {reason}; use "
-            f"{' or '.join(runnable(job, place))}"
+            f"{' or '.join(runnable(job, place))}",
+            nearest={"attention": None},
         )
     return attention
 
@@ -100,7 +101,9 @@ def check_precision(job: Job, place: Place) -> Job:
     if job.precision == FP8 and place.kernels == "cuda" and place.capability < FP8_SINCE:
         raise UnsupportedError(
             f"precision={FP8} cannot run here: GPUs have units for it from compute capability "
-            f"{FP8_SINCE} on, not {place.capability}; use bf16-mixed, or fp16-mixed before {AMPERE}"
+            f"{FP8_SINCE} on, not {place.capability}; use bf16-mixed, or fp16-mixed before "
+            f"{AMPERE}",
+            nearest={"precision": "bf16-mixed" if place.capability >= AMPERE else "fp16-mixed"},
         )
     return job
 

@@ -128,7 +128,8 @@ def check_offload(
             raise UnsupportedError(
                 f"offload={text} with {what} is not run by engine=torch in this version; use "
                 f"offload=none, or one device, {' or '.join(sorted(HOST_OPTIMIZERS))} and a model "
-                f"of plain weights"
+                f"of plain weights",
+                nearest={"offload": NONE},
             )
 
 

@@ -125,6 +125,10 @@ def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
     _check_micro_batches(split, num_micro_batches)
 
 
+NO_PIPELINE = {"pp": 1, "pp_schedule": None, "stages_per_device": None, "stage_blocks": None}
+"""What is answered where a pipeline is refused."""
+
+
 def _check_alone(split: Split) -> None:
     given = {
         f"pp_schedule={split.schedule}": split.schedule != "1f1b",
@@ -144,7 +148,8 @@ def _check_kind(job: Job, split: Split) -> None:
         raise UnsupportedError(
             f"pp={split.pp} is not run for {name} (model_type={kind}, task={job.task}): this "
             f"version cuts {', '.join(sorted(STAGED_DECODERS))} as {' and '.join(STAGED_TASKS)}; "
-            f"use pp=1"
+            f"use pp=1",
+            nearest=NO_PIPELINE,
         )
     beside = {
         f"precision={job.precision}": job.precision == FP8,
@@ -155,12 +160,14 @@ def _check_kind(job: Job, split: Split) -> None:
     if refused := [what for what, is_asked in beside.items() if is_asked]:
         raise UnsupportedError(
             f"pp={split.pp} with {' and '.join(refused)} is not run by this version; use pp=1, or "
-            f"leave that out"
+            f"leave that out",
+            nearest=NO_PIPELINE,
         )
     if job.adapter is not None and job.adapter.base in QUANTIZED:
         raise UnsupportedError(
             f"pp={split.pp} with base={job.adapter.base} is not run by this version; use pp=1, or "
-            f"base=bf16"
+            f"base=bf16",
+            nearest=NO_PIPELINE,
         )
 
 

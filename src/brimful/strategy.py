@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from brimful.allocator.config import parse_settings
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.escaping import Line
 from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
@@ -227,7 +227,8 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
         whose = "" if share == job.global_batch else f" / {data_parallel(strategy)} devices"
         raise InputError(
             f"micro_batch={strategy.micro_batch} does not divide global_batch={job.global_batch}"
-            f"{whose}; use {_divisors(share, near=strategy.micro_batch)}"
+            f"{whose}; use {_divisors(share, near=strategy.micro_batch)}",
+            nearest={"micro_batch": _largest_divisor(share, most=strategy.micro_batch)},
         )
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
     if not 1 <= strategy.loss_chunks <= tokens:
@@ -265,7 +266,8 @@ def check_spread(job: Job, strategy: Strategy) -> None:
     if job.global_batch % parts:
         raise InputError(
             f"global_batch={job.global_batch} cannot be split over {parts} data-parallel devices; "
-            f"use a multiple of {parts}"
+            f"use a multiple of {parts}",
+            nearest={"global_batch": -(-job.global_batch // parts) * parts},
         )
 
 
@@ -277,7 +279,8 @@ def _check_router_losses(job: Job, strategy: Strategy) -> None:
         if wanted and value != usual:
             raise UnsupportedError(
                 f"{wanted[0]}={getattr(job, wanted[0])} with {field}={value} is not run by this "
-                f"version; use {field}={usual}"
+                f"version; use {field}={usual}",
+                nearest={field: usual},
             )
 
 
@@ -300,13 +303,15 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
     if data_parallel(strategy) > 1 and strategy.accumulate != "hold":
         raise UnsupportedError(
             f"pp={strategy.pp} with accumulate={strategy.accumulate} is not run by torch's "
-            f"pipelines, which reduce gradients once a step; use accumulate=hold"
+            f"pipelines, which reduce gradients once a step; use accumulate=hold",
+            nearest={"accumulate": "hold"},
         )
     if data_parallel(strategy) > 1 and strategy.pp_schedule in SPLIT_BACKWARD:
         raise UnsupportedError(
             f"pp_schedule={strategy.pp_schedule} over {data_parallel(strategy)} data-parallel "
             f"devices is not run: torch computes gradients of weights apart, where neither DDP "
-            f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved"
+            f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved",
+            nearest={"pp_schedule": "1f1b", "stages_per_device": 1},
         )
     if is_selective(strategy) and strategy.pp_schedule in SPLIT_BACKWARD:
         raise UnsupportedError(
@@ -347,7 +352,8 @@ def _check_alone(strategy: Strategy) -> None:
         if is_asked and gathers_alone(strategy):
             raise UnsupportedError(
                 f"zero={strategy.zero} on one device with {what} is not run by this version; use "
-                f"zero=0"
+                f"zero=0",
+                nearest={"zero": 0},
             )
 
 
@@ -369,12 +375,14 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
     if zero == 1 and job.precision.endswith("-master") and is_torch:
         raise UnsupportedError(
             f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
-            f"which shard the masters too"
+            f"which shard the masters too",
+            nearest={"zero": 3},
         )
     if zero == 1 and job.optimizer in LOW_BIT:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
-            f"by torch's ZeRO-1 in another way; use zero=0, or optimizer=adamw"
+            f"by torch's ZeRO-1 in another way; use zero=0, or optimizer=adamw",
+            nearest={"zero": 0},
         )
     if zero == 1 and job.keep_fp32 and job.precision in NARROW:
         raise UnsupportedError(
@@ -385,17 +393,20 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
     if gathers(strategy) and job.adapter is not None and job.adapter.base in UNSHARDED:
         raise UnsupportedError(
             f"zero={zero} with base={job.adapter.base} is not run by this version, whose weights "
-            f"lie where FSDP2 does not see them; use base=int8 or nf4, or zero 0 or 1"
+            f"lie where FSDP2 does not see them; use base=int8 or nf4, or zero 0 or 1",
+            nearest={"zero": 0, "dp_shard": None},
         )
     if gathers(strategy) and job.task == "module":
         raise UnsupportedError(
-            f"zero={zero} of a module of your own is not run by this version; use zero 0 or 1"
+            f"zero={zero} of a module of your own is not run by this version; use zero 0 or 1",
+            nearest={"zero": 0, "dp_shard": None},
         )
     if gathers(strategy) and not _updates_shards(job) and is_torch:
         raise UnsupportedError(
             f"zero={zero} with optimizer={job.optimizer} and precision={job.precision} is not run "
             f"by this version, whose kernels for it take no shards; use optimizer=adamw, or zero 0 "
-            f"or 1"
+            f"or 1",
+            nearest={"zero": 0, "dp_shard": None},
         )
 
 
@@ -428,12 +439,14 @@ def _check_reference(job: Job, strategy: Strategy) -> None:
     if reference == "offloaded" and job.adapter is not None and job.adapter.base in QUANTIZED:
         raise UnsupportedError(
             f"reference=offloaded of a base in {job.adapter.base} is not run by this version; use "
-            f"adapters-off, which needs no second model"
+            f"adapters-off, which needs no second model",
+            nearest={"reference": "adapters-off"},
         )
     if reference == "precomputed" and data_parallel(strategy) > 1:
         raise UnsupportedError(
             f"reference=precomputed on {data_parallel(strategy)} devices is not run by this "
-            f"version; use another reference, or one device"
+            f"version; use another reference, or one device",
+            nearest={"reference": default_reference(job)},
         )
 
 
@@ -444,7 +457,8 @@ def _check_pairs(job: Job, strategy: Strategy) -> None:
         if job.task == PREFERENCE and value != whole:
             raise UnsupportedError(
                 f"task={PREFERENCE} with {field}={value} is not run by this version; use "
-                f"{field}={whole}"
+                f"{field}={whole}",
+                nearest={field: whole},
             )
 
 
@@ -529,9 +543,10 @@ def check_simulated(strategy: Strategy) -> None:
         UnsupportedError: It is DeepSpeed.
     """
     if strategy.engine != "torch":
-        raise UnsupportedError(
+        raise UnknownMemoryError(
             f"engine={strategy.engine} is not simulated by this version, because its own code does "
-            f"not run on the pretend GPU; brimful train measures it, and engine=torch is simulated"
+            f"not run on the pretend GPU; brimful train measures it, and engine=torch is simulated",
+            nearest={"engine": "torch"},
         )
 
 
@@ -565,6 +580,11 @@ def _updates_shards(job: Job) -> bool:
         is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
         return job.precision in {"bf16", "fp16"} and not is_wide
     return job.optimizer not in {"adamw-8bit", "adafactor", *LOW_BIT}
+
+
+def _largest_divisor(number: int, *, most: int) -> int:
+    """Return the largest divisor of a number that is no larger than another; at least 1."""
+    return max((n for n in range(1, min(number, most) + 1) if not number % n), default=1)
 
 
 def _divisors(number: int, *, near: int) -> str:

@@ -44,7 +44,10 @@ def check_tensor(job: Job, tp: int, *, ep: int = 1) -> None:
     common = gcd(*sizes.values())
     for name, size in sizes.items():
         if size % tp:
-            raise InputError(f"tp={tp} does not divide {name}; use {_divisors(common)}")
+            raise InputError(
+                f"tp={tp} does not divide {name}; use {_divisors(common)}",
+                nearest={"tp": max(n for n in range(1, tp) if not common % n)},
+            )
     rows = -(-job.model.vocab_size // tp)
     if rows * (tp - 1) >= job.model.vocab_size:
         raise InputError(
@@ -68,18 +71,21 @@ def _check_kind(job: Job, tp: int, ep: int) -> None:
     if fused := _FUSED.get(kind):
         raise UnsupportedError(
             f"tp={tp} is not run for {name}: {kind} holds several matrices in one ({fused}), so "
-            f"that no device's rows of it are one piece; use tp=1 with zero=3"
+            f"that no device's rows of it are one piece; use tp=1 with zero=3",
+            nearest={"tp": 1},
         )
     if kind in CUT_MIXTURES and ep == 1:
         raise UnsupportedError(
             f"tp={tp} of {name} is run with its experts parted among devices, not cut; use ep={tp} "
-            f"or a multiple of it, or tp=1"
+            f"or a multiple of it, or tp=1",
+            nearest={"ep": tp},
         )
     known = CUT_DECODERS | CUT_MIXTURES
     if kind not in known or job.task not in CUT_TASKS:
         raise UnsupportedError(
             f"tp={tp} is not run for {name} (model_type={kind}, task={job.task}): this version "
-            f"cuts {', '.join(sorted(known))} as {' and '.join(CUT_TASKS)}; use tp=1"
+            f"cuts {', '.join(sorted(known))} as {' and '.join(CUT_TASKS)}; use tp=1",
+            nearest={"tp": 1},
         )
     if job.method != "full":
         raise UnsupportedError(

@@ -32,18 +32,23 @@ def say(
 
 
 _notes: list[str] = []
+_headings: list[str] = []
+"""Notes that belong to the answer, so that it is not read without them."""
 _said: set[str] = set()
 """Notes of this command that were said: each is said once."""
 
 
-def note(text: str) -> None:
+def note(text: str, *, heads_answer: bool = False) -> None:
     """Say a line on stderr before the first of the answer; where none follows, not at all.
 
     Args:
         text: What was decided for the user. A refusal that comes instead is one sentence.
+        heads_answer: Whether it is said where the answer is, on standard output.
     """
     if text not in _said and text not in _notes:
         _notes.append(text)
+        if heads_answer:
+            _headings.append(text)
 
 
 def noted() -> tuple[str, ...]:
@@ -54,15 +59,17 @@ def noted() -> tuple[str, ...]:
 def forget_notes() -> None:
     """Drop what was noted: a command begins, or there is no answer."""
     _notes.clear()
+    _headings.clear()
     _said.clear()
 
 
 def _say_notes() -> None:
-    noted = _notes.copy()
+    noted, headings = _notes.copy(), _headings.copy()
     _notes.clear()
+    _headings.clear()
     _said.update(noted)
     for text in noted:
-        say(text, file=sys.stderr)
+        say(text, file=sys.stdout if text in headings else sys.stderr, flush=text in headings)
 
 
 def console(**given: Any) -> "Console":

@@ -623,12 +623,17 @@ def _note_once(text: str) -> None:
         note(f"brimful: {text}")
 
 
-def job_from(args: argparse.Namespace, devices: Sequence[Device] | None = None) -> Job:
+def job_from(
+    args: argparse.Namespace,
+    devices: Sequence[Device] | None = None,
+    model: ModelSpec | None = None,
+) -> Job:
     """Resolve the job flags, with the defaults' table for what is not given.
 
     Args:
         args: The flags.
         devices: What may run it, where ``--gpus`` does not say.
+        model: What is trained, where its name was resolved already.
 
     Raises:
         InputError: Nothing is to be trained.
@@ -638,7 +643,7 @@ def job_from(args: argparse.Namespace, devices: Sequence[Device] | None = None) 
         raise InputError(
             f"--task {INFERENCE} trains nothing; brimful estimate and brimful simulate take it"
         )
-    model = model_from(args)
+    model = model_from(args) if model is None else model
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     num_devices = count_devices(_or(args.gpus, defaults.GPUS))
     each = _or(args.micro_batch, defaults.MICRO_BATCH)

@@ -191,7 +191,8 @@ def _one_device(cluster: Cluster) -> Cluster:
     if cluster.num_devices > 1:
         raise UnsupportedError(
             f"--task {TASK} plans for 1 device and {spelled(cluster)} asks for "
-            f"{cluster.num_devices}; use 1x{cluster.name}"
+            f"{cluster.num_devices}; use 1x{cluster.name}",
+            nearest={"gpus": f"1x{cluster.name}"},
         )
     return cluster
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from brimful import __version__
 from brimful.cli.flags import HelpText, Parser
 from brimful.cli.job_file import expand
+from brimful.cli.nearest import answer
 from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME
 from brimful.errors import BrimfulError, InputError, OutOfTimeError, unknown_name
 from brimful.escaping import check_line, one_line
@@ -183,5 +184,4 @@ def _dispatch(arguments: list[str]) -> int:
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)
     args = parse(verb, rest)
-    code: int = import_module(f"brimful.cli.{verb}").run(args)
-    return code
+    return answer(verb, import_module(f"brimful.cli.{verb}").run, args)

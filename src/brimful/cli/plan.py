@@ -25,7 +25,7 @@ from brimful.cli.output import (
 )
 from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_proof, proof_of, proof_words, word_code
-from brimful.errors import InputError, OutOfTimeError, UnsupportedError
+from brimful.errors import InputError, OutOfTimeError, UnknownMemoryError, UnsupportedError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -335,8 +335,8 @@ def asked(args: argparse.Namespace, *, traces: bool = False) -> Question:
     """
     from brimful.search.space import plainest_strategy
 
-    _refuse_engine(args)
     job, cluster = flags.job_from(args), flags.cluster_from(args)
+    _refuse_engine(args)
     (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
     untold = _traced(args, [pins, *also]) if traces else why_untold(args)
     if untold and also:
@@ -413,9 +413,10 @@ def _state_words(state: "SearchState") -> str:
 
 def _refuse_engine(args: argparse.Namespace) -> None:
     if args.engine not in {None, defaults.ENGINE}:
-        raise UnsupportedError(
+        raise UnknownMemoryError(
             f"--engine {args.engine} is not searched by this version, which can neither predict "
-            f"nor simulate it; brimful train with it runs the strategy that the flags say"
+            f"nor simulate it; brimful train with it runs the strategy that the flags say",
+            nearest={"engine": defaults.ENGINE},
         )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster, Device
     from brimful.job import Job
+    from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
     from brimful.search.shop.looks import OnLook
     from brimful.search.shop.values import Market
@@ -130,7 +131,7 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     from brimful.show.summary import Fact
 
     show_summary(shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice))
-    show_facts(_prices_fact(args), *assumed_facts(args, shopped.job))
+    show_facts(prices_fact(args), *assumed_facts(args, shopped.job))
     if args.output is not None:
         say(f"written to {args.output}")
     if shopped.choice is not None:
@@ -142,7 +143,7 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         show("", *shop_tables(shopped))
 
 
-def _prices_fact(args: argparse.Namespace) -> "Fact":
+def prices_fact(args: argparse.Namespace) -> "Fact":
     """Say whose prices are compared."""
     from brimful.cost.money import shipped_prices
     from brimful.show.summary import Fact
@@ -160,8 +161,8 @@ def shop(args: argparse.Namespace) -> "Shopped":
     from brimful.search.shop.values import Limits
 
     prices = prices_from(args)
-    kinds = _kinds(args.kinds, prices)
-    job = _job(args, [gpus()[name] for name in kinds])
+    kinds = kinds_from(args.kinds, prices)
+    job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
     found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
     choice = choose(found, limits)
@@ -173,19 +174,28 @@ def shop(args: argparse.Namespace) -> "Shopped":
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
-def _job(args: argparse.Namespace, devices: "Sequence[Device]") -> "Job":
-    """Return the job; how many GPUs share its batch is not known yet."""
+def job_from(
+    args: argparse.Namespace, devices: "Sequence[Device]", model: "ModelSpec | None" = None
+) -> "Job":
+    """Return the job; how many GPUs share its batch is not known yet.
+
+    Args:
+        args: The flags.
+        devices: That may run it.
+        model: What is trained, where its name was resolved already.
+    """
     args.gpus = args.micro_batch = None
     if args.tokens is None and args.steps is None:
         raise InputError("how long the run is decides what it costs; give --tokens or --steps")
     batch = args.global_batch
     args.global_batch = defaults.SHOP_GLOBAL_BATCH if batch is None else batch
-    job = flags.job_from(args, devices)
+    job = flags.job_from(args, devices, model)
     args.global_batch = batch
     return job
 
 
-def _kinds(text: str | None, prices: "Prices") -> tuple[str, ...]:
+def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
+    """Return the GPUs that are compared."""
     from brimful.hardware.gpus import gpus
     from brimful.hardware.names import split_counts
 

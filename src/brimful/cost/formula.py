@@ -20,7 +20,7 @@ from brimful.cost.programs import (
 )
 from brimful.cost.traced_fields import traced_fields
 from brimful.cost.trained import untied_job
-from brimful.errors import UnsupportedError
+from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Optimizer, Packing, Task
 from brimful.models.generic import NOT_YET
@@ -230,4 +230,6 @@ def check_formula(job: Job, strategy: Strategy, device: Device) -> None:
     """
     reason = missing_formula(job, strategy, device)
     if reason:
+        if strategy.engine != "torch":
+            raise UnknownMemoryError(reason, nearest={"engine": "torch"})
         raise UnsupportedError(reason)

@@ -125,7 +125,8 @@ def check_inference(job: InferenceJob) -> InferenceJob:
     if job.seq_len > job.model.max_seq_len:
         raise InputError(
             f"seq_len={job.seq_len} is longer than {job.model.name}'s {job.model.max_seq_len} "
-            f"positions; use {job.model.max_seq_len} or less"
+            f"positions; use {job.model.max_seq_len} or less",
+            nearest={"seq_len": job.model.max_seq_len, "prompt_len": None},
         )
     if job.prompt_len > job.seq_len:
         raise InputError(

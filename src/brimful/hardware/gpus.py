@@ -2,7 +2,7 @@
 
 import msgspec
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, UnknownMemoryError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
@@ -95,7 +95,7 @@ def check_gpu(name: str) -> str:
     if gpu in gpus():
         return gpu
     if gpu:
-        raise UnsupportedError(
+        raise UnknownMemoryError(
             f"{gpu} runs ROCm kernels, and this version knows what CUDA kernels allocate; give one "
             "of NVIDIA's GPUs (brimful gpus lists them)"
         )

@@ -8,7 +8,7 @@ them.
 import difflib
 from typing import Any
 
-from brimful.errors import ModelConfigError, UnsupportedError
+from brimful.errors import ModelConfigError, UnknownMemoryError
 from brimful.models.names import nearest_size, num_parameters
 from brimful.models.registry import registry
 from brimful.models.spec import ModelSpec
@@ -54,7 +54,7 @@ NOT_YET = frozenset(
 _REASON_LENGTH = 160
 
 
-def not_yet(name: str, model_type: str) -> UnsupportedError:
+def not_yet(name: str, model_type: str) -> UnknownMemoryError:
     """Build the error for a model of ``NOT_YET``: what is known of it, and the nearest model.
 
     Args:
@@ -63,13 +63,21 @@ def not_yet(name: str, model_type: str) -> UnsupportedError:
     """
     entry = registry().get(name)
     known = f"has {format_count(int(num_parameters(entry)))} parameters" if entry else "is known"
-    near = nearest_size(name, NOT_YET) if entry else ""
+    near = nearest_size(name, NOT_YET | _of_other_kind(model_type)) if entry else ""
     size = format_count(int(num_parameters(registry()[near]))) if near else ""
     fix = f"the nearest that can is {near} ({size})" if near else "brimful models lists which can"
-    return UnsupportedError(
-        f"{name} {known}, but its memory and speed are not: blocks of type {model_type} cannot be "
-        f"planned, simulated or trained by this version; {fix}"
+    return UnknownMemoryError(
+        f"{name} {known}, and blocks of type {model_type}, which this version can neither plan, "
+        f"simulate nor train; {fix}",
+        nearest={"model": near} if near else {},
     )
+
+
+def _of_other_kind(model_type: str) -> frozenset[str]:
+    """Name the types of shipped models that write where this one classifies, or the reverse."""
+    encoders = encoder_types()
+    types = {entry["model_type"] for entry in registry().values()}
+    return frozenset(each for each in types if (each in encoders) != (model_type in encoders))
 
 
 def known_types() -> frozenset[str]:

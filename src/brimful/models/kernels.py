@@ -65,5 +65,6 @@ def check_taken(job: Job, attention: Attention) -> Attention:
     )
     raise UnsupportedError(
         f"attention={attention} {why}, which is of type {job.model.model_type}; use "
-        f"{' or '.join(taken)}"
+        f"{' or '.join(taken)}",
+        nearest={"attention": None},
     )

@@ -55,6 +55,10 @@ _JOINED = re.compile(r"(?<![a-z\d.])([a-z]{2,})(?=\d)")
 _COUNTS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _NEAR = 0.1
 """What a size in a name may be off: Phi-4 has 14.66 B parameters and is called 14B."""
+_FAR = 2.0
+"""A factor in size beyond which a model of another family that is nearer says more."""
+_ALIKE = 0.01
+"""What the sizes of two models differ by that differ in their positions."""
 _LONGEST = 200
 _MOST_LISTED = 12
 _MOST_HINTS = 3
@@ -177,7 +181,7 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
 
 
 def nearest_size(name: str, without: frozenset[str]) -> str:
-    """Name the known model nearest in size to another, of its family where there is one.
+    """Name the known model nearest in size to another, of its family where one is near enough.
 
     Args:
         name: Of the registry.
@@ -185,12 +189,32 @@ def nearest_size(name: str, without: frozenset[str]) -> str:
     """
     size = num_parameters(registry()[name])
 
-    def distance(known: str) -> tuple[bool, float]:
+    def distance(known: str) -> tuple[bool, bool, float]:
         ratio = num_parameters(registry()[known]) / size
-        return _family(known) != _family(name), max(ratio, 1 / ratio)
+        factor = max(ratio, 1 / ratio)
+        return factor > _FAR, _family(known) != _family(name), factor
 
     others = [known for known, entry in registry().items() if entry["model_type"] not in without]
     return min(others, key=distance)
+
+
+def longer(name: str, seq_len: int) -> tuple[str, ...]:
+    """Name the known models that are as large as another, of its type, and take longer texts.
+
+    Args:
+        name: Of a model that may be of the registry.
+        seq_len: Tokens that they take at least.
+    """
+    if name not in registry():
+        return ()
+    entry, size = registry()[name], num_parameters(registry()[name])
+    return tuple(
+        known
+        for known, other in registry().items()
+        if other["model_type"] == entry["model_type"]
+        and other["config"].get("max_position_embeddings", 0) >= seq_len
+        and abs(num_parameters(other) / size - 1) <= _ALIKE
+    )
 
 
 class _Match(NamedTuple):

@@ -25,10 +25,14 @@ def job_words(job: Job) -> str:
 
 def gpu_words(cluster: Cluster) -> str:
     """Say how many GPUs of which kind: ``8 x H100 SXM 80GB``."""
-    name = cluster.device.description
+    return f"{cluster.num_devices} x {short_gpu(cluster.device.description)}"
+
+
+def short_gpu(description: str) -> str:
+    """Leave the maker out of what a GPU is called."""
     for maker in _MAKERS:
-        name = name.removeprefix(maker)
-    return f"{cluster.num_devices} x {name}"
+        description = description.removeprefix(maker)
+    return description
 
 
 def verdict_of(estimate: Estimate) -> Verdict:

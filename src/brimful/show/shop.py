@@ -26,7 +26,7 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
         choice: What to take; None where nothing has a price and a time.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
-    subject = f"{job_words(job)}, {tokens} tokens: {_asked(limits)}"
+    subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits)}"
     if choice is None:
         nothing = "no number of any GPU that has a price fits this job in a known time"
         return Summary("NO", subject, None, (Fact("take", nothing),))
@@ -43,7 +43,8 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
     return Summary(None if choice.meets else "NO", subject, None, facts)
 
 
-def _asked(limits: Limits) -> str:
+def asked_words(limits: Limits) -> str:
+    """Say what was asked."""
     parts = []
     if limits.deadline_s is not None:
         parts.append(f"done in {format_days(limits.deadline_s / DAY_S)}")

@@ -1,0 +1,231 @@
+"""What is said of a run that can neither be predicted nor simulated: the least that it needs."""
+
+import argparse
+from typing import TYPE_CHECKING, TypeVar
+
+from brimful.cli import defaults, flags
+from brimful.cli.output import show_facts, show_summary
+from brimful.errors import BrimfulError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from brimful.hardware.datasheets import Datasheet
+    from brimful.models.spec import ModelSpec
+    from brimful.show.bound import Bounded
+    from brimful.show.summary import Fact, Meter
+
+
+Found = TypeVar("Found")
+MAX_CHANGES = 4
+"""Refusals in a row that something alike is looked for behind."""
+
+
+def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> bool:
+    """Print what a run needs at least; whether anything is known of it.
+
+    Args:
+        args: The flags of a verb that was refused.
+        nearest: Flags with which something like it has a formula.
+    """
+    from brimful.show.bound import bound_summary
+
+    if hasattr(args, "kinds"):
+        return _tell_shop_bound(args)
+    known = _behind_refusals(_bounded, args)
+    if known is None:
+        return False
+    show_summary(bound_summary(known, _beside(args, known, nearest)))
+    show_facts(*_assumed(args, known))
+    return True
+
+
+def _tell_shop_bound(args: argparse.Namespace) -> bool:
+    """Print what GPUs cost at least."""
+    from brimful.cli import shop
+    from brimful.cli.assumed import assumed_facts, prices_from
+    from brimful.hardware.gpus import gpus
+    from brimful.search.shop.least import least_offers
+    from brimful.search.shop.values import Limits
+    from brimful.show.shop_bound import shop_bound_summary
+    from brimful.show.summary import Fact
+
+    try:
+        model, num_parameters = _counted_model(args)
+        prices = prices_from(args)
+        kinds = shop.kinds_from(args.kinds, prices)
+        job = shop.job_from(args, [gpus()[name] for name in kinds], model)
+    except BrimfulError:
+        return False
+    if num_parameters is None:
+        return False
+    limits, most = Limits(args.deadline, args.money_budget), args.max_gpus or defaults.MOST_GPUS
+    rents = {kind: prices.gpus[kind].usd_per_gpu_hour for kind in kinds if kind in prices.gpus}
+    offers = least_offers(job, num_parameters, rents, limits=limits, most=most)
+    show_summary(shop_bound_summary(job, num_parameters, offers, limits))
+    show_facts(shop.prices_fact(args), *assumed_facts(args, job))
+    if offers and is_runnable(args.model):
+        best = offers[0]
+        gpu = f"{best.num_gpus}x{best.kind}" if best.num_gpus > 1 else best.kind
+        words = f"brimful plan {args.model} --gpus {gpu} with the same job simulates it"
+        show_facts(Fact("next", words))
+    return True
+
+
+def is_runnable(name: str) -> bool:
+    """Whether this version can build a model."""
+    from brimful.models.config import load_model
+
+    try:
+        load_model(name)
+    except BrimfulError:
+        return False
+    return True
+
+
+def _assumed(args: argparse.Namespace, known: "Bounded") -> "tuple[Fact, ...]":
+    from brimful.cli.assumed import assumed_facts
+
+    return assumed_facts(args, known.job)
+
+
+def _bounded(args: argparse.Namespace) -> "Bounded | None":
+    from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
+    from brimful.hardware.datasheets import datasheets
+    from brimful.hardware.names import find_gpu, split_counts
+    from brimful.show.bound import Bounded
+
+    model, num_parameters = _counted_model(args)
+    nodes, each, name = split_counts(args.gpus or defaults.GPUS)
+    sheet = datasheets().get(find_gpu(name))
+    if sheet is None or num_parameters is None:
+        return None
+    job, num = flags.job_from(args, (), model), nodes * each
+    flops = least_flops_per_token(job, num_parameters)
+    rate = _peak_rate(sheet, job.precision)
+    return Bounded(
+        job=job,
+        num_parameters=num_parameters,
+        gpu=sheet.description,
+        usable_bytes=args.memory_limit or args.card_memory or _usable_bytes(find_gpu(name)),
+        least=least_bytes(job, num_parameters),
+        spread=spread_of(
+            num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
+        ),
+        tokens_per_s=rate * num / flops if flops and rate else None,
+    )
+
+
+def _usable_bytes(gpu: str) -> int:
+    """Return what a program can allocate, CUDA's context left out where that is known."""
+    from brimful.cost.estimate import allocatable_bytes
+    from brimful.hardware.datasheets import datasheets
+    from brimful.hardware.gpus import gpus
+    from brimful.hardware.usable import usable_memory
+
+    if gpu in gpus():
+        return allocatable_bytes(gpus()[gpu])
+    return usable_memory(datasheets()[gpu]).num_bytes
+
+
+def _one(value: object) -> int | None:
+    """Return what a flag fixes; nothing where it leaves a choice."""
+    return value if isinstance(value, int) else None
+
+
+def _peak_rate(sheet: "Datasheet", precision: str) -> float:
+    """Return the rate of a data sheet at which a recipe multiplies at most; 0: unknown."""
+    kind = precision.partition("-")[0]
+    return getattr(sheet.matrix_flops_per_s, kind, None) or 0.0
+
+
+def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
+    """Return a model, whether this version can run it or not, and how many parameters it has."""
+    from brimful.models.config import has_parameter_count, load_registered, parameter_count
+    from brimful.models.names import find, num_parameters
+    from brimful.models.registry import registry
+
+    try:
+        model = flags.model_from(args)
+    except UnsupportedError:
+        taken = find(args.model)
+        if taken is None:
+            raise
+        model = load_registered(taken.name)
+    if has_parameter_count(model):
+        return model, parameter_count(model).total
+    entry = registry().get(model.name)
+    return model, None if entry is None else int(num_parameters(entry))
+
+
+def _beside(
+    args: argparse.Namespace, known: "Bounded", nearest: "Mapping[str, object]"
+) -> "tuple[Fact, ...]":
+    """Say what the nearest thing takes that can be predicted, or simulated."""
+    if not nearest:
+        return ()
+    from brimful.show.settings import settings_words
+    from brimful.show.summary import Fact
+
+    changes = {"engine": None, "offload": None, "seq_len": known.job.seq_len, **nearest}
+    found = _behind_refusals(_alike, argparse.Namespace(**{**vars(args), **changes}))
+    if found is None:
+        return ()
+    asked, meter = found
+    name, settings = asked.job.model.name, ", ".join(settings_words(asked.job, asked.strategy))
+    away = ", nothing offloaded" if args.offload not in {None, "none"} else ""
+    return (Fact("alike", f"{name} takes {meter.words}, with {settings}{away}"),)
+
+
+def _alike(args: argparse.Namespace) -> "tuple[flags.Asked, Meter] | None":
+    asked = _best(args)
+    meter = None if asked is None else _meter_of(asked)
+    return None if asked is None or meter is None else (asked, meter)
+
+
+def _meter_of(asked: "flags.Asked") -> "Meter | None":
+    """Predict what a strategy takes, or simulate it where no formula does."""
+    from importlib.util import find_spec
+
+    from brimful.cost.estimate import estimate
+    from brimful.cost.formula import missing_formula
+    from brimful.show.predicted import meter_of, replayed_meter
+
+    if not missing_formula(asked.job, asked.strategy, asked.cluster.device):
+        return meter_of(estimate(*asked))
+    if find_spec("torch") is None:
+        return None
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    from brimful.simulate.run import simulate
+
+    reserved = simulate(*asked).reserved
+    return None if reserved is None else replayed_meter(reserved)
+
+
+def _behind_refusals(
+    find: "Callable[[argparse.Namespace], Found | None]", args: argparse.Namespace
+) -> "Found | None":
+    """Find something with what each refusal on the way names instead; None: it is not found."""
+    for _ in range(MAX_CHANGES):
+        try:
+            return find(args)
+        except BrimfulError as error:
+            if not error.nearest:
+                return None
+            args = argparse.Namespace(**{**vars(args), **error.nearest})
+    return None
+
+
+def _best(args: argparse.Namespace) -> "flags.Asked | None":
+    """Return what flags say, or the best of what a search with them finds."""
+    if not hasattr(args, "objective"):
+        return flags.asked(args)
+    from brimful.cli.plan import search, why_untold
+    from brimful.search.budget import Budget
+
+    if why_untold(args):
+        return None  # a search by simulating takes too long for what is said beside
+    plan = search(args, Budget(args.budget)).plan
+    return flags.Asked(plan.job, plan.cluster, plan.strategy)

@@ -1,0 +1,110 @@
+"""What is answered where what was asked is refused: the nearest question that can be answered.
+
+The refusal is said first, in its one sentence, and the command ends with its exit code: what is
+answered below it is another question, and says which.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+
+from brimful.cli.output import BAD_INPUT
+from brimful.errors import BrimfulError, InputError, UnknownMemoryError, UnsupportedError
+from brimful.escaping import one_line
+from brimful.terminal import forget_notes, note, say
+
+VERBS = frozenset({"estimate", "plan", "shop", "simulate"})
+"""Verbs that answer something else where they refuse."""
+MAX_CHANGES = 4
+"""Refusals in a row that are answered around."""
+_WRITES = ("output", "page")
+"""Flags of files: what is written is what was asked for, or nothing."""
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
+    """Run a verb; where it refuses, say why and answer the nearest question.
+
+    Args:
+        verb: Its name.
+        run: What runs it.
+        args: Its flags.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        BrimfulError: It refuses, and nothing near it can be answered.
+    """
+    typed = dict(vars(args))
+    try:
+        return run(args)
+    except (InputError, UnsupportedError) as error:
+        if verb not in VERBS or typed["json"]:
+            raise
+        is_unknown = isinstance(error, UnknownMemoryError)
+        if not error.nearest and not is_unknown:
+            raise
+        _complain(error)
+        if is_unknown:
+            from brimful.cli.bound import tell_bound
+
+            tell_bound(_changed(typed, {}), error.nearest)
+        else:
+            _answer_around(run, typed, error)
+        return BAD_INPUT
+
+
+def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:
+    """Run with what each refusal names instead, until nothing is refused."""
+    changes: dict[str, object] = {}
+    for _ in range(MAX_CHANGES):
+        if not error.nearest or not set(error.nearest) <= set(typed):
+            break
+        changes |= error.nearest
+        near = _changed(typed, changes)
+        forget_notes()
+        note(f"instead   the same {_words(changes)}{_longer(typed, changes)}:", heads_answer=True)
+        try:
+            run(near)
+        except (InputError, UnsupportedError) as refused:
+            error = refused
+        else:
+            return
+    forget_notes()
+
+
+def _changed(typed: Mapping[str, object], changes: Mapping[str, object]) -> argparse.Namespace:
+    """Return flags as they were typed, but for some; what a run notes in them is gone."""
+    files = dict.fromkeys(name for name in _WRITES if name in typed)
+    return argparse.Namespace(**{**typed, **files, **changes})
+
+
+def _words(changes: Mapping[str, object]) -> str:
+    given = [_flag(name, value) for name, value in changes.items() if value is not None]
+    left = [_flag(name, None) for name, value in changes.items() if value is None]
+    parts = [f"with {' '.join(given)}"] if given else []
+    return " ".join([*parts, *([f"without {' '.join(left)}"] if left else [])])
+
+
+def _longer(typed: Mapping[str, object], changes: Mapping[str, object]) -> str:
+    """Name models like the one that was asked about which take a text as long as was asked."""
+    seq_len = typed["seq_len"]
+    if "seq_len" not in changes or not isinstance(seq_len, int):
+        return ""
+    from brimful.models.names import find, longer
+
+    taken = find(str(typed["model"]))
+    names = () if taken is None else longer(taken.name, seq_len)
+    return f" (as large, and longer: {', '.join(names)})" if names else ""
+
+
+def _flag(name: str, value: object) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is None else f"{flag} {value}"
+
+
+def _complain(error: BrimfulError) -> None:
+    forget_notes()
+    say(f"brimful: {one_line(str(error))}", file=sys.stderr, flush=True)

@@ -1,0 +1,140 @@
+"""The least that a run needs, from the number of its parameters: for what has no formula.
+
+Parameters, gradients and optimizer state are in memory together at the update, whatever a block
+computes and whose kernels run. Activations, buffers of collectives and the allocator's rounding are
+left out, so that this says what cannot fit, and never what does.
+"""
+
+from typing import NamedTuple
+
+from brimful.cost.recipes import RECIPES
+from brimful.cost.states import states
+from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
+from brimful.cost.update import update_of
+from brimful.job import Base, Job, Task
+from brimful.models.config import has_parameter_count
+
+_PACKED_BYTES: dict[Base, float] = {
+    "nf4": 0.5,
+    "nf4-double": 0.5,
+    "int8": 1.0,
+    "llm-int8": 1.0,
+    "bf16": HALF_BYTES,
+    "fp16": HALF_BYTES,
+}
+"""Bytes of a weight at least; embeddings, norms and scales take more."""
+
+
+class Least(NamedTuple):
+    """Bytes that there are at least, of all devices together.
+
+    Attributes:
+        parameters: Of all that train and all that do not.
+        gradients: Of what trains.
+        optimizer_state: What the update keeps; 0 where that hangs on shapes that nobody has listed.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_state: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameters + self.gradients + self.optimizer_state
+
+
+class Spread(NamedTuple):
+    """How evenly a run can be spread at best.
+
+    Attributes:
+        num_devices: That there are.
+        parameters: Devices that share parameters.
+        gradients: That share gradients.
+        optimizer_state: That share the optimizer's state.
+        is_offloaded: Whether state and gradients are kept on the host between their uses.
+    """
+
+    num_devices: int
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    is_offloaded: bool = False
+
+
+def spread_of(num_devices: int, zero: int | None, *, replicas: int, offload: str) -> Spread:
+    """Say how a stage of ZeRO spreads what there is; of none, as evenly as can be.
+
+    Args:
+        num_devices: That there are.
+        zero: The stage that was asked for; None: any.
+        replicas: Whole copies that were asked for.
+        offload: What is kept on the host, as people type it.
+    """
+    shards = max(1, num_devices // replicas)
+    least = 3 if zero is None else zero
+    return Spread(
+        num_devices,
+        parameters=shards if least == 3 else 1,  # noqa: PLR2004 - ZeRO-3
+        gradients=shards if least >= 2 else 1,  # noqa: PLR2004 - ZeRO-2
+        optimizer_state=shards if least >= 1 else 1,
+        is_offloaded="optimizer" in offload or "parameters" in offload,
+    )
+
+
+def least_bytes(job: Job, num_parameters: int) -> Least:
+    """Count what there is at least, of all devices together.
+
+    Args:
+        job: What is trained; it needs no formula, and its model no layout.
+        num_parameters: Of its model.
+    """
+    if has_parameter_count(job.model):
+        whole = states(job, update_of(job, "cuda", trained_shapes(job)))
+        frozen = int(whole.parameters + whole.constants)
+        return Least(frozen, int(whole.gradients), int(whole.optimizer_state))
+    if job.adapter is not None:
+        usual = RECIPES[job.precision].parameter
+        each = _PACKED_BYTES.get(job.adapter.base, usual)
+        return Least(int(num_parameters * each), 0, 0)
+    recipe = trained_recipe(job)
+    hangs_on_shapes = job.optimizer == "adafactor"
+    kept = 0 if hangs_on_shapes else update_of(job, "cuda", [(num_parameters,)]).kept
+    return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
+
+
+def least_on_device(least: Least, spread: Spread) -> Least:
+    """Return the part of one device, what is kept on the host left out.
+
+    Args:
+        least: Of all devices together.
+        spread: How it is spread.
+    """
+    return Least(
+        -(-least.parameters // spread.parameters),
+        0 if spread.is_offloaded else -(-least.gradients // spread.gradients),
+        0 if spread.is_offloaded else -(-least.optimizer_state // spread.optimizer_state),
+    )
+
+
+def least_flops_per_token(job: Job, num_parameters: int) -> float | None:
+    """Count the matrix products of one token of training; None where nobody knows how many.
+
+    Two operations for every weight that multiplies in the forward pass, two for what is handed
+    back to the block before, two for the gradients of what trains (Kaplan et al. 2020,
+    arXiv:2001.08361). Attention's own products and what checkpoints compute again are left out.
+
+    Args:
+        job: What is trained.
+        num_parameters: Of its model.
+    """
+    model = job.model
+    is_mixture = any("expert" in field for field in model.hf_config)
+    if is_mixture or job.task not in _COUNTED_TASKS:
+        return None
+    is_looked_up = job.task == "sequence-classification" or not model.tied_embeddings
+    multiplied = num_parameters - is_looked_up * model.vocab_size * model.hidden_size
+    return 2.0 * multiplied * (2 if job.adapter is not None else 3)
+
+
+_COUNTED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "sequence-classification"})

@@ -1,0 +1,101 @@
+"""The answer where a run can neither be predicted nor simulated: what it needs at least."""
+
+from typing import NamedTuple
+
+from brimful.cost.least import Least, Spread, least_on_device
+from brimful.job import Job
+from brimful.show.predicted import job_words, short_gpu
+from brimful.show.summary import Fact, Meter, Summary, Verdict
+from brimful.units import format_bytes, format_count
+
+
+class Bounded(NamedTuple):
+    """What is known of a run without a formula.
+
+    Attributes:
+        job: What is trained.
+        num_parameters: Of its model.
+        gpu: What its maker calls the GPU.
+        usable_bytes: What a program can allocate on one.
+        least: What there is at least, of all together.
+        spread: How evenly.
+        tokens_per_s: That pass at most, if nothing but matrix products took time; None: unknown.
+    """
+
+    job: Job
+    num_parameters: int
+    gpu: str
+    usable_bytes: int
+    least: Least
+    spread: Spread
+    tokens_per_s: float | None
+
+
+def bound_summary(known: Bounded, beside: tuple[Fact, ...]) -> Summary:
+    """Say what a run needs at least, and whether that alone excludes it.
+
+    Args:
+        known: What is known.
+        beside: Of something like it that has a formula.
+    """
+    each = least_on_device(known.least, known.spread)
+    verdict: Verdict = "NO" if each.total > known.usable_bytes else "UNKNOWN"
+    num = known.spread.num_devices
+    return Summary(
+        verdict,
+        f"{job_words(known.job)} on {num} x {short_gpu(known.gpu)}",
+        Meter(each.total, known.usable_bytes, "at least, on each GPU"),
+        (
+            Fact("at least", _parts(known, each)),
+            Fact("left out", "activations and buffers, of which nothing is known: this is no FITS"),
+            *_needed(known, each),
+            *_host(known),
+            *beside,
+            *_speed(known),
+        ),
+    )
+
+
+def _parts(known: Bounded, each: Least) -> str:
+    named = {
+        "parameters": each.parameters,
+        "gradients": each.gradients,
+        "optimizer state": each.optimizer_state,
+    }
+    words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size)
+    return f"{words}, of {format_count(known.num_parameters)} parameters{_shared(known.spread)}"
+
+
+def _shared(spread: Spread) -> str:
+    if spread.num_devices == 1:
+        return ""
+    stage = {
+        (True, True, True): 3,
+        (False, True, True): 2,
+        (False, False, True): 1,
+    }.get((spread.parameters > 1, spread.gradients > 1, spread.optimizer_state > 1))
+    return ", whole on each" if stage is None else f", sharded as by ZeRO-{stage}"
+
+
+def _needed(known: Bounded, each: Least) -> tuple[Fact, ...]:
+    """Say how many of these GPUs there have to be, where there are too few."""
+    if each.total <= known.usable_bytes or known.spread.parameters == 1:
+        return ()
+    number = -(-known.least.total // known.usable_bytes)
+    return (Fact("needs", f"{number:,} of these GPUs or more, or fewer bytes a parameter"),)
+
+
+def _host(known: Bounded) -> tuple[Fact, ...]:
+    if not known.spread.is_offloaded:
+        return ()
+    away = known.least.gradients + known.least.optimizer_state
+    return (
+        Fact("host", f"{format_bytes(away)} or more in the CPUs' memory, of all GPUs together"),
+    )
+
+
+def _speed(known: Bounded) -> tuple[Fact, ...]:
+    if known.tokens_per_s is None:
+        return ()
+    rate = f"{known.tokens_per_s:,.0f} tokens/s"
+    return (Fact("speed", f"at most {rate}: matrix products alone, at the data sheet's rate"),)

@@ -1,0 +1,88 @@
+"""A refusal answers the nearest question: in one sentence, and then what can be answered."""
+
+import json
+
+import pytest
+
+H100 = ("--gpus", "h100-80gb")
+
+
+def test_a_sequence_that_is_too_long_is_answered_at_the_limit(brimful):
+    asked = ("phi-3-mini", "--gpus", "rtx-4070-ti", "--method", "qlora")
+    said = brimful("plan", *asked, "--seq-len", 8192, "--no-proof")
+    assert said.code == 2
+    assert said.err.splitlines()[0].startswith("brimful: seq_len=8192 is longer")
+    first, *answer = said.out.splitlines()
+    longer = "(as large, and longer: phi-3.5-mini, phi-4-mini)"
+    assert first == f"instead   the same with --seq-len 4096 {longer}:"
+    limit = brimful("plan", *asked, "--seq-len", 4096, "--no-proof")
+    assert answer == limit.out.splitlines()
+    assert len(answer) < 12
+
+
+def test_several_refusals_are_answered_around(brimful):
+    said = brimful("estimate", "llama-3.2-1b", *H100, "--seq-len", 1000000, "--tp", 7, "--zero", 0)
+    assert said.code == 2
+    assert said.out == ""  # the degrees do not make one device, and nobody knows which should go
+    wide = ("--gpus", "4xh100-80gb", "--method", "qlora", "--base", "llm-int8", "--zero", 3)
+    said = brimful("estimate", "llama-3.2-1b", *wide, "--seq-len", 1000000)
+    assert "instead   the same with --seq-len 131072 --zero 0 without --dp-shard:" in said.out
+
+
+def test_json_holds_what_was_asked_or_nothing(brimful):
+    said = brimful("estimate", "phi-3-mini", *H100, "--seq-len", 8192, "--json")
+    assert (said.code, said.out) == (2, "")
+
+
+def test_what_is_written_is_what_was_asked_for(brimful, folder):
+    said = brimful(
+        "plan", "phi-3-mini", *H100, "--seq-len", 8192, "--method", "lora", "--no-proof",
+        "-o", "plan.yaml",
+    )  # fmt: skip
+    assert said.code == 2
+    assert "instead" in said.out
+    assert not (folder / "plan.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("llama-2-70b", "--gpus", "8xmi300x"), "128.48 GiB of 191.98 GiB, at least, on each GPU"),
+        (("opt-6.7b", "--gpus", "a100-80gb"), "99.22 GiB of 78.50 GiB, short by 20.72 GiB"),
+    ],
+)
+def test_without_a_formula_the_states_are_a_bound(brimful, argv, words):
+    said = brimful("estimate", *argv)
+    assert said.code == 2
+    assert " ".join(said.out.split()).count(words) == 1
+    assert said.out.startswith("NO" if "short" in words else "UNKNOWN")
+    assert "FITS  " not in said.out
+    assert len(said.out.splitlines()) <= 12
+
+
+def test_another_engine_is_laid_beside_torch(brimful):
+    asked = ("llama-3.1-8b", "--gpus", "8xa100-80gb", "--zero", 2)
+    said = brimful("estimate", *asked, "--engine", "deepspeed")
+    ours = json.loads(brimful("estimate", *asked, "--json").out)
+    peak = ours["predicted_peak_allocated_bytes"] / 2**30
+    assert said.code == 2
+    assert f"alike     llama-3.1-8b takes {peak:.2f} GiB" in said.out
+
+
+def test_what_leads_nowhere_is_refused_as_ever(brimful):
+    said = brimful("estimate", "llama-3.1-8b", *H100, "--learning-rate", -1)
+    assert (said.code, said.out) == (2, "")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_market_without_a_formula_is_bounded(brimful):
+    asked = ("shop", "deberta-v3-large", "--task", "sequence-classification", "--seq-len", 512)
+    said = brimful(*asked, "--tokens", "100M", "--kinds", "l4,h100")
+    assert said.code == 2
+    assert said.out.startswith("UNKNOWN   classification")
+    assert "modernbert-large" in said.err, "what classifies too"
+    # 303M weights that multiply, by 6 operations and 100M tokens: 1.8e17 at 121 TFLOP/s
+    assert "l4: 25.1 min" in said.out
+    dear = brimful(*asked, "--tokens", "100T", "--kinds", "l4", "--money-budget", "5usd")
+    assert dear.out.startswith("NO ")
+    assert len(said.out.splitlines()) <= 12
