@@ -243,10 +243,12 @@ def _gpu_says(documents: Iterable[Document], field: str) -> Iterator[Said]:
 
 
 def name_of(row: Document) -> str:
-    """Name a row of evidence: by its name, or by what tells its job and strategy from others."""
+    """Name a row of evidence: by its name, its question, or what tells its job from others."""
     for field in ("id", "name", "script"):
         if field in row:
             return str(row[field])
+    if "flags" in row:
+        return " ".join(row["flags"])
     job, strategy = row["case"]["job"], row["case"]["strategy"]
     words = [job["model"]["name"], job["method"], job["precision"], job["optimizer"]]
     words += [f"ac {strategy['activation_checkpointing']}", *_degrees(strategy)]
