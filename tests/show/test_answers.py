@@ -66,7 +66,7 @@ def test_what_nobody_typed_is_said_in_a_line_and_what_was_typed_is_not(capsys):
 def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     code, lines = answered(capsys, "plan llama-3.1-8b --gpus 4090 --seq-len 2048 --no-proof")
     assert (code, lines[0].split()[0]) == (1, "NO")
-    assert re.match(r"memory    █{20}▶ [\d.]+ GiB of [\d.]+ GiB, short by [\d.]+ GiB", lines[1])
+    assert re.match(r"memory    █{10}▶ [\d.]+ GiB of [\d.]+ GiB, short by [\d.]+ GiB", lines[1])
     told = paragraph(lines)
     assert "settings were predicted, none fits" in told
     assert "instead --gpus" in told
@@ -134,4 +134,40 @@ def test_a_bar_shows_the_share_that_is_used(used, bar):
 
 def test_what_is_too_much_runs_over_the_bar():
     line = str(summary_lines(Summary("NO", "this", Meter(150, 100, "predicted"), ()))[1])
-    assert line == f"memory    {'█' * 20}▶ 150 B of 100 B, short by 50 B, predicted"
+    assert line == f"memory    {'█' * 10}▶ 150 B of 100 B, short by 50 B, predicted"
+
+
+def test_a_no_of_one_strategy_says_what_would_fit_and_what_others_take(capsys):
+    ask = "estimate qwen2.5-0.5b --gpus rtx-3090 --seq-len 2048 --micro-batch 8"
+    code, lines = answered(capsys, ask)
+    told = paragraph(lines)
+    assert (code, len(lines) <= MOST_LINES, lines[0].split()[0]) == (1, True, "NO")
+    found = re.search(r"would fit (.*?): ([\d.]+) GiB of ([\d.]+) GiB, [\d,]+ tokens/s", told)
+    assert float(found[2]) <= float(found[3])
+    assert re.search(
+        r"or with .*loss in 16 chunks: [\d.]+ GiB; all 24 layers checkpointed: [\d.]+ GiB", told
+    )
+    assert "speed " not in told, "nothing runs that does not fit"
+    assert "next brimful plan qwen2.5-0.5b" in told
+
+
+def test_a_no_without_any_settings_names_another_gpu_and_what_could_be_allowed(capsys):
+    code, lines = answered(capsys, "estimate llama-3.1-8b --gpus h100")
+    told = paragraph(lines)
+    assert code == 1
+    assert "instead --gpus h200 would fit" in told
+    assert "--method lora would fit" in told
+    assert "brimful plan" not in told, "which would find nothing"
+
+
+def test_a_question_about_a_stage_of_zero_gets_its_neighbours(capsys):
+    ask = "estimate llama-3.2-1b --gpus 8xa100-80gb --zero 2 --global-batch 8"
+    told = paragraph(answered(capsys, ask)[1])
+    assert re.search(r"or with ZeRO-3 over 8 GPUs: [\d.]+ [GM]iB less", told)
+    assert re.search(r"ZeRO-1 over 8 GPUs: [\d.]+ GiB more", told)
+
+
+def test_each_gpu_of_a_pipeline_is_told(capsys):
+    ask = "estimate llama-3.2-3b --gpus 4xh100 --pp 4 --global-batch 8 --seq-len 2048"
+    told = paragraph(answered(capsys, ask)[1])
+    assert re.search(r"each GPU of the pipeline's 4, in order: 1: [\d.]+ GiB, 2: .* 4: ", told)

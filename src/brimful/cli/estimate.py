@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from brimful.cost.money import Cost
     from brimful.plan import Estimate
     from brimful.show.answer import Answer
+    from brimful.show.estimate import Around
     from brimful.show.summary import Verdict
 
 HELP = "predict peak memory and step time of one strategy"
@@ -91,21 +92,49 @@ def _answer(
     from brimful.show.answer import Answer
     from brimful.show.estimate import estimate_summary
 
-    facts = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
-    summary = estimate_summary(*asked, predicted, facts)
+    around = around_of(args, asked, predicted)
+    summary = estimate_summary(*asked, predicted, around)
     below = (
         *host_facts(predicted.host),
         *traced_facts(asked),
         *assumed_facts(args, asked.job),
-        _next(args, summary.verdict),
+        *_next(args, summary.verdict, around.fixes),
     )
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
 
 
-def _next(args: argparse.Namespace, verdict: "Verdict | None") -> Fact:
+def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Around":
+    """Find what is said beside a prediction: its run, or what would make it fit."""
+    from brimful.cli.fixes import NO_FIXES, fixes_of
+    from brimful.search.beside import beside
+    from brimful.show.estimate import Around
+    from brimful.show.predicted import verdict_of
+    from brimful.show.stages import stage_facts
+
+    others = beside(asked.job, asked.cluster, asked.strategy)
+    fits = verdict_of(predicted) == "FITS"
+    fixes = NO_FIXES if fits else fixes_of(asked, others)
+    return Around(
+        run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s),
+        fixes.facts,
+        stage_facts(*asked),
+        fixes.others(others),
+    )
+
+
+def _next(
+    args: argparse.Namespace, verdict: "Verdict | None", fixes: tuple[Fact, ...]
+) -> tuple[Fact, ...]:
+    """Say what to do; what does not fit was told what would."""
+    from brimful.show.beside import WOULD_FIT
+
     if verdict == "FITS":
-        return Fact("next", f"brimful simulate {args.model} with the same flags proves it")
-    return Fact("next", f"brimful plan {args.model} with the same job looks for settings that fit")
+        return (Fact("next", f"brimful simulate {args.model} with the same flags proves it"),)
+    if all(fact.label != WOULD_FIT for fact in fixes):
+        return ()
+    return (
+        Fact("next", f"brimful plan {args.model} with the same job finds the fastest that fits"),
+    )
 
 
 def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":

@@ -42,6 +42,14 @@ def show_summary(summary: "Summary") -> None:
     show(*summary_lines(summary))
 
 
+def show_answer(summary: "Summary", below: "Sequence[Fact]") -> None:
+    """Print an answer of which all is known, in as many lines as an answer may take."""
+    from brimful.show.terminal import MOST_OF_ALL, fact_lines, summary_lines
+
+    last = fact_lines(below)
+    show(*summary_lines(summary, MOST_OF_ALL - len(last)), *last)
+
+
 def show_facts(*facts: "Fact") -> None:
     """Print what is known later than the rest of an answer."""
     from brimful.show.terminal import fact_lines
@@ -63,8 +71,7 @@ def tell(
         return
     given = answer()
     if not args.json:
-        show_summary(given.summary)
-        show_facts(*given.facts)
+        show_answer(given.summary, given.facts)
         if args.verbose:
             show("", *above, *given.tables)
     if args.page is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brimful.routing import Routing
     from brimful.rungs import Simulation
     from brimful.show.answer import Answer
+    from brimful.show.summary import Fact
     from brimful.simulate.run import Simulated
 
     Routed = tuple[int | None, Routing]
@@ -233,16 +234,35 @@ def _answer(
         routing = (Fact("routing", _worst_sentence(args, asked)),)
     is_plan = flags.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
-    short = f"brimful plan {plan.job.model.name} looks for settings that fit"
     return Answer(
-        simulate_summary(plan, simulation, word),
+        simulate_summary(plan, simulation, word, _beside(plan, word)),
         (
             *routing,
             *assumed_facts(args, plan.job),
-            Fact("next", fits if word == "fits" else short),
+            *([Fact("next", fits)] if word == "fits" else []),
         ),
         tuple(_tables(plan, simulation)),
         simulation.timeline,
+    )
+
+
+def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
+    """Say what would make it fit, and what other settings take."""
+    from brimful.cli.fixes import NO_FIXES, fixes_of, simulated_fixes
+
+    if plan.estimate is None:
+        return () if word == "fits" else simulated_fixes(plan)
+    from brimful.search.beside import beside
+    from brimful.show.beside import beside_facts
+    from brimful.show.stages import stage_facts
+
+    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    others = beside(*asked)
+    fixes = NO_FIXES if word == "fits" else fixes_of(asked, others)
+    return (
+        *fixes.facts,
+        *stage_facts(*asked),
+        *beside_facts(plan.job, plan.strategy, plan.estimate, fixes.others(others)),
     )
 
 

@@ -566,6 +566,18 @@ def fullest(site: Site, *, limit_bytes: float = math.inf) -> StepMemory:
     return found
 
 
+def device_peaks(job: Job, strategy: Strategy, device: Device) -> tuple[int, ...]:
+    """Return the peak of each device of a pipeline, in the order of its stages.
+
+    Args:
+        job: What is trained.
+        strategy: How.
+        device: On what.
+    """
+    site = site_of(job, strategy, device)
+    return tuple(peak_of(device_memory(site, place)) for place in range(strategy.pp))
+
+
 def peak_of(memory: StepMemory) -> int:
     """Return the highest peak of a device's phases."""
     return max(phase.num_bytes for phase in phase_peaks(memory))

@@ -332,9 +332,9 @@ def _larger_gpu(plan: Plan) -> _Way:
     note = "the smallest that does"
     devices = sorted(gpus().values(), key=lambda device: device.usable_bytes)
     clusters = (
-        _with_gpu(plan.cluster, device)
+        with_gpu(plan.cluster, device)
         for device in devices
-        if allocatable_bytes(device) >= least and not _emulates(plan.job, device)
+        if allocatable_bytes(device) >= least and not emulates(plan.job, device)
     )
     options = (
         _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters
@@ -369,7 +369,7 @@ def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
             )
 
 
-def _with_gpu(cluster: Cluster, device: Device) -> Cluster:
+def with_gpu(cluster: Cluster, device: Device) -> Cluster:
     """Return a cluster of as many devices of another kind, by the fastest link that those have."""
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(
@@ -392,6 +392,6 @@ def _no_gpu(plan: Plan) -> str:
     return f"{who} it: {need}"
 
 
-def _emulates(job: Job, device: Device) -> bool:
+def emulates(job: Job, device: Device) -> bool:
     """Whether a GPU has no units for the recipe's type: it would fit, and crawl."""
     return job.precision.startswith("bf16") and not device.matrix_flops_per_s.bf16

@@ -1,22 +1,41 @@
 """The answer to ``estimate``: what one strategy takes, and what takes most of it."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, MemoryItem
+from brimful.search.beside import Beside
 from brimful.search.without import Without, without
+from brimful.show.beside import beside_facts
 from brimful.show.predicted import meter_of, subject_words, tight_facts, verdict_of
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Summary
 from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
-NUM_LARGEST = 4
+NUM_LARGEST = 3
+
+
+class Around(NamedTuple):
+    """What is said beside a prediction.
+
+    Attributes:
+        run: Of its speed and cost; not said of what does not fit.
+        fixes: What would make it fit.
+        stages: Of a pipeline, what each device takes.
+        others: The same run with one setting changed.
+    """
+
+    run: tuple[Fact, ...]
+    fixes: tuple[Fact, ...]
+    stages: tuple[Fact, ...]
+    others: tuple[Beside, ...]
 
 
 def estimate_summary(
-    job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate, facts: tuple[Fact, ...]
+    job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate, around: Around
 ) -> Summary:
     """Say what a prediction says.
 
@@ -25,18 +44,22 @@ def estimate_summary(
         cluster: On what.
         strategy: How.
         estimate: What was predicted.
-        facts: Of its speed and cost.
+        around: What else is said.
     """
+    verdict = verdict_of(estimate)
     return Summary(
-        verdict_of(estimate),
+        verdict,
         subject_words(job, cluster),
         meter_of(estimate),
         (
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
+            *around.fixes,
+            *around.stages,
+            *(() if verdict == "NO" else around.run),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
-            *without_facts(without(job, cluster, strategy)),
-            *facts,
+            *beside_facts(job, strategy, estimate, around.others),
+            *without_facts([w for w in without(job, cluster, strategy) if w.is_jobs]),
         ),
     )
 

@@ -12,7 +12,7 @@ from brimful.cost.inference import (
 from brimful.hardware.cluster import Cluster
 from brimful.plan import Word
 from brimful.show.estimate import largest_facts
-from brimful.show.predicted import replayed_meter, tight_facts
+from brimful.show.predicted import TENSORS_ALONE, replayed_meter, tight_facts
 from brimful.show.simulate import beside_facts, failed_facts
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes
@@ -41,7 +41,7 @@ def inference_summary(
     """
     peak = estimate.predicted_peak_allocated_bytes
     counted, what = (
-        (peak, "live tensors")
+        (peak, "tensors alone")
         if peak is not None
         else (estimate.predicted_floor_bytes, "weights and cache alone")
     )
@@ -75,7 +75,7 @@ def inference_simulation_summary(
         word: Whether it holds.
     """
     peak, reserved = simulation.simulated_peak_allocated_bytes, simulation.reserved
-    meter = Meter(peak, estimate.usable_bytes, "simulated (live tensors)")
+    meter = Meter(peak, estimate.usable_bytes, f"simulated{TENSORS_ALONE}")
     if reserved is not None:
         meter = replayed_meter(reserved)
     return Summary(

@@ -14,6 +14,7 @@ from brimful.search.ways_out import least_devices
 from brimful.search.without import without
 from brimful.show.estimate import without_facts
 from brimful.show.predicted import (
+    TENSORS_ALONE,
     meter_of,
     replayed_meter,
     subject_words,
@@ -47,7 +48,9 @@ def plan_summary(
     plan, best = found.plan, found.record.rows[0]
     made = plan.estimate
     verdict: Verdict = "FITS" if best.fits else "NO"
-    meter = Meter(best.peak_bytes, limit_bytes(plan), "simulated (live tensors)")
+    meter = Meter(
+        best.peak_bytes, limit_bytes(plan), f"simulated{TENSORS_ALONE if best.fits else ''}"
+    )
     if made is not None:
         verdict, meter = verdict_of(made), meter_of(made)
     if verdict == "NO" and found.record.untried is not None:

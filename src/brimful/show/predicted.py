@@ -9,6 +9,8 @@ from brimful.units import format_bytes
 
 _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
 _TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
+TENSORS_ALONE = " (tensors alone)"
+"""Said of a peak that fits, where what the allocator adds was not counted."""
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
 
 
@@ -48,7 +50,8 @@ def meter_of(estimate: Estimate) -> Meter:
     reserved = estimate.predicted_reserved
     if reserved is None or not estimate.fits:
         peak = estimate.predicted_peak_allocated_bytes
-        return Meter(peak, estimate.usable_bytes, "predicted (live tensors)")
+        how = f"predicted{TENSORS_ALONE if estimate.fits else ''}"
+        return Meter(peak, estimate.usable_bytes, how)
     used = reserved.predicted_peak_reserved_bytes
     if reserved.short_bytes:
         used = reserved.predicted_unhindered_bytes

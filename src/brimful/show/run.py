@@ -25,10 +25,12 @@ def speed_facts(job: Job, estimate: Estimate | None, step_s: float | None) -> tu
     spread = "" if band is None else f", {format_range(band.low, band.high)}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
-    return (Fact("speed", f"{_rate(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),)
+    return (
+        Fact("speed", f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),
+    )
 
 
-def _rate(job: Job, step_s: float) -> str:
+def rate_words(job: Job, step_s: float) -> str:
     """Say what passes in a second: tokens, or samples where a sample has one label."""
     if is_per_sample(job.task):
         return f"{_three_digits(job.global_batch / step_s)} {noun(job.task)}/s"

@@ -4,20 +4,23 @@ from brimful.cost.estimate import limit_bytes
 from brimful.plan import Plan, Word
 from brimful.rungs import Reserved, Simulation
 from brimful.show.estimate import largest_facts
-from brimful.show.predicted import replayed_meter, subject_words, tight_facts
+from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
 from brimful.units import format_bytes, format_signed_percent
 from brimful.unknown_memory import named_statement
 
 
-def simulate_summary(plan: Plan, simulation: Simulation, word: Word) -> Summary:
+def simulate_summary(
+    plan: Plan, simulation: Simulation, word: Word, beside: tuple[Fact, ...] = ()
+) -> Summary:
     """Say what a simulation says.
 
     Args:
         plan: What was simulated, with its prediction where there is one.
         simulation: What came of it.
         word: Whether it holds.
+        beside: What would make it fit, and what it takes with other settings.
     """
     reserved = simulation.reserved
     bound = f"{LOWER_BOUND} " if simulation.unknown_ops else ""
@@ -30,6 +33,7 @@ def simulate_summary(plan: Plan, simulation: Simulation, word: Word) -> Summary:
             *tight_facts(reserved),
             *_unknown(simulation),
             Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
+            *beside,
             *largest_facts(
                 simulation.items,
                 None if reserved is None else reserved.simulated_peak_reserved_bytes,
@@ -46,7 +50,7 @@ def _meter(plan: Plan, simulation: Simulation) -> Meter:
     reserved = simulation.reserved
     if reserved is None:
         peak = simulation.simulated_peak_allocated_bytes
-        return Meter(peak, limit_bytes(plan), "simulated (live tensors)")
+        return Meter(peak, limit_bytes(plan), f"simulated{TENSORS_ALONE}")
     return replayed_meter(reserved)
 
 
@@ -55,7 +59,15 @@ def failed_facts(reserved: Reserved | None) -> tuple[Fact, ...]:
     if reserved is None or not reserved.where:
         return ()
     short = format_bytes(reserved.short_bytes)
-    return (Fact("fails", f"in {reserved.where}, short by {short} at that request"),)
+    return (
+        Fact("fails", f"in {reserved.where}, short by {short} at that request{_made(reserved)}"),
+    )
+
+
+def _made(reserved: Reserved) -> str:
+    """Say where a first forward pass fails that there is state already."""
+    is_first = reserved.where.startswith("step 1 forward")
+    return "; optimizer state is made before step 1" if is_first else ""
 
 
 def _unknown(simulation: Simulation) -> tuple[Fact, ...]:

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 LABEL_WIDTH = 10
-MOST_LINES = 9
-"""Of a summary: what is proven, what was assumed and what comes next take three of twelve."""
-BAR_WIDTH = 20
+MOST_OF_ALL, MOST_LINES = 12, 9
+"""Of an answer; and of a summary that others follow later: what is proven, what was assumed and
+what comes next take three."""
+BAR_WIDTH, OVERFULL_WIDTH = 20, 10
+"""Of a bar; one that says nothing but that there is too little leaves its room to the numbers."""
 STYLES: dict[Verdict, str] = {
     "FITS": "bold green",
     "TIGHT": "bold yellow",
@@ -22,15 +24,16 @@ STYLES: dict[Verdict, str] = {
 }
 
 
-def summary_lines(summary: Summary) -> "list[Text]":
+def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     """Lay out a summary.
 
     Args:
         summary: The answer.
+        most: Lines that it may take.
 
     Returns:
         Its lines: verdict and subject, memory with a bar, and the facts; of these the last are left
-        out where there are more than ``MOST_LINES``.
+        out where there are more than it may take.
     """
     word = summary.verdict or "ANSWER"
     first = fact_lines([Fact(word, summary.subject)])
@@ -38,7 +41,7 @@ def summary_lines(summary: Summary) -> "list[Text]":
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meter = [] if summary.meter is None else fact_lines([Fact("memory", _metered(summary.meter))])
     head, each = [*first, *meter], [fact_lines([fact]) for fact in summary.facts]
-    while each and len(head) + sum(map(len, each)) > MOST_LINES:
+    while each and len(head) + sum(map(len, each)) > most:
         each.pop()
     return [*head, *(line for lines in each for line in lines)]
 
@@ -62,8 +65,8 @@ def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
 
 
 def _metered(meter: Meter) -> str:
-    """Draw a bar before both numbers; full, with an arrow beyond it, where there is too little."""
+    """Draw a bar before both numbers; one that ends in an arrow where there is too little."""
     if meter.share > 1:
-        return f"{'█' * BAR_WIDTH}▶ {meter.words}"
+        return f"{'█' * OVERFULL_WIDTH}▶ {meter.words}"
     full = round(meter.share * BAR_WIDTH)
     return f"{'█' * full}{'░' * (BAR_WIDTH - full)} {meter.words}"

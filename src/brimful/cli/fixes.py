@@ -1,0 +1,96 @@
+"""What would make a strategy fit that does not: other settings on the same GPUs, or what else."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from brimful.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from brimful.cli import flags
+    from brimful.plan import Plan
+    from brimful.search.beside import Beside, Fix
+    from brimful.search.lean import Looked
+    from brimful.search.ways_out import WayOut
+    from brimful.show.summary import Fact
+
+
+class Fixes(NamedTuple):
+    """What would make a strategy fit.
+
+    Attributes:
+        facts: In words.
+        found: Of other settings on the same GPUs; None: nothing.
+    """
+
+    facts: "tuple[Fact, ...]"
+    found: "Fix | None"
+
+    def others(self, others: "tuple[Beside, ...]") -> "tuple[Beside, ...]":
+        """Leave out of what is laid beside the strategy what was told as the fix."""
+        if self.found is None:
+            return others
+        told = msgspec.structs.replace(self.found.strategy, allocator="")
+        return tuple(
+            each for each in others if msgspec.structs.replace(each.strategy, allocator="") != told
+        )
+
+
+NO_FIXES = Fixes((), None)
+
+
+def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
+    """Name one way that holds by its replay: of one setting, of a few, or of another kind.
+
+    Args:
+        asked: What does not fit; it has a formula.
+        others: The same with one setting changed.
+    """
+    from brimful.search.beside import fix
+    from brimful.search.lean import lean_fix
+    from brimful.show.beside import fix_facts
+
+    job, cluster, strategy = asked
+    found = fix(job, cluster, others)
+    if found is not None:
+        return Fixes(fix_facts(job, strategy, found, ()), found)
+    try:
+        looked = lean_fix(job, cluster, strategy)
+    except UnsupportedError:
+        return NO_FIXES
+    ways = () if looked.fix else _ways(asked, looked)
+    return Fixes(fix_facts(job, strategy, looked.fix, tuple(ways)), looked.fix)
+
+
+def simulated_fixes(plan: "Plan") -> "tuple[Fact, ...]":
+    """Name one way that holds when it is simulated, for a plan without a formula.
+
+    Args:
+        plan: What does not hold.
+    """
+    from brimful.show.beside import simulated_fix_facts
+    from brimful.simulate.fixes import simulated_fix
+
+    found = simulated_fix(plan.job, plan.cluster, plan.strategy)
+    return () if found is None else simulated_fix_facts(plan.job, plan.strategy, found)
+
+
+def _ways(asked: "flags.Asked", looked: "Looked") -> "Iterator[WayOut]":
+    """Yield the first way that leaves what is learnt alone, and the first that keeps the GPUs."""
+    from brimful.plan import PLAN_SCHEMA, Plan
+    from brimful.search.lean import lean
+    from brimful.search.ways_out import ways_out
+
+    job, cluster, strategy = asked
+    plan = Plan(
+        schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=looked.leanest, estimate=looked.made
+    )
+    left = {True, False}
+    for way in ways_out(plan, lean(strategy), lambda tried: tried):
+        if way.short_bytes > 0 or not left:
+            return
+        if way.is_exact in left:
+            left.remove(way.is_exact)
+            yield way

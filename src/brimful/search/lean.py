@@ -1,0 +1,117 @@
+"""A job on a cluster by a handful of strategies instead of all: enough to say that it would fit.
+
+What is found is predicted and replayed like any plan; a whole search may find a faster one.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.cost.reserved import predicted_reserved
+from brimful.errors import UnsupportedError
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.plan import Estimate
+from brimful.search.beside import CHUNKED, Fix
+from brimful.search.holding import as_it_fits
+from brimful.search.ledger import Point, predict
+from brimful.search.ways_out import Find, Tried
+from brimful.strategy import Strategy, spell_checkpointing
+
+CHUNKS = (1, 16)
+MAX_REPLAYED = 3
+"""Strategies that are replayed, the fastest first, and then the leanest."""
+
+
+def lean(strategy: Strategy) -> Find:
+    """Return what ``ways_out`` finds with, quickly.
+
+    Args:
+        strategy: Which attends, and keeps its reference, as all that are looked at.
+    """
+
+    def find(job: Job, cluster: Cluster) -> Tried:
+        found = lean_fix(job, cluster, strategy)
+        if found.fix is None:
+            return Tried(found.short_bytes, None, None)
+        return Tried(0, found.fix.made.predicted_step_s, None)
+
+    return find
+
+
+class Looked(NamedTuple):
+    """What came of a few strategies.
+
+    Attributes:
+        fix: The fastest that holds; None: none does.
+        leanest: The one with the smallest peak.
+        made: What is predicted of that.
+    """
+
+    fix: Fix | None
+    leanest: Strategy
+    made: Estimate
+
+    @property
+    def short_bytes(self) -> int:
+        """By how many bytes the leanest does not fit; 1 where only its replay says so."""
+        return max(1, self.made.predicted_peak_allocated_bytes - self.made.usable_bytes)
+
+
+def lean_fix(job: Job, cluster: Cluster, strategy: Strategy) -> Looked:
+    """Find the fastest of a few strategies that holds.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: Which attends, and keeps its reference, as all that are looked at.
+
+    Raises:
+        UnsupportedError: None of them can be predicted.
+    """
+    known = []
+    for each in _ladder(job, cluster, strategy):
+        made = predict(Point(job, each), cluster)
+        if isinstance(made, Estimate):
+            known.append((each, made))
+    if not known:
+        raise UnsupportedError(f"no formula covers {job.model.name} in any of a few ways")
+    leanest = min(known, key=lambda pair: pair[1].predicted_peak_allocated_bytes)
+    fitting = [pair for pair in known if pair[1].fits]
+    fitting.sort(key=lambda pair: pair[1].predicted_step_s or 0.0)
+    for each, made in [*fitting[:MAX_REPLAYED], *([leanest] if fitting else [])]:
+        held = as_it_fits(job, cluster, each)
+        if held is not None:
+            reserved = predicted_reserved(job, cluster, held)
+            fix = Fix(held, msgspec.structs.replace(made, predicted_reserved=reserved))
+            return Looked(fix, *leanest)
+    return Looked(None, *leanest)
+
+
+def _ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]:
+    """Yield one sequence at a time, spread in each plain way, recomputed more and more."""
+    layers, num = job.model.num_layers, cluster.num_devices
+    half = spell_checkpointing(layers // 2, num_layers=layers)
+    plain = Strategy(
+        micro_batch=1,
+        activation_checkpointing="none",
+        loss_chunks=1,
+        attention=strategy.attention,
+        reference=strategy.reference,
+    )
+    for spread in _spread(plain, num):
+        for recomputed in ("none", "selective", half, "full"):
+            for chunks in CHUNKS if job.task in CHUNKED else CHUNKS[:1]:
+                yield msgspec.structs.replace(
+                    spread, activation_checkpointing=recomputed, loss_chunks=chunks
+                )
+
+
+def _spread(plain: Strategy, num: int) -> Iterator[Strategy]:
+    if num == 1:
+        yield plain
+        return
+    yield msgspec.structs.replace(plain, zero=3, dp_shard=num)
+    yield msgspec.structs.replace(plain, dp_replicate=num)
+    yield msgspec.structs.replace(plain, tp=num)

@@ -1,0 +1,113 @@
+"""Other settings beside those that were asked about, each with its figure."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from brimful.job import Job
+from brimful.plan import Estimate
+from brimful.search.beside import Beside, Fix
+from brimful.search.ways_out import WayOut
+from brimful.show.run import rate_words
+from brimful.show.settings import differing_words
+from brimful.show.summary import Fact
+from brimful.strategy import Strategy
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from brimful.simulate.fixes import SimulatedFix
+
+WOULD_FIT = "would fit"
+"""Before other settings on the same GPUs that hold by their replay."""
+NUM_TOLD = 3
+SPREADS = frozenset({"pp", "zero=0", "zero=1", "zero=2", "zero=3"})
+LEAST_SHARE = 0.02
+"""Of the peak: what changes less is not named."""
+
+
+def beside_facts(
+    job: Job, strategy: Strategy, estimate: Estimate, others: Sequence[Beside]
+) -> tuple[Fact, ...]:
+    """Say what a run would take with one setting changed: of each setting the leanest value.
+
+    How it is spread over devices comes first, as it is what people weigh; then what saves most.
+
+    Args:
+        job: What is trained.
+        strategy: What was asked about.
+        estimate: What is predicted of it.
+        others: The same with one setting changed.
+    """
+    peak_bytes = _peak(estimate)
+    least: dict[str, Beside] = {}
+    for each in others:
+        at_least = least.get(each.setting)
+        if at_least is None or _peak(each.made) < _peak(at_least.made):
+            least[each.setting] = each
+    most = LEAST_SHARE * peak_bytes
+    differing = [each for each in least.values() if abs(_peak(each.made) - peak_bytes) > most]
+    differing.sort(key=lambda each: (each.setting not in SPREADS, _peak(each.made)))
+    words = [
+        f"{', '.join(differing_words(job, strategy, each.strategy))}: "
+        f"{_figure(_peak(each.made), estimate)}"
+        for each in differing[:NUM_TOLD]
+    ]
+    return (Fact("or with", "; ".join(words)),) if words else ()
+
+
+def _figure(peak_bytes: int, estimate: Estimate) -> str:
+    """Say a peak beside one that does not fit, else by how much it differs."""
+    if not estimate.fits:
+        return format_bytes(peak_bytes)
+    more = peak_bytes - _peak(estimate)
+    return f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+
+
+def fix_facts(
+    job: Job, strategy: Strategy, found: Fix | None, ways: Sequence[WayOut]
+) -> tuple[Fact, ...]:
+    """Say what would make it fit.
+
+    Args:
+        job: What is trained.
+        strategy: What does not fit.
+        found: What of other settings does; None: nothing.
+        ways: What else does.
+    """
+    facts = []
+    if found is not None:
+        differing = ", ".join(differing_words(job, strategy, found.strategy))
+        used = format_bytes(held_bytes(found.made))
+        both = f"{used} of {format_bytes(found.made.usable_bytes)}"
+        facts.append(Fact(WOULD_FIT, f"{differing}: {both}{_rate(job, found.made)}"))
+    facts += [Fact("instead" if not number else "", way.words) for number, way in enumerate(ways)]
+    return tuple(facts)
+
+
+def simulated_fix_facts(job: Job, strategy: Strategy, found: "SimulatedFix") -> tuple[Fact, ...]:
+    """Say what holds when it is simulated.
+
+    Args:
+        job: What is trained.
+        strategy: What does not hold.
+        found: What does.
+    """
+    words = [f"--gpus {found.gpus}"] if found.gpus else []
+    if found.strategy != strategy:
+        words += differing_words(job, strategy, found.strategy)
+    used = format_bytes(found.reserved.simulated_peak_reserved_bytes)
+    both = f"{used} of {format_bytes(found.reserved.capacity_bytes)}, simulated"
+    return (Fact(WOULD_FIT, f"{', '.join(words)}: {both}"),)
+
+
+def held_bytes(made: Estimate) -> int:
+    """Return what the allocator holds where that was replayed, else the peak of tensors."""
+    reserved = made.predicted_reserved
+    return _peak(made) if reserved is None else reserved.predicted_peak_reserved_bytes
+
+
+def _peak(made: Estimate) -> int:
+    return made.predicted_peak_allocated_bytes
+
+
+def _rate(job: Job, made: Estimate) -> str:
+    return "" if made.predicted_step_s is None else f", {rate_words(job, made.predicted_step_s)}"
