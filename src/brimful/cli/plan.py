@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from brimful.search.space import Pins
     from brimful.show.answer import Answer
     from brimful.show.summary import Fact, Summary
-    from brimful.simulate.proof import Proof
+    from brimful.simulate.proof import Proof, ProofWord
     from brimful.simulate.search import SearchState
     from brimful.strategy import Attention
 
@@ -130,14 +130,14 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         _show_proof(args, searched, found, proof)
     word = _replayed_word(found) if proof is None else proof.word
-    out = () if word == "fits" else tuple(_ways_out(args, found, budget, is_tight=word == "tight"))
+    out = () if word == "fits" else tuple(_ways_out(args, found, budget, word))
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         facts = (*_traced_facts(found), *assumed_facts(args, found.plan.job))
-        show_facts(*facts, *_next(args, found))
+        show_facts(*facts, *_next(args, found, word))
         _show_more(args, found, why)
     if args.page is not None:
         write_page(args, _answer(args, found, proof))
@@ -168,7 +168,7 @@ def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") 
             *_proven(found, proof),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
-            *_next(args, found),
+            *_next(args, found, _replayed_word(found) if proof is None else proof.word),
         ),
         (plan_tables(found.plan, found.record),),
     )
@@ -219,15 +219,18 @@ def _is_other(searched: "Solution", found: "Solution") -> bool:
     return first != last
 
 
-def _next(args: argparse.Namespace, found: "Solution") -> "tuple[Fact, ...]":
+def _next(
+    args: argparse.Namespace, found: "Solution", word: "ProofWord | None"
+) -> "tuple[Fact, ...]":
     """Say what to do with the plan; nothing with one that does not fit."""
     from brimful.show.summary import Fact
 
+    fits = found.record.rows[0].fits and word != "no"
     if args.output is not None:
         where = f"plan written to {args.output}"
-        told = f"; brimful train {args.output} runs it" if found.record.rows[0].fits else ""
+        told = f"; brimful train {args.output} runs it" if fits else ""
         return (Fact("next", f"{where}{told}"),)
-    if not found.record.rows[0].fits:
+    if not fits:
         return ()
     return (Fact("next", "add -o plan.yaml, then brimful train plan.yaml, or brimful export"),)
 
@@ -467,24 +470,24 @@ MAX_WAYS, MAX_WAYS_TIGHT = 3, 2
 
 
 def _ways_out(
-    args: argparse.Namespace, searched: "Solution", budget: "Budget", *, is_tight: bool
+    args: argparse.Namespace, searched: "Solution", budget: "Budget", word: "ProofWord | None"
 ) -> "Iterator[str]":
     """Name what would make it fit, the first ones: of what was searched, plans that hold.
 
-    Each is printed as soon as it is proven.
+    Each is printed as soon as it is proven. ``word`` is what its replay or its proof said.
     """
     from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
     from brimful.show.summary import Fact
 
     plan, record = searched.plan, searched.record
-    if (record.rows[0].fits and not is_tight) or record.untried:
+    if (record.rows[0].fits and word not in {"tight", "no"}) or record.untried:
         return
     find = searched_anew(_search_of(args, plan))
     if plan.estimate is None:
         from brimful.simulate.search import simulated_shortfall
 
         find = either(find, same_strategy(plan, simulated_shortfall(budget)))
-    num_said, most = 0, MAX_WAYS_TIGHT if is_tight else MAX_WAYS
+    num_said, most = 0, MAX_WAYS_TIGHT if word == "tight" else MAX_WAYS
     found = ways_out(plan, find, held)
     while num_said < most:
         try:

@@ -55,13 +55,15 @@ def plan_summary(
         verdict, meter = verdict_of(made), meter_of(made)
     if verdict == "NO" and found.record.untried is not None:
         verdict = "UNKNOWN"
-    label = "settings" if best.fits else "nearest"
-    settings = Fact(label, ", ".join(settings_words(plan.job, plan.strategy)))
     tight = tight_facts(None if made is None else made.predicted_reserved)
     if proven is not None:
         verdict, tight = VERDICTS[proven.word], tight_facts(proven)
         meter = replayed_meter(proven)
-    if not best.fits:
+    fits = best.fits and verdict != "NO"
+    settings = Fact(
+        "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
+    )
+    if not fits:
         why = _tried(found)
     elif verdict == "FITS":
         why = (*_why(found), *_untried(found), *_tighter(found))
@@ -71,7 +73,7 @@ def plan_summary(
         verdict,
         subject_words(plan.job, plan.cluster),
         meter,
-        (*tight, settings, *(facts if best.fits else ()), *why, *_without(found)),
+        (*tight, settings, *(facts if fits else ()), *why, *_without(found)),
     )
 
 
@@ -150,10 +152,19 @@ def _tried(found: Solution) -> tuple[Fact, ...]:
     how = "were predicted" if record.rung == "predicted" else "were simulated"
     return (
         *_needed(found),
-        Fact("tried", f"{record.num_considered:,} settings {how}, none fits"),
+        Fact("tried", f"{record.num_considered:,} settings {how}, {_none(found)}"),
         *_left_out(found),
         *_untried(found),
     )
+
+
+def _none(found: Solution) -> str:
+    """Say why none fits: what is alive is too much, or what the allocator makes of it."""
+    num = found.record.num_fitting
+    if not num:
+        return "none fits"
+    which = "the one that does" if num == 1 else f"the {num:,} that do"
+    return f"none fits: {which} by live tensors fail in the allocator's replay"
 
 
 def _needed(found: Solution) -> tuple[Fact, ...]:
