@@ -29,6 +29,14 @@ def test_several_refusals_are_answered_around(brimful):
     assert "instead   the same with --seq-len 131072 --zero 0 without --dp-shard:" in said.out
 
 
+def test_context_parallel_is_answered_without_it(brimful):
+    asked = ("qwen3-0.6b", "--gpus", "8xh100-80gb", "--seq-len", 32768, "--global-batch", 8)
+    said = brimful("plan", *asked, "--cp", 8, "--no-proof")
+    assert said.code == 2
+    assert "--cp 8 (context parallel) is not run" in said.err
+    assert said.out.startswith("instead   the same without --cp:\nFITS ")
+
+
 def test_json_holds_what_was_asked_or_nothing(brimful):
     said = brimful("estimate", "phi-3-mini", *H100, "--seq-len", 8192, "--json")
     assert (said.code, said.out) == (2, "")

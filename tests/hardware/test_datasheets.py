@@ -12,6 +12,7 @@ from brimful.hardware.datasheets import (
     cited_documents,
     datasheets,
     documents,
+    is_built_in,
     source_of,
 )
 from brimful.hardware.devices import gpus, has_cuda, reported_as
@@ -31,6 +32,7 @@ HALVED = {
     "rtx-3080-ti", "rtx-3090", "rtx-3090-ti", "l40", "l20", "rtx-4060", "rtx-4060-ti-16gb",
     "rtx-4070", "rtx-4070-super", "rtx-4070-ti", "rtx-4070-ti-super", "rtx-4080", "rtx-4080-super",
     "rtx-4090", "rtx-4090-d", "rtx-5060-ti-16gb", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-5090",
+    *(name for name in SHEETS if is_built_in(name)),
 }  # fmt: skip
 """Cards whose tensor cores accumulate in fp32 at half their rate."""
 CAPPED = {"h20"}

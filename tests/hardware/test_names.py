@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.errors import UnknownNameError
+from brimful.errors import UnknownNameError, UnsupportedError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import check_gpu, load_cluster
 from brimful.hardware.names import find_gpu, split_counts
@@ -33,6 +33,7 @@ SAME = {
     "gtx-1080-ti": ("1080ti", "GTX 1080 Ti"),
     "titan-rtx": ("Titan RTX",),
     "l40s": ("L40S", "nvidia-l40s"),
+    "rtx-4060-laptop": ("4060 laptop", "RTX 4060 Mobile"),
     "t4": ("Tesla T4", "nvidia-tesla-t4"),
     "v100-16gb": ("v100", "Tesla V100-SXM2-16GB"),
     "v100-32gb": ("V100 32GB",),
@@ -74,6 +75,20 @@ def test_a_gpu_that_is_another_is_not_taken(typed):
 def test_eight_of_them(typed):
     cluster = load_cluster(typed, memory_limit_bytes=None)
     assert (cluster.name, cluster.num_nodes, cluster.num_devices) == ("h100-80gb", 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("typed", "alike"),
+    [
+        ("rtx-3090,rtx-4090", "2xrtx-3090"),
+        ("3090 + 3060", "2xrtx-3060"),
+        ("2xh100 and 2xa100", "4xa100-80gb"),
+    ],
+)
+def test_several_kinds_are_planned_as_the_least_of_them(typed, alike):
+    with pytest.raises(UnsupportedError, match=f"use {alike}") as refused:
+        load_cluster(typed, memory_limit_bytes=None)
+    assert refused.value.nearest == {"gpus": alike}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, usual
-from brimful.errors import InputError, unknown_name
+from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.gpus import check_gpu, count_devices, load_cluster
@@ -424,6 +424,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     row = "devices in a row, each with some of the blocks (pipeline); default 1"
     _add_whole(add, "--pp", row, many=searched)
     _add_whole(add, "--ep", f"devices that part the experts of each block; {rest}", many=searched)
+    add("--cp", type=whole("--cp"), help=argparse.SUPPRESS)  # typed by many, and refused in words
     if not searched:
         add_pipeline(parser)
     add(
@@ -623,6 +624,17 @@ def _note_once(text: str) -> None:
         note(f"brimful: {text}")
 
 
+def _refuse_context_parallel(args: argparse.Namespace) -> None:
+    """Refuse what no part of this version runs, and name what shares a long sequence instead."""
+    cp = getattr(args, "cp", None) or 1
+    if cp > 1:
+        raise UnsupportedError(
+            f"--cp {cp} (context parallel) is not run by this version; --tp shares the activations "
+            f"of a long sequence among devices",
+            nearest={"cp": None},
+        )
+
+
 def job_from(
     args: argparse.Namespace,
     devices: Sequence[Device] | None = None,
@@ -643,6 +655,7 @@ def job_from(
         raise InputError(
             f"--task {INFERENCE} trains nothing; brimful estimate and brimful simulate take it"
         )
+    _refuse_context_parallel(args)
     model = model_from(args) if model is None else model
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     num_devices = count_devices(_or(args.gpus, defaults.GPUS))

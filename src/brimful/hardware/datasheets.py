@@ -97,6 +97,11 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     per_node: int = 8
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a GPU comes with the laptop around it: nobody puts it in place of another."""
+    return name.endswith("-laptop")
+
+
 @cache
 def datasheets() -> dict[str, Datasheet]:
     """Read the shipped table: name to datasheet, old architectures first, small GPUs first."""

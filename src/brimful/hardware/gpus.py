@@ -1,8 +1,10 @@
 """From what the user calls the hardware to a Cluster."""
 
+import re
+
 import msgspec
 
-from brimful.errors import InputError, UnknownMemoryError
+from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
@@ -14,6 +16,8 @@ from brimful.units import format_bytes
 __all__ = ["LOCAL", "check_gpu", "count_devices", "gpus", "load_cluster"]
 
 LOCAL = "local"
+_LISTED = re.compile(r"\s*(?:[,+&]|\band\b)\s*")
+"""What stands between the kinds of GPU of one machine."""
 
 
 def load_cluster(
@@ -42,6 +46,7 @@ def load_cluster(
         UnsupportedError: A GPU whose kernels this version does not know.
         InputError: No device was asked for, or the limit is not within what the device offers.
     """
+    _refuse_mixed(name)
     num_nodes, per_node, typed = split_counts(name)
     gpu = LOCAL if typed == LOCAL else check_gpu(typed)
     if num_nodes * per_node == 0:
@@ -62,6 +67,26 @@ def load_cluster(
         network=(network_name or assumed_network(device.name)) if num_nodes > 1 else "",
         memory_limit_bytes=_checked_limit(device, memory_limit_bytes),
     )
+
+
+def _refuse_mixed(name: str) -> None:
+    """Refuse several kinds of GPU in one run, and name as many of the one with the least memory."""
+    counted = [split_counts(part) for part in _LISTED.split(name.strip())]
+    kinds = [find_gpu(each.gpu) for each in counted]
+    if len(kinds) == 1 or not all(kind in gpus() for kind in kinds):
+        return
+    num = sum(each.num_nodes * each.per_node for each in counted)
+    least = min(kinds, key=_ability)
+    raise UnsupportedError(
+        f"--gpus {name} mixes devices, and a run has one kind of them in this version; use "
+        f"{num}x{least}: all take alike much memory, and wait for the slowest",
+        nearest={"gpus": f"{num}x{least}"},
+    )
+
+
+def _ability(gpu: str) -> tuple[int, float]:
+    """Order GPUs by the memory on their boxes, and cards of one size by their speed."""
+    return datasheets()[gpu].memory_bytes, gpus()[gpu].matrix_flops_per_s.fp16 or 0.0
 
 
 def count_devices(name: str) -> int:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnknownNameError
-from brimful.hardware.datasheets import Datasheet, datasheets
+from brimful.hardware.datasheets import Datasheet, datasheets, is_built_in
 from brimful.units import GIB
 
 _DROPPED = frozenset(
@@ -24,6 +24,8 @@ _DROPPED = frozenset(
 )  # fmt: skip
 """Words of names that tell no two cards apart."""
 _FORMS = frozenset({"nvl", "pcie", "server", "sxm"})
+_SAME = {"mobile": "laptop", "notebook": "laptop"}
+"""Words of names, and those of the table that say the same."""
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3})\s*g(?:i?b)?(?![a-z0-9])")
 _HBM = re.compile(r"hbm\d?e?")
 _CARD = re.compile(r"(\d{4})(ti|super|d)")
@@ -109,7 +111,7 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
         known: More that could be given.
     """
     chips = _parts(text.strip().lower()[:_LONGEST]).chip
-    names = [*datasheets(), *known]
+    names = [*sorted(datasheets(), key=is_built_in), *known]
     near = _of_one_family(chips, names)
     if not near and not any(map(_generation, chips)):
         near = difflib.get_close_matches(text.strip().lower(), names, n=_MOST_HINTS, cutoff=_ALIKE)
@@ -163,7 +165,8 @@ def _parts(name: str) -> _Parts:
     text = re.sub(r"(?<![a-z])(rtx|gtx)(?=[a-z]?\d)", r"\1 ", text)
     text = re.sub(r"sxm\d?", "sxm", text)
     chip, forms = set(), set()
-    for token in re.sub(r"[^a-z0-9]+", " ", _CARD.sub(r"\1 \2 ", text)).split():
+    for word in re.sub(r"[^a-z0-9]+", " ", _CARD.sub(r"\1 \2 ", text)).split():
+        token = _SAME.get(word, word)
         if _HBM.fullmatch(token) or token in _DROPPED:
             continue
         if token in _FORMS:

@@ -11,7 +11,7 @@ from brimful.cost.estimate import allocatable_bytes, estimate_or_none, limit_byt
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
-from brimful.hardware.datasheets import datasheets
+from brimful.hardware.datasheets import datasheets, is_built_in
 from brimful.hardware.gpus import gpus
 from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
@@ -330,11 +330,10 @@ def _larger_gpu(plan: Plan) -> _Way:
     """Try as many of every GPU that has what the nearest plan needs alive, smallest first."""
     least = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else 0
     note = "the smallest that does"
-    devices = sorted(gpus().values(), key=lambda device: device.usable_bytes)
     clusters = (
         with_gpu(plan.cluster, device)
-        for device in devices
-        if allocatable_bytes(device) >= least and not emulates(plan.job, device)
+        for device in cards_for(plan.job)
+        if allocatable_bytes(device) >= least
     )
     options = (
         _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters
@@ -392,6 +391,12 @@ def _no_gpu(plan: Plan) -> str:
     return f"{who} it: {need}"
 
 
-def emulates(job: Job, device: Device) -> bool:
-    """Whether a GPU has no units for the recipe's type: it would fit, and crawl."""
-    return job.precision.startswith("bf16") and not device.matrix_flops_per_s.bf16
+def cards_for(job: Job) -> Iterator[Device]:
+    """Yield the GPUs that somebody could put in place of another, smallest first.
+
+    Not those that have no units for the recipe's type (it would fit, and crawl), nor a laptop's.
+    """
+    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
+        emulates = job.precision.startswith("bf16") and not device.matrix_flops_per_s.bf16
+        if not emulates and not is_built_in(device.name):
+            yield device

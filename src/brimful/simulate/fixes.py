@@ -11,11 +11,10 @@ import msgspec
 from brimful.cost.outside import num_groups, room_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.hardware.gpus import gpus
 from brimful.job import Job
 from brimful.rungs import Reserved
 from brimful.search.beside import CHUNKED
-from brimful.search.ways_out import emulates, with_gpu
+from brimful.search.ways_out import cards_for, with_gpu
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, check_strategy
 
@@ -75,8 +74,7 @@ def _reserved(job: Job, cluster: Cluster, strategy: Strategy) -> Reserved | None
 def _larger(job: Job, cluster: Cluster, strategy: Strategy, num_bytes: int) -> Cluster | None:
     """Return as many of the smallest GPU that has room for what an allocator holds."""
     groups = num_groups(strategy)
-    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
-        room = room_of(device, num_groups=groups).firm_bytes
-        if room >= num_bytes and not emulates(job, device):
+    for device in cards_for(job):
+        if room_of(device, num_groups=groups).firm_bytes >= num_bytes:
             return with_gpu(cluster, device)
     return None
