@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         cluster, num_devices=1, num_nodes=1, devices_per_node=1, link="", network=""
     )
     micro_batch = defaults.MICRO_BATCH if args.micro_batch is None else args.micro_batch
-    plan, why_none = _planned(job, cluster, attention, args.micro_batch)
+    plan, why_none = _planned(args, job, cluster, attention)
     subject = Subject(job, alone, plain_strategy(micro_batch, attention), plan)
     rows = tuple(check_rules(subject))
     if args.json:
@@ -63,14 +63,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _planned(
-    job: "Job", cluster: "Cluster", attention: "Attention", micro_batch: int | None
+    args: argparse.Namespace, job: "Job", cluster: "Cluster", attention: "Attention"
 ) -> "tuple[Plan | None, str]":
     """Plan as ``brimful plan`` does, on every device that was given; or say why no formula can."""
+    from brimful.cli.on_demand import traced_or_untold
     from brimful.search.solve import solve
-    from brimful.search.space import Pins
+    from brimful.search.space import Pins, needs, pinned_strategy
     from brimful.strategy import default_reference
 
-    pins = Pins(micro_batch, None, None, reference=default_reference(job))
+    pins = Pins(args.micro_batch, None, None, reference=default_reference(job))
+    asked = flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
+    traced_or_untold(args, asked, needs(job, [pins], cluster.num_devices))
     try:
         found = solve(job, cluster, pins, attention=attention, objective="time")
     except (InputError, UnsupportedError) as error:

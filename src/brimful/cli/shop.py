@@ -1,6 +1,7 @@
 """``brimful shop``: which GPU and how many, under a deadline or a budget; own or rent."""
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,7 @@ def shop(args: argparse.Namespace) -> "Shopped":
     kinds = kinds_from(args.kinds, prices)
     job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
+    _trace(args, job, kinds)
     found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
     choice = choose(found, limits)
     if args.max_gpus is None and limits.deadline_s and choice and choice.over_days:
@@ -172,6 +174,21 @@ def shop(args: argparse.Namespace) -> "Shopped":
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
     owned = _ownerships(args, found, prices)
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
+
+
+def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> None:
+    """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run."""
+    from brimful.cli.on_demand import traced_or_untold
+    from brimful.cost.programs import kernels_of
+    from brimful.hardware.gpus import load_cluster
+    from brimful.search.space import Pins, needs, pinned_strategy
+
+    clusters = [load_cluster(name, memory_limit_bytes=None) for name in kinds]
+    ((most, _),) = Counter(kernels_of(each.device) for each in clusters).most_common(1)
+    one = next(each for each in clusters if kernels_of(each.device) == most)
+    attention = usual.attention_from(args, job, None)
+    asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
+    traced_or_untold(args, asked, needs(job, [Pins()], one.num_devices + 1))
 
 
 def job_from(

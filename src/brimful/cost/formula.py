@@ -23,6 +23,7 @@ from brimful.cost.trained import untied_job
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Optimizer, Packing, Task
+from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
 from brimful.offload import NONE as NO_OFFLOAD
@@ -30,8 +31,11 @@ from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
-OWN_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat"})
-"""Tasks of which a profile of one's own is traced."""
+OWN_TASKS: dict[Task, frozenset[Task]] = {
+    "causal-lm": frozenset({"causal-lm", "chat"}),
+    "sequence-classification": frozenset({"sequence-classification"}),
+}
+"""Tasks of which a profile of one's own is traced, by what a model is for."""
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
@@ -88,7 +92,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         strategy.engine == "torch"
         and not _untraced_switch(strategy)
         and strategy.pp == strategy.tp == strategy.ep == 1
-        and job.task in OWN_TASKS
+        and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type not in {MODULE, *NOT_YET}
         and (job.adapter is None or adapted_of(job) is not None)
         and all(covered[setting] for setting in covered.keys() - _of_traces(job, strategy))
@@ -147,7 +151,8 @@ def _covered(job: Job, strategy: Strategy, device: Device) -> dict[str, bool]:
 def _of_traces(job: Job, strategy: Strategy) -> set[str]:
     """Name the settings that a trace of a job's own is as good with as with any other."""
     adapters = f"method={job.method} with these adapters"
-    return {adapters, f"attention={strategy.attention}", *traced_fields(job)}
+    others = {f"attention={strategy.attention}", f"task={job.task}"}
+    return {adapters, *others, *traced_fields(job)}
 
 
 def told_short(reason: str) -> str:

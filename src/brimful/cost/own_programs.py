@@ -157,6 +157,7 @@ def _own(
         model.model_type,
         model.hf_config,
         None if built is None else num_windows_within(built, job.seq_len),
+        job.task,
         job.packing,
         traced_adapters(job, gathers=gathers),
         job.adapter and job.adapter.rank,

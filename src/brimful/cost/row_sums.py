@@ -45,13 +45,13 @@ class RowSums(NamedTuple):
     def beside(self, events: Sequence[Event]) -> list[int]:
         """Return what comes and goes behind each event of a backward, in bytes: 0 for most."""
         sizes, narrow = [0] * len(events), set[tuple[str, int]]()
-        newest = ""
+        newest: Event | None = None
         for place, event in enumerate(events):
-            factors = _factors(event)
-            if not factors or not event.num_bytes:
+            if len(event.terms) != 1 or not event.num_bytes:
                 continue
+            ((factors, _),) = event.terms
             if _OF_TOKENS & set(factors):
-                newest = factors
+                newest = event
                 continue
             element = self._element(event)
             if not element or _is_alike(event, events[max(0, place - 1) : place + 2 : 2]):
@@ -63,7 +63,7 @@ class RowSums(NamedTuple):
                 narrow.remove((factors, columns))
                 continue
             if self.chip is not None:
-                rows = self._rows(factors, newest)
+                rows = self._rows(factors, columns * element, newest)
                 sizes[place] = row_sums_bytes(rows, columns, element, self.chip)
         return sizes
 
@@ -76,12 +76,21 @@ class RowSums(NamedTuple):
                 return element
         return 0
 
-    def _rows(self, vector: str, newest: str) -> int:
-        """Count the rows that are added up: of the newest tensor if it has a vector's features."""
-        left = list(newest)
+    def _rows(self, vector: str, num_bytes: int, newest: Event | None) -> int:
+        """Count the rows that are added up: of the newest tensor if it has a vector's features.
+
+        At a model's own widths features are no letters, and a multiple of the vector has them.
+        """
+        every = self.dims.n or self.dims.B * self.dims.S
+        if newest is None:
+            return every
+        if not vector:
+            ((_, per_token),) = newest.terms
+            return every if per_token % num_bytes else newest.num_bytes // num_bytes
+        left = list(newest.terms[0][0])
         for letter in vector:
             if letter not in left:
-                return self.dims.n or self.dims.B * self.dims.S
+                return every
             left.remove(letter)
         return prod(getattr(self.dims, letter) for letter in left)
 
@@ -100,11 +109,6 @@ def row_sums(job: Job, family: Family, device: Device) -> RowSums:
         vectors=frozenset(prod(shape) for shape in shapes if len(shape) == 1),
         chip=chips().get(version_of(device.capability)),
     )
-
-
-def _factors(event: Event) -> str:
-    """Return the dimensions of a tensor that is one product; empty for any other."""
-    return event.terms[0][0] if len(event.terms) == 1 else ""
 
 
 def _is_alike(event: Event, neighbours: Sequence[Event]) -> bool:

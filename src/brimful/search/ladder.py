@@ -14,10 +14,10 @@ from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import Field, exactness
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job, Task
+from brimful.job import Job
 from brimful.offload import Away, away_of, spell_offload
 from brimful.search.solve import solve
-from brimful.search.space import Pins
+from brimful.search.space import CHUNKED, Pins
 from brimful.search.table import Objective
 from brimful.strategy import (
     Recompute,
@@ -34,8 +34,6 @@ LESS = 0.9
 """What is tried next needs a tenth less than what failed, if anything does: what was predicted of
 that was too little, or others use the device too."""
 CHUNKS = (4, 16)
-CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
-"""Tasks whose loss can be cut."""
 _SHARDED: tuple[Zero, ...] = (1, 2, 3)
 Switch = Callable[[Job, Strategy], Iterator[Strategy]]
 """Yields what a switch makes of a strategy, in steps, each with less memory than the one before."""

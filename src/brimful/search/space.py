@@ -16,7 +16,7 @@ from brimful.cost.programs import kernels_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device
-from brimful.job import Job
+from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import ONE_STAGE, Schedule
@@ -40,6 +40,8 @@ from brimful.tensor_split import check_tensor
 
 MAX_MICRO_BATCH = 1024
 CHUNKS = (1, 2, 4, 8, 16, 32)
+CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
+"""Tasks whose loss can be cut; the others have one row of logits per sample."""
 RECOMPUTES: tuple[Recompute, ...] = ("full", "selective")
 
 
@@ -257,7 +259,7 @@ def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
         for gathers in _gatherings(pins, num_devices)
         for recompute in RECOMPUTES
         for body, _ in _bodies(job, pins, recompute)
-        for chunks in ((1,) if pins.loss_chunks == 1 else CHUNKS)
+        for chunks in ((1,) if _chunks(job, pins) == (1,) else CHUNKS)
     }
     return sorted(found)
 
@@ -309,7 +311,7 @@ def _alike(
     alike: dict[tuple[int, int, bool], dict[Spread, list[tuple[int, int]]]] = {}
     for spread in spreads:
         share = job.global_batch // spread.num_groups
-        batches = product(micro_batches(job, pins, spread.num_groups), _chunks(pins))
+        batches = product(micro_batches(job, pins, spread.num_groups), _chunks(job, pins))
         for micro_batch, chunks in batches:
             tokens = micro_batch * job.rows_per_sample * job.seq_len
             if tokens % chunks and pins.loss_chunks is None:
@@ -490,8 +492,10 @@ def micro_batches(job: Job, pins: Pins, num_devices: int = 1) -> list[int]:
     return [n for n in sizes if n <= share and share % n == 0]
 
 
-def _chunks(pins: Pins) -> tuple[int, ...]:
-    return CHUNKS if pins.loss_chunks is None else (pins.loss_chunks,)
+def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
+    if pins.loss_chunks is not None:
+        return (pins.loss_chunks,)
+    return CHUNKS if job.task in CHUNKED else CHUNKS[:1]
 
 
 def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDArray[np.int64]]]:

@@ -17,6 +17,7 @@ from transformers import CONFIG_MAPPING
 
 from brimful.build import phases
 from brimful.build.batch import Batch
+from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
@@ -53,6 +54,7 @@ chunks are of one size at the first, by which members of a group are compared, a
 (``_undivided``), where a fifth is told from a chunk."""
 _ROUNDED_TOKENS = 128
 _BETWEEN = "between"
+_TYPES = "layer_types"
 
 Wanted = Mapping[Body, frozenset[int]]
 """What of a program is asked for: numbers of chunks of the loss, by body."""
@@ -259,7 +261,8 @@ def _run_cases(
 
 def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
     """Return a program that runs micro-batches of one case."""
-    program.loss.num_chunks = case.num_chunks
+    if isinstance(program.loss, TokenLoss):
+        program.loss.num_chunks = case.num_chunks
     job = msgspec.structs.replace(program.job, seq_len=case.S, global_batch=2 * case.B)
     strategy = msgspec.structs.replace(
         program.strategy, micro_batch=case.B, loss_chunks=case.num_chunks
@@ -301,16 +304,27 @@ def _adapter(job: Job, adapted: Adapted) -> Adapter:
 
 def at_depth(spec: ModelSpec, num_blocks: int) -> ModelSpec:
     """Return a model with fewer blocks, in the description and in the configuration."""
-    kind: Any = CONFIG_MAPPING[spec.model_type]
+    made: Any = CONFIG_MAPPING[spec.model_type](**spec.hf_config)
     usual = "num_hidden_layers"
-    own = kind.attribute_map.get(usual, usual)
+    own = made.attribute_map.get(usual, usual)
+    given = {field: value for field, value in spec.hf_config.items() if field != usual}
+    if types := getattr(made.get_text_config(), _TYPES, None):
+        given[_TYPES] = list(types)
     config = {
-        field: value[:num_blocks]
+        field: _fewer(value, num_blocks)
         if isinstance(value, list) and len(value) == spec.num_layers
         else value
-        for field, value in spec.hf_config.items()
-        if field != usual
+        for field, value in given.items()
     }
     return msgspec.structs.replace(
         spec, num_layers=num_blocks, hf_config={**config, own: num_blocks}
     )
+
+
+def _fewer(kinds: list[Any], num_blocks: int) -> list[Any]:
+    """Return the kinds of fewer blocks, every kind among them where there is room.
+
+    What is made once for each kind, as tables of rotations are, is made all the same.
+    """
+    others = [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]][1:num_blocks]
+    return [*kinds[:1] * (num_blocks - len(others)), *others]

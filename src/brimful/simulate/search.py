@@ -20,13 +20,13 @@ import numpy as np
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job, Task
+from brimful.job import Job
 from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.budget import Budget
 from brimful.search.explain import record
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
-from brimful.search.space import Pins, plainest_strategy
+from brimful.search.space import CHUNKED, Pins, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
@@ -41,8 +41,6 @@ MAX_SIMULATIONS = 24
 """Half a minute on two free cores. What was not simulated by then is left out, and the output says
 what that is."""
 CHUNKS = (1, 4, 16)
-CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
-"""Tasks whose loss can be cut; the others have one row of logits per sample."""
 KINDS = ("none", "selective", "full")
 SOME_BLOCKS = "checkpointing of some blocks only"
 TELL_EVERY_S = 1.0
