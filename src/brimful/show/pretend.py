@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from brimful.allocator.config import EXPANDABLE
 from brimful.plan import Word
 from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
-from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
+from brimful.show.simulate import unknown_facts
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
-from brimful.unknown_memory import peak_statement
 
 NUM_OWNERS = 4
 LEAST_SAVED = 0.02
@@ -26,15 +26,18 @@ def pretend_summary(report: PretendReport, program: Sequence[str]) -> Summary:
     used = at.simulated_peak_reserved_bytes
     if at.failure is not None:
         used = report.reserved.simulated_peak_reserved_bytes
-    bound = f"{LOWER_BOUND} " if report.unknown_ops else ""
+    meter = Meter(used, at.capacity_bytes, "simulated")
+    is_bound = bool(report.unknown_ops) and at.failure is None
+    bound = f"{LOWER_BOUND} " if is_bound else ""
+    ops = [each.op for each in report.unknown_ops]
     return Summary(
         VERDICTS[word_of(report)],
         f"{bound}{' '.join(program)} on {report.card}",
-        Meter(used, at.capacity_bytes, "simulated"),
+        at_least(meter) if is_bound else meter,
         (
             *([] if at.failure is None else _failed(at.failure)),
             *_tight(report),
-            *_unknown(report),
+            *(unknown_facts(ops, meter) if is_bound else ()),
             *(Fact("assumes", line) for line in report.assumptions),
             *([Fact("allocator", report.allocator)] if report.allocator else []),
             Fact("peak", _peak(report)),
@@ -86,15 +89,6 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
     firm = format_bytes(_firm(report))
     why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
     return (Fact("tight", why),)
-
-
-def _unknown(report: PretendReport) -> tuple[Fact, ...]:
-    """Say that the peak is a bound where the memory of kernels is not known."""
-    if not report.unknown_ops:
-        return ()
-    return (
-        Fact("at least", peak_statement(report.simulated_peak_allocated_bytes, report.unknown_ops)),
-    )
 
 
 def _peak(report: PretendReport) -> str:
