@@ -4,7 +4,7 @@ A peak is exact only where of every operation it is known what its kernel takes 
 Where it is not, every report says so in its first line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -51,6 +51,30 @@ def named_statement(peak_bytes: int, unknown_ops: Sequence[str]) -> str:
         unknown_ops: Operations of whose kernels' own memory nothing is known.
     """
     return _statement(peak_bytes, [_short(op) for op in unknown_ops])
+
+
+def unknown_words(ops: Sequence[str], left_bytes: int) -> str:
+    """Say which kernels may take more than was counted, and how much is left for them.
+
+    Args:
+        ops: Operations of whose kernels' own memory nothing is known.
+        left_bytes: What an allocator may hold beyond what was counted.
+    """
+    names = {_short(op).lstrip("_") for op in ops}
+    forward = sorted(name for name in names if not _is_backward_of(name, names))
+    shown = forward[:NUM_STATED]
+    rest = len(forward) - NUM_STATED
+    more = f" and {rest} more" if rest > 0 else ""
+    left = format_bytes(max(0, left_bytes))
+    whose = "those of " if len(ops) > 1 else ""
+    return (
+        f"what kernels take beside their results, {whose}{', '.join(shown)}{more}; {left} are left "
+        f"for that"
+    )
+
+
+def _is_backward_of(name: str, names: Collection[str]) -> bool:
+    return name.removesuffix("_backward") in names and name.endswith("_backward")
 
 
 def _statement(peak_bytes: int, words: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_what_does_not_fit_says_what_would(brimful):
     assert lines[0].startswith("NO ")
     assert "short by" in said.out
     assert "this text fits with weights in no other" in said.out
-    assert "sequences of this length fit" in said.out
+    assert "sequences of this length read at once" in " ".join(said.out.split())
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 80
     tables = brimful(*LLAMA, *CARD, "--global-batch", "16", "--weights-format", "nf4", "-v").out
@@ -130,3 +131,22 @@ def test_simulate_refuses_what_it_cannot_run(brimful):
     said = brimful(*argv)
     assert said.code == 2
     assert "predicted and not simulated by this version" in said.err
+
+
+def test_sequences_that_are_read_by_themselves_are_more_and_each_is_counted(brimful):
+    asked = ("estimate", "llama-3.1-8b", "--task", "inference", "--gpus", "rtx-4090")
+    said = brimful(*asked, "--seq-len", 4096, "--json")
+    content = json.loads(said.out)
+    most = content["limits"]
+    assert most["num_in_turn"] > most["num_sequences"] > 0
+    held = {item["name"]: item["num_bytes"] for item in content["items"]}
+    cache = held.pop("KV cache")
+    left = content["usable_bytes"] - sum(held.values())
+    assert most["num_in_turn"] == left // cache
+
+
+def test_what_no_text_fits_on_names_the_smallest_gpu_that_it_does(brimful):
+    asked = ("estimate", "qwen3-32b", "--task", "inference")
+    said = brimful(*asked, "--gpus", "rtx-4090")
+    found = re.search(r"instead   --gpus (\S+) would fit", said.out)
+    assert (said.code, brimful(*asked, "--gpus", found[1]).code) == (1, 0)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import sys
 
 import pytest
@@ -184,3 +185,34 @@ def test_bad_inputs_are_one_sentence(script, brimful, argv, said_so):
     assert last.startswith("brimful: ")
     assert said_so in last
     assert script.exists()
+
+
+WIDE = """
+import sys
+import torch
+
+width = int(sys.argv[2])
+model = torch.nn.Linear(width, width, device="cuda")
+print("made", width)
+"""
+
+
+def test_the_largest_size_that_fits_is_found_by_running_again(tmp_path, brimful):
+    script = tmp_path / "wide.py"
+    script.write_text(WIDE)
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB")
+    said = brimful(*asked, "--largest", "width", "--", script, "--width", 8192)
+    assert said.code == 1
+    assert said.out.count("made") == 1, "what later runs print is dropped"
+    value = int(re.search(r"largest   --width (\d+) fits", said.out)[1])
+    assert brimful(*asked, "--", script, "--width", value).code == 0
+    assert brimful(*asked, "--", script, "--width", value + 256).code == 1
+
+
+def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
+    script = tmp_path / "wide.py"
+    script.write_text(WIDE)
+    said = brimful("pretend", "--gpu", "t4", "--", script, "--width", 80000)
+    assert "sizes     --largest width before -- finds the largest width that fits" in said.out
+    name = re.search(r"instead   --gpu (\S+) would hold it", said.out)[1]
+    assert brimful("pretend", "--gpu", name, "--", script, "--width", 80000).code == 0

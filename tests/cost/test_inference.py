@@ -92,7 +92,7 @@ def test_limits_are_the_last_that_fit(prompt_len):
 
 
 def test_limits_where_no_text_fits_and_where_any_does():
-    assert limits(job_of(), cuda(4 * GIB)) == (0, 0)
+    assert limits(job_of(), cuda(4 * GIB)) == (0, 0, 0)
     small = job_of("smollm2-135m", seq_len=128, prompt_len=128)
     assert limits(small, cuda(80 * GIB)).seq_len == small.model.max_seq_len
 

@@ -407,3 +407,39 @@ def test_a_bias_gradient_takes_what_a_real_card_takes(tokens):
                 ATEN.sum.dim_IntList, (grad, [0], True), {}, out, capability=capability
             )
     assert taken == sum(-(-part.num_bytes // 512) * 512 for part in found)
+
+
+# -- copies of many tensors --
+
+
+def bound(op, *args, **kwargs):
+    with kernels.imitate("cuda", capability=H100):
+        return workspaces.bound_bytes(op, args, kwargs, None, capability=H100)
+
+
+def test_what_fsdp_copies_together_is_told_to_blocks_of_threads_in_lists():
+    shards, world = [empty(1000, 512), empty(7, 3), empty(5)], 4
+    out = empty(world, 250 * 512 + 2 * 3 + 2)
+    taken = bound(torch.ops.fsdp.chunk_cat.default, shards, 0, world, out=out)
+    blocks = 250 * 512 * 2 / 2048 + 1 + 1  # padded chunks of 2 bytes, in tiles of 2 KiB
+    numbers = 7 * 3 + 2 + blocks - 3  # six lists of one each, two of them with one more
+    assert taken == 8 * numbers
+    wide = empty(*out.shape, dtype=torch.float32)
+    again = bound(torch.ops.fsdp.chunk_cat.default, shards, 0, world, out=wide)
+    assert again - taken == 8 * 250 * 512 * 2 / 2048
+
+
+def test_a_gathered_buffer_is_split_by_such_lists_too():
+    whole = empty(8, 3000)
+    parts_of_it = [empty(8, 1000), empty(8, 2000)]
+    sizes = [1000, 2000]
+    taken = bound(torch.ops.fsdp.split_with_sizes_copy.default, whole, sizes, 1, out=parts_of_it)
+    assert taken == 8 * (4 * 2 + 1 + 1 + 2)
+
+
+def test_where_the_fused_copy_is_not_taken_nobody_knows():
+    half = [empty(8, 8, dtype=torch.float16)]
+    wide = empty(4, 16, dtype=torch.float32)
+    assert bound(torch.ops.fsdp.chunk_cat.default, half, 0, 4, out=wide) is None
+    gaps = [empty(8, 8)[:, :4]]
+    assert bound(torch.ops.fsdp.chunk_cat.default, gaps, 0, 4, out=empty(4, 8)) is None

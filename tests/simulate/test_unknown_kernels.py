@@ -16,7 +16,7 @@ def test_cudnn_s_attention_makes_a_peak_a_bound_and_flash_does_not(capsys):
     main([*ASKED, "--gpus", "h100-80gb"])
     printed = capsys.readouterr().out
     assert LOWER_BOUND in printed.splitlines()[0]
-    assert "cudnn_attention_backward" in printed
+    assert "scaled_dot_product_cudnn_attention" in printed
     main([*ASKED, "--gpus", "a100-80gb", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert next(iter(printed)) == "statement"

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 import traceback
@@ -16,6 +17,7 @@ from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
+from brimful.pretend.largest import Argument, Largest, argument_of, find_largest
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     imitate = flags.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
+    add(
+        "--largest",
+        metavar="NAME",
+        help="run the script again with other values of its own argument --NAME, and say the "
+        "largest that fits",
+    )
     output_paths.add_recording_files(parser)
     add_page(parser)
     flags.add_verbose(parser)
@@ -70,19 +78,12 @@ def run(args: argparse.Namespace) -> int:
     check_program(program)
     quiet_libraries()
     from brimful.allocator.config import parse_settings
-    from brimful.pretend import gpu
     from brimful.report.sparkline import sparkline
 
     allocator = _allocator(args)
     parse_settings(allocator)  # before the script's minutes, not after them
-    pretended = gpu(
-        args.gpu,
-        world_size=args.world_size,
-        rank=args.rank,
-        imitate=args.kernels,
-        assume_all_selected=args.assume_all_selected,
-        says_cuda=True,
-    )
+    argument = None if args.largest is None else argument_of(program, args.largest)
+    pretended = _pretended(args)
     if not _ran(pretended, program, quietly=args.json):
         return BAD_INPUT
     report = pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
@@ -95,20 +96,60 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(msgspec.structs.asdict(report))
     over_time = ("Live bytes over time", *sparkline(report.timeline), "")
-    tell(args, lambda: _answer(args, report, program), above=over_time)
+    found = None if argument is None or args.json else _largest(args, program, argument, report)
+    tell(args, lambda: _answer(args, report, program, found), above=over_time)
     return FITS if report.fits else DOES_NOT_FIT
 
 
-def _answer(args: argparse.Namespace, report: "PretendReport", program: Sequence[str]) -> "Answer":
+def _pretended(args: argparse.Namespace) -> "Run":
+    from brimful.pretend import gpu
+
+    return gpu(
+        args.gpu,
+        world_size=args.world_size,
+        rank=args.rank,
+        imitate=args.kernels,
+        assume_all_selected=args.assume_all_selected,
+        says_cuda=True,
+    )
+
+
+def _largest(
+    args: argparse.Namespace, program: Sequence[str], argument: Argument, report: "PretendReport"
+) -> Largest:
+    """Run the script with other values of one of its arguments; what it prints is dropped."""
+    from brimful.cli.progress import Progress
+
+    def fits(changed: Sequence[str]) -> bool | None:
+        progress.update(f"{argument.flag} {changed[argument.place]}", 0.0)
+        pretended, unheard = _pretended(args), io.StringIO()
+        with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
+            if not _ran(pretended, changed, quietly=False):
+                return None
+        held = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
+        return held.fits
+
+    with Progress(f"running it with other values of {argument.flag}", quiet=False) as progress:
+        return find_largest(program, argument, fits, first=report.fits)
+
+
+def _answer(
+    args: argparse.Namespace,
+    report: "PretendReport",
+    program: Sequence[str],
+    found: Largest | None,
+) -> "Answer":
     from brimful.report.pretend import pretend_tables
     from brimful.show.answer import Answer
-    from brimful.show.pretend import pretend_summary
+    from brimful.show.pretend import largest_facts, pretend_summary
     from brimful.show.summary import Fact
 
-    page = "" if args.page is not None else ", --page answer.html makes a page of them"
+    page = ", --page answer.html makes a page"
+    if args.page is not None:
+        page = f"; the page is {args.page}"
     more = f"-v before -- prints every table{page}"
     return Answer(
-        pretend_summary(report, program),
+        pretend_summary(report, program, largest_facts(report, program, found)),
         (Fact("next", more),),
         (pretend_tables(report),),
         report.timeline,

@@ -321,11 +321,13 @@ class Limits(NamedTuple):
 
     Attributes:
         seq_len: Tokens of each sequence, at most the model's positions.
-        num_sequences: Sequences at once.
+        num_sequences: Sequences that are read at once.
+        num_in_turn: Sequences that are there at once, if each is read by itself.
     """
 
     seq_len: int
     num_sequences: int
+    num_in_turn: int
 
 
 class FormatFit(NamedTuple):
@@ -383,7 +385,25 @@ def limits(job: InferenceJob, cluster: Cluster) -> Limits | None:
     return Limits(
         seq_len=_largest(read_whole, job.model.max_seq_len),
         num_sequences=_largest(lambda count: fits(num_sequences=count), MAX_COUNT),
+        num_in_turn=_largest(lambda count: _fits_in_turn(job, cluster, count), MAX_COUNT),
     )
+
+
+def _fits_in_turn(job: InferenceJob, cluster: Cluster, count: int) -> bool:
+    """Whether so many sequences fit if each is read by itself and all are written together.
+
+    While one is read the caches of the others are there; a token of each is written at once.
+    """
+    device = cluster.device
+    one = msgspec.structs.replace(job, num_sequences=1)
+    last = max(1, job.seq_len - 1)
+    each = msgspec.structs.replace(job, num_sequences=count, prompt_len=last)
+    held = held_bytes(job.model, job.weights_format, job.compute).total
+    kernels = workspace_bytes(job.model, job.weights_format, device)
+    read = prefill_transient(job.model, sizes_of(one, device)).num_bytes
+    written = decode_transient(job.model, sizes_of(each, device)).num_bytes if last > 1 else 0
+    cache = count * max(_cache_bytes(one))
+    return held + kernels + cache + max(read, written) <= tensor_limit_bytes(cluster)
 
 
 def _prompt(job: InferenceJob, length: int) -> int:

@@ -47,6 +47,7 @@ class _Kind(Enum):
     NOTHING = auto()
     UNKNOWN = auto()
     WORKSPACE = auto()
+    BOUND = auto()
     PRODUCT = auto()
 
 
@@ -55,11 +56,13 @@ class KernelMemory:
 
     Attributes:
         unknown: How often each operator was called of which nobody knows what its kernel takes.
+        bounded: The most that a call may have taken of each operator of which only that is known.
     """
 
     def __init__(self) -> None:
         """Begin with no handle made."""
         self.unknown: dict[str, int] = {}
+        self.bounded: dict[str, int] = {}
         self._kinds: dict[Any, _Kind] = {}
         self._handles: set[tuple[str, Any, bool, int]] = set()
 
@@ -90,6 +93,13 @@ class KernelMemory:
             self.unknown[str(func)] = self.unknown.get(str(func), 0) + 1
             return ()
         capability = kernels.imitated().capability
+        if self._kinds[func] is _Kind.BOUND:
+            most = workspaces.bound_bytes(func, args, kwargs, out, capability=capability)
+            if most is None:
+                self.unknown[str(func)] = self.unknown.get(str(func), 0) + 1
+            else:
+                self.bounded[str(func)] = max(most, self.bounded.get(str(func), 0))
+            return ()
         taken = tuple(
             Taken(w.num_bytes, w.why, stays=False)
             for w in workspaces.workspaces(func, args, kwargs, out, capability=capability)
@@ -155,7 +165,9 @@ def _kind(func: Any) -> _Kind:
     if not workspaces.is_known(func):
         return _Kind.UNKNOWN
     row = workspaces.row_of(func)
-    return _Kind.NOTHING if row is None or row.rule == OUTPUTS_ONLY else _Kind.WORKSPACE
+    if row is None or row.rule == OUTPUTS_ONLY:
+        return _Kind.NOTHING
+    return _Kind.BOUND if row.is_bound else _Kind.WORKSPACE
 
 
 def first_tensor(out: Any, args: Any) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.allocator.bounds import most_beside
 from brimful.allocator.config import (
     EXPANDABLE,
     AllocatorSettings,
@@ -61,6 +62,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     budget_bytes: int | None,
     assumptions: Iterable[str],
     unknown_ops: Mapping[str, int],
+    bounded: Mapping[str, int] | None = None,
 ) -> PretendReport:
     """Sum up what a program did to the memory of a GPU that does not exist.
 
@@ -72,6 +74,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         budget_bytes: What the allocator may take at most; None: all that the card leaves it.
         assumptions: What the recording rests on, a sentence each.
         unknown_ops: How often each operation was called of whose kernel's memory nothing is known.
+        bounded: The most that a call may have taken of each of which only that is known.
 
     Raises:
         InputError: Nothing was recorded, or the budget is not above 0.
@@ -97,7 +100,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         peak_event=peak_event,
         peak_phase=_phase_at(recording, peak_event),
         reserved=_reserved(recording, unlimited, settings),
-        outside=OUTSIDE,
+        outside=(*OUTSIDE, *_bounded(bounded or {})),
         items=items_at(recording, peak_event),
         phases=_phases(recording, live),
         owners=_owners(recording, item, recording.alive_at(peak_event)),
@@ -124,6 +127,15 @@ OUTSIDE = (
     ),
 )
 """Device memory that never passes the allocator."""
+
+
+def _bounded(bounded: Mapping[str, int]) -> tuple[Outside, ...]:
+    """Lay beside a card's memory what kernels may take that is on no tape."""
+    most = most_beside(bounded.values())
+    if not most:
+        return ()
+    source = "at most, from PyTorch's source (data/workspaces)"
+    return (Outside(name="FSDP2's lists of tensors", low_bytes=0, high_bytes=most, source=source),)
 
 
 def _at_capacity(

@@ -130,6 +130,7 @@ class Run(contextlib.ContextDecorator):
             budget_bytes=budget_bytes,
             assumptions=self.tape.assumptions,
             unknown_ops=self.tape.unknown_ops,
+            bounded=self.tape.bounded,
         )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:

@@ -175,6 +175,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """How often each operator was called of whose kernel's own memory nothing is known."""
         return dict(self._kernels.unknown)
 
+    @property
+    def bounded(self) -> dict[str, int]:
+        """The most that a call may have taken of each operator of which only that is known."""
+        return dict(self._kernels.bounded)
+
     def num_allocations(self) -> int:
         """Return how many allocations were seen on devices, the host apart."""
         return sum(b.num_rows for d, b in self._builders.items() if d.type != HOST)

@@ -30,6 +30,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         torch_before: First version that no longer does.
         capability_since: Lowest compute capability that does so.
         capability_before: Lowest compute capability that no longer does.
+        is_bound: Whether the rule gives the most that a call may take. Its bytes are on no tape,
+            and are taken off what a card surely has.
     """
 
     ops: tuple[str, ...]
@@ -40,6 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     torch_before: Version = ANY_LATER
     capability_since: Version = (0, 0)
     capability_before: Version = ANY_LATER
+    is_bound: bool = False
 
     def covers(self, *, capability: Version, torch_version: Version) -> bool:
         """Tell whether the row speaks of this card and this PyTorch."""

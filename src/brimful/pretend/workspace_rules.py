@@ -19,6 +19,7 @@ from brimful.pretend.workspace_call import (
     copied,
     size,
 )
+from brimful.pretend.workspace_copies import chunk_cat, split_copy
 from brimful.pretend.workspace_reductions import extremes, indexed_extremes, moments, sums
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -245,10 +246,10 @@ def copy(call: Call) -> Workspaces:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        batched_product, copy, efficient_backward, efficient_forward, embedding_backward,
+        batched_product, chunk_cat, copy, efficient_backward, efficient_forward, embedding_backward,
         extremes, flash_backward, foreach_max, foreach_norm, indexed_extremes,
         log_softmax_backward, loss, masked_scatter, moments, norm_backward, norm_forward, product,
         safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward,
-        sums,
+        split_copy, sums,
     )
 }  # fmt: skip

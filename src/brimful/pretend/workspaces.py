@@ -15,7 +15,7 @@ import torch
 
 from brimful.hardware.cuda_libraries import libraries
 from brimful.pretend import kernels
-from brimful.pretend.workspace_call import Call, Rule, Workspace
+from brimful.pretend.workspace_call import Call, Rule, Workspace, total
 from brimful.pretend.workspace_data import OUTPUTS_ONLY, UNKNOWN, Row, rows
 from brimful.pretend.workspace_rules import RULES
 
@@ -23,6 +23,7 @@ __all__ = [
     "Workspace",
     "blas_lt_workspace_bytes",
     "blas_workspace_bytes",
+    "bound_bytes",
     "is_known",
     "row_of",
     "uses_blas",
@@ -60,6 +61,23 @@ def workspaces(
     if rule is None:
         return ()
     return rule(Call(func, args, kwargs, out, capability)) or ()
+
+
+def bound_bytes(
+    func: Any, args: Any, kwargs: Any, out: Any, *, capability: tuple[int, int]
+) -> int | None:
+    """Return the most that a call may take of an operator whose row is a bound; None: unknown.
+
+    Args:
+        func: The operator overload, dispatched with tensors on the card.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        out: What it returned.
+        capability: Compute capability of the card.
+    """
+    rule = _find(func, capability, kernels.imitated().torch_version)
+    found = None if rule is None else rule(Call(func, args, kwargs, out, capability))
+    return None if found is None else total(found)
 
 
 @cache

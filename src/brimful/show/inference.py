@@ -9,6 +9,7 @@ from brimful.cost.inference import (
     Limits,
     why_not_simulated,
 )
+from brimful.cost.inference_gpus import smallest_gpu
 from brimful.hardware.cluster import Cluster
 from brimful.plan import Word
 from brimful.show.estimate import largest_facts
@@ -45,12 +46,14 @@ def inference_summary(
         if peak is not None
         else (estimate.predicted_floor_bytes, "weights and cache alone")
     )
+    alone = f" ({what})" if estimate.fits or peak is None else ""
     return Summary(
         _VERDICTS[estimate.fits],
         _subject(job, cluster),
-        Meter(counted, estimate.usable_bytes, f"predicted ({what})"),
+        Meter(counted, estimate.usable_bytes, f"predicted{alone}"),
         (
             *_unknown(job, cluster, estimate),
+            *_instead(job, cluster, estimate),
             *largest_facts(estimate.items),
             *_most(limits),
             *_formats(job, formats),
@@ -106,6 +109,16 @@ def _unknown(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -
     return (Fact("not known", f"{estimate.unknown}{counts}"),)
 
 
+def _instead(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -> tuple[Fact, ...]:
+    """Name the smallest GPU that holds it, where this one does not."""
+    if estimate.fits is not False:
+        return ()
+    device = smallest_gpu(job, cluster)
+    if device is None:
+        return (Fact("instead", "no single known GPU holds it in this format"),)
+    return (Fact("instead", f"--gpus {device.name} would fit (the smallest that does)"),)
+
+
 def _most(limits: Limits | None) -> tuple[Fact, ...]:
     """Say how much text fits."""
     if limits is None:
@@ -114,7 +127,9 @@ def _most(limits: Limits | None) -> tuple[Fact, ...]:
         return (Fact("at most", "no text fits in this format, however short"),)
     parts = [f"{limits.seq_len:,} tokens each"]
     if limits.num_sequences:
-        parts.append(f"{limits.num_sequences:,} sequences of this length fit")
+        parts.append(f"{limits.num_sequences:,} sequences of this length read at once")
+        if limits.num_in_turn > limits.num_sequences:
+            parts[-1] += f", {limits.num_in_turn:,} read one after the other"
     return (Fact("at most", ", or ".join(parts)),)
 
 

@@ -1,44 +1,54 @@
 """The answer to ``pretend``: what somebody's program takes of a GPU, and who holds it."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from brimful.allocator.config import EXPANDABLE
+from brimful.hardware.gpus import gpus
 from brimful.plan import Word
+from brimful.pretend.largest import Largest
 from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
-from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
+from brimful.show.simulate import unknown_facts
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
-from brimful.unknown_memory import peak_statement
 
-NUM_OWNERS = 4
+NUM_ITEMS, NUM_OWNERS = 3, 4
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
 
 
-def pretend_summary(report: PretendReport, program: Sequence[str]) -> Summary:
+def pretend_summary(
+    report: PretendReport, program: Sequence[str], sizes: tuple[Fact, ...] = ()
+) -> Summary:
     """Say what a program does to a GPU's memory.
 
     Args:
         report: What was simulated.
         program: What was run, with its arguments.
+        sizes: Of which sizes it would fit.
     """
     at = report.at_capacity
     used = at.simulated_peak_reserved_bytes
     if at.failure is not None:
         used = report.reserved.simulated_peak_reserved_bytes
-    bound = f"{LOWER_BOUND} " if report.unknown_ops else ""
+    meter = Meter(used, at.capacity_bytes, "simulated")
+    is_bound = bool(report.unknown_ops) and at.failure is None
+    bound = f"{LOWER_BOUND} " if is_bound else ""
+    ops = [each.op for each in report.unknown_ops]
     return Summary(
         VERDICTS[word_of(report)],
         f"{bound}{' '.join(program)} on {report.card}",
-        Meter(used, at.capacity_bytes, "simulated"),
+        at_least(meter) if is_bound else meter,
         (
             *([] if at.failure is None else _failed(at.failure)),
             *_tight(report),
-            *_unknown(report),
+            *_instead(report),
+            *sizes,
+            *(unknown_facts(ops, meter) if is_bound else ()),
             *(Fact("assumes", line) for line in report.assumptions),
             *([Fact("allocator", report.allocator)] if report.allocator else []),
             Fact("peak", _peak(report)),
-            *_items(report),
             *_holders(report),
             *_allocator(report),
         ),
@@ -64,11 +74,67 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
     tensor = failure.tensor
     by = tensor.module or OUTSIDE
     words = (
-        f"in {tensor.phase}: {by} asks for {format_bytes(tensor.num_bytes)} ({tensor.item}, "
-        f"{tensor.shape} {tensor.dtype}), short by {format_bytes(failure.short_bytes)}"
+        f"in {tensor.phase} of a real run: {by} asks for {format_bytes(tensor.num_bytes)} "
+        f"({tensor.item}, {tensor.shape} {tensor.dtype}), short by "
+        f"{format_bytes(failure.short_bytes)}"
     )
     at = (Fact("line", short_line(tensor.line)),) if tensor.line else ()
     return (Fact("fails", words), *at)
+
+
+def _instead(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what would make it fit: other settings of the allocator, or the smallest other GPU."""
+    if word_of(report) == "fits":
+        return ()
+    reserved = report.reserved
+    if reserved.simulated_peak_reserved_expandable_bytes <= _firm(report):
+        return (Fact("would fit", f"with PYTORCH_ALLOC_CONF={EXPANDABLE}, by its replay"),)
+    if report.at_capacity.budget_bytes is not None:
+        return ()
+    least, outside = _least_reserved(report), sum(part.high_bytes for part in report.outside)
+    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
+        if device.usable_bytes - outside >= least:
+            return (Fact("instead", f"--gpu {device.name} would hold it (the smallest that does)"),)
+    return (Fact("instead", "no single known GPU would hold it"),)
+
+
+def _least_reserved(report: PretendReport) -> int:
+    """Return what the allocator would hold of a card without end."""
+    return report.reserved.simulated_peak_reserved_bytes
+
+
+def largest_facts(
+    report: PretendReport, program: Sequence[str], found: Largest | None
+) -> tuple[Fact, ...]:
+    """Say of which size of its own argument a program would fit, or how to find that out.
+
+    Args:
+        report: What was simulated.
+        program: What was run, with its arguments.
+        found: The largest value that fits; None: it was not looked for.
+    """
+    if found is None:
+        names = _sizes(program)
+        if word_of(report) == "fits" or not names:
+            return ()
+        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
+        return (Fact("sizes", words),)
+    runs = f"found in {found.num_runs} runs"
+    if found.value is None:
+        return (Fact("largest", f"no {found.flag} that was tried fits; {runs}"),)
+    beyond = "" if found.beyond is None else f", {found.beyond} does not"
+    return (Fact("largest", f"{found.flag} {found.value} fits{beyond}; {runs}"),)
+
+
+def _sizes(program: Sequence[str]) -> list[str]:
+    """Name the arguments of a program that are given whole numbers, the largest first."""
+    found: list[tuple[int, str]] = []
+    for word, following in pairwise([*program[1:], ""]):
+        key, is_joined, value = word.partition("=")
+        text = value if is_joined else following
+        if key.startswith("--") and text.isdecimal():
+            found.append((-int(text), key.removeprefix("--")))
+    return [name for _, name in sorted(found)]
 
 
 def short_line(line: str, *, num_parts: int = 2) -> str:
@@ -88,25 +154,12 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
     return (Fact("tight", why),)
 
 
-def _unknown(report: PretendReport) -> tuple[Fact, ...]:
-    """Say that the peak is a bound where the memory of kernels is not known."""
-    if not report.unknown_ops:
-        return ()
-    return (
-        Fact("at least", peak_statement(report.simulated_peak_allocated_bytes, report.unknown_ops)),
-    )
-
-
 def _peak(report: PretendReport) -> str:
-    return (
-        f"{format_bytes(report.simulated_peak_allocated_bytes)} of tensors in {report.peak_phase}"
-    )
-
-
-def _items(report: PretendReport) -> tuple[Fact, ...]:
-    items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_OWNERS]
+    """Say how much tensors take, when, and what they are."""
+    items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
     words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in items)
-    return (Fact("what", words),) if words else ()
+    tensors = f"{format_bytes(report.simulated_peak_allocated_bytes)} of tensors"
+    return f"{tensors} in {report.peak_phase}{f': {words}' if words else ''}"
 
 
 def _holders(report: PretendReport) -> tuple[Fact, ...]:

@@ -1,14 +1,16 @@
 """The answer to ``simulate``: what a plan's own code takes on the pretend GPU."""
 
+from collections.abc import Sequence
+
 from brimful.cost.estimate import limit_bytes
 from brimful.plan import Plan, Word
 from brimful.rungs import Reserved, Simulation
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
-from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes, format_signed_percent
-from brimful.unknown_memory import named_statement
+from brimful.unknown_memory import unknown_words
 
 
 def simulate_summary(
@@ -22,16 +24,17 @@ def simulate_summary(
         word: Whether it holds.
         beside: What would make it fit, and what it takes with other settings.
     """
-    reserved = simulation.reserved
-    bound = f"{LOWER_BOUND} " if simulation.unknown_ops else ""
+    reserved, meter = simulation.reserved, _meter(plan, simulation)
+    is_bound = bool(simulation.unknown_ops) and word != "no"
+    bound = f"{LOWER_BOUND} " if is_bound else ""
     return Summary(
         VERDICTS[word],
         f"{bound}{subject_words(plan.job, plan.cluster)}",
-        _meter(plan, simulation),
+        at_least(meter) if is_bound else meter,
         (
             *failed_facts(reserved),
             *tight_facts(reserved),
-            *_unknown(simulation),
+            *(unknown_facts(simulation.unknown_ops, meter) if is_bound else ()),
             Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
             *beside,
             *largest_facts(
@@ -70,18 +73,20 @@ def _made(reserved: Reserved) -> str:
     return "; optimizer state is made before step 1" if is_first else ""
 
 
-def _unknown(simulation: Simulation) -> tuple[Fact, ...]:
-    """Say that the peak is a bound where the memory of kernels is not known."""
-    if not simulation.unknown_ops:
-        return ()
-    peak = simulation.simulated_peak_allocated_bytes
-    return (Fact("at least", named_statement(peak, simulation.unknown_ops)),)
+def unknown_facts(ops: Sequence[str], meter: Meter) -> tuple[Fact, ...]:
+    """Say of which kernels nothing is known, and how much is left for them.
+
+    Args:
+        ops: As they are called.
+        meter: What was counted, of what there is.
+    """
+    return (Fact("unknown", unknown_words(ops, meter.usable_bytes - meter.used_bytes)),)
 
 
 def beside_facts(simulated_bytes: int, predicted_bytes: int | None) -> tuple[Fact, ...]:
     """Lay the peak of live tensors beside the predicted one."""
     words = f"simulated {format_bytes(simulated_bytes)}"
     if predicted_bytes is None:
-        return (Fact("live peak", f"{words}; not predicted: this job has no formula"),)
+        return (Fact("tensors", f"peak {words}; not predicted: this job has no formula"),)
     error = format_signed_percent(simulated_bytes, predicted_bytes)
-    return (Fact("live peak", f"{words}, predicted {format_bytes(predicted_bytes)} ({error})"),)
+    return (Fact("tensors", f"peak {words}, predicted {format_bytes(predicted_bytes)} ({error})"),)

@@ -36,8 +36,13 @@ class Meter(NamedTuple):
         return f"{both}{missing}, {self.how}"
 
 
-LOWER_BOUND = "at least, as kernels are unknown:"
+LOWER_BOUND = "as far as kernels are known:"
 """Said in the first line where some kernels may take memory that is not known."""
+
+
+def at_least(meter: Meter) -> Meter:
+    """Say of a meter that there may be more."""
+    return meter._replace(how=f"{meter.how}, at least")
 
 
 class Fact(NamedTuple):

@@ -10,7 +10,12 @@ from brimful.rungs import Outcome, Reserved
 
 
 def reserve_for(
-    recording: Recording, cluster: Cluster, *, allocator: str, num_groups: int = 0
+    recording: Recording,
+    cluster: Cluster,
+    *,
+    allocator: str,
+    num_groups: int = 0,
+    beside_bytes: int = 0,
 ) -> Reserved | None:
     """Replay a recording on a cluster's device, within the cluster's limit; None on a CPU.
 
@@ -19,6 +24,7 @@ def reserve_for(
         cluster: On what.
         allocator: As for ``reserve``.
         num_groups: Process groups that a device belongs to.
+        beside_bytes: What kernels may take that is on no tape, which is not surely there.
 
     Raises:
         InputError: A setting is unknown.
@@ -27,12 +33,9 @@ def reserve_for(
     if device.kernels != "cuda":
         return None
     limit = tensor_limit_bytes(cluster) if cluster.memory_limit_bytes else None
-    return reserve(
-        recording,
-        allocator=allocator,
-        room=room_of(device, num_groups=num_groups),
-        limit_bytes=limit,
-    )
+    room = room_of(device, num_groups=num_groups)
+    sure = room._replace(firm_bytes=max(0, room.firm_bytes - beside_bytes))
+    return reserve(recording, allocator=allocator, room=sure, limit_bytes=limit)
 
 
 def reserve(

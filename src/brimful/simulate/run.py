@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
+from brimful.allocator.bounds import most_beside
 from brimful.build import phases
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
@@ -70,12 +71,21 @@ MAX_HELD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Recordings of a device and its host, and the seconds it took to make them."""
+    """Recordings of a device and its host, and the seconds it took to make them.
+
+    Attributes:
+        recording: Of the device.
+        host: Of its host.
+        simulate_s: Seconds.
+        unknown_ops: Operators of whose kernels' own memory nothing is known.
+        bounded: The most that a call may have taken of each of which only that is known.
+    """
 
     recording: Recording
     host: Recording
     simulate_s: float
     unknown_ops: frozenset[str]
+    bounded: dict[str, int]
 
 
 class Simulated(NamedTuple):
@@ -135,6 +145,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     start = time.perf_counter()
     hosts: list[Recording] = []
     unknown_ops: set[str] = set()
+    bounded: dict[str, int] = {}
 
     def record(job: Job, strategy: Strategy) -> Recording:
         traced = _traced(
@@ -149,6 +160,8 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         )
         hosts.append(traced.host)
         unknown_ops.update(traced.unknown_ops)
+        for op, num_bytes in traced.bounded.items():
+            bounded[op] = max(num_bytes, bounded.get(op, 0))
         return traced.recording
 
     is_alike = not routing.received  # else every block is of its own
@@ -157,7 +170,11 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         recording,
         kernels=device.kernels,
         reserved=reserve_for(
-            recording, cluster, allocator=strategy.allocator, num_groups=num_groups(strategy)
+            recording,
+            cluster,
+            allocator=strategy.allocator,
+            num_groups=num_groups(strategy),
+            beside_bytes=most_beside(bounded.values()),
         ),
         simulate_s=time.perf_counter() - start,
         collectives=collectives_of_step(
@@ -262,6 +279,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         host=tape.finish("cpu"),
         simulate_s=seconds,
         unknown_ops=frozenset(tape.unknown_ops),
+        bounded=tape.bounded,
     )
 
 

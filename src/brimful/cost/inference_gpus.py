@@ -1,0 +1,26 @@
+"""Which GPU holds a model that writes text, where the one that was asked about does not."""
+
+import msgspec
+
+from brimful.cost.inference import InferenceJob, estimate_inference
+from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.gpus import gpus
+
+
+def smallest_gpu(job: InferenceJob, cluster: Cluster) -> Device | None:
+    """Return the smallest known GPU on which a job fits; None: on none it surely does.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what it does not.
+    """
+    floor = estimate_inference(job, cluster).predicted_floor_bytes
+    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
+        if device.usable_bytes < floor:
+            continue
+        other = msgspec.structs.replace(
+            cluster, name=device.name, device=device, memory_limit_bytes=0
+        )
+        if estimate_inference(job, other).fits:
+            return device
+    return None

@@ -1,0 +1,114 @@
+"""``brimful pretend --largest NAME``: the largest value of a script's own argument that fits.
+
+The script is run again with other values, as often as it takes; what it prints then is dropped.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from brimful.errors import InputError
+
+MOST_RUNS = 16
+FINEST = 32
+"""Parts of the value that was given, to one of which the largest is found."""
+Fits = Callable[[Sequence[str]], bool | None]
+"""Runs a program with its arguments; None where the program itself refuses them."""
+
+
+class Argument(NamedTuple):
+    """A number among a script's arguments.
+
+    Attributes:
+        flag: As it is typed.
+        value: What was given.
+        place: Of the value among the arguments.
+        is_joined: Whether flag and value are one word, with an equals sign.
+    """
+
+    flag: str
+    value: int
+    place: int
+    is_joined: bool
+
+
+class Largest(NamedTuple):
+    """What was found.
+
+    Attributes:
+        flag: The argument.
+        value: The largest value that fits; None: not even the smallest that was tried.
+        beyond: The smallest that was seen not to fit; None: all that were tried do.
+        num_runs: How often the script was run for it.
+    """
+
+    flag: str
+    value: int | None
+    beyond: int | None
+    num_runs: int
+
+
+def argument_of(program: Sequence[str], name: str) -> Argument:
+    """Find an argument of a script by its name.
+
+    Args:
+        program: The script and its arguments.
+        name: With dashes in front or without.
+
+    Raises:
+        InputError: The script was given no such argument, or no whole number above 0 for it.
+    """
+    flag = name if name.startswith("-") else f"--{name}"
+    for place, word in enumerate(program[1:], 1):
+        key, is_joined, value = word.partition("=")
+        if key != flag:
+            continue
+        at = place if is_joined else place + 1
+        text = value if is_joined else (program[at] if at < len(program) else "")
+        if not text.isdecimal() or int(text) < 1:
+            raise InputError(f"--largest {name}: {flag} is given {text!r}, which is no count")
+        return Argument(flag, int(text), at, bool(is_joined))
+    raise InputError(f"--largest {name}: the script is not given {flag}; give it a number to begin")
+
+
+def with_value(program: Sequence[str], argument: Argument, value: int) -> list[str]:
+    """Return a program with another value of an argument."""
+    changed = list(program)
+    changed[argument.place] = f"{argument.flag}={value}" if argument.is_joined else str(value)
+    return changed
+
+
+def step_of(value: int) -> int:
+    """Return the step by which values are tried: sizes are mostly multiples of powers of two."""
+    step = 1
+    while value % (2 * step) == 0 and 2 * step * FINEST <= value:
+        step *= 2
+    return step
+
+
+def find_largest(program: Sequence[str], argument: Argument, fits: Fits, *, first: bool) -> Largest:
+    """Find the largest value with which a program fits, where more of it takes more memory.
+
+    Args:
+        program: As it was given.
+        argument: Which number.
+        fits: Runs it.
+        first: Whether it fits as it was given.
+    """
+    step, num_runs = step_of(argument.value), 0
+    low, high = (argument.value // step, None) if first else (0, argument.value // step)
+
+    def probe(count: int) -> bool:
+        nonlocal num_runs
+        num_runs += 1
+        return bool(fits(with_value(program, argument, count * step)))
+
+    while high is None and num_runs < MOST_RUNS:
+        if probe(2 * low):
+            low *= 2
+        else:
+            high = 2 * low
+    while high is not None and high - low > 1 and num_runs < MOST_RUNS:
+        middle = (low + high) // 2
+        low, high = (middle, high) if probe(middle) else (low, middle)
+    beyond = None if high is None else high * step
+    return Largest(argument.flag, low * step or None, beyond, num_runs)

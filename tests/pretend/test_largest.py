@@ -1,0 +1,50 @@
+"""The largest value of a script's own argument that fits: which values are tried, and how often."""
+
+import pytest
+
+from brimful.errors import InputError
+from brimful.pretend.largest import MOST_RUNS, argument_of, find_largest, step_of, with_value
+
+
+def searched(program, name, most):
+    """Search where a value fits up to a limit; return what was found and what was tried."""
+    argument, tried = argument_of(program, name), []
+
+    def fits(changed):
+        tried.append(argument_of(changed, name).value)
+        return tried[-1] <= most
+
+    found = find_largest(program, argument, fits, first=argument.value <= most)
+    assert found.num_runs == len(tried) == len(set(tried))
+    return found, tried
+
+
+@pytest.mark.parametrize("most", [1, 127, 128, 2047, 2175, 2176, 4096, 5000, 20000])
+def test_what_is_found_fits_and_the_next_step_does_not(most):
+    found, _ = searched(["train.py", "--width", "4096"], "width", most)
+    assert (found.value or 0) <= most < found.beyond
+    assert found.value is None or found.beyond - found.value == 128
+    assert found.num_runs <= MOST_RUNS
+
+
+def test_sizes_are_tried_in_multiples_of_a_power_of_two_that_they_are():
+    assert [step_of(n) for n in (1, 12, 100, 1536, 4096)] == [1, 1, 2, 32, 128]
+
+
+def test_a_value_may_be_joined_to_its_flag():
+    program = ["train.py", "--bf16", "--layers=16", "--width", "64"]
+    argument = argument_of(program, "layers")
+    assert (argument.value, argument.flag) == (16, "--layers")
+    assert with_value(program, argument, 8) == [*program[:2], "--layers=8", *program[3:]]
+
+
+@pytest.mark.parametrize("name", ["depth", "bf16", "rate"])
+def test_what_is_no_count_is_refused(name):
+    program = ["train.py", "--bf16", "--rate", "0.1"]
+    with pytest.raises(InputError, match=f"--largest {name}"):
+        argument_of(program, name)
+
+
+def test_a_program_without_end_in_what_fits_is_left():
+    found, _ = searched(["train.py", "--tokens", "1"], "tokens", 10**12)
+    assert (found.beyond, found.num_runs) == (None, MOST_RUNS)
