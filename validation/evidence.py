@@ -390,8 +390,6 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "small_spaces": SpaceRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
-AWAITED: frozenset[Part] = frozenset({"small_spaces"})
-"""Parts of which no evidence was made yet; a test lets no other be missing."""
 LEAST_OTHER_SHARE = 0.01
 RICH_SHARE = 0.4
 

@@ -11,6 +11,10 @@ _TALKATIVE = (
 """Loggers that say at every import which kernels or enums of theirs this machine has no use for, or
 that experts which two axes shard are gathered axis by axis."""
 
+_SCHEDULES = "torch.distributed.pipelining.schedules"
+"""Prints its whole schedule, a line for each action of each stage, at any exception on its way up,
+be it that a search's time is over."""
+
 
 def quiet_libraries() -> None:
     """Silence progress bars and notices of torch's profiler, transformers and quantisers.
@@ -26,3 +30,4 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger(_SCHEDULES).setLevel(logging.CRITICAL)

@@ -46,7 +46,7 @@ def test_what_does_not_fit_says_what_would(brimful):
     lines = said.out.splitlines()
     assert lines[0].startswith("NO ")
     assert "short by" in said.out
-    assert "this text fits with weights in no other" in said.out
+    assert "this text fits in no other format" in said.out
     assert "sequences of this length read at once" in " ".join(said.out.split())
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 80

@@ -168,10 +168,21 @@ def test_a_budget_ends_in_the_midst_of_one_simulation():
 
 
 def test_the_most_simulations_end_a_search_too(monkeypatch):
+    job = make_job(seq_len=64)
+    least = by_simulation(job, make_cluster(), objective="memory").record.rows[0].peak_bytes
     monkeypatch.setattr(search, "MAX_SIMULATIONS", 3)
-    found = search_for(make_job(seq_len=64), make_cluster(usable_bytes=1))
+    found = search_for(job, make_cluster(usable_bytes=least))
     assert found.record.num_considered == 3
     assert "3 simulations" in found.record.untried.why
+
+
+def test_that_the_leanest_does_not_fit_ends_a_search():
+    """Nothing else needs a look: the smallest micro-batch with every block checkpointed is least."""
+    found = by_simulation(make_job(seq_len=64), make_cluster(usable_bytes=1))
+    tried = {(row.strategy.activation_checkpointing, row.strategy.loss_chunks)
+             for row in found.record.rows}  # fmt: skip
+    assert tried == {("none", 1), ("full", 1), ("full", 16)}
+    assert found.record.num_fitting == 0
 
 
 def test_ctrl_c_loses_nothing_that_was_found():

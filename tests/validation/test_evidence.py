@@ -28,7 +28,6 @@ import tables
 import timed_part
 import watched_part
 from evidence import (
-    AWAITED,
     PARTS,
     RICH_SHARE,
     all_strata,
@@ -100,7 +99,7 @@ def committed(part):
     return read_evidence(part, FOLDER)
 
 
-@pytest.fixture(params=[part for part in PARTS if part not in AWAITED])
+@pytest.fixture(params=PARTS)
 def evidence(request):
     return committed(request.param)
 
@@ -129,13 +128,6 @@ def test_old_evidence_and_other_versions_are_told_and_fail_nothing():
         assert old.startswith("parity is 91 days old")
         (other,) = aged.aged(Path(name), just, ("torch 9.0",))
         assert "made with" in other
-
-
-@pytest.mark.parametrize("part", sorted(AWAITED))
-def test_what_is_awaited_is_not_there(part):
-    """Once it is made it is held to its bars like the rest."""
-    assert not path_of(part, FOLDER).is_file()
-    assert part in LEAST_ROWS
 
 
 def test_it_says_how_it_was_made(evidence):

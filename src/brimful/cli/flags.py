@@ -5,14 +5,15 @@ import difflib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast, get_args
 
 import msgspec
 
 from brimful.cli import defaults, usual
-from brimful.errors import InputError, UnsupportedError, unknown_name
+from brimful.cli.elsewhere import TASK_NAMES, TASKS, refuse_elsewhere, spelled_as_ours
+from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.gpus import check_gpu, count_devices, load_cluster
@@ -40,7 +41,7 @@ from brimful.job import (
     check_job,
 )
 from brimful.kernel_support import check_precision
-from brimful.models.config import default_task, is_simulated, load_model
+from brimful.models.config import default_task, load_model
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_vocab_size
 from brimful.models.spec import ModelSpec
@@ -60,7 +61,7 @@ from brimful.strategy import (
     default_reference,
     placed,
 )
-from brimful.terminal import note, noted, say
+from brimful.terminal import note, noted
 from brimful.units import parse_bytes, parse_count
 
 INFERENCE = "inference"
@@ -114,6 +115,18 @@ class Parser(argparse.ArgumentParser):
                 raise cause
         raise InputError(f"{message}; {self._nearest_flag(message)}see {self.prog} --help")
 
+    def parse_known_args(  # type: ignore[override]  # argparse's are overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse, with flags of other programs taken for ours."""
+        given = list(sys.argv[1:] if args is None else args)
+        ours = []
+        for flag, typed in spelled_as_ours(given, self._option_string_actions):
+            if flag != typed:
+                _note_once(f"{flag.partition('=')[0]} is taken for {typed.partition('=')[0]}")
+            ours.append(flag)
+        return super().parse_known_args(ours, namespace)
+
     def _nearest_flag(self, message: str) -> str:
         misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
         known = list(self._option_string_actions)
@@ -121,10 +134,20 @@ class Parser(argparse.ArgumentParser):
         return f"did you mean {near[0]}? " if near else ""
 
 
-def choice(what: str, allowed: tuple[str, ...]) -> Callable[[str], str]:
-    """Return an argparse type that takes one of ``allowed`` and knows the nearest otherwise."""
+def choice(
+    what: str, allowed: tuple[str, ...], others: Mapping[str, str] | None = None
+) -> Callable[[str], str]:
+    """Return an argparse type that takes one of ``allowed`` and knows the nearest otherwise.
+
+    Args:
+        what: It is.
+        allowed: That is told.
+        others: More that passes, and as what.
+    """
 
     def parse(text: str) -> str:
+        if others and text in others:
+            return others[text]
         if text not in allowed:
             raise unknown_name(what, text, allowed)
         return text
@@ -238,7 +261,12 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change what is learnt."""
     add = parser.add_argument_group("job (what is learnt)").add_argument
     tasks = (*get_args(Task), INFERENCE)
-    _add_choice(add, "--task", tasks, "what the model is made for")
+    add(
+        "--task",
+        metavar="NAME",
+        type=choice("task", tasks, {**TASK_NAMES, **{task: task for task in TASKS}}),
+        help=f"{' or '.join(tasks)}; default what the model is made for",
+    )
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
     recipes = f"{defaults.PRECISION}, or {' or '.join(defaults.PRECISIONS[1:])} on older GPUs"
     _add_choice(add, "--precision", get_args(Precision), recipes)
@@ -254,7 +282,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
     add("--weights", metavar="MODEL", help="folder or hub id to start from; default: random")
     _add_whole(add, "--vocab-size", "rows of the embedding at least, for tokens that were added")
-    _add_whole(add, "--num-labels", "classes of a classifier; default: its own", least=2)
+    _add_whole(add, "--num-labels", "classes of a classifier; default: its own")
     seq_len = f"default: what the model covers, at most {defaults.LONGEST_SEQ_LEN}"
     _add_whole(add, "--seq-len", f"tokens per sequence; {seq_len}")
     _add_whole(add, "--global-batch", "sequences per optimizer step; default: one micro-batch")
@@ -624,17 +652,6 @@ def _note_once(text: str) -> None:
         note(f"brimful: {text}")
 
 
-def _refuse_context_parallel(args: argparse.Namespace) -> None:
-    """Refuse what no part of this version runs, and name what shares a long sequence instead."""
-    cp = getattr(args, "cp", None) or 1
-    if cp > 1:
-        raise UnsupportedError(
-            f"--cp {cp} (context parallel) is not run by this version; --tp shares the activations "
-            f"of a long sequence among devices",
-            nearest={"cp": None},
-        )
-
-
 def job_from(
     args: argparse.Namespace,
     devices: Sequence[Device] | None = None,
@@ -655,7 +672,7 @@ def job_from(
         raise InputError(
             f"--task {INFERENCE} trains nothing; brimful estimate and brimful simulate take it"
         )
-    _refuse_context_parallel(args)
+    refuse_elsewhere(args)
     model = model_from(args) if model is None else model
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     num_devices = count_devices(_or(args.gpus, defaults.GPUS))
@@ -705,19 +722,12 @@ def job_from(
 
 def model_from(args: argparse.Namespace) -> ModelSpec:
     """Resolve the model, with the rows that were added to it."""
-    if is_simulated(args.model) and f"{args.model}" not in _announced:
-        _announced.add(args.model)
-        say(f"brimful: {args.model} has no formula yet: it is simulated", file=sys.stderr)
     model = load_model(args.model)
     if why := taken_words(args.model, model.name):
         _note_once(why)
     if args.vocab_size is not None:
         model = with_vocab_size(model, args.vocab_size)
     return model if args.num_labels is None else with_num_labels(model, args.num_labels)
-
-
-_announced: set[str] = set()
-"""Models of which it was said that they are simulated."""
 
 
 def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision) -> Adapter | None:

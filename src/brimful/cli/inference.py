@@ -161,7 +161,8 @@ def _refuse_training(args: argparse.Namespace) -> None:
         if name not in _SHARED and getattr(args, name, None) is not None:
             raise InputError(
                 f"--{name.replace('_', '-')} {getattr(args, name)} has no meaning with --task "
-                f"{TASK}, which trains nothing; leave it out"
+                f"{TASK}, which trains nothing; leave it out",
+                nearest={name: None},
             )
 
 

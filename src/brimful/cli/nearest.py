@@ -8,8 +8,14 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from brimful.cli.output import BAD_INPUT
-from brimful.errors import BrimfulError, InputError, UnknownMemoryError, UnsupportedError
+from brimful.cli.output import BAD_INPUT, OUT_OF_TIME
+from brimful.errors import (
+    BrimfulError,
+    InputError,
+    OutOfTimeError,
+    UnknownMemoryError,
+    UnsupportedError,
+)
 from brimful.escaping import one_line
 from brimful.terminal import forget_notes, note, say
 
@@ -40,6 +46,14 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     typed = dict(vars(args))
     try:
         return run(args)
+    except OutOfTimeError as error:
+        if verb not in VERBS or typed["json"]:
+            raise
+        from brimful.cli.bound import tell_bound
+
+        _complain(error)
+        tell_bound(_changed(typed, {}), {})
+        return OUT_OF_TIME
     except (InputError, UnsupportedError) as error:
         if verb not in VERBS or typed["json"]:
             raise
@@ -69,6 +83,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         try:
             run(near)
         except (InputError, UnsupportedError) as refused:
+            _complain(refused)
             error = refused
         else:
             return

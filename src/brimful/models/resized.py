@@ -30,6 +30,12 @@ def with_num_labels(spec: ModelSpec, num_labels: int) -> ModelSpec:
     Raises:
         InputError: There are fewer than 2, or absurdly many.
     """
+    if num_labels == 1:
+        raise InputError(
+            "num_labels=1 is a score and no class, whose loss is not run by this version; give 2 "
+            "or more, which takes as much",
+            nearest={"num_labels": 2},
+        )
     if not 2 <= num_labels <= MAX_LABELS:  # noqa: PLR2004 - one class is told from nothing
         raise InputError(f"num_labels={num_labels} is out of range; give 2 to {MAX_LABELS} classes")
     names = ("id2label", "label2id", "num_labels")

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from brimful.cost.formats import COMPUTE_BYTES
 from brimful.cost.inference import (
     FormatFit,
     InferenceEstimate,
@@ -11,6 +12,7 @@ from brimful.cost.inference import (
 )
 from brimful.cost.inference_gpus import smallest_gpu
 from brimful.hardware.cluster import Cluster
+from brimful.models.mixtures import known_experts
 from brimful.plan import Word
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, tight_facts
@@ -55,6 +57,7 @@ def inference_summary(
             *_unknown(job, cluster, estimate),
             *_instead(job, cluster, estimate),
             *largest_facts(estimate.items),
+            *_experts(job),
             *_most(limits),
             *_formats(job, formats),
         ),
@@ -142,4 +145,14 @@ def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, .
     ]
     if not formats or (all(each.fits is not False for each in formats) and not fitting):
         return ()
-    return (Fact("formats", f"this text fits with weights in {', '.join(fitting) or 'no other'}"),)
+    words = f"with weights in {', '.join(fitting)}" if fitting else "in no other format"
+    return (Fact("formats", f"this text fits {words}"),)
+
+
+def _experts(job: InferenceJob) -> tuple[Fact, ...]:
+    """Say that experts are not in the format that was asked for: they are no linear layers."""
+    is_packed = job.weights_format not in COMPUTE_BYTES
+    if not is_packed or not known_experts(job.model).num_experts:
+        return ()
+    words = "left in 16 bits: formats pack linear layers, and stacked experts are none"
+    return (Fact("experts", words),)

@@ -171,7 +171,7 @@ def _needed(found: Solution) -> tuple[Fact, ...]:
     """Say how many devices there have to be at least, where there are fewer."""
     plan = found.plan
     least, device = least_devices(plan), plan.cluster.device
-    if least <= plan.cluster.num_devices:
+    if least <= plan.cluster.num_devices or plan.strategy.offload != "none":
         return ()
     stay = format_bytes(staying_bytes(plan.job, device.kernels))
     words = f"at least {least:,} of them: parameters and optimizer state are {stay} together"

@@ -1,7 +1,8 @@
 """A strategy in the words that people use for its settings."""
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.job import PREFERENCE, Job
+from brimful.job import PREFERENCE, QUANTIZED, Job
+from brimful.models.mixtures import known_experts
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.offload import away_of
 from brimful.strategy import (
@@ -34,6 +35,7 @@ def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
         _loss(job, strategy),
         "" if job.task == "module" else _attention(strategy),
         _REFERENCE.get(strategy.reference, "") if job.task == PREFERENCE else "",
+        _experts(job),
         _offloaded(job, strategy),
         "optimizer step inside the backward pass" if strategy.optimizer_in_backward else "",
         allocator_words(strategy),
@@ -100,6 +102,13 @@ def _loss(job: Job, strategy: Strategy) -> str:
     if job.task not in {"causal-lm", "chat", PREFERENCE} or strategy.loss_chunks == 1:
         return ""
     return f"loss in {strategy.loss_chunks} chunks"
+
+
+def _experts(job: Job) -> str:
+    """Say that a quantised base has experts that are not: stacked weights are no linear layers."""
+    is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
+    has_experts = known_experts(job.model).num_experts > 0
+    return "experts not quantised" if is_quantized and has_experts else ""
 
 
 def _attention(strategy: Strategy) -> str:

@@ -257,6 +257,8 @@ def _explore_smallest(_job: Job, space: _Space, plainest: Strategy, attempts: _A
 def _explore_fastest(job: Job, space: _Space, plainest: Strategy, attempts: _Attempts) -> None:
     """Simulate what may be the fastest, the likeliest first; stop where nothing can be faster."""
     sizes = space.sizes
+    if not attempts.fits(plainest) and not _can_fit(space, plainest, attempts):
+        return
     for chunks in space.chunks:
         cut = _with(plainest, loss_chunks=chunks)
         largest = {}
@@ -267,6 +269,16 @@ def _explore_fastest(job: Job, space: _Space, plainest: Strategy, attempts: _Att
         between = [n for n in sizes if largest.get("none", n) < n <= largest.get("full", 0)]
         for size in between:
             _fewest_blocks(job, _with(cut, micro_batch=size), attempts)
+
+
+def _can_fit(space: _Space, plainest: Strategy, attempts: _Attempts) -> bool:
+    """Whether the leanest strategies fit: the smallest micro-batch, every block checkpointed.
+
+    Chunks of the loss keep sums that one piece does not, so that neither end is the leaner always.
+    """
+    lean = _with(plainest, activation_checkpointing=space.kinds[-1])
+    ends = sorted({space.chunks[0], space.chunks[-1]}, reverse=True)
+    return any(attempts.fits(_with(lean, loss_chunks=chunks)) for chunks in ends)
 
 
 def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:

@@ -1,0 +1,94 @@
+"""Flags and tasks as people know them from other programs.
+
+What means the same is taken for ours, and said; what no part of this version runs is refused in a
+sentence, with the nearest that it does.
+"""
+
+import argparse
+from collections.abc import Container, Iterator, Sequence
+
+from brimful.errors import UnsupportedError
+
+_FLAGS = {
+    "--micro-batch": (
+        "--batch-size", "--micro-batch-size", "--per-device-batch-size",
+        "--per-device-train-batch-size",
+    ),
+    "--global-batch": ("--global-batch-size", "--total-batch-size", "--train-batch-size"),
+    "--seq-len": (
+        "--context-length", "--cutoff-len", "--max-length", "--max-seq-len", "--max-seq-length",
+        "--seq-length", "--sequence-len", "--sequence-length",
+    ),
+    "--steps": ("--max-steps", "--num-steps", "--train-iters"),
+    "--learning-rate": ("--lr",),
+    "--optimizer": ("--optim",),
+    "--lora-rank": ("--lora-r",),
+    "--lora-targets": ("--lora-target", "--lora-target-modules", "--target-modules"),
+    "--trained-modules": ("--lora-modules-to-save", "--modules-to-save"),
+    "--tp": ("--tensor-model-parallel-size", "--tensor-parallel", "--tensor-parallel-size"),
+    "--pp": ("--pipeline-model-parallel-size", "--pipeline-parallel"),
+    "--ep": ("--expert-model-parallel-size", "--expert-parallel"),
+    "--cp": ("--context-parallel", "--context-parallel-size"),
+    "--gpus": ("--gpu", "--hardware"),
+}  # fmt: skip
+_OURS = {other: flag for flag, others in _FLAGS.items() for other in others}
+
+TASK_NAMES = {
+    "classification": "sequence-classification",
+    "pretrain": "causal-lm",
+    "pretraining": "causal-lm",
+    "pt": "causal-lm",
+    "sft": "causal-lm",
+    "summarization": "seq2seq",
+    "translation": "seq2seq",
+}
+"""Other names of ours."""
+_LIKE_CAUSAL = "its update takes what causal-lm does, and the text that it writes comes on top"
+TASKS = {
+    "grpo": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
+    "ppo": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
+    "rlhf": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
+    "masked-lm": (
+        "a loss on masked tokens",
+        "a classifier's blocks are the same, and its loss takes less",
+        "sequence-classification",
+    ),
+    "kto": ("single answers that are liked or not", "pairs of answers take as much", "dpo"),
+    "orpo": ("pairs without a reference", "with a reference it is --task dpo", "dpo"),
+}
+"""Tasks that are not run: what they are, what is like them, and its name."""
+
+
+def spelled_as_ours(arguments: Sequence[str], known: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield each argument as we write it, and as it was typed.
+
+    Args:
+        arguments: Of a command.
+        known: The flags that it has.
+    """
+    for typed in arguments:
+        flag, equals, value = typed.partition("=")
+        ours = _OURS.get(flag, "")
+        taken = bool(ours) and flag not in known and ours in known
+        yield (f"{ours}{equals}{value}" if taken else typed), typed
+
+
+def refuse_elsewhere(args: argparse.Namespace) -> None:
+    """Refuse what no part of this version runs, and name what is nearest.
+
+    Raises:
+        UnsupportedError: It was asked for.
+    """
+    cp = getattr(args, "cp", None) or 1
+    if cp > 1:
+        raise UnsupportedError(
+            f"--cp {cp} (context parallel) is not run by this version; --tp shares the activations "
+            f"of a long sequence among devices",
+            nearest={"cp": None},
+        )
+    if args.task in TASKS:
+        what, like, name = TASKS[args.task]
+        raise UnsupportedError(
+            f"--task {args.task} ({what}) is not run by this version; {like}",
+            nearest={"task": name},
+        )
