@@ -6,6 +6,7 @@ imitated. Ops outside the lists run in the type of their inputs, as there.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -53,6 +54,21 @@ _OWN_KEY = torch._C.DispatchKey.AutogradPrivateUse1  # noqa: SLF001
 _cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 on_weight_cast: list[Callable[[torch.Tensor], None]] = []
 """Called with every low-precision copy of a weight that enters the cache."""
+
+
+def num_cached() -> int:
+    """Return how many copies of weights are kept."""
+    return len(_cache)
+
+
+def cached_since(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return weights and their copies from one on, in the order in which they were made."""
+    return list(islice(_cache.values(), number, None))
+
+
+def keep(weight: torch.Tensor, low: torch.Tensor) -> None:
+    """Keep a copy of a weight until the cache is cleared."""
+    _cache[id(weight)] = (weight, low)
 
 
 def register() -> None:

@@ -23,6 +23,10 @@ class NotPeriodicError(UnsupportedError):
     """A tape that cannot be unrolled, with the reason; trace it in full."""
 
 
+class UnlikeBlocksError(NotPeriodicError):
+    """Blocks that should stand for each other are not alike; trace all of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
     """How the blocks of one stack repeat.

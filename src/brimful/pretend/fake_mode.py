@@ -77,6 +77,26 @@ def remembered(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     return NotImplemented if recipe is None else mode.follow(recipe, args)
 
 
+def made(
+    shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Any:
+    """Return a tensor with a storage of its own, which no operation made."""
+    new = _New(shape, stride, dtype, device, requires_grad=False, viewed=None, offset=0)
+    return _mode().follow(_Recipe((new,), is_tuple=False), ())
+
+
+def alias(tensor: torch.Tensor) -> Any:
+    """Return a tensor like another, of its storage and yet no view, which no operation made."""
+    new = _new(tensor, viewed=0)._replace(requires_grad=False)
+    return _mode().follow(_Recipe((new,), is_tuple=False), (tensor,))
+
+
+def _mode() -> "FakeMode":
+    mode = torch._C._get_dispatch_mode(_FAKE)  # noqa: SLF001 - nobody else knows
+    assert isinstance(mode, FakeMode), "asked for inside a fake mode of ours"
+    return mode
+
+
 class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     """A fake mode that makes no tensor on the device: modules of the user's have constants."""
 

@@ -196,6 +196,30 @@ class Place(NamedTuple):
     stream: int
 
 
+class Facts(NamedTuple):
+    """An allocation while it is recorded; all but the first two are numbers of the builder's own.
+
+    Attributes:
+        owner: Path of the module.
+        num_bytes: Its size.
+        op: Number of the operation, as are the others of what they name.
+        shape: Of shape and type.
+        stream: Of the stream.
+        node: Of the autograd node.
+        line: Of the source line.
+        item: Of the class it is tagged with.
+    """
+
+    owner: str
+    num_bytes: int
+    op: int
+    shape: int
+    stream: int
+    node: int
+    line: int
+    item: int
+
+
 class RecordingBuilder:
     """Appends events to arrays; ``build`` turns them into a ``Recording``.
 
@@ -318,6 +342,44 @@ class RecordingBuilder:
     def num_rows(self) -> int:
         """How many allocations were recorded."""
         return len(self._died)
+
+    def events_since(self, event: int) -> list[int]:
+        """Return the signed events from one on; see ``Recording.events``."""
+        return self._events[event:].tolist()
+
+    def costs_since(self, cost: int) -> list[OpCost]:
+        """Return the work recorded from one on."""
+        return self._costs[cost:]
+
+    def interruptions(self) -> tuple[int, ...]:
+        """Count what may lie between events and is no allocation, free or work."""
+        others = (self._waits, self._flushes, self._used_elsewhere, self._phases)
+        return len(self._marks), *(len(each) for each in others)
+
+    def is_freed(self, row: int) -> bool:
+        """Whether an allocation was freed."""
+        return self._died[row] != NEVER
+
+    def facts_of(self, row: int) -> Facts:
+        """Return what distinguishes an allocation, but for when it was made."""
+        num_bytes, _, owner, op, _, shape, stream, node, line = self._rows[
+            row * _NUM_COLUMNS : (row + 1) * _NUM_COLUMNS
+        ]
+        name = self._owners.order[owner]
+        return Facts(name, num_bytes, op, shape, stream, node, line, self._item[row])
+
+    def allocate_like(self, facts: Facts, owner: str) -> int:
+        """Record an allocation like another one, of another owner, and return its row."""
+        row = len(self._died)
+        _, num_bytes, op, shape, stream, node, line, item = facts
+        place = (len(self._events), self._owners(owner), op, len(self._phases) - 1)
+        self._rows.extend((num_bytes, *place, shape, stream, node, line))
+        self._died.append(NEVER)
+        self._item.append(item)
+        self._events.append(row)
+        self.live_bytes += num_bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return row
 
     def set_owner(self, row: int, owner: str) -> None:
         """Say whose an allocation is."""

@@ -63,6 +63,8 @@ _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
 _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 """What tells of operations whose parts a tape is to see."""
+STANDS_FOR = "stands_for"
+"""Attribute of an autograd node of ours: the name of the program's node that is in its place."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 
 
@@ -139,6 +141,31 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     def rows_of(self, tensors: Iterable[Any]) -> tuple[int, ...]:
         """Return the allocations on the first device that tensors lie in."""
         return tuple(row for builder, row in self._rows(tensors) if builder is self._first)
+
+    @property
+    def main(self) -> RecordingBuilder:
+        """What is recorded of the first device."""
+        return self._first
+
+    def host_events(self) -> int:
+        """Return how many allocations and frees of the host were recorded."""
+        return self._builder(torch.device(HOST)).spot().event
+
+    def let_be(self, tensor: Any, row: int, frees: Callable[[], bool] | None = None) -> None:
+        """Let a tensor lie in an allocation of the first device that was recorded without it.
+
+        Args:
+            tensor: Whose storage it is from here on.
+            row: The allocation.
+            frees: Asked when the storage is gone: whether the allocation is freed then.
+        """
+        for plain in engine.plain_tensors(tensor):
+            self._follow(plain.untyped_storage(), row, self._first, frees)
+
+    def let_go(self, tensor: Any) -> None:
+        """Follow a tensor's storage no more: its allocation is freed by who asks for this."""
+        for plain in engine.plain_tensors(tensor):
+            del self._alive[plain.untyped_storage()._cdata]  # noqa: SLF001
 
     def tag(self, tensors: Iterable[Any], item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good.
@@ -353,12 +380,19 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             builder.set_item(row, self._purpose)
         self._follow(storage, row, builder)
 
-    def _follow(self, storage: Any, row: int, builder: RecordingBuilder) -> None:
+    def _follow(
+        self,
+        storage: Any,
+        row: int,
+        builder: RecordingBuilder,
+        frees: Callable[[], bool] | None = None,
+    ) -> None:
         key = storage._cdata  # noqa: SLF001
 
         def freed(_: Any) -> None:
             _, row, builder = self._alive.pop(key)
-            builder.free(row)
+            if frees is None or frees():
+                builder.free(row)
 
         self._alive[key] = (weakref.ref(storage, freed), row, builder)
 
@@ -370,7 +404,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         return Place(
             op=op,
             owner=owner,
-            node="" if node is None else node.name(),
+            node="" if node is None else getattr(node, STANDS_FOR, "") or node.name(),
             line=self._line(),
             stream=0 if where.type == HOST else streams.current_id(where.index or 0),
         )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job
 from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
-from brimful.pretend.blocks import NotPeriodicError
+from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
@@ -42,6 +42,7 @@ from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.skipping import Chosen, Skipper
+from brimful.pretend.stand_ins import stand_in
 from brimful.pretend.tape import Tape, go_on
 from brimful.routing import BALANCED, Replay, Routing
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
@@ -50,6 +51,7 @@ from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
+from brimful.simulate.series import may_stand_in, series_of
 from brimful.simulate.unrolled import record_whole
 from brimful.strategy import (
     Strategy,
@@ -208,6 +210,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     chosen: Chosen | None = None,
     parted: int = 1,
     narrowed: bool = False,
+    stands_in: bool = False,
     on_op: Callable[[], None] = go_on,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
@@ -227,10 +230,12 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         parted: Devices that part the experts of a model that is spread in no other way, as no run
             is: what a profile is made of, to which sharding adds events (``cost.spread``).
         narrowed: Whether what comes into a block is cast to 16 bits, as FSDP2 does; likewise.
+        stands_in: Whether few blocks are run and the others stand for themselves, where they may.
         on_op: Called before every operation; what it raises ends the simulation.
 
     Raises:
         NotPeriodicError: Micro-batches that should be alike are not; trace all.
+        UnlikeBlocksError: Blocks that should be alike are not; trace without stand-ins.
     """
     place = Place(imitate, capability)
     check_precision(job, place)
@@ -265,6 +270,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if isinstance(program.optimizer, LowBitAdamW):
             program.optimizer.imitate(imitate)
         _name(tape, program)
+        if stands_in and may_stand_in(job, strategy):
+            stand_in(tape, series_of(program))
         with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
             blank = _without_values(sample)
             skipper = _skipper(tape, program, chosen)
@@ -300,9 +307,15 @@ def _ended_as_asked(tape: Tape) -> Iterator[None]:
 def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Traced:
     """Trace steps; of a pipeline with few micro-batches where these show what the others do."""
     chosen = chosen_of(job, strategy, fullest_rank(job, strategy) if rank is None else rank)
-    if chosen is not None and not how["routing"].received:  # which says that they differ
-        with suppress(NotPeriodicError):
-            return trace(job, strategy, rank=rank, chosen=chosen, **how)
+    is_alike = not how["routing"].received  # which says that blocks and micro-batches differ
+    chosen, stands_in = chosen if is_alike else None, is_alike
+    while chosen is not None or stands_in:
+        try:
+            return trace(job, strategy, rank=rank, chosen=chosen, stands_in=stands_in, **how)
+        except UnlikeBlocksError:
+            stands_in = False
+        except NotPeriodicError:  # of micro-batches, which only those that are left out can be
+            chosen = None
     return trace(job, strategy, rank=rank, **how)
 
 

@@ -64,15 +64,15 @@ def record_whole(
         trace: Runs a program on the pretend GPU and returns its tape.
         counts_costs: Whether the tape has what operations cost.
     """
-    stack = _STACKS.get(job.model.model_type)
+    stack = stack_of(job)
     is_staged = strategy.pp > 1
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
-    is_cut = is_cut or _names_blocks(job) or strategy.offload != NO_OFFLOAD
-    if is_staged or is_cut or stack is None or not _is_uniform(job.model):
+    is_cut = is_cut or names_blocks(job) or strategy.offload != NO_OFFLOAD
+    if is_staged or is_cut or not stack:
         return trace(job, strategy)
-    num_first = _num_prefix(job.model)
-    period = _period(job.model, num_first)
+    num_first = num_prefix(job.model)
+    period = period_of(job.model, num_first)
     groups = _groups(strategy, job.model.num_layers, num_first, period)
     deep, shallow = (_numbers(groups, name) for name in ("deep", "shallow"))
     if deep == shallow or (counts_costs and all(deep)):
@@ -164,12 +164,17 @@ def _unrolled(
     return done
 
 
+def stack_of(job: Job) -> str:
+    """Return the path of the stack of blocks, which are alike; empty where none is known."""
+    return _STACKS.get(job.model.model_type, "") if _is_uniform(job.model) else ""
+
+
 def _is_uniform(model: ModelSpec) -> bool:
     """Whether every block has the same parameters; a mixture's dense first ones are left out."""
-    return len(layout_of(model).blocks) - (_num_prefix(model) > 0) == 1
+    return len(layout_of(model).blocks) - (num_prefix(model) > 0) == 1
 
 
-def _period(model: ModelSpec, num_first: int) -> int:
+def period_of(model: ModelSpec, num_first: int) -> int:
     """Return after how many blocks their kinds come round: how far each attends, and what it is.
 
     As many as there are where they never do.
@@ -179,7 +184,7 @@ def _period(model: ModelSpec, num_first: int) -> int:
     return next(n for n in range(1, len(kinds) + 1) if kinds[n:] == kinds[: len(kinds) - n])
 
 
-def _num_prefix(model: ModelSpec) -> int:
+def num_prefix(model: ModelSpec) -> int:
     """Count the dense blocks before the first that has experts; 0 in a model without any."""
     if model.model_type not in _PREFIXED:
         return 0
@@ -187,7 +192,7 @@ def _num_prefix(model: ModelSpec) -> int:
     return sparse[0] if sparse else 0
 
 
-def _names_blocks(job: Job) -> bool:
+def names_blocks(job: Job) -> bool:
     """Whether a module is kept in fp32 that has a number in its path, so that blocks differ."""
     return any(part.isdigit() for name in job.keep_fp32 for part in name.split("."))
 
