@@ -40,7 +40,11 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     window = getattr(config, "sliding_window", None)
     windows = (window,) if isinstance(window, int) and any(windowed) else ()
     return BuiltModel(
-        layout=_layout(skeleton, job), windows=windows, kinds=kinds, windowed=windowed
+        layout=_layout(skeleton, job),
+        windows=windows,
+        kinds=kinds,
+        windowed=windowed,
+        buffers=tuple(each.nbytes for each in skeleton.buffers()),
     )
 
 

@@ -6,6 +6,7 @@ update.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from brimful.cost.family import (
 )
 from brimful.cost.own_programs import chosen_program
 from brimful.cost.preference import asked_bytes
-from brimful.cost.profiles import Dimensions, Profile, Run, load_profile
+from brimful.cost.profiles import Dimensions, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
@@ -163,11 +164,14 @@ def _sizes(profile: Profile, dims: Dimensions, pieces: Array, *, by_item: bool) 
     return np.where(mine[:, :, None], sizes, 0.0)
 
 
-def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
+def blas_bytes(
+    job: Job, family: Family, device: Device, profile: Profile | None = None
+) -> NDArray[np.int64]:
     """Return what cuBLAS keeps for the forward's thread and for the backward's: [strategies].
 
-    Each has a workspace of cuBLAS; each that runs a linear layer with a bias, which blocks that are
-    checkpointed in full do in backward too, one of cuBLASLt.
+    A profile of the job's own says which of them are made. Else each has a workspace of cuBLAS;
+    each that runs a linear layer with a bias, which blocks that are checkpointed in full do in
+    backward too, one of cuBLASLt.
 
     Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``; PyTorch's engine runs backward on a thread
     of its own.
@@ -176,6 +180,12 @@ def blas_bytes(job: Job, family: Family, device: Device) -> NDArray[np.int64]:
     if device.kernels != "cuda":
         return np.zeros(len(num_blocks), dtype=np.int64)
     cublas = libraries().cublas_bytes(version_of(device.capability))
+    if profile is not None and is_own(profile.key):
+        runs = family_variant(job, profile, family).first
+        events = itertools.chain.from_iterable(profile.works[run.work].events for run in runs)
+        marks = Counter(profile.kinds[event].mark for event in events)
+        light = marks["cuBLASLt"] * min(libraries().cublas_lt_bytes, cublas)
+        return np.full(len(num_blocks), marks["cuBLAS"] * cublas + light, dtype=np.int64)
     again = (num_blocks > 0) & (family.recompute == "full")
     num_biased = (1 + again) * has_biases(job.model)
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
@@ -202,7 +212,7 @@ def step_memory(
     return StepMemory(
         states=held,
         updates=Update(kept, transient, updates.why),
-        blas=int(blas_bytes(job, family, device)[0]),
+        blas=int(blas_bytes(job, family, device, profile)[0]),
         items=at_peak,
         run=run,
         drawn=_only(drawn_bytes(job, family)),

@@ -22,7 +22,7 @@ from brimful.cost.family import (
     family_tokens,
 )
 from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors
-from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike
+from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike, is_own
 from brimful.cost.row_sums import Event, RowSums
 from brimful.cost.spread import has_pieces
 from brimful.cost.trained import has_biases
@@ -74,15 +74,21 @@ def sizes_in(job: Job, family: Family, profile: Profile, sizes: Array) -> "Sizes
     return Sizes(sizes, np.where(is_own, own, sizes))
 
 
-def marked_bytes(job: Job, family: Family, device: Device) -> dict[Mark, int]:
-    """Return the bytes of what profiles mark, of the libraries' once each."""
+def marked_bytes(
+    job: Job, family: Family, device: Device, profile: Profile | None = None
+) -> dict[Mark, int]:
+    """Return the bytes of what profiles mark, of the libraries' once each.
+
+    Whether there are products with biases is the model's affair, but for a profile of its own.
+    """
+    has_light = has_biases(job.model) or (profile is not None and is_own(profile.key))
     cublas = libraries().cublas_bytes(version_of(device.capability))
     rows = 0
     if device.kernels == "cuda" and job.adapter is None:
         rows, _ = embedding_bytes(job, family)
     return {
         "cuBLAS": cublas,
-        "cuBLASLt": min(libraries().cublas_lt_bytes, cublas) * has_biases(job.model),
+        "cuBLASLt": min(libraries().cublas_lt_bytes, cublas) * has_light,
         "embedding": rows,
     }
 
@@ -168,7 +174,8 @@ class MicroBatch(NamedTuple):
             opens: Whether the first product of all is in this forward.
         """
         every = [self._ops_of(run, runs) for run in runs]
-        if not any(kind.mark == "cuBLASLt" for kind in self.profile.kinds):
+        is_told = is_own(self.profile.key)
+        if not is_told and not any(kind.mark == "cuBLASLt" for kind in self.profile.kinds):
             self._mark_light(every, runs)
         if not opens:
             forward = [run.phase == "forward" for run in runs]

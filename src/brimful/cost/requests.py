@@ -59,7 +59,7 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
     counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
-    marked, sums = marked_bytes(job, family, device), row_sums(job, family, device)
+    marked, sums = marked_bytes(job, family, device, profile), row_sums(job, family, device)
     reference = reference_of(job, family, strategy.attention, device, sums)
     works: list[tuple[MicroBatch, tuple[Work, ...]]] = []
     for (each, runs), mine in zip(steps, sizes, strict=True):

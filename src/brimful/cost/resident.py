@@ -32,7 +32,7 @@ from brimful.cost.trained import (
 )
 from brimful.cost.update import state_tensors
 from brimful.job import QUANTIZED, Job
-from brimful.models.config import layout_of
+from brimful.models.config import buffers_of, layout_of
 from brimful.models.layout import Parameter, all_parameters
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES, _STEP_BYTES = 16 * 4, 256 * 4, 4, 4
@@ -66,6 +66,7 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
             yield Made((prod(shape) * element,))
+    yield from (Made((num_bytes,)) for num_bytes in buffers_of(job.model))
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
     if np.any(held.buckets):

@@ -23,7 +23,7 @@ from brimful.cost.trained import (
 )
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
-from brimful.models.config import layout_of, parameter_count
+from brimful.models.config import buffers_of, layout_of, parameter_count
 from brimful.models.layout import all_parameters
 
 Bytes = NDArray[np.float64]
@@ -34,7 +34,7 @@ class States(NamedTuple):
 
     Attributes:
         frozen: Of parameters that do not train.
-        constants: Of what a quantised weight cannot be read without.
+        constants: Of what a quantised weight cannot be read without, and of a model's buffers.
         trained: Of those that do: parameters x bytes of the recipe.
         buckets: Of DDP's gradients, which exist from the start.
         gradients: Of all other gradients, while they exist.
@@ -72,7 +72,7 @@ def states(job: Job, update: Update) -> States:
     parameters, constants = frozen_bytes(job)
     return States(
         frozen=parameters,
-        constants=constants,
+        constants=constants + sum(buffers_of(job.model)),
         trained=trained * recipe.parameter,
         buckets=0,
         gradients=trained * recipe.gradient,
@@ -145,7 +145,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     views = 0 if holds_whole(job, family) else buckets
     return States(
         frozen=_frozen(job, shards, whole=whole),
-        constants=np.full_like(shards, frozen_bytes(job).constants),
+        constants=np.full_like(shards, frozen_bytes(job).constants + sum(buffers_of(job.model))),
         trained=held * recipe.parameter,
         buckets=buckets,
         gradients=held * recipe.gradient - views,

@@ -274,6 +274,15 @@ def layout_of(spec: ModelSpec) -> Layout:
     return _built(spec).layout
 
 
+def buffers_of(spec: ModelSpec) -> tuple[int, ...]:
+    """List the bytes of what a model holds beside its parameters, where that was read off it.
+
+    Of the architectures that are described here it is a few hundred bytes, and left out.
+    """
+    built = None if has_parameter_count(spec) or spec.model_type == MODULE else find_built(spec)
+    return () if built is None else built.buffers
+
+
 def experts_of(spec: ModelSpec) -> Experts:
     """Read the experts of a model; ``NO_EXPERTS`` of a dense one.
 

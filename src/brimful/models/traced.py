@@ -22,12 +22,14 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         kinds: Of every block what its configuration says of it and of few others; the length of a
             window is no such thing.
         windowed: Of every block whether it has a window.
+        buffers: Bytes of every tensor that the model holds beside its parameters.
     """
 
     layout: Layout
     windows: tuple[int, ...]
     kinds: tuple[str, ...]
     windowed: tuple[bool, ...]
+    buffers: tuple[int, ...]
 
 
 _known: dict[str, BuiltModel | None] = {}

@@ -219,7 +219,7 @@ def peaks_of(search: Search, grid: Grid) -> Array:
 def _make_peaks(search: Search, grid: Grid) -> Array:
     job, device, one = search.job, search.cluster.device, grid.batches[0]
     held, updates, pieces, drawn, _ = _held(search, grid)
-    blas = blas_bytes(job, one._replace(num_blocks=grid.num_blocks), device)
+    blas = blas_bytes(job, one._replace(num_blocks=grid.num_blocks), device, _profile(search, grid))
     found = surface(_levels(search, grid), grid.num_blocks.astype(np.float64), pieces)
     above = np.stack([highest(found, batch=i) for i in range(len(grid.batches))])
     if asks_by_itself(one.reference):
