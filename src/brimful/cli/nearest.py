@@ -8,8 +8,14 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from brimful.cli.output import BAD_INPUT
-from brimful.errors import BrimfulError, InputError, UnknownMemoryError, UnsupportedError
+from brimful.cli.output import BAD_INPUT, OUT_OF_TIME
+from brimful.errors import (
+    BrimfulError,
+    InputError,
+    OutOfTimeError,
+    UnknownMemoryError,
+    UnsupportedError,
+)
 from brimful.escaping import one_line
 from brimful.terminal import forget_notes, note, say
 
@@ -40,10 +46,11 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     typed = dict(vars(args))
     try:
         return run(args)
-    except (InputError, UnsupportedError) as error:
+    except (InputError, UnsupportedError, OutOfTimeError) as error:
         if verb not in VERBS or typed["json"]:
             raise
-        is_unknown = isinstance(error, UnknownMemoryError)
+        is_late = isinstance(error, OutOfTimeError)
+        is_unknown = is_late or isinstance(error, UnknownMemoryError)
         if not error.nearest and not is_unknown:
             raise
         _complain(error)
@@ -53,7 +60,7 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
             tell_bound(_changed(typed, {}), error.nearest)
         else:
             _answer_around(run, typed, error)
-        return BAD_INPUT
+        return OUT_OF_TIME if is_late else BAD_INPUT
 
 
 def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:
