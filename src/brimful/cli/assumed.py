@@ -51,7 +51,7 @@ def run_of(
     is_given = flags.is_plan(args.model) or args.tokens is not None or args.steps is not None
     cost = cost_of(job, cluster, step_s, prices_from(args))
     return (
-        *speed_facts(job, estimate, step_s),
+        *speed_facts(job, estimate, step_s, device=cluster.device),
         *run_facts(job, cost, is_length_given=is_given),
     )
 

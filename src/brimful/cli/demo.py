@@ -163,7 +163,8 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     _headline("3 of 6: the plan", "every strategy is predicted, the fastest that fits wins")
     found = solve(job, cluster, Pins(None, None, None), attention="sdpa", objective="time")
     made = found.plan.estimate
-    facts = speed_facts(job, made, made.predicted_step_s) if made else ()
+    step_s = made.predicted_step_s if made else None
+    facts = speed_facts(job, made, step_s, device=cluster.device) if made else ()
     show_summary(plan_summary(found, facts))
     return found
 

@@ -46,18 +46,11 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     typed = dict(vars(args))
     try:
         return run(args)
-    except OutOfTimeError as error:
+    except (InputError, UnsupportedError, OutOfTimeError) as error:
         if verb not in VERBS or typed["json"]:
             raise
-        from brimful.cli.bound import tell_bound
-
-        _complain(error)
-        tell_bound(_changed(typed, {}), {})
-        return OUT_OF_TIME
-    except (InputError, UnsupportedError) as error:
-        if verb not in VERBS or typed["json"]:
-            raise
-        is_unknown = isinstance(error, UnknownMemoryError)
+        is_late = isinstance(error, OutOfTimeError)
+        is_unknown = is_late or isinstance(error, UnknownMemoryError)
         if not error.nearest and not is_unknown:
             raise
         _complain(error)
@@ -67,7 +60,7 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
             tell_bound(_changed(typed, {}), error.nearest)
         else:
             _answer_around(run, typed, error)
-        return BAD_INPUT
+        return OUT_OF_TIME if is_late else BAD_INPUT
 
 
 def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:

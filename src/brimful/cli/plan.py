@@ -129,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(found.plan, args.output)
     if not args.json:
         _show_proof(args, searched, found, proof)
+        show_facts(*_offloaded(found))
     word = _replayed_word(found) if proof is None else proof.word
     out = () if word == "fits" else tuple(_ways_out(args, found, budget, word))
     why = explain(args, found.plan) if args.explain else {}
@@ -140,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         show_facts(*facts, *_next(args, found, word))
         _show_more(args, found, why)
     if args.page is not None:
-        write_page(args, _answer(args, found, proof))
+        write_page(args, _answer(args, found, proof, word))
     code = exit_code(found)
     return code if word is None or code != FITS else word_code(args, word)
 
@@ -156,7 +157,9 @@ def _summary(
     return plan_summary(found, run, None if chosen is None else chosen.reserved)
 
 
-def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") -> "Answer":
+def _answer(
+    args: argparse.Namespace, found: "Solution", proof: "Proof | None", word: "ProofWord | None"
+) -> "Answer":
     """Put together all that is known in the end, for a page."""
     from brimful.report.text import plan_tables
     from brimful.show.answer import Answer
@@ -168,7 +171,7 @@ def _answer(args: argparse.Namespace, found: "Solution", proof: "Proof | None") 
             *_proven(found, proof),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
-            *_next(args, found, _replayed_word(found) if proof is None else proof.word),
+            *_next(args, found, word),
         ),
         (plan_tables(found.plan, found.record),),
     )
@@ -211,6 +214,27 @@ def _show_proof(
     show_facts(*_proven(found, proof))
 
 
+def _offloaded(found: "Solution") -> "tuple[Fact, ...]":
+    """Simulate a plan that offloads with and without that; nothing of one that does not."""
+    from brimful.offload import NONE
+
+    plan = found.plan
+    if plan.strategy.offload == NONE or not found.record.rows[0].fits:
+        return ()
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    from brimful.show.offloaded import offload_facts
+    from brimful.simulate.run import simulate
+
+    here = msgspec.structs.replace(plan.strategy, offload=NONE)
+    try:
+        both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
+    except UnsupportedError:
+        return ()
+    return offload_facts(plan.cluster, *both)
+
+
 def _is_other(searched: "Solution", found: "Solution") -> bool:
     """Whether a plan has other settings than the one that was told."""
     from brimful.show.settings import settings_words
@@ -227,11 +251,13 @@ def _next(
 
     fits = found.record.rows[0].fits and word != "no"
     if args.output is not None:
-        where = f"plan written to {args.output}"
         told = f"; brimful train {args.output} runs it" if fits else ""
-        return (Fact("next", f"{where}{told}"),)
+        return (Fact("next", f"plan written to {args.output}{told}"),)
     if not fits:
         return ()
+    if word == "tight" and not args.accept_tight:
+        words = "take what would fit, or risk this one: --accept-tight -o plan.yaml"
+        return (Fact("next", words),)
     return (Fact("next", "add -o plan.yaml, then brimful train plan.yaml, or brimful export"),)
 
 
@@ -405,13 +431,14 @@ def _state_words(state: "SearchState") -> str:
     from brimful.units import format_bytes, format_seconds
 
     best = state.best
-    words = "none done yet"
+    words = "nothing is known yet"
     if best is not None and best.short_bytes:
         words = f"none fits yet, the nearest is short by {format_bytes(best.short_bytes)}"
     elif best is not None:
         time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
         words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
-    return f"{state.num_done + 1} of {state.num_most}, {state.left_s:.0f} s left; {words}"
+    done = f"{state.num_done} simulated" if state.num_done else "the first one"
+    return f"{done}, {state.left_s:.0f} s left; {words}"
 
 
 def _refuse_engine(args: argparse.Namespace) -> None:
@@ -465,7 +492,7 @@ def _pins(args: argparse.Namespace) -> "list[Pins]":
     return possible(job, choices, flags.cluster_from(args).num_devices)
 
 
-MAX_WAYS, MAX_WAYS_TIGHT = 3, 2
+MAX_WAYS, MAX_WAYS_TIGHT = 3, 1
 """Ways to make it fit that are shown; fewer beside a plan that may fit."""
 
 

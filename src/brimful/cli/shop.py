@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
 OUTPUT_SUFFIXES = (".html", ".svg")
 _MARKETS = {
-    "secure": "data centres', not single owners' (--market community)",
-    "community": "single owners', not data centres' (--market secure)",
+    "secure": "of data centres",
+    "community": "of single owners",
 }
 
 
@@ -132,7 +132,8 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     from brimful.show.summary import Fact
 
     show_summary(shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice))
-    show_facts(prices_fact(args), *assumed_facts(args, shopped.job))
+    taken = None if shopped.choice is None else shopped.choice.best.kind
+    show_facts(prices_fact(args, taken), *assumed_facts(args, shopped.job))
     if args.output is not None:
         say(f"written to {args.output}")
     if shopped.choice is not None:
@@ -144,14 +145,17 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         show("", *shop_tables(shopped))
 
 
-def prices_fact(args: argparse.Namespace) -> "Fact":
-    """Say whose prices are compared."""
+def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
+    """Say whose prices are compared, and what the other market asks for the GPU that is taken."""
     from brimful.cost.money import shipped_prices
     from brimful.show.summary import Fact
 
     own = f"{args.prices}, else " if args.prices else ""
     date = shipped_prices(args.market).date
-    return Fact("prices", f"{own}{_MARKETS[args.market]}, up to {date}")
+    other = "community" if args.market == "secure" else "secure"
+    price = shipped_prices(other).gpus.get(taken or "")
+    there = "" if price is None else f"; {taken} by --market {other}: {price.usd_per_gpu_hour:.2f}"
+    return Fact("prices", f"{own}{_MARKETS[args.market]}, up to {date}{there}")
 
 
 def shop(args: argparse.Namespace) -> "Shopped":

@@ -7,7 +7,7 @@ from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.low_bit import LOW_BIT
 from brimful.rungs import Reserved
-from brimful.search.record import Considered
+from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
 from brimful.search.ways_out import least_devices
@@ -66,7 +66,7 @@ def plan_summary(
     if not fits:
         why = _tried(found)
     elif verdict == "FITS":
-        why = (*_why(found), *_untried(found), *_tighter(found))
+        why = (*_why(found), *_tighter(found))
     else:
         why = _untried(found)
     return Summary(
@@ -99,6 +99,8 @@ def _why(found: Solution) -> tuple[Fact, ...]:
     if best.step_s is None:
         one = f"one of {record.num_fitting:,} that fit; speeds are unknown"
     words = f"{one}, {record.num_considered:,} {how}"
+    if record.untried is not None:
+        words = f"{one} so far, of {record.num_considered:,} {how}{_left_words(record.untried)}"
     lacking: tuple[Fact, ...] = ()
     faster = [row for row in record.rows[1:] if not row.fits and _is_faster(row, best)]
     if faster and best.step_s:
@@ -112,6 +114,12 @@ def _why(found: Solution) -> tuple[Fact, ...]:
     elif best.step_s and record.untried is None:
         words += "; none of them is faster"
     return (Fact("why", words), *lacking)
+
+
+def _left_words(left: Untried) -> str:
+    """Say how many more settings there were, and why they were not looked at."""
+    more = f" before {left.num_strategies:,} more" if left.num_strategies else ""
+    return f"; {left.why}{more}"
 
 
 def _is_faster(row: Considered, best: Considered) -> bool:
@@ -198,5 +206,4 @@ def _untried(found: Solution) -> tuple[Fact, ...]:
     left = found.record.untried
     if left is None:
         return ()
-    words = f"{left.num_strategies} of {left.num_most} settings, as {left.why}"
-    return (Fact("not tried", words),)
+    return (Fact("not tried", f"{left.num_strategies:,} more settings: {left.why}"),)

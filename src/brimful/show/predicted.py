@@ -1,6 +1,10 @@
 """Whether a predicted strategy fits, with its memory: by the replay of its allocator."""
 
-from brimful.hardware.cluster import Cluster
+import re
+
+from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.datasheets import datasheets
+from brimful.hardware.usable import usable_memory
 from brimful.job import Job
 from brimful.plan import Estimate, PredictedReserved
 from brimful.rungs import Reserved
@@ -11,6 +15,7 @@ _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "Q
 _TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
 TENSORS_ALONE = " (tensors alone)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
+_SIZE = re.compile(r" \d+GB\b")
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
 
 
@@ -27,7 +32,15 @@ def job_words(job: Job) -> str:
 
 def gpu_words(cluster: Cluster) -> str:
     """Say how many GPUs of which kind: ``8 x H100 SXM 80GB``."""
-    return f"{cluster.num_devices} x {short_gpu(cluster.device.description)}"
+    return f"{cluster.num_devices} x {sized_gpu(cluster.device)}"
+
+
+def sized_gpu(device: Device) -> str:
+    """Say which GPU; where somebody gave it another size than it has, with that size."""
+    name, sheet = short_gpu(device.description), datasheets().get(device.name)
+    if sheet is None or device.usable_bytes == usable_memory(sheet).num_bytes:
+        return name
+    return f"{_SIZE.sub('', name)} with {format_bytes(device.usable_bytes)}"
 
 
 def short_gpu(description: str) -> str:

@@ -35,8 +35,8 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
     both = f"{held} of {format_bytes(most_bytes(last.reserved))}"
     if proof.word == "tight":
         words = (
-            f"TIGHT: {tried}, none holds with room to spare; this one takes {both} and "
-            f"{_why_tight(last.reserved)}; --accept-tight takes it{_ended(proof)}"
+            f"TIGHT: {both}, {_why_tight(last.reserved)}; {tried}, none holds with room to spare"
+            f"{_ended(proof)}"
         )
         return (Fact("simulated", words),)
     more = f", with {words}" if (words := allocator_words(last.strategy)) else ""

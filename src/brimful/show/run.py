@@ -1,6 +1,8 @@
 """How fast a run goes, how long it takes, and what it costs, each in a line."""
 
+from brimful.cost.assumptions import assumptions_for
 from brimful.cost.money import Cost
+from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.nouns import is_per_sample, noun
 from brimful.plan import Estimate
@@ -8,21 +10,24 @@ from brimful.show.summary import Fact
 from brimful.units import format_count, format_days, format_money, format_range, format_seconds
 
 _DAY_H = 24.0
-_BILLION = 1e9
+_BILLION, _MILLION = 1e9, 1e6
 
 
-def speed_facts(job: Job, estimate: Estimate | None, step_s: float | None) -> tuple[Fact, ...]:
+def speed_facts(
+    job: Job, estimate: Estimate | None, step_s: float | None, *, device: Device
+) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
     Args:
         job: What is trained.
         estimate: What was predicted; None: only the time of a step is known.
         step_s: Seconds per optimizer step; None: unknown.
+        device: On which it runs; by its rates a step is predicted, whoever counted its work.
     """
     if step_s is None:
         return (Fact("speed", "unknown: no rates are known of this GPU in this precision"),)
-    band = None if estimate is None else estimate.predicted_step_band_s
-    spread = "" if band is None else f", {format_range(band.low, band.high)}"
+    half = assumptions_for(device).time_band
+    spread = f", {format_range(step_s * (1 - half), step_s * (1 + half))}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     return (
@@ -34,7 +39,8 @@ def rate_words(job: Job, step_s: float) -> str:
     """Say what passes in a second: tokens, or samples where a sample has one label."""
     if is_per_sample(job.task):
         return f"{_three_digits(job.global_batch / step_s)} {noun(job.task)}/s"
-    return f"{_three_digits(job.tokens_per_step / step_s)} tokens/s"
+    both = " read and as many written" if job.task == "seq2seq" else ""
+    return f"{_three_digits(job.tokens_per_step / step_s)} tokens/s{both}"
 
 
 def _three_digits(value: float) -> str:
@@ -61,6 +67,9 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
     times = 1.0
     if not is_length_given and in_tokens:
         what, times = "a billion tokens", _BILLION / cost.num_tokens
+    elif not is_length_given:
+        what = f"a million {noun(job.task)}"
+        times = _MILLION / (cost.num_steps * job.global_batch)
     took = f"{what}: {format_days(cost.hours * times / _DAY_H)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from brimful.job import Job
 from brimful.search.shop.choose import Choice
-from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
+from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Summary
@@ -35,7 +35,7 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
-        *_fewest(found.alone),
+        *_fewest(found),
         *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
         *_others("at best", found.likely),
         *(Fact("yours", f"{each.gpus}: {_both(each)}") for each in found.owned),
@@ -45,12 +45,11 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
 
 def asked_words(limits: Limits) -> str:
     """Say what was asked."""
-    parts = []
-    if limits.deadline_s is not None:
-        parts.append(f"done in {format_days(limits.deadline_s / DAY_S)}")
-    if limits.budget_usd is not None:
-        parts.append(f"for at most {format_money(limits.budget_usd)}")
-    return " and ".join(parts) or "the cheapest"
+    in_time = limits.deadline_s and f"done in {format_days(limits.deadline_s / DAY_S)}"
+    for_less = limits.budget_usd is not None and f"for at most {format_money(limits.budget_usd)}"
+    if in_time:
+        return f"the cheapest {in_time}{f' and {for_less}' if for_less else ''}"
+    return f"the fastest {for_less}" if for_less else "the cheapest"
 
 
 def _told(option: Option) -> str:
@@ -93,9 +92,13 @@ def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
     )
 
 
-def _fewest(alone: Sequence[Alone]) -> tuple[Fact, ...]:
-    """Name the kinds of which the fewest hold the job, the cheapest an hour first."""
-    priced = [each for each in alone if each.usd_per_gpu_hour is not None and not each.why_not]
+def _fewest(found: Market) -> tuple[Fact, ...]:
+    """Name the fewest GPUs that do what was asked, or of which the fewest hold the job at all."""
+    if found.smallest is not None:
+        return (Fact("fewest", f"{found.smallest.gpus}: {_both(found.smallest)}"),)
+    priced = [
+        each for each in found.alone if each.usd_per_gpu_hour is not None and not each.why_not
+    ]
     priced.sort(key=lambda each: each.usd_per_gpu_hour or 0.0)
     number = min((each.fewest for each in priced if each.fewest is not None), default=0)
     kinds = [each for each in priced if each.fewest == number]

@@ -157,6 +157,25 @@ def test_the_fewest_of_every_kind_hold_and_half_as_many_do_not():
     }
 
 
+@pytest.mark.parametrize(
+    "limits", [Limits(), Limits(deadline_s=700), Limits(deadline_s=3000), Limits(budget_usd=0.2)]
+)
+def test_the_fewest_that_are_told_are_within_what_was_asked(planned, limits):
+    num_steps, meeting = job_of().num_steps, {}
+    for name, row in planned.items():
+        cluster = load_cluster(name, memory_limit_bytes=None)
+        whole_s = (row.step_s or 1e9) * num_steps
+        usd = RENTS.gpus[cluster.name].usd_per_gpu_hour * cluster.num_devices * whole_s / 3600
+        in_time = whole_s <= (limits.deadline_s or 1e9)
+        if row.fits and in_time and usd <= (limits.budget_usd or 1e9):
+            meeting[name] = cluster.num_devices
+    found = market(request(limits=limits)).smallest
+    assert (found is None) == (not meeting)
+    if found is not None:
+        assert found.gpus in meeting
+        assert found.num_gpus == min(meeting.values())
+
+
 @pytest.mark.parametrize("counted", ["1x", "2x", "2x8x"])
 @pytest.mark.parametrize("kind", ["rtx-4090", "b200"])
 def test_no_strategy_is_faster_than_its_bound(counted, kind):

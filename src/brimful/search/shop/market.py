@@ -37,7 +37,8 @@ from brimful.search.shop.looks import (
     unbeaten,
 )
 from brimful.search.shop.shelf import Shelf
-from brimful.search.shop.values import DAY_S, Alone, Dropped, Market, Option, Request
+from brimful.search.shop.smallest import smallest
+from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
 from brimful.search.space import Pins, pinned_strategy
 from brimful.units import format_bytes
 
@@ -76,6 +77,7 @@ def market(request: Request, on_look: OnLook | None = None) -> Market:
         likely=tuple(_option(request, one) for one in front if one.level == SEARCHED),
         alone=told,
         fewest=tuple(_fewest(shelf, told, seen)) if request.fewest else (),
+        smallest=_smallest(shelf, seen),
         dropped=tuple(_dropped(seen)),
         owned=tuple(each for each in mine if isinstance(each, Option)),
         unfit=tuple(each for each in mine if isinstance(each, Dropped)),
@@ -206,6 +208,12 @@ def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Itera
         found = settled(shelf, one._replace(why_not=""))
         if not found.why_not:
             yield _option(shelf.request, found)
+
+
+def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:
+    request = shelf.request
+    found = smallest(shelf, seen, request.limits or Limits())
+    return None if found is None else _option(request, found)
 
 
 def _own(shelf: Shelf, cluster: Cluster) -> Option | Dropped:

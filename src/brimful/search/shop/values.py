@@ -142,6 +142,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             replay may be slower. Empty where the whole frontier was asked for.
         alone: Every kind, one GPU of it.
         fewest: The fewest GPUs of each kind that hold the job, where that was asked for.
+        smallest: The fewest of any that hold it within what was asked, as far as was looked.
         dropped: Numbers of GPUs that are not among the options.
         owned: What the user owns, as far as it fits.
         unfit: The rest of it, and why.
@@ -153,6 +154,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     frontier: tuple[Option, ...]
     alone: tuple[Alone, ...]
     fewest: tuple[Option, ...] = ()
+    smallest: Option | None = None
     likely: tuple[Option, ...] = ()
     dropped: tuple[Dropped, ...]
     owned: tuple[Option, ...]
