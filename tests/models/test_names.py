@@ -11,7 +11,7 @@ from brimful.errors import UnknownNameError, UnsupportedError
 from brimful.models import generic
 from brimful.models.config import is_simulated, load_model
 from brimful.models.hub import fetch_file
-from brimful.models.names import find, num_parameters, suggestions
+from brimful.models.names import find, num_parameters, suggestions, without_qualifiers
 from brimful.models.registry import registry
 
 SAME = {
@@ -239,3 +239,19 @@ def test_known_models_ask_nobody(hub):
     assert load_model("Qwen/Qwen3-8B").name == "qwen3-8b"
     assert load_model("unsloth/Qwen3-8B-unsloth-bnb-4bit").name == "qwen3-8b"
     assert hub[1] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-7b"),
+        ("qwen3-vl-8b", "qwen3-8b"),
+        ("Qwen/Qwen2.5-14B-Instruct-1M", "qwen2.5-14b"),
+        ("nobody/never-vl-7b", ""),
+        ("qwen2.5-7b", ""),
+    ],
+)
+def test_an_unknown_model_may_be_a_known_one_but_for_a_word(typed, near):
+    found, words = without_qualifiers(typed)
+    assert found == near
+    assert (near in words) if near else not words

@@ -177,7 +177,7 @@ def test_the_most_simulations_end_a_search_too(monkeypatch):
 
 
 def test_that_the_leanest_does_not_fit_ends_a_search():
-    """Nothing else needs a look: the smallest micro-batch with every block checkpointed is least."""
+    """The smallest micro-batch with every block checkpointed is the least there is."""
     found = by_simulation(make_job(seq_len=64), make_cluster(usable_bytes=1))
     tried = {(row.strategy.activation_checkpointing, row.strategy.loss_chunks)
              for row in found.record.rows}  # fmt: skip

@@ -109,6 +109,8 @@ def _longer(typed: Mapping[str, object], changes: Mapping[str, object]) -> str:
 
 
 def _flag(name: str, value: object) -> str:
+    if name == "model":
+        return f"model {value}"
     flag = f"--{name.replace('_', '-')}"
     return flag if value is None else f"{flag} {value}"
 

@@ -109,17 +109,23 @@ def _source_of(name_or_path: str) -> str | Path:
         return taken.name
     try:
         path = _find_config(name_or_path)
-    except InputError:
+    except InputError as error:
         # What is uploaded under a known name by somebody unknown, and cannot be read.
         if taken is None:
-            raise
+            raise _with_nearest(error, name_or_path) from error
         return taken.name
     if path is not None:
         return path
     if taken is not None:
         return taken.name
     more = "give a name (brimful models lists them), a folder, a config.json or a hub id org/name"
-    raise names.unknown_model(name_or_path, more=more)
+    raise _with_nearest(names.unknown_model(name_or_path, more=more), name_or_path)
+
+
+def _with_nearest(error: InputError, name_or_path: str) -> InputError:
+    """Name in an error the known model that an unknown one is but for a word of its name."""
+    near, what = names.without_qualifiers(name_or_path)
+    return type(error)(f"{error}; {what}", nearest={"model": near}) if near else error
 
 
 def _exists(name_or_path: str) -> bool:

@@ -60,6 +60,12 @@ _FAR = 2.0
 _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _LONGEST = 200
+_IMAGES = "its language part is {}, without what images and sounds and their encoders take"
+_QUALIFIERS = {
+    "vl": _IMAGES, "vision": _IMAGES, "omni": _IMAGES, "audio": _IMAGES,
+    "1m": "of fewer positions there is {}", "128k": "of fewer positions there is {}",
+}  # fmt: skip
+"""Words that a known model lacks which has the same blocks, and what it is then."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -178,6 +184,26 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return UnknownNameError(f"unknown model {shown!r}; {hint}{more}")
+
+
+def without_qualifiers(text: str) -> tuple[str, str]:
+    """Find a known model whose name lacks a word of an unknown one, and has the same blocks.
+
+    Args:
+        text: The name that is not known.
+
+    Returns:
+        The model, and what it is to the other, in words; both empty where there is none.
+    """
+    for word, what in _QUALIFIERS.items():
+        name, num = re.subn(rf"(?<![a-z0-9]){word}(?![a-z0-9])", "", text, flags=re.IGNORECASE)
+        try:
+            taken = find(re.sub("--+", "-", name).strip("-")) if num else None
+        except UnknownNameError:
+            continue
+        if taken is not None and taken.is_own:
+            return taken.name, what.format(taken.name)
+    return "", ""
 
 
 def nearest_size(name: str, without: frozenset[str]) -> str:
