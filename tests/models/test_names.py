@@ -9,7 +9,7 @@ import pytest
 from brimful.cli.main import main
 from brimful.errors import UnknownNameError, UnsupportedError
 from brimful.models import generic
-from brimful.models.config import is_simulated, load_model
+from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
 from brimful.models.names import find, num_parameters, suggestions, without_qualifiers
 from brimful.models.registry import registry
@@ -182,13 +182,6 @@ def test_a_configuration_of_a_type_that_cannot_be_built_yet_is_refused(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "lfm2"}')
     with pytest.raises(UnsupportedError, match="lfm2"):
         load_model(str(tmp_path))
-
-
-def test_models_without_a_formula_are_told_before_they_are_read():
-    assert is_simulated("google/gemma-3-1b-it")
-    assert not is_simulated("llama-3.1-8b")
-    assert not is_simulated("llama-4-scout")
-    assert not is_simulated("qwen3")
 
 
 @pytest.fixture

@@ -82,21 +82,6 @@ def load_registered(name: str) -> ModelSpec:
     return read_config(name, {"model_type": entry["model_type"], **entry["config"]})
 
 
-def is_simulated(name_or_path: str) -> bool:
-    """Whether what a name means is known at once to have no formula and to be simulated instead.
-
-    Nothing is read but the registry, so that it is told before a library of models is loaded.
-    """
-    if name_or_path not in registry() and Path(name_or_path).exists():
-        return False
-    try:
-        taken = names.find(name_or_path)
-    except InputError:
-        return False
-    model_type = registry()[taken.name]["model_type"] if taken else ""
-    return bool(taken) and model_type not in {*ARCHITECTURES, *generic.NOT_YET}
-
-
 def _source_of(name_or_path: str) -> str | Path:
     """Find what a name means: the registry's name, a factory's, or the file of a configuration."""
     if name_or_path in registry():

@@ -12,6 +12,7 @@ from brimful.errors import ModelConfigError, UnknownMemoryError
 from brimful.models.names import nearest_size, num_parameters
 from brimful.models.registry import registry
 from brimful.models.spec import ModelSpec
+from brimful.quiet import quiet_libraries
 from brimful.units import format_count
 
 _SIZES = {
@@ -122,6 +123,7 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
 
 
 def _make(name: str, model_type: str, config: dict[str, Any]) -> Any:
+    quiet_libraries()
     from transformers import AutoConfig
 
     try:
