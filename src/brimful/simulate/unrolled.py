@@ -166,7 +166,8 @@ def _unrolled(
 
 def stack_of(job: Job) -> str:
     """Return the path of the stack of blocks, which are alike; empty where none is known."""
-    return _STACKS.get(job.model.model_type, "") if _is_uniform(job.model) else ""
+    stack = _STACKS.get(job.model.model_type, "")
+    return stack if stack and _is_uniform(job.model) else ""
 
 
 def _is_uniform(model: ModelSpec) -> bool:
