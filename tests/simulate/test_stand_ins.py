@@ -30,8 +30,9 @@ TWICE = {"stages_per_device": 2, "pp_schedule": "interleaved"}
 
 
 def job_of(model_type="llama", num_blocks=NUM_BLOCKS, *, base=None, **kinds):
-    if model_type == "llama":
-        model = make_model(num_hidden_layers=num_blocks)
+    if model_type not in CONFIGS:
+        depth = "n_layer" if model_type == "gpt2" else "num_hidden_layers"
+        model = make_model(model_type, **{depth: num_blocks})
     else:
         config = {**CONFIGS[model_type], "num_hidden_layers": num_blocks}
         model = read_config(f"tiny-{model_type}", {"model_type": model_type, **config})
@@ -46,6 +47,7 @@ CASES = {
     "ddp, held": (job_of(precision="fp16-mixed"), HELD),
     "zero 1, nf4": (job_of(base="nf4", precision="bf16-mixed"), ZERO_1 | FULL),
     "zero 1, rounds": (job_of("gemma2", 13, precision="bf16"), ZERO_1 | {"attention": "eager"}),
+    "ddp, gpt2": (job_of("gpt2", precision="bf16-mixed"), DDP | FULL),
     "ddp, dense first": (job_of("deepseek_v3", precision="bf16"), DDP | FULL),
     "tp, zero 3": (job_of(precision="bf16-mixed"), ZERO_3 | SELECTIVE | {"tp": 2}),
     "pipeline": (job_of(num_blocks=12, precision="bf16-mixed"), PIPELINE | SOME),

@@ -43,6 +43,8 @@ from brimful.pretend.tape import Tape
 
 NUM_FIRST, NUM_LAST = 3, 2
 """Rounds of kinds at the beginning and the end of a series that run until their kind is known."""
+NUM_SEEN = 2
+"""Blocks of a kind that have to do the same before others are believed to."""
 NUM_WATCHED = 2
 """Passes through a series, of each phase, in which one block runs of a kind that is known."""
 
@@ -111,7 +113,7 @@ class _Model(_Seen):
     @property
     def is_known(self) -> bool:
         """Whether two were seen that did the same."""
-        return min(self.num_seen) >= 2  # noqa: PLR2004 - to compare
+        return min(self.num_seen) >= NUM_SEEN
 
 
 class _At(NamedTuple):
@@ -134,19 +136,27 @@ class _Player:
         self._ends: dict[int, _Seen] = defaultdict(_Seen)
         self._given: tuple[_Model, int] | None = None
         self._num_passes: Counter[str] = Counter()
+        self._num_all = 0
         for index, block in enumerate(series.blocks):
             block.forward = partial(self._forward, index, block.forward)
 
-    def _forward(self, index: int, call: Callable[..., Any], x: Any, **kwargs: Any) -> Any:
+    def _forward(
+        self, index: int, call: Callable[..., Any], x: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         if not torch.is_grad_enabled():
-            return call(x, **kwargs)
-        at = _At(self._tape, self._series.blocks[index], self._series.paths[index])
-        model, run = self._models[self._series.kinds[index]], partial(call, x, **kwargs)
-        self._see_what_is_kept()
+            return call(x, *args, **kwargs)
         self._num_passes[self._tape.main.phases[-1]] += index == 0
+        self._num_all += index == 0
+        if not x.requires_grad:  # nothing comes back to it
+            self._ends[index].is_odd = True
+            return call(x, *args, **kwargs)
+        at = _At(self._tape, self._series.blocks[index], self._series.paths[index])
+        model, run = self._models[self._series.kinds[index]], partial(call, x, *args, **kwargs)
+        self._see_what_is_kept()
         with _told(self._tape):
             if self._is_end(index) and not self._is_alike(index, model):
-                return self._run_end(index, at, run, x)
+                seen = self._ends[index]
+                return run() if seen.is_odd else _Watched(at, seen).run(run, x)
             if self._is_watched(index, model):
                 self._given = model, self._tape.rows_of((x,))[0]
                 return _Watched(at, model).run(run, x)
@@ -158,11 +168,6 @@ class _Player:
         if self._given is not None:
             model, row = self._given
             model.keeps, self._given = not self._tape.main.is_freed(row), None
-
-    def _run_end(self, index: int, at: _At, run: Callable[[], Any], x: torch.Tensor) -> Any:
-        seen = self._ends[index]
-        seen.is_odd |= not x.requires_grad
-        return run() if seen.is_odd else _Watched(at, seen).run(run, x)
 
     def _is_end(self, index: int) -> bool:
         period, num = self._series.period, len(self._series.blocks)
@@ -177,10 +182,18 @@ class _Player:
         return not seen.is_odd
 
     def _is_watched(self, index: int, model: _Model) -> bool:
-        """Whether an inner block runs: few until its kind is known, then one in some passes."""
+        """Whether an inner block runs: few until its kind is known, then one in some passes.
+
+        The backward of a series' first pass comes first, and begins with its last blocks; so these
+        run in the first pass for as long as no backward was compared.
+        """
         period, num = self._series.period, len(self._series.blocks)
-        if not model.is_known:
-            return index < NUM_FIRST * period or index >= num - NUM_LAST * period
+        is_late = index >= num - NUM_LAST * period
+        forwards, backwards = model.num_seen
+        if forwards < NUM_SEEN:
+            return index < NUM_FIRST * period or is_late
+        if backwards < NUM_SEEN and self._num_all == 1 and is_late:
+            return True
         is_early = self._num_passes[self._tape.main.phases[-1]] <= NUM_WATCHED
         return is_early and period <= index < 2 * period and not self._is_end(index)
 
