@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from brimful.cost.profiles import Term
 
+Formulas = dict[tuple[int, ...], tuple[Term, ...]]
 FACTORS = ("", "BS", "C", "S", "B", "SS", "BSS")
 """Products that sizes may be of, likely ones first."""
 
@@ -51,10 +52,18 @@ class OwnFit:
     taken, whatever the size, so that a tensor goes by the formula by which it came.
     """
 
-    def __init__(self, shapes: Sequence[TokenShape]) -> None:
-        """Compute every product at every shape."""
+    def __init__(self, shapes: Sequence[TokenShape], known: Formulas | None = None) -> None:
+        """Compute every product at every shape.
+
+        Args:
+            shapes: Three, or two at which nothing is left to hold: then sums of two products are
+                those that are known.
+            known: Formulas by what they give at shapes of which these are the first.
+        """
         self._products = _products(shapes)
-        self._known: dict[tuple[int, ...], tuple[Term, ...]] = {}
+        num = len(shapes)
+        self._sums = num > 2  # noqa: PLR2004 - two are solved for
+        self.known: Formulas = {sizes[:num]: terms for sizes, terms in (known or {}).items()}
 
     def __call__(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         """Return the formula of a quantity.
@@ -65,9 +74,9 @@ class OwnFit:
         Raises:
             ValueError: No product, and no sum of two, gives the sizes exactly.
         """
-        if sizes not in self._known:
-            self._known[sizes] = self._fitted(sizes)
-        return self._known[sizes]
+        if sizes not in self.known:
+            self.known[sizes] = self._fitted(sizes)
+        return self.known[sizes]
 
     def _fitted(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         if not any(sizes):
@@ -76,7 +85,8 @@ class OwnFit:
             coefficient = Fraction(sizes[0], values[0])
             if all(coefficient * v == s for v, s in zip(values, sizes, strict=True)):
                 return (Term(name, float(coefficient)),)
-        for (name_a, a), (name_b, b) in combinations(self._products, 2):
+        pairs = combinations(self._products, 2) if self._sums else ()
+        for (name_a, a), (name_b, b) in pairs:
             found = _pair(sizes, a, b)
             if found is not None and name_a != name_b:
                 return Term(name_a, float(found[0])), Term(name_b, float(found[1]))

@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -98,8 +99,9 @@ def with_variants(
     for body, chunks in wanted.items():
         missing = [n for n in sorted(chunks) if variant_key(body, num_chunks=n) not in variants]
         if missing:
+            before = None if not variants else not _differs_for_one(variants)
             try:
-                variants.update(_variants(own, body, missing, tables))
+                variants.update(_variants(own, body, missing, tables, fits_one=before))
             except ValueError as error:
                 raise UnsupportedError(
                     f"{own.job.model.name} ({body}) cannot be profiled: {error}"
@@ -116,73 +118,108 @@ def with_variants(
     )
 
 
+def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
+    return any(name.startswith(OF_ONE) for name in variants)
+
+
 def _variants(
-    own: OwnProgram, body: Body, chunks: Sequence[int], tables: Tables
+    own: OwnProgram, body: Body, chunks: Sequence[int], tables: Tables, *, fits_one: bool | None
 ) -> Mapping[str, Variant]:
-    """Trace a body; one sequence at a time apart where it is another program."""
-    found = _traced(own, body, chunks, shapes_of(own), tables)
-    if found.fits_one:
-        return found.variants
-    of_one = _traced(own, body, chunks, shapes_of(own, _ONE), tables).variants
-    return {**found.variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
+    """Trace a body; one sequence at a time apart where it is another program.
+
+    Args:
+        own: The program.
+        body: Which blocks are checkpointed.
+        chunks: Numbers of chunks of the loss.
+        tables: Kinds and works so far.
+        fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
+    """
+    losses = _losses(shapes_of(own), chunks, is_first=fits_one is None)
+    single = [] if fits_one is not None else [_single(own, chunks[0])]
+    trial = _Trial(own, body, [*losses, *([single] if single else [])], tables)
+    variants = trial.variants(losses)
+    if single:
+        told = variants[variant_key(body, num_chunks=chunks[0])]
+        fits_one = trial.holds(told, single[0])
+    if fits_one:
+        return variants
+    ones = _losses(shapes_of(own, _ONE), chunks, is_first=True)
+    of_one = _Trial(own, body, ones, tables).variants(ones)
+    return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
 
 
-class _Traced(NamedTuple):
-    """Variants of a body, and whether their formulas hold for one sequence at a time."""
+def _losses(
+    shapes: Sequence[TokenShape], chunks: Sequence[int], *, is_first: bool
+) -> list[list[TokenShape]]:
+    """List the cases of each number of chunks: the first at every shape, others at fewer.
 
-    variants: Mapping[str, Variant]
-    fits_one: bool
-
-
-def _traced(
-    own: OwnProgram,
-    body: Body,
-    chunks: Sequence[int],
-    shapes: Sequence[TokenShape],
-    tables: Tables,
-) -> _Traced:
-    cases = [shape._replace(num_chunks=n) for n in chunks for shape in shapes]
-    single = shapes_of(own, _ONE)[0]._replace(num_chunks=chunks[0])
-    recording = _recorded(own, body, [*cases, single])
-    kept, marks = with_formulas(recording), marks_of(recording)
-    blocks = Blocks(_num_checkpointed(body), _path_of(own.built))
-    variants = {}
-    for place, num_chunks in enumerate(chunks):
-        start = place * len(shapes)
-        mine = cases[start : start + len(shapes)]
-        fitter = RunFitter([kept] * len(mine), OwnFit(mine), tables, blocks, marks)
-        parts = [_parts(start + number + 1) for number in range(len(mine))]
-        variants[variant_key(body, num_chunks=num_chunks)] = Variant(
-            first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
-        )
-    told = variants[variant_key(body, num_chunks=chunks[0])]
-    here = _Place(kept, _parts(len(cases) + 1), blocks, single)
-    return _Traced(variants, _holds(told, here, tables))
+    A loss in more chunks is the same whatever the body, so that the first body is enough to see it
+    at a shape that its formulas were not found by.
+    """
+    return [
+        [
+            shape._replace(num_chunks=n)
+            for shape in (shapes if is_first or not place else shapes[:-1])
+        ]
+        for place, n in enumerate(chunks)
+    ]
 
 
-class _Place(NamedTuple):
-    """A case among those of a recording."""
-
-    recording: Recording
-    parts: Parts
-    blocks: Blocks
-    shape: TokenShape
+def _single(own: OwnProgram, num_chunks: int) -> TokenShape:
+    return shapes_of(own, _ONE)[0]._replace(num_chunks=num_chunks)
 
 
-def _holds(variant: Variant, here: _Place, tables: Tables) -> bool:
-    """Whether formulas give every event of a case that they were not found by."""
-    kinds, works = list(tables.kinds), list(tables.works)
-    for micro_batch, runs in enumerate((variant.first, variant.later)):
-        pieces = cut(here.recording, here.parts, micro_batch=micro_batch, blocks=here.blocks)
-        told = [(run.phase, run.group, run.role) for run in runs]
-        if told != [(piece.phase, piece.label[0], piece.role) for piece in pieces]:
-            return False
-        for run, piece in zip(runs, pieces, strict=True):
-            events = [kinds[event] for event in works[run.work].events]
-            sizes = [here.shape.num_bytes(kind.terms) for kind in events if not kind.mark]
-            if sizes != changes(here.recording, piece):
+class _Trial:
+    """One build of a body that ran some cases."""
+
+    def __init__(
+        self,
+        own: OwnProgram,
+        body: Body,
+        groups: Sequence[Sequence[TokenShape]],
+        tables: Tables,
+    ) -> None:
+        """Run the cases of every group."""
+        cases = list(chain.from_iterable(groups))
+        recording = _recorded(own, body, cases)
+        self._kept, self._marks = with_formulas(recording), marks_of(recording)
+        self._blocks = Blocks(_num_checkpointed(body), _path_of(own.built))
+        self._numbers = {case: number for number, case in enumerate(cases, start=1)}
+        self._body, self._tables = body, tables
+
+    def variants(self, losses: Sequence[Sequence[TokenShape]]) -> dict[str, Variant]:
+        """Find the formulas of every number of chunks; what the first told holds for others.
+
+        Raises:
+            ValueError: A size has none, or the program differs between shapes.
+        """
+        found, first = dict[str, Variant](), OwnFit(losses[0])
+        for cases in losses:
+            fit = first if cases is losses[0] else OwnFit(cases, known=first.known)
+            fitter = RunFitter(
+                [self._kept] * len(cases), fit, self._tables, self._blocks, self._marks
+            )
+            parts = [_parts(self._numbers[case]) for case in cases]
+            found[variant_key(self._body, num_chunks=cases[0].num_chunks)] = Variant(
+                first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
+            )
+        return found
+
+    def holds(self, variant: Variant, case: TokenShape) -> bool:
+        """Whether formulas give every event of a case that they were not found by."""
+        kinds, works = list(self._tables.kinds), list(self._tables.works)
+        parts = _parts(self._numbers[case])
+        for micro_batch, runs in enumerate((variant.first, variant.later)):
+            pieces = cut(self._kept, parts, micro_batch=micro_batch, blocks=self._blocks)
+            told = [(run.phase, run.group, run.role) for run in runs]
+            if told != [(piece.phase, piece.label[0], piece.role) for piece in pieces]:
                 return False
-    return True
+            for run, piece in zip(runs, pieces, strict=True):
+                events = [kinds[event] for event in works[run.work].events]
+                sizes = [case.num_bytes(kind.terms) for kind in events if not kind.mark]
+                if sizes != changes(self._kept, piece):
+                    return False
+        return True
 
 
 def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[TokenShape]:
