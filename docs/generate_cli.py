@@ -11,7 +11,8 @@ _HEAD = """# Command line
 
 Generated from `--help` by `python docs/generate_cli.py`; a test keeps it up to date.
 
-Exit codes: 0 fits or done; 1 does not fit; 2 bad input, said in one line on standard error;
+Exit codes: 0 fits or done; 1 does not fit; 2 bad input, said in one line on standard error, below
+which `estimate`, `plan`, `shop` and `simulate` answer the nearest question that they can, if any;
 124 a search that simulates ended with its `--budget` and found nothing that fits, which does not
 mean that nothing does; 130 interrupted. A process that `torchrun` started ends with 75 where it ran
 out of memory and is to be started again ([out of memory](out-of-memory.md)). `--json` prints one

@@ -180,6 +180,10 @@ def is_selective(strategy: Strategy) -> bool:
     return strategy.activation_checkpointing.startswith("selective")
 
 
+NUM_DEVICES = "num_devices"
+"""What of a cluster a refusal may name: as many devices as a strategy is for."""
+
+
 def placed(strategy: Strategy, num_devices: int) -> Strategy:
     """Return the strategy as it is, or say that it is for another number of devices.
 
@@ -190,7 +194,8 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
         product = " x ".join(f"{name}={getattr(strategy, name)}" for name in _DEGREES)
         raise InputError(
             f"{product} is {world_size(strategy)} and the cluster has {num_devices} devices; make "
-            f"them equal"
+            f"them equal",
+            nearest={NUM_DEVICES: size} if (size := world_size(strategy)) > num_devices else {},
         )
     return strategy
 

@@ -37,6 +37,14 @@ def test_context_parallel_is_answered_without_it(brimful):
     assert said.out.startswith("instead   the same without --cp:\nFITS ")
 
 
+def test_a_strategy_for_more_gpus_is_answered_on_as_many(brimful):
+    said = brimful("estimate", "llama-3.2-1b", *H100, "--tp", 2)
+    assert said.code == 2
+    assert said.out.startswith("instead   the same with --gpus 2xh100-80gb:\nFITS ")
+    fewer = brimful("estimate", "llama-3.2-1b", "--gpus", "8xh100-80gb", "--zero", 0, "--tp", 3)
+    assert (fewer.code, fewer.out) == (2, "")
+
+
 def test_json_holds_what_was_asked_or_nothing(brimful):
     said = brimful("estimate", "phi-3-mini", *H100, "--seq-len", 8192, "--json")
     assert (said.code, said.out) == (2, "")

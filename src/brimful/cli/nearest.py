@@ -17,6 +17,7 @@ from brimful.errors import (
     UnsupportedError,
 )
 from brimful.escaping import one_line
+from brimful.strategy import NUM_DEVICES
 from brimful.terminal import forget_notes, note, say
 
 VERBS = frozenset({"estimate", "plan", "shop", "simulate"})
@@ -67,9 +68,9 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     """Run with what each refusal names instead, until nothing is refused."""
     changes: dict[str, object] = {}
     for _ in range(MAX_CHANGES):
-        if not error.nearest or not set(error.nearest) <= set(typed):
+        if not error.nearest or not set(_as_flags(error.nearest, typed)) <= set(typed):
             break
-        changes |= error.nearest
+        changes |= _as_flags(error.nearest, typed)
         near = _changed(typed, changes)
         forget_notes()
         note(f"instead   the same {_words(changes)}{_longer(typed, changes)}:", heads_answer=True)
@@ -81,6 +82,19 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         else:
             return
     forget_notes()
+
+
+def _as_flags(nearest: Mapping[str, object], typed: Mapping[str, object]) -> dict[str, object]:
+    """Return what a refusal names as flags are called: as many GPUs as a strategy is for."""
+    from brimful.hardware.names import split_counts
+
+    flags = dict(nearest)
+    num = flags.pop(NUM_DEVICES, None)
+    gpus = typed.get("gpus")
+    if num is not None:
+        named = split_counts(gpus).gpu if isinstance(gpus, str) else ""
+        flags["gpus" if named else NUM_DEVICES] = f"{num}x{named}"
+    return flags
 
 
 def _changed(typed: Mapping[str, object], changes: Mapping[str, object]) -> argparse.Namespace:

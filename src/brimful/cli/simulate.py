@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Routed = tuple[int | None, Routing]
     """A device and how tokens come to its experts."""
 
+TOLD_EVERY = 500
+"""Operations after which whoever waits is told how many there were."""
 HELP = "run a plan's own code on a pretend GPU and read its memory"
 
 
@@ -168,8 +170,22 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Route
 
     with quick_imports():
         from brimful.simulate.run import fullness, simulate_recorded
-    each = (simulate_recorded(*asked, rank=rank, routing=routing) for rank, routing in routed)
-    simulated = max(each, key=fullness)
+    from brimful.cli.progress import Progress
+
+    num_ops = 0
+    with Progress("simulating", quiet=args.json) as progress:
+
+        def on_op() -> None:
+            nonlocal num_ops
+            num_ops += 1
+            if num_ops % TOLD_EVERY == 0:
+                progress.report(f"{num_ops:,} operations", 0.0)
+
+        each = (
+            simulate_recorded(*asked, rank=rank, routing=routing, on_op=on_op)
+            for rank, routing in routed
+        )
+        simulated = max(each, key=fullness)
     if not args.phases:
         return simulated
     from brimful.simulate.lifetime import simulate_phases, with_phases
