@@ -74,6 +74,8 @@ ANSWERED = {"estimate": 300, "search": 24, "replay": 48, "export": 48, "simulate
 REFUSED_ALIKE, MOST_REFUSED = 2, 90
 """How many refusals are kept that begin alike, and of a kind."""
 MANY = 3000
+PATIENT = "--budget=3600"
+"""A search that simulates ends when it is done, and not by the clock."""
 EVERY_TEXT = 10
 """Of how many answered estimates one is asked as people ask it too."""
 
@@ -162,7 +164,7 @@ def _search(rng: random.Random) -> tuple[str, ...]:
     if rng.random() < 1 / 3:
         job["memory-limit"] = rng.choice(("1GiB", "4GiB", "12GiB"))
     how = rng.choice(("--json", "--json", "--explain"))
-    return ("plan", model, f"--gpus={gpus}", *_flags(job), "--no-proof", how)
+    return ("plan", model, f"--gpus={gpus}", PATIENT, *_flags(job), "--no-proof", how)
 
 
 def _replay(rng: random.Random, number: int) -> tuple[str, ...]:
@@ -184,7 +186,7 @@ def _replay(rng: random.Random, number: int) -> tuple[str, ...]:
         shard = 4 if zero else 1
         job |= {"zero": zero, "dp-shard": shard, "dp-replicate": 4 // shard, "tp": 1}
     model = rng.choice(("tinyllama-1.1b", "gpt2", "qwen3-0.6b"))
-    return ("plan", model, f"--gpus={gpus}", *_flags(job), "--no-proof", "--json")
+    return ("plan", model, f"--gpus={gpus}", PATIENT, *_flags(job), "--no-proof", "--json")
 
 
 def _export(rng: random.Random, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -203,7 +205,7 @@ def _export(rng: random.Random, number: int) -> tuple[tuple[str, ...], tuple[str
     if rng.random() < 1 / 4:
         job |= {"engine": "deepspeed", "zero": 2}
     model = rng.choice(("llama-3.2-1b", "llama-3.1-8b", "gpt2", "qwen3-0.6b"))
-    made = ("plan", model, f"--gpus={gpus}", *_flags(job), "--no-proof", "-o", "plan.yaml")
+    made = ("plan", model, f"--gpus={gpus}", PATIENT, *_flags(job), "--no-proof", "-o", "plan.yaml")
     return made, ("export", "plan.yaml", "--to", TARGETS[number % len(TARGETS)])
 
 
@@ -247,7 +249,7 @@ def _refusal(rng: random.Random) -> tuple[str, ...]:
     verb = rng.choice(("estimate", "estimate", "plan"))
     model = rng.choice(("llama-3.1-8b", "gpt2", "qwen3-0.6b", "llama-4-9b"))
     gpus = rng.choice(("8xh100-80gb", "h100-80gb", "2xv100-32gb", "mi300x", "h200-80gb"))
-    more = ("--no-proof",) if verb == "plan" else ()
+    more = (PATIENT, "--no-proof") if verb == "plan" else ()
     return (verb, model, f"--gpus={gpus}", *rng.choice(_BAD), *more)
 
 

@@ -3,7 +3,7 @@
 import goldens
 import pytest
 
-CHEAP = {"estimate": 24, "refusal": 8, "export": 15, "text": 15}
+CHEAP = {"estimate": 24, "refusal": 8}
 """Of each kind every so manieth is asked here; ``goldens.py compare`` asks all."""
 FROZEN = goldens.read_answers()
 
