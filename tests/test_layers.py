@@ -23,7 +23,7 @@ LAYERS = (
         "child_process",
         "mismatch",
         "yaml_loader",
-        "low_bit",
+        "techniques",
         "allocator",
     ),
     ("models",),

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -25,14 +25,13 @@ from brimful.job import (
     Job,
     LossScale,
     Method,
-    Optimizer,
     Precision,
     plain_job,
 )
-from brimful.low_bit import LOW_BIT
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
+from brimful.techniques.optimizers import OPTIMIZERS
 
 Cell = dict[str, str]
 FACTORS = {
@@ -56,7 +55,7 @@ ALL_FACTORS = {
     "checkpointing": ("none", "selective:K", "selective", "full:K", "full"),
     "accumulation": ("1", "more", "held"),
     # What is compiled has no formula on CUDA, and tests of its own (``test_low_bit``).
-    "optimizer": tuple(name for name in get_args(Optimizer) if name not in LOW_BIT),
+    "optimizer": tuple(name for name, rule in OPTIMIZERS.items() if not rule.compiled),
     "axis": (
         "one device", "zero 0", "zero 1", "zero 2", "zero 3", "hybrid 2", "hybrid 3", "tp", "pp",
         "ep", "offload",

@@ -1,24 +1,27 @@
 """What the user wants to train. Changing a Job changes the mathematics; nothing else may."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import Line
-from brimful.low_bit import LOW_BIT
 from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
 from brimful.quantization import Quantization, check_quantization
+from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
 
 Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
 Method = Literal["full", "lora", "dora", "qlora", "qat"]
 Precision = Literal[
     "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8"
 ]
-Optimizer = Literal[
-    "adamw", "adamw-foreach", "adamw-8bit", "adamw-4bit", "adamw-fp8", "sgd", "adafactor"
-]  # fmt: skip
+if TYPE_CHECKING:
+    Optimizer = str
+else:
+    Optimizer = Literal[tuple(OPTIMIZERS)]
+"""The name of a record of ``techniques.optimizers``."""
 Schedule = Literal["cosine", "linear", "constant"]
 Packing = Literal["wrapped", "none", "documents"]
 Base = Literal["same", "bf16", "fp16", "nf4", "nf4-double", "int8", "llm-int8"]
@@ -115,10 +118,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         adapter: The adapters of ``lora``, ``dora`` and ``qlora``; None for all others.
         precision: The recipe (see ``brimful.cost.recipes``).
         loss_scale: Loss scaling of the recipes in ``SCALED``; None for all others.
-        optimizer: The update rule; ``adamw`` is torch's fused AdamW.
-        beta1: AdamW's first decay rate; momentum of SGD; unused by Adafactor.
-        beta2: AdamW's second decay rate.
-        epsilon: What AdamW adds to the root of the second moment.
+        optimizer: The update rule, of ``techniques.optimizers``; which of the next three it reads
+            stands in its record.
+        beta1: Decay rate of the first moment, or momentum.
+        beta2: Decay rate of the second moment.
+        epsilon: What is added to the root of the second moment.
         seq_len: Tokens per sequence, at most; images and other samples of ``module`` count 1; a
             pair of ``dpo`` is two sequences.
         packing: How samples become sequences: ``wrapped`` cuts one long text into whole
@@ -196,7 +200,7 @@ def plain_job(model: ModelSpec, **changes: Any) -> Job:
         adapter=None,
         precision="fp32",
         loss_scale=None,
-        optimizer="adamw",
+        optimizer=DEFAULT_OPTIMIZER,
         beta1=0.9,
         beta2=0.95,
         epsilon=1e-8,
@@ -268,7 +272,7 @@ def check_job(job: Job) -> Job:
             nearest={"seq_len": job.model.max_seq_len},
         )
     _check_update(job)
-    _check_compiled(job)
+    _check_rule(job)
     _check_loss_scale(job)
     _check_kept(job)
     _check_routers(job)
@@ -290,11 +294,25 @@ def _check_update(job: Job) -> None:
         raise InputError(f"epsilon={job.epsilon} is out of range; give more than 0 and less than 1")
 
 
-def _check_compiled(job: Job) -> None:
-    if job.optimizer in LOW_BIT and job.precision.endswith("-master"):
+def _check_rule(job: Job) -> None:
+    """Refuse what an optimizer's record says it does not do."""
+    rule = OPTIMIZERS[job.optimizer]
+    refused = {
+        f"task={MODULE}, whose blocks nobody knows": rule.tells_hidden and job.task == MODULE,
+        f"{job.model.name}, whose experts are stacks of matrices": (
+            not rule.takes_stacks and job.adapter is None and job.model.model_type in GROUPED
+        ),
+    }
+    for what in (what for what, is_refused in refused.items() if is_refused):
+        raise UnsupportedError(
+            f"optimizer={rule.name} is not run for {what}; use optimizer={DEFAULT_OPTIMIZER}"
+        )
+    if not rule.masters and job.precision.endswith("-master"):
+        whole = OPTIMIZERS[whole_of(rule) or DEFAULT_OPTIMIZER]
+        instead = rounded_of(whole) if rule.rounds else whole.name
         raise UnsupportedError(
             f"optimizer={job.optimizer} with precision={job.precision} is not run by this version, "
-            f"whose masters are updated in buckets; use adamw-8bit, or {job.precision[:4]}-mixed"
+            f"whose masters are updated in buckets; use {instead}, or {job.precision[:4]}-mixed"
         )
 
 

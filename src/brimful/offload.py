@@ -13,17 +13,13 @@ import re
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import FP8, MODULE, QUANTIZED, Job, Optimizer
-from brimful.low_bit import LOW_BIT
+from brimful.job import FP8, MODULE, QUANTIZED, Job
+from brimful.techniques.optimizers import OPTIMIZERS
 
 NONE = "none"
 KINDS = ("optimizer", "parameters", "activations")
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
-
-
-HOST_OPTIMIZERS: frozenset[Optimizer] = frozenset({"adamw", "adamw-foreach", "sgd", "adafactor"})
-"""Rules that run on the host; there a state of fewer bits saves nothing on the device."""
 
 
 class Away(NamedTuple):
@@ -115,10 +111,11 @@ def check_offload(
     """
     away = away_of(text, num_layers=job.model.num_layers, updates_early=updates_early)
     base = job.adapter.base if job.adapter is not None else "same"
+    rule, on_host = OPTIMIZERS[job.optimizer], [r.name for r in OPTIMIZERS.values() if r.on_host]
     refused = (
         (f"pp={pp}", pp > 1 and text != NONE),
         (f"{num_devices} devices", num_devices > 1 and (away.optimizer or away.parameters > 0)),
-        (f"optimizer={job.optimizer}", away.optimizer and job.optimizer not in HOST_OPTIMIZERS),
+        (f"optimizer={job.optimizer}", away.optimizer and not rule.on_host),
         (f"base={base}", away.parameters > 0 and base in QUANTIZED),
         (f"precision={FP8}", away.parameters > 0 and job.precision == FP8),
         (f"task={MODULE}", away.parameters + away.activations > 0 and job.task == MODULE),
@@ -127,7 +124,7 @@ def check_offload(
         if is_refused:
             raise UnsupportedError(
                 f"offload={text} with {what} is not run by engine=torch in this version; use "
-                f"offload=none, or one device, {' or '.join(sorted(HOST_OPTIMIZERS))} and a model "
+                f"offload=none, or one device, {' or '.join(sorted(on_host))} and a model "
                 f"of plain weights",
                 nearest={"offload": NONE},
             )
@@ -146,10 +143,11 @@ def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:
         UnsupportedError: Says what to change.
     """
     has_masters = job.precision.endswith("-master")
+    travels = OPTIMIZERS[job.optimizer].travels
     refused = (
         (f"{num_devices} devices", num_devices > 1),
         (f"offload={text}", away.optimizer),
-        (f"offload={text} and optimizer={job.optimizer}", away.states and job.optimizer in LOW_BIT),
+        (f"offload={text} and optimizer={job.optimizer}", away.states and not travels),
         (f"offload={text} and precision={job.precision}", away.parameters > 0 and has_masters),
     )
     for what, is_refused in refused:

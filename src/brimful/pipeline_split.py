@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, QAT, QUANTIZED, Job
-from brimful.low_bit import LOW_BIT
 from brimful.models.spec import ModelSpec
+from brimful.techniques.optimizers import OPTIMIZERS
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
 """The order of work: all forwards before all backwards; one of each in turn; the same over several
@@ -154,7 +154,7 @@ def _check_kind(job: Job, split: Split) -> None:
     beside = {
         f"precision={job.precision}": job.precision == FP8,
         f"method={job.method}": job.method == QAT,
-        f"optimizer={job.optimizer}": job.optimizer in LOW_BIT,
+        f"optimizer={job.optimizer}": not OPTIMIZERS[job.optimizer].pipeline,
         "keep_fp32": bool(job.keep_fp32),
     }
     if refused := [what for what, is_asked in beside.items() if is_asked]:

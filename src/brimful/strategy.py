@@ -12,11 +12,12 @@ from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.escaping import Line
 from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
-from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Optimizer, Precision, Task
-from brimful.low_bit import LOW_BIT
+from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Precision, Task
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.offload import Away, away_of, check_early, check_offload
 from brimful.pipeline_split import Schedule, Split, check_pipeline
+from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.tensor_split import check_tensor
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
@@ -47,8 +48,6 @@ _DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
 DEEPSPEED_PRECISIONS: tuple[Precision, ...] = (
     "fp32", "tf32", "bf16-mixed", "bf16-master", "fp16-master",
 )  # fmt: skip
-DEEPSPEED_OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "adamw-foreach", "sgd")
-"""Rules that treat every number alike: DeepSpeed updates one flat piece of all parameters."""
 DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
 DEEPSPEED_SCALING = (2.0, 0.5)
 """By what its loss scale grows and shrinks."""
@@ -342,7 +341,7 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero=3, engine=torch and optimizer=adamw, "
+                f"matrices there; use zero=3, engine=torch and optimizer={DEFAULT_OPTIMIZER}, "
                 f"another precision than fp8, and no keep_fp32"
             )
 
@@ -383,10 +382,10 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"which shard the masters too",
             nearest={"zero": 3},
         )
-    if zero == 1 and job.optimizer in LOW_BIT:
+    if zero == 1 and not OPTIMIZERS[job.optimizer].zero1:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
-            f"by torch's ZeRO-1 in another way; use zero=0, or optimizer=adamw",
+            f"by torch's ZeRO-1 in another way; use zero=0, or optimizer={DEFAULT_OPTIMIZER}",
             nearest={"zero": 0},
         )
     if zero == 1 and job.keep_fp32 and job.precision in NARROW:
@@ -409,8 +408,8 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
     if gathers(strategy) and not _updates_shards(job) and is_torch:
         raise UnsupportedError(
             f"zero={zero} with optimizer={job.optimizer} and precision={job.precision} is not run "
-            f"by this version, whose kernels for it take no shards; use optimizer=adamw, or zero 0 "
-            f"or 1",
+            f"by this version, whose kernels for it take no shards; use "
+            f"optimizer={DEFAULT_OPTIMIZER}, or zero 0 or 1",
             nearest={"zero": 0, "dp_shard": None},
         )
 
@@ -498,9 +497,10 @@ def _refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, s
     """Yield what of a job DeepSpeed is not given, and what to use instead."""
     zero = strategy.zero
     yield from _refused_types(job)
-    if job.optimizer not in DEEPSPEED_OPTIMIZERS:
+    if not OPTIMIZERS[job.optimizer].deepspeed_engine:
+        flat = [rule.name for rule in OPTIMIZERS.values() if rule.deepspeed_engine]
         why = "whose blocks are not those of flattened parameters"
-        yield f"optimizer={job.optimizer}, {why},", f"use {' or '.join(DEEPSPEED_OPTIMIZERS)}"
+        yield f"optimizer={job.optimizer}, {why},", f"use {' or '.join(flat)}"
     if job.task not in DEEPSPEED_TASKS:
         yield f"task={job.task}", f"use {' or '.join(DEEPSPEED_TASKS)}"
     if job.method != "full":
@@ -580,11 +580,11 @@ def keeps_checkpoints(strategy: Strategy) -> bool:
 
 
 def _updates_shards(job: Job) -> bool:
-    """Whether an optimizer's kernels take DTensors; SGD's are fused where it updates fp32."""
-    if job.optimizer == "sgd":
-        is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
-        return job.precision in {"bf16", "fp16"} and not is_wide
-    return job.optimizer not in {"adamw-8bit", "adafactor", *LOW_BIT}
+    """Whether an optimizer's kernels take DTensors."""
+    is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
+    is_narrow = job.precision in NARROW and not is_wide
+    shards = OPTIMIZERS[job.optimizer].shards
+    return shards == "all" or (shards == "narrow" and is_narrow)
 
 
 def _largest_divisor(number: int, *, most: int) -> int:

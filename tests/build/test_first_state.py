@@ -6,9 +6,9 @@ import torch
 from brimful.build import first_state, phases, step
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
-from brimful.build.optimizers import RULES
 from brimful.build.program import own_optimizer, state_tensors
 from brimful.build.step import train_step
+from brimful.techniques.optimizers import OPTIMIZERS
 from build.first_state_programs import compare
 from processes import run_group
 from samples import make_job, make_model, make_strategy
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 WIDE = {"hidden_size": 64, "num_hidden_layers": 2}
 """Matrices wide enough for 8-bit moments, vectors too short for them."""
-PAIRS = [(recipe, rule) for rule in RULES for recipe in ("fp32", "bf16", "bf16-master")]
+PAIRS = [(recipe, rule) for rule in OPTIMIZERS for recipe in ("fp32", "bf16", "bf16-master")]
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from brimful.build.optimizers import build_optimizer
-from brimful.build.optimizers.adamw_low_bit import compiled_in
+from brimful.build.optimizers.base import compiled_in
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import check_job
-from brimful.low_bit import LEAST, LOW_BIT, kept_bytes, workspace_bytes
 from brimful.strategy import check_strategy
+from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_kept
+from brimful.techniques.optimizers.adamw_4bit import FOUR_BITS
+from brimful.techniques.optimizers.adamw_fp8 import EIGHT_BITS
+from brimful.techniques.optimizers.low_bit import LEAST
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -23,6 +26,12 @@ pytest.importorskip("torchao", reason="torchao is not installed (pip install 'br
 NAMES = ["adamw-fp8", "adamw-4bit"]
 SHAPES = ((64, 128), (30,))
 BITS = {"adamw-4bit": 4, "adamw-fp8": 8}
+FORMATS = {"adamw-4bit": FOUR_BITS, "adamw-fp8": EIGHT_BITS}
+
+
+def kept_bytes(rule, shape, element):
+    settings = Settings(num_bytes=element, kernels="cpu", momentum=0.9, decay=0.1)
+    return bytes_kept(rule, [Updated(shape)], settings)
 
 
 def job_of(name, **changes):
@@ -74,16 +83,16 @@ def test_moments_take_the_bytes_that_are_said(name):
     held = parameters()
     optimizer = build_optimizer(job_of(name), held)
     step(optimizer, held, 0)
-    bits = LOW_BIT[name]
+    rule, bits = OPTIMIZERS[name], FORMATS[name]
     for parameter in held:
         state = optimizer.state[parameter]
         sizes = {key: x.numel() * x.element_size() for key, x in state.items() if key != "step"}
-        assert sum(sizes.values()) == kept_bytes(bits, parameter.numel(), 4)
+        assert sum(sizes.values()) == kept_bytes(rule, tuple(parameter.shape), 4)
         assert all(type(x) is torch.Tensor for x in state.values())
     large = 64 * 128
-    assert kept_bytes(bits, large, 4) == large * 2 * BITS[name] // 8 + 8 * large // bits.block
-    assert kept_bytes(bits, LEAST - 1, 2) == 2 * 2 * (LEAST - 1)
-    assert workspace_bytes(bits, LEAST - 1) == 0
+    assert kept_bytes(rule, (64, 128), 4) == large * 2 * BITS[name] // 8 + 8 * large // bits.block
+    assert kept_bytes(rule, (LEAST - 1,), 2) == 2 * 2 * (LEAST - 1)
+    assert bits.workspace_bytes(LEAST - 1) == 0
 
 
 @pytest.mark.few(1)
@@ -128,7 +137,7 @@ def test_without_a_compiler_it_is_refused_before_training():
         build_optimizer(job, held)
 
 
-@pytest.mark.parametrize("name", LOW_BIT)
+@pytest.mark.parametrize("name", FORMATS)
 def test_what_is_not_run_is_refused(name):
     with pytest.raises(UnsupportedError, match="whose masters are updated in buckets"):
         job_of(name, precision="bf16-master")

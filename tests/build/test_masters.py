@@ -8,9 +8,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from brimful.build.batch import Batch, count_targets
-from brimful.build.optimizers import RULES, build_optimizer
+from brimful.build.optimizers import build_optimizer
 from brimful.build.precision.masters import BUCKET_BYTES, MASTER, MasterWeights
 from brimful.build.step import train_step
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import MIB
 
 from .plain import ragged_batch
@@ -61,7 +62,7 @@ def test_masters_are_a_hand_written_fp32_adamw_to_the_bit(dtype):
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 4 * 1300, BUCKET_BYTES])
-@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_buckets_change_nothing_but_what_exists_at_a_time(optimizer, bucket_bytes):
     ends = []
     for size in (bucket_bytes, 10 * BUCKET_BYTES):
@@ -156,7 +157,7 @@ def test_a_step_holds_one_bucket_of_fp32_gradients_or_the_largest_parameter(
     assert allocated_by_a_step(masters) == pytest.approx(largest_mib * MIB, rel=0.01)
 
 
-@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_generic_walk_saves_and_restores_it_bit_by_bit(optimizer):
     job = job_of("bf16-master", optimizer)
     whole, first, second = (start(job) for _ in range(3))

@@ -10,13 +10,13 @@ from torch import nn
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
-from brimful.build.optimizers import RULES, build_optimizer
+from brimful.build.optimizers import build_optimizer
 from brimful.build.optimizers.adamw_8bit import AdamW8bit
 from brimful.build.precision import TECHNIQUES
 from brimful.build.step import train_step
 from brimful.errors import UnsupportedError
 from brimful.job import SCALED, LossScale
-from brimful.low_bit import LOW_BIT
+from brimful.techniques.optimizers import OPTIMIZERS
 from samples import make_job, make_model, make_strategy
 
 from .plain import ragged_batch
@@ -29,7 +29,7 @@ NUM_STEPS = 6
 SCALE = LossScale(initial_scale=2.0**12, growth_factor=2.0, backoff_factor=0.5, growth_interval=3)
 WIDE = {"hidden_size": 64, "num_hidden_layers": 2}
 """Wide enough that matrices have 8-bit moments, the last block of some not full."""
-EAGER = [rule for rule in RULES if rule not in LOW_BIT]
+EAGER = [n for n, rule in OPTIMIZERS.items() if not (rule.compiled or rule.tells_hidden)]
 """``test_low_bit.py`` has those that are compiled."""
 PAIRS = [
     *((recipe, "adamw") for recipe in TECHNIQUES if recipe not in {"fp16", "fp8"}),

@@ -6,7 +6,6 @@ import random
 import pytest
 
 from brimful.build.assemble import build_skeleton
-from brimful.build.optimizers.adamw_8bit import BLOCK, MIN_ELEMENTS
 from brimful.build.precision.masters import BUCKET_BYTES
 from brimful.cost import update
 from brimful.cost.estimate import estimate
@@ -105,8 +104,6 @@ def test_the_cover_has_every_recipe_with_every_optimizer():
 
 def test_constants_of_the_build_path_stand_twice_and_agree():
     assert BUCKET_BYTES == update.MASTERS_BUCKET_BYTES
-    assert BLOCK == update.QUANTIZED_BLOCK
-    assert MIN_ELEMENTS == update.QUANTIZED_LEAST
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.job import check_job
-from brimful.low_bit import LOW_BIT
 from brimful.rungs import OPTIMIZER_STATE
 from brimful.simulate.run import simulate
+from brimful.techniques.optimizers import OPTIMIZERS
 from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 
+COMPILED = [name for name, rule in OPTIMIZERS.items() if rule.compiled]
 pytestmark = pytest.mark.torch
 pytest.importorskip("torchao", reason="torchao is not installed (pip install 'brimful[qat]')")
 
@@ -62,7 +63,7 @@ def test_three_rungs_agree(case):
     assert held[0] - held[1] == COUNTS_BYTES
 
 
-@pytest.mark.parametrize("optimizer", LOW_BIT)
+@pytest.mark.parametrize("optimizer", COMPILED)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16-mixed"])
 def test_the_prediction_is_the_simulation(optimizer, precision):
     job, strategy = settings((precision, optimizer, 16))
@@ -73,7 +74,7 @@ def test_the_prediction_is_the_simulation(optimizer, precision):
     )
 
 
-@pytest.mark.parametrize("optimizer", LOW_BIT)
+@pytest.mark.parametrize("optimizer", COMPILED)
 def test_what_a_gpu_compiles_is_not_guessed(optimizer):
     job, strategy = settings(("bf16", optimizer, 16))
     cluster = make_cluster("cuda")

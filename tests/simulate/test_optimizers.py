@@ -11,7 +11,6 @@ import torch
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
-from brimful.build.optimizers import RULES
 from brimful.build.precision import TECHNIQUES
 from brimful.build.step import train_step
 from brimful.job import SCALED, LossScale
@@ -19,6 +18,7 @@ from brimful.measure.meter import CpuMeter
 from brimful.models.config import parameter_count
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from brimful.simulate.run import simulate, trace
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import KIB, MIB
 from float8 import with_skips
 from samples import make_cluster, make_job, make_model, make_strategy
@@ -153,7 +153,7 @@ def test_8_bit_moments_are_widened_on_a_cpu_and_in_registers_on_cuda():
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize("imitate", ["cpu", "cuda"])
-@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("precision", with_skips(TECHNIQUES))
 def test_every_recipe_traces_with_every_rule(precision, optimizer, imitate):
     model = make_model("llama", num_hidden_layers=1)

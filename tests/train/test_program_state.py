@@ -6,6 +6,7 @@ from tests.train.programs import build, nudge, progress, same, weights, with_opt
 
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.models.config import read_config
+from brimful.techniques.optimizers import OPTIMIZERS as RULES
 from float8 import NEEDS_TORCHAO
 
 pytestmark = pytest.mark.torch
@@ -349,7 +350,7 @@ def test_a_scaler_that_the_plan_lacks_is_refused(plan_with, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "bf16-master"])
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-foreach", "adamw-8bit", "sgd", "adafactor"])
+@pytest.mark.parametrize("optimizer", [n for n, r in RULES.items() if not r.compiled])
 def test_every_optimizer_of_a_job_goes_on_bit_for_bit(plan_with, tmp_path, optimizer, precision):
     plan = plan_with(precision=precision, optimizer=optimizer)
     if optimizer == "adamw-8bit":

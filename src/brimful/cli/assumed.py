@@ -17,13 +17,16 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     """Name what decides most and nobody typed; nothing beside a plan, which says it all."""
     if flags.is_plan(args.model):
         return ()
+    from brimful.techniques.optimizers import OPTIMIZERS
+
+    rule = OPTIMIZERS[job.optimizer]
     is_counted = job.task != "module"
     chosen = {
         "seq_len": f"sequence length {job.seq_len:,}" if is_counted else "",
         "global_batch": f"batch {job.global_batch:,}",
         "precision": job.precision,
         "optimizer": job.optimizer,
-        "beta1": f"momentum {job.beta1:g} (--beta1)" if job.optimizer == "sgd" else "",
+        "beta1": f"momentum {job.beta1:g} (--beta1)" if rule.is_momentum else "",
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     return (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()

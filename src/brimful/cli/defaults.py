@@ -5,6 +5,7 @@ from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.quantization import Scheme
 from brimful.strategy import Accumulate, Attention, Engine, Zero
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
@@ -21,7 +22,7 @@ ZEROS: tuple[Zero, ...] = (3, 1, 0)
 """Likewise on several devices, where what is trained cannot be sharded so."""
 ZEROS_ALONE: tuple[Zero, ...] = (0, 1)
 """Likewise on one, where the engine knows nothing else."""
-OPTIMIZER = "adamw"
+OPTIMIZER = DEFAULT
 ACTIVATION_CHECKPOINTING = "none"
 LOSS_CHUNKS = 1
 ACCUMULATE: Accumulate = "reduce-each"
@@ -52,7 +53,7 @@ BETAS = (0.9, 0.95)
 MOMENTUM = 0.9
 EPSILON = 1e-8
 FP16_EPSILON = 1e-4
-"""In fp16 AdamW's 1e-8 is 0 and the update divides by it; measured: NaN at once."""
+"""In fp16 an epsilon of 1e-8 is 0 and the update divides by it; measured: NaN at once."""
 SCHEDULE = "cosine"
 LOSS_SCALE = LossScale(
     initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
@@ -88,9 +89,9 @@ def base(method: Method, precision: Precision) -> Base:
 
 def beta1(optimizer: Optimizer) -> float:
     """Return the first decay rate, or the momentum, of a job that names none."""
-    return MOMENTUM if optimizer == "sgd" else BETAS[0]
+    return MOMENTUM if OPTIMIZERS[optimizer].is_momentum else BETAS[0]
 
 
 def epsilon(precision: Precision) -> float:
-    """Return AdamW's epsilon of a job that names none."""
+    """Return the epsilon of a job that names none."""
     return FP16_EPSILON if precision == "fp16" else EPSILON

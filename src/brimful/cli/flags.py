@@ -61,6 +61,7 @@ from brimful.strategy import (
     default_reference,
     placed,
 )
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.terminal import note, noted
 from brimful.units import parse_bytes, parse_count
 
@@ -257,6 +258,17 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _whose(*, is_momentum: bool) -> str:
+    """Name the rules that read ``beta1`` as the momentum, or as a rate of their moments.
+
+    A rule with another one beside it leaves that to the other.
+    """
+    every = [rule for rule in OPTIMIZERS.values() if not rule.tells_hidden]
+    rules = [rule for rule in every if "beta1" in rule.rates]
+    words = [rule.words for rule in rules if rule.is_momentum == is_momentum]
+    return " and ".join(f"{word}'s" for word in dict.fromkeys(words))
+
+
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change what is learnt."""
     add = parser.add_argument_group("job (what is learnt)").add_argument
@@ -293,12 +305,13 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     _add_whole(add, "--warmup-steps", f"to the learning rate's peak; default {share}", least=0)
     _add_number(add, "--weight-decay", f"default {defaults.WEIGHT_DECAY:g}")
     beta1, beta2 = defaults.BETAS
-    _add_number(add, "--beta1", f"AdamW's, or SGD's momentum; default {beta1:g}")
-    _add_number(add, "--beta2", f"AdamW's; default {beta2:g}")
+    momentum, of_moments = _whose(is_momentum=True), _whose(is_momentum=False)
+    _add_number(add, "--beta1", f"{of_moments}, or {momentum} momentum; default {beta1:g}")
+    _add_number(add, "--beta2", f"{of_moments}; default {beta2:g}")
     _add_number(
         add,
         "--epsilon",
-        f"AdamW's; default {defaults.EPSILON:g}, {defaults.FP16_EPSILON:g} in pure fp16",
+        f"{of_moments}; default {defaults.EPSILON:g}, {defaults.FP16_EPSILON:g} in pure fp16",
     )
     _add_number(add, "--clip", f"largest gradient norm, 0 is off; default {defaults.CLIP:g}")
     _add_whole(add, "--seed", f"of weights and data order; default {defaults.SEED}", least=0)

@@ -26,6 +26,7 @@ from brimful.cost.stage_memory import fullest, site_of
 from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_seconds, with_traffic
+from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
 from brimful.job import Job
 from brimful.plan import Band, Estimate, PhasePeak, Plan, StepTime
@@ -95,7 +96,8 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     moved = update_bytes(memory.states) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
-    alone = step_seconds(work, job, device, size)
+    stepped = work._replace(matrix_flops=work.matrix_flops + update_flops(job))
+    alone = step_seconds(stepped, job, device, size)
     sent = sent_of(job, family)
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
         job, family, cluster, sent

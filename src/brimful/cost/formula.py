@@ -22,13 +22,14 @@ from brimful.cost.traced_fields import traced_fields
 from brimful.cost.trained import untied_job
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import QAT, Job, Optimizer, Packing, Task
+from brimful.job import QAT, Job, Packing, Task
 from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches
+from brimful.techniques.optimizers import OPTIMIZERS
 
 TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 OWN_TASKS: dict[Task, frozenset[Task]] = {
@@ -40,12 +41,6 @@ PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interlea
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
-UNTRACED_OPTIMIZERS: dict[str, frozenset[Optimizer]] = {
-    "cuda": frozenset({"adafactor", "adamw-4bit", "adamw-fp8"})
-}
-"""CUDA's norms of columns leave partial results of every block of threads, which can outweigh all
-else that Adafactor needs; their size hangs on the card. What is compiled for a card is not known
-before it runs there."""
 
 
 def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
@@ -132,14 +127,14 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
 
 def _covered(job: Job, strategy: Strategy, device: Device) -> dict[str, bool]:
     """Say of every setting that decides what runs whether shipped profiles were traced with it."""
-    untraced = UNTRACED_OPTIMIZERS.get(device.kernels, frozenset())
+    unpredicted = OPTIMIZERS[job.optimizer].unpredicted
     return {
         f"task={job.task}": job.task in TASKS,
         f"method={job.method} with these adapters": tuning_of(job) is not None,
         f"method={job.method}": job.method != QAT,
         f"packing={job.packing}": job.packing in PACKINGS,
         f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
-        f"optimizer={job.optimizer} on {device.kernels}": job.optimizer not in untraced,
+        f"optimizer={job.optimizer} on {device.kernels}": device.kernels not in unpredicted,
         f"precision={job.precision}": job.precision in TRACED_AS,
         f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
         f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,

@@ -13,6 +13,7 @@ from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
 from brimful.cost.update import update_of
 from brimful.job import Base, Job, Task
 from brimful.models.config import has_parameter_count
+from brimful.techniques.optimizers import OPTIMIZERS
 
 _PACKED_BYTES: dict[Base, float] = {
     "nf4": 0.5,
@@ -98,8 +99,8 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         each = _PACKED_BYTES.get(job.adapter.base, usual)
         return Least(int(num_parameters * each), 0, 0)
     recipe = trained_recipe(job)
-    hangs_on_shapes = job.optimizer == "adafactor"
-    kept = 0 if hangs_on_shapes else update_of(job, "cuda", [(num_parameters,)]).kept
+    by_number = OPTIMIZERS[job.optimizer].keeps_by_number
+    kept = update_of(job, "cuda", [(num_parameters,)]).kept if by_number else 0
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from brimful.cost.expert_shards import held_groups
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape, groups_of
+from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_shapes
 from brimful.cost.trained import (
@@ -30,12 +30,12 @@ from brimful.cost.trained import (
     trained_recipe,
     trained_shapes,
 )
-from brimful.cost.update import state_tensors
+from brimful.cost.update import state_tensors, updated_groups
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of
 from brimful.models.layout import Parameter, all_parameters
 
-_TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES, _STEP_BYTES = 16 * 4, 256 * 4, 4, 4
+_TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
 
 
 class Made(NamedTuple):
@@ -116,11 +116,11 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
 def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
     """Yield the same of what a device updates."""
     recipe = trained_recipe(job)
-    shapes = list(chain(*groups_of(updated)))
+    parameters = list(chain(*updated_groups(job, updated)))
     if recipe.master:
-        yield from (Made((prod(shape) * recipe.master,)) for shape in shapes)
-    for shape in shapes:
-        for num_bytes in (_STEP_BYTES, *state_tensors(job, shape)):
+        yield from (Made((each.num * recipe.master,)) for each in parameters)
+    for each in parameters:
+        for num_bytes in state_tensors(job, each):
             yield Made((num_bytes,))
 
 

@@ -6,6 +6,7 @@ that lists. Knows nothing of files but how many bytes torch and DCP write around
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import prod
 
 from brimful.cost.expert_shards import held_shapes
@@ -15,18 +16,16 @@ from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import updated_shapes
 from brimful.cost.trained import LINEAR, frozen_element, trained_recipe, trained_shapes
-from brimful.cost.update import QUANTIZED_BLOCK, QUANTIZED_LEAST
+from brimful.cost.update import settings_of, updated_groups
 from brimful.job import QUANTIZED, Job
-from brimful.low_bit import LOW_BIT
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters, parts
 from brimful.strategy import Strategy, gathers
+from brimful.techniques.optimizers import OPTIMIZERS
 
 RANDOM_BYTES = 5056
 """State of torch's generator of the host: ``torch.get_rng_state()``."""
 CUDA_RANDOM_BYTES = 16
-_STEP_BYTES = 4
-"""A count of steps, an fp32 scalar."""
 
 
 def saved_sizes(job: Job, strategy: Strategy | None, kernels: str) -> list[int]:
@@ -82,31 +81,12 @@ def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:
 
 def _state_sizes(job: Job, shapes: Sequence[Shape]) -> Iterator[int]:
     """Yield the sizes of the optimizer's state, a master first where there is one."""
-    recipe = trained_recipe(job)
-    for shape in shapes:
+    recipe, settings = trained_recipe(job), settings_of(job, "cpu")
+    for each in chain(*updated_groups(job, shapes)):
         if recipe.master:
-            yield prod(shape) * recipe.master
-        yield from _moments(job, shape, recipe.updated)
-
-
-def _moments(job: Job, shape: Shape, element: int) -> Iterator[int]:
-    """Yield what an optimizer keeps of one parameter, as ``cost/update.py`` counts it."""
-    num = prod(shape)
-    if job.optimizer == "sgd":
-        yield from [num * element] * (job.beta1 > 0)
-    elif job.optimizer == "adafactor":
-        yield _STEP_BYTES
-        matrix = len(shape) > 1
-        yield from [n * element for n in (shape if matrix else (num,))]
-    elif (bits := LOW_BIT.get(job.optimizer)) is not None and bits.takes(num):
-        codes, scales = num // (1 + bits.is_packed), num // bits.block * FP32_BYTES
-        yield from (_STEP_BYTES, codes, codes, scales, scales)
-    elif job.optimizer == "adamw-8bit" and num >= QUANTIZED_LEAST:
-        scales = FP32_BYTES * -(-num // QUANTIZED_BLOCK)
-        yield from (_STEP_BYTES, num, num, scales, scales)
-    else:
-        moment = FP32_BYTES if job.optimizer == "adamw-8bit" else element
-        yield from (_STEP_BYTES, num * moment, num * moment)
+            yield each.num * recipe.master
+        for kept in OPTIMIZERS[job.optimizer].state(each, settings):
+            yield kept.num_bytes(settings.num_bytes)
 
 
 def pinned_bytes(sizes: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of, parameter_count
-from brimful.models.layout import Parameter, all_parameters, unnamed_parameters
+from brimful.models.layout import Parameter, all_parameters, parts, unnamed_parameters
 from brimful.models.spec import ModelSpec
 
 LINEAR = frozenset({"linear", "conv1d"})
@@ -51,6 +51,20 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
     rank, targets = job.adapter.rank, job.adapter.targets
     layers = [layer for layer in _linear_layers(job) if _is_adapted(layer, targets)]
     return [shape for layer in layers for shape in _adapter_shapes(layer, rank)]
+
+
+def trained_hidden(job: Job) -> list[bool]:
+    """Say of what ``trained_shapes`` lists, in its order, whether it is a matrix of a block."""
+    if job.adapter is not None:
+        return [True] * len(trained_shapes(job))
+    layout = layout_of(job.model)
+    blocks = {id(run.parameters) for run in layout.blocks}
+    return [
+        id(some) in blocks and len(parameter.shape) > 1 and parameter.kind != "embedding"
+        for some, times in parts(layout)
+        for _ in range(times)
+        for parameter in some
+    ]
 
 
 def trained_recipe(job: Job) -> Recipe:

@@ -21,6 +21,7 @@ from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.job import Job, LossScale, Precision
 from brimful.plan import Plan
 from brimful.strategy import Accumulate, Strategy, default_accumulate, num_checkpointed
+from brimful.techniques.optimizers import OPTIMIZERS
 
 TO = "deepspeed"
 AUTOCAST: dict[Precision, str] = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
@@ -40,7 +41,6 @@ _SAID = (
     "epsilon", "learning_rate", "weight_decay", "schedule", "warmup_steps", "num_steps",
     "loss_scale", "dp_replicate", "dp_shard", "offload", "engine",
 )  # fmt: skip
-_OPTIMIZERS = ("adamw", "adamw-foreach", "sgd")
 
 
 def text(plan: Plan, given: Given) -> Exported:
@@ -63,7 +63,7 @@ def config(plan: Plan) -> dict[str, Any]:
     content = deepspeed_config(typed, _as_deepspeed(job, strategy))
     if job.precision in AUTOCAST:
         content["torch_autocast"] = {"enabled": True, "dtype": AUTOCAST[job.precision]}
-    if job.optimizer in _OPTIMIZERS:
+    if OPTIMIZERS[job.optimizer].deepspeed:
         content["optimizer"] = _optimizer(job)
         content |= _scheduler(job)
     blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
@@ -109,10 +109,12 @@ def _refused_scale(job: Job) -> Iterator[tuple[str, str]]:
 
 def _optimizer(job: Job) -> dict[str, Any]:
     rates: dict[str, Any] = {"lr": job.learning_rate, "weight_decay": job.weight_decay}
-    if job.optimizer == "sgd":
-        return {"type": "SGD", "params": {**rates, "momentum": job.beta1}}
-    moments = {"betas": [job.beta1, job.beta2], "eps": job.epsilon, "torch_adam": True}
-    return {"type": "AdamW", "params": {**rates, **moments}}
+    rule = OPTIMIZERS[job.optimizer]
+    assert rule.deepspeed is not None, "left to the program"
+    moments: dict[str, Any] = {"momentum": job.beta1}
+    if not rule.is_momentum:
+        moments = {"betas": [job.beta1, job.beta2], "eps": job.epsilon, "torch_adam": True}
+    return {"type": rule.deepspeed.name, "params": {**rates, **moments}}
 
 
 def _scheduler(job: Job) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _scheduler(job: Job) -> dict[str, Any]:
 def losses(plan: Plan) -> tuple[Lost, ...]:
     """List what the JSON does not say, or says in part."""
     said = set(_SAID)
-    if plan.job.optimizer not in _OPTIMIZERS:
+    if not OPTIMIZERS[plan.job.optimizer].deepspeed:
         said -= {"optimizer", "beta1", "beta2", "epsilon", "learning_rate", "weight_decay"}
         said -= {"schedule", "warmup_steps"}
     if plan.job.schedule == "constant":
@@ -157,10 +159,11 @@ def reduces(strategy: Strategy) -> Accumulate:
 
 def _in_part(plan: Plan) -> Iterator[Lost]:
     job, strategy = plan.job, plan.strategy
-    if job.optimizer in _OPTIMIZERS and job.weight_decay:
+    is_said = OPTIMIZERS[job.optimizer].deepspeed is not None
+    if is_said and job.weight_decay:
         yield lost(plan, "weight_decay", "on norms and biases too, unless the program's parameter "
                    "groups say 0 there")  # fmt: skip
-    if "scheduler" in _scheduler(job) and job.optimizer in _OPTIMIZERS:
+    if "scheduler" in _scheduler(job) and is_said:
         yield lost(plan, "schedule", "its warm-up begins at 0 and takes 2 steps or more, so that "
                    "every step has an earlier one's rate")  # fmt: skip
     if job.precision == "bf16":

@@ -10,7 +10,7 @@ from brimful.escaping import yaml_text
 from brimful.export import deepspeed
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import Job, Optimizer
+from brimful.job import Job
 from brimful.offload import away_of
 from brimful.plan import Plan
 from brimful.strategy import (
@@ -20,15 +20,9 @@ from brimful.strategy import (
     num_checkpointed,
     num_micro_batches,
 )
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Spelled
 
 TO = "hf-trainer"
-OPTIMIZERS: dict[Optimizer, str] = {
-    "adamw": "adamw_torch_fused",
-    "adamw-foreach": "adamw_torch",
-    "adamw-8bit": "adamw_bnb_8bit",
-    "sgd": "sgd",
-    "adafactor": "adafactor",
-}
 _SAID = (
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "precision", "optimizer", "schedule", "warmup_steps",
@@ -86,7 +80,7 @@ def _rates(job: Job) -> dict[str, Any]:
     if job.schedule == "constant" and job.warmup_steps:
         schedule = {"lr_scheduler_type": "constant_with_warmup"}
     return {
-        "optim": OPTIMIZERS[job.optimizer],
+        "optim": _spelled(job).name,
         "learning_rate": job.learning_rate,
         "adam_beta1": job.beta1,
         "adam_beta2": job.beta2,
@@ -96,6 +90,12 @@ def _rates(job: Job) -> dict[str, Any]:
         **schedule,
         "warmup_steps": job.warmup_steps,
     }
+
+
+def _spelled(job: Job) -> Spelled:
+    spelled = OPTIMIZERS[job.optimizer].transformers
+    assert spelled is not None, "refused"
+    return spelled
 
 
 def _memory(plan: Plan) -> dict[str, Any]:
@@ -129,6 +129,8 @@ def _agreeing(config: dict[str, Any]) -> dict[str, Any]:
 
 def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
     job, by_deepspeed = plan.job, plan.strategy.engine == "deepspeed" or plan.strategy.zero == 1
+    if OPTIMIZERS[job.optimizer].transformers is None:
+        yield f"optimizer={job.optimizer}", f"use optimizer={DEFAULT}"
     if job.precision.endswith("-master") and not by_deepspeed:
         yield f"precision={job.precision} without DeepSpeed", "use precision=bf16-mixed"
     if by_deepspeed and job.precision.endswith("-mixed"):
@@ -163,10 +165,8 @@ def _in_part(plan: Plan) -> Iterator[Lost]:
     if job.schedule == "cosine" or job.warmup_steps:
         yield lost(plan, "schedule", "its steps count from 0, so that the first has a rate of 0 "
                    "where there is a warm-up and every step has an earlier one's rate")  # fmt: skip
-    if job.optimizer == "sgd":
-        yield lost(plan, "beta1", "the Trainer's SGD has no momentum")
-    if job.optimizer in {"adafactor", "adamw-8bit"}:
-        yield lost(plan, "optimizer", f"{OPTIMIZERS[job.optimizer]} is another implementation")
+    if (spelled := _spelled(job)).lost:
+        yield lost(plan, spelled.lost, spelled.why)
     if job.precision == "bf16":
         yield lost(plan, "precision", "the program loads the model with dtype=torch.bfloat16")
     if gathers(strategy) and job.precision.endswith("-mixed"):

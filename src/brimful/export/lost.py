@@ -12,9 +12,9 @@ import msgspec
 
 from brimful.errors import UnsupportedError
 from brimful.job import FP8, PREFERENCE, QAT, QUANTIZED, Job
-from brimful.low_bit import LOW_BIT
 from brimful.plan import Plan
 from brimful.strategy import Strategy, data_parallel, num_micro_batches
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, whole_of
 
 Changes = Literal["mathematics", "memory", "speed"]
 _WIDTH = 96
@@ -156,10 +156,7 @@ def _idle(plan: Plan) -> frozenset[str]:
         idle += _PIPELINE
     if num_micro_batches(job, strategy) == 1 or data_parallel(strategy) == 1:
         idle.append("accumulate")
-    if job.optimizer == "sgd":
-        idle += ["beta2", "epsilon"]
-    if job.optimizer == "adafactor":
-        idle += ["beta1", "beta2", "epsilon"]
+    idle += {"beta1", "beta2", "epsilon"} - OPTIMIZERS[job.optimizer].rates
     return frozenset(idle)
 
 
@@ -193,8 +190,8 @@ def _refused(job: Job) -> Iterator[tuple[str, str]]:
         yield f"precision={job.precision}", "use precision=bf16-mixed"
     if job.task in {PREFERENCE, "module"}:
         yield f"task={job.task}", "use task=causal-lm"
-    if job.optimizer in LOW_BIT:
-        yield f"optimizer={job.optimizer}", "use optimizer=adamw"
+    if (rule := OPTIMIZERS[job.optimizer]).compiled:
+        yield f"optimizer={rule.name}", f"use optimizer={whole_of(rule) or DEFAULT}"
 
 
 def split_degrees(strategy: Strategy, *names: str) -> Iterator[tuple[str, str]]:

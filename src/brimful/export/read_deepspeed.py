@@ -17,13 +17,19 @@ import msgspec
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
 from brimful.files import read_whole
+from brimful.techniques.optimizers import OPTIMIZERS
 
 AUTO = "auto"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
 _SCALE_POWER, _SCALE_WINDOW = 16, 1000
 """DeepSpeed's defaults of the loss scale."""
-_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
-"""``Adam`` is AdamW in DeepSpeed unless ``adam_w_mode`` says otherwise."""
+_READ = {
+    read: name
+    for name, rule in OPTIMIZERS.items()
+    if rule.deepspeed is not None
+    for read in rule.deepspeed.reads
+}
+_SAID = tuple(dict.fromkeys(r.deepspeed.name for r in OPTIMIZERS.values() if r.deepspeed))
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _DEPENDENT = {
     "precision": _FLAGS_OF_SCALE,
@@ -287,17 +293,17 @@ def _optimizer(leaves: _Leaves) -> None:
     name = leaves.take("optimizer.type", str)
     if name is None:
         return
-    if name.lower() not in _OPTIMIZERS:
+    if name.lower() not in _READ:
         raise UnsupportedError(
-            f"{leaves.path}: optimizer.type={name} is none of this version's; use AdamW or SGD, or "
-            f"leave the section out and give --optimizer"
+            f"{leaves.path}: optimizer.type={name} is none of this version's; use "
+            f"{' or '.join(_SAID)}, or leave the section out and give --optimizer"
         )
     if not leaves.take(f"{_ADAM}.adam_w_mode", bool, True):
         raise UnsupportedError(
             f"{leaves.path}: {_ADAM}.adam_w_mode=false is Adam with decay in the gradient, which "
-            f"this version does not run; use AdamW"
+            f"this version does not run; use {_SAID[0]}"
         )
-    optimizer = _OPTIMIZERS[name.lower()]
+    optimizer = _READ[name.lower()]
     leaves.say("optimizer", optimizer, "optimizer.type")
     leaves.take(f"{_ADAM}.torch_adam", bool)
     _rates(leaves, optimizer)
@@ -309,7 +315,7 @@ def _optimizer(leaves: _Leaves) -> None:
 def _rates(leaves: _Leaves, optimizer: str) -> None:
     leaves.say("learning_rate", leaves.take(f"{_ADAM}.lr", float), f"{_ADAM}.lr")
     leaves.say("weight_decay", leaves.take(f"{_ADAM}.weight_decay", float), f"{_ADAM}.weight_decay")
-    if optimizer == "sgd":
+    if OPTIMIZERS[optimizer].is_momentum:
         leaves.say("beta1", leaves.take(f"{_ADAM}.momentum", float, 0.0), f"{_ADAM}.momentum")
         return
     leaves.say("epsilon", leaves.take(f"{_ADAM}.eps", float), f"{_ADAM}.eps")

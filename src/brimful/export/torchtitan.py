@@ -20,6 +20,7 @@ from brimful.offload import away_of
 from brimful.pipeline_split import Schedule
 from brimful.plan import Plan
 from brimful.strategy import Strategy, gathers, is_selective, num_checkpointed, num_micro_batches
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 TO = "torchtitan"
 MODELS = {
@@ -53,7 +54,6 @@ _TYPES: dict[Precision, tuple[str, str]] = {
     "bf16-mixed": ("float32", "bfloat16"),
 }
 """Of parameters, and of the forward pass."""
-_IMPLEMENTATIONS = {"adamw": "fused", "adamw-foreach": "foreach"}
 _MASKED = frozenset({"flex", "varlen"})
 _SAID = (
     "model", "task", "seq_len", "global_batch", "micro_batch", "num_steps", "learning_rate",
@@ -93,8 +93,8 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"method={job.method}", "use method=full"
     if job.precision not in _TYPES:
         yield f"precision={job.precision}", f"use {' or '.join(_TYPES)}"
-    if job.optimizer not in _IMPLEMENTATIONS:
-        yield f"optimizer={job.optimizer}", "use optimizer=adamw"
+    if not OPTIMIZERS[job.optimizer].titan:
+        yield f"optimizer={job.optimizer}", f"use optimizer={DEFAULT}"
     away = away_of(strategy.offload, num_layers=job.model.num_layers)
     if away.optimizer and not gathers(strategy):
         yield f"offload={strategy.offload} without FSDP", "use offload=none"
@@ -158,16 +158,17 @@ def _section(name: str, kind: str, values: dict[str, str]) -> list[str]:
 
 def _optimizer(job: Job) -> dict[str, str]:
     """Two groups: the names of norms and biases, which do not decay, come first."""
+    rule = OPTIMIZERS[job.optimizer]
     both = f'"lr": {job.learning_rate}, "betas": ({job.beta1}, {job.beta2}), "eps": {job.epsilon}'
     groups = ((r"norm|\.bias$", 0.0), (".*", job.weight_decay))
     spelled = [
-        f'ParamGroupConfig(pattern=r"{pattern}", optimizer_name="AdamW", '
+        f'ParamGroupConfig(pattern=r"{pattern}", optimizer_name="{rule.words}", '
         f'optimizer_kwargs={{{both}, "weight_decay": {decay}}})'
         for pattern, decay in groups
     ]
     lines = "".join(f"\n                {group}," for group in spelled)
     return {
-        "implementation": f'"{_IMPLEMENTATIONS[job.optimizer]}"',
+        "implementation": f'"{rule.titan}"',
         "param_groups": f"[{lines}\n            ]",
     }
 

@@ -8,6 +8,7 @@ from brimful.search.alternatives import Alternative
 from brimful.search.decide import Decision
 from brimful.search.gains import Gain
 from brimful.search.ledger import LedgerRow
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NAIVE = (
-    "Savings ledger: from the naive run (fp32, AdamW, eager attention, no checkpointing, whole "
-    "logits, data parallel; the plan's micro-batch) to the plan"
+    f"Savings ledger: from the naive run (fp32, {OPTIMIZERS[DEFAULT].words}, eager attention, no "
+    "checkpointing, whole logits, data parallel; the plan's micro-batch) to the plan"
 )
 JOBS = "* the job's own: it changes what is learnt, and the planner did not choose it"
 

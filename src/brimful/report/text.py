@@ -7,7 +7,6 @@ from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
-from brimful.low_bit import LOW_BIT
 from brimful.plan import Estimate, Plan
 from brimful.report.host import host_words
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
@@ -31,6 +30,7 @@ from brimful.report.words import (
 from brimful.rungs import Simulation
 from brimful.search.record import Considered, SearchRecord
 from brimful.strategy import Strategy, world_size
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.terminal import console
 from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.verdict import Verdict
@@ -139,7 +139,7 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
 
 def _simulated_words(plan: Plan) -> tuple[str, ...]:
     """Say what a simulated search rests on, and what it does not count."""
-    is_unknown = plan.job.optimizer in LOW_BIT and plan.cluster.device.kernels == "cuda"
+    is_unknown = OPTIMIZERS[plan.job.optimizer].compiled and plan.cluster.device.kernels == "cuda"
     return (SIMULATED_SEARCH, COMPILED_FOR_CUDA) if is_unknown else (SIMULATED_SEARCH,)
 
 

@@ -16,6 +16,7 @@ from brimful.plan import Estimate, Plan
 from brimful.rungs import SAVED_ACTIVATIONS
 from brimful.search.offers import offers
 from brimful.strategy import Attention, Strategy, world_size
+from brimful.techniques.optimizers import DEFAULT
 
 DEVICES_PER_NODE = 8
 MANY_SEQUENCES = 64
@@ -50,12 +51,12 @@ def plain_strategy(micro_batch: int, attention: Attention = "sdpa") -> Strategy:
 
 
 def full(subject: Subject, precision: Precision) -> Job:
-    """Return the job of training every parameter with AdamW under a recipe."""
+    """Return the job of training every parameter with the default optimizer under a recipe."""
     return msgspec.structs.replace(
         subject.job,
         method="full",
         adapter=None,
-        optimizer="adamw",
+        optimizer=DEFAULT,
         precision=precision,
         loss_scale=None,
         keep_fp32=(),

@@ -29,7 +29,7 @@ from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import Traffic, traffic_of
 from brimful.cost.trajectory import kinds_bytes
-from brimful.cost.update import Update
+from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -303,7 +303,9 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
     copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])
-    work = StepWork(matrix, attended, bytes_moved + moved + copied[:, None, None], ops)
+    work = StepWork(
+        matrix + update_flops(job), attended, bytes_moved + moved + copied[:, None, None], ops
+    )
     micro_batch = np.array([family.micro_batch for family in grid.batches])[:, None, None]
     size = size_of(job, micro_batch, tp=grid.batches[0].tp)
     seconds = step_seconds(work, job, cluster.device, size)

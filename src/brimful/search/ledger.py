@@ -15,6 +15,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, PhasePeak
 from brimful.strategy import Strategy, check_strategy, default_reference, world_size
+from brimful.techniques.optimizers import DEFAULT
 from brimful.units import format_bytes, format_seconds
 
 Owner = Literal["job", "planner", "both"]
@@ -188,7 +189,7 @@ def naive_point(job: Job, strategy: Strategy) -> Point:
         method="full",
         adapter=None,
         quantization=None,
-        optimizer="adamw",
+        optimizer=DEFAULT,
     )
     naive = Strategy(
         micro_batch=strategy.micro_batch,

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.job import QUANTIZED, Adapter, Base, Job, Optimizer
+from brimful.job import QUANTIZED, Adapter, Base, Job
+from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""
-LOW_BIT: tuple[Optimizer, ...] = ("adamw-8bit", "adamw-4bit", "adamw-fp8")
 QLORA_BASE: Base = "nf4-double"
 LORA_BASES: dict[str, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How LoRA holds the base where a recipe computes in 16 bits on fp32; any other: ``same``."""
@@ -29,24 +29,27 @@ class Offer(NamedTuple):
 
 
 def offers(job: Job) -> tuple[Offer, ...]:
-    """List 8-bit AdamW, or whole AdamW, LoRA, QLoRA and pure bf16, without those that a job has."""
-    made = (_eight_bit(job), _whole(job), _lora(job), _qlora(job), _pure(job))
+    """List rounded moments, or whole ones, LoRA, QLoRA and pure bf16, without what a job has."""
+    made = (_rounded(job), _whole(job), _lora(job), _qlora(job), _pure(job))
     return tuple(offer for offer in made if offer is not None)
 
 
-def _eight_bit(job: Job) -> Offer | None:
-    if job.optimizer not in {"adamw", "adamw-foreach"}:
+def _rounded(job: Job) -> Offer | None:
+    rule = OPTIMIZERS[job.optimizer]
+    if not (rounded := rounded_of(rule)):
         return None
-    changed = msgspec.structs.replace(job, optimizer="adamw-8bit")
-    return Offer("--optimizer adamw-8bit", "AdamW's moments are rounded to 8 bits", changed)
+    changed = msgspec.structs.replace(job, optimizer=rounded)
+    price = f"{rule.words}'s moments are rounded to 8 bits"
+    return Offer(f"--optimizer {rounded}", price, changed)
 
 
 def _whole(job: Job) -> Offer | None:
     """Take more for moments that any number of devices can share."""
-    if job.optimizer not in LOW_BIT:
+    rule = OPTIMIZERS[job.optimizer]
+    if not (whole := whole_of(rule)):
         return None
-    changed = msgspec.structs.replace(job, optimizer="adamw")
-    return Offer("--optimizer adamw", "AdamW's moments are not rounded", changed)
+    changed = msgspec.structs.replace(job, optimizer=whole)
+    return Offer(f"--optimizer {whole}", f"{rule.words}'s moments are not rounded", changed)
 
 
 def _lora(job: Job) -> Offer | None:

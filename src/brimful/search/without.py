@@ -8,11 +8,11 @@ import msgspec
 from brimful.cost.estimate import estimate
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.low_bit import LOW_BIT
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Estimate
 from brimful.search.ledger import Point, predict
 from brimful.strategy import Strategy
+from brimful.techniques.optimizers import OPTIMIZERS, whole_of
 
 LEAST_SHARE = 0.02
 """Of the peak: what saves less is not named."""
@@ -60,8 +60,8 @@ def _plainer(job: Job, strategy: Strategy) -> Iterator[tuple[str, Point]]:
     def with_(**changes: object) -> Point:
         return Point(job, msgspec.structs.replace(strategy, **changes))
 
-    if job.optimizer in LOW_BIT:
-        yield job.optimizer, Point(msgspec.structs.replace(job, optimizer="adamw"), strategy)
+    if (rule := OPTIMIZERS[job.optimizer]).compiled:
+        yield rule.name, Point(msgspec.structs.replace(job, optimizer=whole_of(rule)), strategy)
     if strategy.activation_checkpointing != "none":
         yield "checkpointing", with_(activation_checkpointing="none")
     if strategy.loss_chunks > 1:

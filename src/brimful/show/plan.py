@@ -5,7 +5,6 @@ from msgspec.structs import replace
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.low_bit import LOW_BIT
 from brimful.rungs import Reserved
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
@@ -24,6 +23,7 @@ from brimful.show.predicted import (
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.strategy import check_strategy, gathers
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import format_bytes
 
 LEAST_SLOWER = 0.0005
@@ -80,7 +80,7 @@ def plan_summary(
 def _without(found: Solution) -> tuple[Fact, ...]:
     """Say what the techniques save that the user chose and that change what is learnt."""
     plan = found.plan
-    if plan.estimate is None or plan.job.optimizer not in LOW_BIT:
+    if plan.estimate is None or not OPTIMIZERS[plan.job.optimizer].compiled:
         return ()
     every = without(plan.job, plan.cluster, plan.strategy)
     return without_facts([each for each in every if each.is_jobs])

@@ -15,7 +15,6 @@ from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
 from brimful.build.offload import host as offload_host
-from brimful.build.optimizers.adamw_low_bit import LowBitAdamW
 from brimful.build.parallel.experts import expert_parallel
 from brimful.build.parallel.mesh import EXPERTS
 from brimful.build.parallel.narrow import narrow_inputs
@@ -61,6 +60,7 @@ from brimful.strategy import (
     stage_rank,
     world_size,
 )
+from brimful.techniques.optimizers import OPTIMIZERS
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""
@@ -267,7 +267,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
         if narrowed:
             narrow_inputs(program.model, PARAMETER_DTYPE[job.precision])
-        if isinstance(program.optimizer, LowBitAdamW):
+        if OPTIMIZERS[job.optimizer].compiled:
             program.optimizer.imitate(imitate)
         _name(tape, program)
         if stands_in and may_stand_in(job, strategy):

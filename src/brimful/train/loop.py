@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import count_targets
-from brimful.build.optimizers.adamw_low_bit import compiled_in
+from brimful.build.optimizers.base import compiled_in
 from brimful.build.parallel.alone import leave_alone
 from brimful.build.parallel.place import own_part
 from brimful.build.program import Program

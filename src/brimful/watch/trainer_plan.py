@@ -12,16 +12,18 @@ import torch
 from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job, LossScale, Optimizer, Precision
+from brimful.job import Job, LossScale, Precision
 from brimful.models.config import read_config
 from brimful.plan import Estimate
 from brimful.strategy import Attention, Strategy, check_strategy
+from brimful.techniques.optimizers import OPTIMIZERS
 
-_OPTIMIZERS: dict[str, Optimizer] = {
-    "adamw_torch_fused": "adamw",
-    "adafactor": "adafactor",
+_OPTIMIZERS = {
+    rule.transformers.name: name
+    for name, rule in OPTIMIZERS.items()
+    if rule.transformers is not None and rule.transformers.is_same
 }
-"""Its ``sgd`` keeps no momentum, ours does; its ``adamw_torch`` is another kernel by device."""
+"""What updates there as ours does."""
 _ATTENTION: dict[str, Attention] = {"eager": "eager", "sdpa": "sdpa"}
 _RECIPES: dict[tuple[str, torch.dtype], Precision] = {
     ("", torch.float32): "fp32",

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from brimful.build.deepspeed.config import HELD, deepspeed_config
-from brimful.build.optimizers import RULES
-from brimful.build.optimizers.base import parameter_groups
+from brimful.build.optimizers.base import parameter_groups, rule_named
 from brimful.build.parallel.alone import join_alone
 from brimful.build.precision import forward_context
 from brimful.errors import UnsupportedError
@@ -98,7 +97,7 @@ def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.de
     deepspeed = import_deepspeed(device)
     _check_fp16(deepspeed, job)
     _join_alone(device)
-    optimizer = RULES[job.optimizer](parameter_groups(job, root), job)
+    optimizer = rule_named(job.optimizer)(parameter_groups(job, root), job)
     engine, *_ = deepspeed.initialize(
         model=EngineRoot(root, job, device),
         optimizer=optimizer,

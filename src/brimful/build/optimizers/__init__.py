@@ -1,4 +1,4 @@
-"""Update rules: one file each, one line in the registry.
+"""What makes each optimizer: a file each, called as its record in ``techniques/optimizers`` is.
 
 Every optimizer is a ``torch.optim.Optimizer`` whose state is tensors under plain keys and exists
 from the first step on (``build/first_state.py``).
@@ -10,26 +10,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from brimful.build.optimizers.adafactor import adafactor
-from brimful.build.optimizers.adamw import adamw
-from brimful.build.optimizers.adamw_8bit import adamw_8bit
-from brimful.build.optimizers.adamw_foreach import adamw_foreach
-from brimful.build.optimizers.adamw_low_bit import adamw_4bit, adamw_fp8
-from brimful.build.optimizers.base import Group, Parted, Rule, parameter_groups
-from brimful.build.optimizers.sgd import sgd
+from brimful.build.optimizers.base import Group, Parted, parameter_groups, rule_named
 from brimful.build.precision import TECHNIQUES
 from brimful.build.precision.masters import MasterWeights
-from brimful.job import Job, Optimizer
-
-RULES: dict[Optimizer, Rule] = {
-    "adamw": adamw,
-    "adamw-foreach": adamw_foreach,
-    "adamw-8bit": adamw_8bit,
-    "adamw-4bit": adamw_4bit,
-    "adamw-fp8": adamw_fp8,
-    "sgd": sgd,
-    "adafactor": adafactor,
-}
+from brimful.job import Job
 
 
 def build_optimizer(
@@ -47,13 +31,13 @@ def build_optimizer(
     """
     groups = parameter_groups(job, model)
     if parted is not None and not TECHNIQUES[job.precision].has_masters:
-        return parted(groups, RULES[job.optimizer], job)
+        return parted(groups, rule_named(job.optimizer), job)
     return rule_for(job)(groups)
 
 
 def rule_for(job: Job) -> Callable[[list[Group]], torch.optim.Optimizer]:
     """Return what makes the job's optimizer from groups of parameters, masters included."""
-    rule = RULES[job.optimizer]
+    rule = rule_named(job.optimizer)
     if TECHNIQUES[job.precision].has_masters:
         return partial(MasterWeights, rule=lambda masters: rule(masters, job))
     return lambda groups: rule(groups, job)

@@ -12,6 +12,6 @@ from brimful.build.optimizers.base import Group
 from brimful.job import Job
 
 
-def adafactor(groups: list[Group], job: Job) -> torch.optim.Optimizer:
+def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
     """Make Adafactor with torch's own decay, epsilons and clip; betas are not used."""
     return torch.optim.Adafactor(groups, lr=job.learning_rate, foreach=False)

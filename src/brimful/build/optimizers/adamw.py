@@ -1,7 +1,4 @@
-"""torch's fused AdamW: one kernel updates in place, with no temporary of the size of a parameter.
-
-State: two moments in the type of the parameter, and a step count.
-"""
+"""torch's fused AdamW."""
 
 import torch
 
@@ -9,7 +6,7 @@ from brimful.build.optimizers.base import Group
 from brimful.job import Job
 
 
-def adamw(groups: list[Group], job: Job) -> torch.optim.Optimizer:
+def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
     """Make fused AdamW."""
     return torch.optim.AdamW(
         groups, lr=job.learning_rate, betas=(job.beta1, job.beta2), eps=job.epsilon, fused=True

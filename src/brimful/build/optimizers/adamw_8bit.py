@@ -4,9 +4,6 @@ The arithmetic and the kernels are those of ``bitsandbytes.optim.AdamW8bit``, ca
 lower for three reasons: all state is then tensors under plain keys, so that any checkpoint can
 hold it; the two tables of 8-bit values are held once and not by every parameter; and the device is
 not waited for after every parameter.
-
-State: 2 bytes per parameter and 8 per block of 256; of tensors below 4096 elements, as there, two
-fp32 moments.
 Source: Dettmers et al. 2022, arXiv:2110.02861; ``bitsandbytes/optim/optimizer.py``.
 """
 
@@ -16,18 +13,17 @@ from typing import Any
 import torch
 
 from brimful.build.optimizer_state import restore_types
-from brimful.build.optimizers.base import Group
+from brimful.build.optimizers.base import Group, first_state
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.techniques.optimizers import DEFAULT
+from brimful.techniques.optimizers.adamw_8bit import ADAMW_8BIT
 
-BLOCK = 256
-MIN_ELEMENTS = 4096
-"""Smaller tensors keep fp32 moments."""
 _RULE = "adam"
 """What bitsandbytes calls the rule; decay is decoupled."""
 
 
-def adamw_8bit(groups: list[Group], job: Job) -> torch.optim.Optimizer:
+def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
     """Make AdamW with 8-bit moments.
 
     Raises:
@@ -78,7 +74,7 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
     def _update(self, parameter: torch.Tensor, group: Group) -> None:
         state = self.state[parameter]
         if not state:
-            state.update(initial_state(parameter))
+            state.update(first_state(ADAMW_8BIT.state, parameter))
         state["step"] += 1
         if "absmax" in state:
             self._update_in_blocks(parameter, state, group)
@@ -134,27 +130,11 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
         return self._tables[device]
 
 
-def initial_state(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return moments of zero; the step count stays on the host, as torch's does."""
-    is_small = parameter.numel() < MIN_ELEMENTS
-    dtype = torch.float32 if is_small else torch.uint8
-    state = {
-        "step": torch.tensor(0.0),
-        "exp_avg": torch.zeros_like(parameter, dtype=dtype),
-        "exp_avg_sq": torch.zeros_like(parameter, dtype=dtype),
-    }
-    if not is_small:
-        num_blocks = -(-parameter.numel() // BLOCK)
-        for key in ("absmax", "absmax_sq"):
-            state[key] = torch.zeros(num_blocks, dtype=torch.float32, device=parameter.device)
-    return state
-
-
 def _bitsandbytes() -> Any:
     try:
         return importlib.import_module("bitsandbytes.functional")
     except ImportError as error:
         raise UnsupportedError(
             f"optimizer=adamw-8bit needs bitsandbytes, which cannot be imported ({error}); "
-            "pip install 'brimful[quant]' or use optimizer=adamw"
+            f"pip install 'brimful[quant]' or use optimizer={DEFAULT}"
         ) from error

@@ -1,17 +1,31 @@
 """What every update rule is given, and the groups that all share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from brimful.build.blocks import decoder_blocks
+from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Settings, Updated
+from brimful.techniques.optimizers.base import FP32_BYTES, STEP, State, StateType
 
 Group = dict[str, Any]
 Rule = Callable[[list[Group], Job], torch.optim.Optimizer]
 """Makes an optimizer over groups of parameters with the job's rates; one file each."""
+TYPES: dict[StateType, torch.dtype] = {
+    "fp32": torch.float32,
+    "uint8": torch.uint8,
+    "fp8": torch.float8_e4m3fn,
+}
+"""Of what is kept of a parameter in another type than its own."""
+HIDDEN = "is_hidden"
+"""Key of the group whose parameters are matrices of blocks."""
+_NO_SETTINGS = Settings(num_bytes=FP32_BYTES, kernels="cpu", momentum=0.0, decay=0.0)
 Parted = Callable[[list[Group], Rule, Job], torch.optim.Optimizer]
 """Makes the optimizer of which each device keeps a part, from the rule that updates one part."""
 
@@ -19,17 +33,39 @@ Parted = Callable[[list[Group], Rule, Job], torch.optim.Optimizer]
 def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
     """List the parameters that train: those that decay (matrices), then those that do not.
 
-    A frozen parameter is in neither group, so that it gets no state. Parameters that are sharded
-    over other devices than the first ones are, as experts can be, come in two groups more: kernels
-    that update many at once take those of one mesh.
+    Rules that tell matrices of blocks from others get those first, marked as ``HIDDEN``. A frozen
+    parameter is in no group, so that it gets no state. Parameters that are sharded
+    over other devices than the first ones are, as experts can be, come in groups of their own:
+    kernels that update many at once take those of one mesh.
+
+    Raises:
+        UnsupportedError: The rule updates matrices alone, and a block trains stacks of them.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = {"weight_decay": job.weight_decay, "lr": job.learning_rate}
-    groups: list[Group] = []
-    for alike in _by_mesh(trained):
+    rule, groups, hidden = OPTIMIZERS[job.optimizer], list[Group](), set[nn.Parameter]()
+    if rule.tells_hidden:
+        hidden = set(_hidden(job, model))
+        groups.append({**decays, "params": [p for p in trained if p in hidden], HIDDEN: True})
+    for alike in _by_mesh([p for p in trained if p not in hidden]):
         groups.append({**decays, "params": [p for p in alike if p.ndim > 1]})
         groups.append({**decays, "params": [p for p in alike if p.ndim <= 1], "weight_decay": 0.0})
     return groups
+
+
+def _hidden(job: Job, model: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the matrices of blocks that train; a table of embeddings is none."""
+    modules = [each for block in decoder_blocks(model) for each in block.modules()]
+    for module in modules:
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and parameter.ndim > 2:  # noqa: PLR2004 - of a matrix
+                raise UnsupportedError(
+                    f"optimizer={job.optimizer} updates matrices, and {name} of "
+                    f"{type(module).__name__} has {parameter.ndim} dimensions; use "
+                    f"optimizer={DEFAULT}"
+                )
+            if parameter.ndim > 1 and not isinstance(module, nn.Embedding):
+                yield parameter
 
 
 def _by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -39,3 +75,43 @@ def _by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         found.setdefault(mesh, []).append(parameter)
     return list(found.values()) or [[]]
+
+
+def rule_named(name: str) -> Rule:
+    """Import what makes an optimizer: ``build`` in the file that is called as its record's is."""
+    module = import_module(f"brimful.build.optimizers.{name.replace('-', '_')}")
+    rule: Rule = module.build
+    return rule
+
+
+def first_state(
+    state: State,
+    parameter: torch.Tensor,
+    settings: Settings = _NO_SETTINGS,
+    *,
+    is_hidden: bool = False,
+) -> dict[str, torch.Tensor]:
+    """Return what a record says is kept of a parameter: zeros, where they belong.
+
+    Args:
+        state: The record's.
+        parameter: On its device.
+        settings: Of the job; of a state that depends on none they may be left out.
+        is_hidden: Whether it is a matrix of a block.
+    """
+    found = {}
+    for kept in state(Updated(tuple(parameter.shape), is_hidden), settings):
+        dtype = TYPES.get(kept.type, parameter.dtype)
+        device = "cpu" if kept.on_host else parameter.device
+        if kept.key == STEP:
+            found[kept.key] = torch.tensor(0.0, dtype=dtype, device=device)
+        elif kept.shape == parameter.shape:  # in its order of dimensions, and sharded as it is
+            found[kept.key] = torch.zeros_like(parameter, dtype=dtype)
+        else:  # of the parameter, so that the pretend GPU knows whose it is
+            found[kept.key] = parameter.detach().new_zeros(kept.shape, dtype=dtype, device=device)
+    return found
+
+
+def compiled_in(optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+    """Return how many updates an optimizer has compiled so far, and in how many seconds."""
+    return getattr(optimizer, "num_compiled", 0), getattr(optimizer, "compile_s", 0.0)

@@ -1,8 +1,5 @@
 """torch's SGD with momentum, fused for fp32 parameters.
 
-State: one buffer in the type of the parameter; none where the momentum is 0. As in torch, decay is
-added to the gradient, so that with momentum it builds up there (it is not decoupled).
-
 16-bit parameters are updated one after another, with a temporary of one parameter where it decays:
 on a CPU the fused kernel of torch 2.13 leaves most of a 16-bit parameter as it was, without a word
 (pytorch/pytorch#191763).
@@ -14,7 +11,7 @@ from brimful.build.optimizers.base import Group
 from brimful.job import Job
 
 
-def sgd(groups: list[Group], job: Job) -> torch.optim.Optimizer:
+def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
     """Make SGD whose momentum is ``beta1``."""
     wide = all(p.dtype == torch.float32 for group in groups for p in group["params"])
     kernels = {"fused": True} if wide else {"foreach": False}

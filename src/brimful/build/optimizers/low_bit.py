@@ -3,52 +3,38 @@
 The arithmetic is torchao's own function, compiled when each shape is updated first; it is called
 one level lower than ``torchao.optim`` does so that all state is plain tensors under plain keys,
 which any checkpoint holds, and the tables of 16 values are held once and not by every parameter.
-
-State of a tensor of 4096 elements or more that its blocks divide: in four bits half a byte for each
-moment and an fp32 scale for 128 of them; in fp8 a byte and a scale for 256. Of any other, two
-moments in the type of the parameter, as there.
-
-Sources: Li et al. 2023, arXiv:2309.01507; ``torchao/optim`` (0.18).
+Which of both it is says the record.
 """
 
 import time
 import warnings
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch._guards import detect_fake_mode
 
 from brimful.build.optimizer_state import restore_types
-from brimful.build.optimizers.base import Group
+from brimful.build.optimizers.base import Group, first_state
 from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.low_bit import LOW_BIT, BitsOf, workspace_bytes
 from brimful.quiet import quiet_libraries
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, rounded_of
+from brimful.techniques.optimizers.low_bit import SCALE, Format
 
 _MOMENTS = {"exp_avg": True, "exp_avg_sq": False}
 """Keys of the two moments, and whether each has a sign."""
-_SCALE = "_scale"
+_UNCOMPILED = rounded_of(OPTIMIZERS[DEFAULT])
 
 
-def adamw_low_bit(groups: list[Group], job: Job, *, name: str) -> torch.optim.Optimizer:
-    """Make AdamW with moments of few bits.
-
-    Args:
-        groups: Of parameters.
-        job: Says the rates.
-        name: ``adamw-4bit`` or ``adamw-fp8``.
+def in_few_bits(groups: list[Group], job: Job, held: Format) -> torch.optim.Optimizer:
+    """Make AdamW with moments of a format.
 
     Raises:
         UnsupportedError: torchao or a compiler is missing.
     """
     betas = (job.beta1, job.beta2)
     rates: dict[str, Any] = {"lr": job.learning_rate, "betas": betas, "eps": job.epsilon}
-    return LowBitAdamW(groups, bits=LOW_BIT[name], **rates)
-
-
-adamw_4bit = partial(adamw_low_bit, name="adamw-4bit")
-adamw_fp8 = partial(adamw_low_bit, name="adamw-fp8")
+    return LowBitAdamW(groups, held=held, **rates)
 
 
 class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untyped to mypy
@@ -64,7 +50,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         self,
         groups: list[Group],
         *,
-        bits: BitsOf,
+        held: Format,
         lr: float,
         betas: tuple[float, float],
         eps: float,
@@ -74,7 +60,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         Raises:
             UnsupportedError: torchao or a compiler is missing.
         """
-        self._bits = bits
+        self._held = held
         self._torchao = _require_torchao()
         self._tables: dict[tuple[torch.device, bool], torch.Tensor] = {}
         self._seen: set[Any] = set()
@@ -98,7 +84,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
                 if parameter.grad is not None:
                     state = self.state[parameter]
                     if not state:
-                        state.update(self.initial_state(parameter))
+                        state.update(first_state(self._held.state, parameter))
                     state["step"] += 1
                     self._update(parameter, state, {**group, "lr": rate})
 
@@ -115,26 +101,12 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         """
         self._is_on_cpu_kernels = kernels == "cpu"
 
-    def initial_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return moments of zero; the step count stays on the host, as torch's does."""
-        state = {"step": torch.tensor(0.0, device="cpu")}
-        num, device = parameter.numel(), parameter.device
-        for key in _MOMENTS:
-            if not self._bits.takes(num):
-                state[key] = torch.zeros_like(parameter)
-                continue
-            shape = (num // 2,) if self._bits.is_packed else parameter.shape
-            dtype = torch.uint8 if self._bits.is_packed else torch.float8_e4m3fn
-            state[key] = torch.zeros(shape, dtype=dtype, device=device)
-            state[key + _SCALE] = torch.zeros(num // self._bits.block, device=device)
-        return state
-
     def _update(
         self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
     ) -> None:
         if detect_fake_mode() is not None:
             if self._is_on_cpu_kernels:
-                _pretend(parameter, workspace_bytes(self._bits, parameter.numel()))
+                _pretend(parameter, self._held.workspace_bytes(parameter.numel()))
             return
         moments = (self._moment(parameter, state, key) for key in _MOMENTS)
         rates = (group["lr"], *group["betas"], group["weight_decay"], group["eps"])
@@ -159,10 +131,10 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
 
     def _moment(self, parameter: torch.Tensor, state: dict[str, torch.Tensor], key: str) -> Any:
         """Return a moment as torchao holds it, over the memory of our state."""
-        if key + _SCALE not in state:
+        if key + SCALE not in state:
             return state[key]
-        codes, scale = state[key], state[key + _SCALE]
-        if not self._bits.is_packed:
+        codes, scale = state[key], state[key + SCALE]
+        if not self._held.is_packed:
             return self._torchao.OptimStateFp8(codes, scale, parameter.dtype)
         table = self._table(parameter.device, is_signed=_MOMENTS[key])
         return self._torchao.OptimState4bit(
@@ -175,11 +147,6 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
             values = self._torchao.tables[is_signed]
             self._tables[device, is_signed] = torch.tensor(values, device=device)
         return self._tables[device, is_signed]
-
-
-def compiled_in(optimizer: torch.optim.Optimizer) -> tuple[int, float]:
-    """Return how many updates an optimizer has compiled so far, and in how many seconds."""
-    return getattr(optimizer, "num_compiled", 0), getattr(optimizer, "compile_s", 0.0)
 
 
 def _pretend(parameter: torch.Tensor, num_bytes: int) -> None:
@@ -206,7 +173,7 @@ def _require_torchao() -> _Torchao:
     except ImportError as error:
         raise UnsupportedError(
             "moments of 4 bits and of fp8 are torchao's, which is not installed; pip install "
-            "'brimful[qat]', or use optimizer=adamw-8bit or adamw"
+            f"'brimful[qat]', or use optimizer={_UNCOMPILED} or {DEFAULT}"
         ) from error
     tables = {
         True: subclass_4bit.get_qmap_signed(),
@@ -228,7 +195,7 @@ def _require_compiler(parameters: list[torch.Tensor]) -> None:
     if "cuda" in kinds and not has_triton():
         raise UnsupportedError(
             "optimizers with moments of 4 bits and of fp8 are compiled, for GPUs by Triton, which "
-            "is not here; install triton, or use optimizer=adamw-8bit"
+            f"is not here; install triton, or use optimizer={_UNCOMPILED}"
         )
     if "cpu" in kinds:
         try:
@@ -236,5 +203,5 @@ def _require_compiler(parameters: list[torch.Tensor]) -> None:
         except exc.InvalidCxxCompiler as error:
             raise UnsupportedError(
                 "optimizers with moments of 4 bits and of fp8 are compiled, and there is no C++ "
-                "compiler here; install g++, or use optimizer=adamw-8bit or adamw"
+                f"compiler here; install g++, or use optimizer={_UNCOMPILED} or {DEFAULT}"
             ) from error

@@ -1,0 +1,17 @@
+"""AdamW with moments of fp8: torchao's update (``low_bit``)."""
+
+import torch
+
+from brimful.build.optimizers.base import Group
+from brimful.build.optimizers.low_bit import in_few_bits
+from brimful.job import Job
+from brimful.techniques.optimizers.adamw_fp8 import EIGHT_BITS
+
+
+def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
+    """Make it.
+
+    Raises:
+        UnsupportedError: torchao or a compiler is missing.
+    """
+    return in_few_bits(groups, job, EIGHT_BITS)

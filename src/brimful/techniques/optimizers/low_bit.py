@@ -1,0 +1,91 @@
+"""What AdamW in four bits and in fp8 share: torchao's formats, and its compiled update.
+
+State of a tensor of 4096 elements or more that its blocks divide: codes of both moments, and fp32
+scales of their blocks. Of any other, two moments in the type of the parameter, as there.
+"""
+
+from typing import NamedTuple
+
+from brimful.techniques.optimizers.base import (
+    FP32_BYTES,
+    Kept,
+    Optimizer,
+    Settings,
+    Updated,
+    counted,
+    one_by_one,
+)
+from brimful.techniques.optimizers.two_moments import moments_of, two_moments
+
+LEAST = 4096
+"""Smaller tensors keep moments in the type of the parameter: torchao's, after bitsandbytes."""
+SCALE = "_scale"
+"""What the key of a moment's scales ends in."""
+
+
+class Format(NamedTuple):
+    """A format of moments.
+
+    Attributes:
+        block: Values that share an fp32 scale.
+        is_packed: Whether two values share a byte; else each has one.
+        widened_bytes: What the compiled update takes for each value, beside two more scales a
+            block. Measured on a CPU (torch 2.13, torchao 0.18, gcc, one thread, two types, shapes
+            from 64 x 64 to 2048 x 256), where it searches four-bit values in several passes over
+            whole copies, and does fp8 in one.
+    """
+
+    block: int
+    is_packed: bool
+    widened_bytes: int
+
+    def takes(self, num: int) -> bool:
+        """Whether a tensor of ``num`` values is held in this format."""
+        return num >= LEAST and num % self.block == 0
+
+    def state(self, parameter: Updated, _settings: Settings) -> tuple[Kept, ...]:
+        """Return what is kept of a parameter."""
+        if not self.takes(parameter.num):
+            return counted(on_host=True), *moments_of(parameter)
+        scales = (parameter.num // self.block,)
+        made = [counted(on_host=True)]
+        for moment in moments_of(parameter):
+            codes = (
+                Kept(moment.key, (parameter.num // 2,), "uint8")
+                if self.is_packed
+                else Kept(moment.key, parameter.shape, "fp8")
+            )
+            made += [codes, Kept(moment.key + SCALE, scales, "fp32")]
+        return tuple(made)
+
+    def workspace_bytes(self, num: int) -> int:
+        """Return what the compiled update of a tensor takes beside its state, on a CPU."""
+        if not self.takes(num):
+            return 0
+        return self.widened_bytes * num + 2 * num // self.block * FP32_BYTES
+
+    def beside(self, parameter: Updated, _settings: Settings) -> tuple[int, ...]:
+        """Return the same as a moment of the update."""
+        taken = self.workspace_bytes(parameter.num)
+        return (taken,) if taken else ()
+
+
+def in_few_bits(name: str, keeps: str, source: str, held: Format) -> Optimizer:
+    """Return the record of AdamW with moments of a format.
+
+    What is compiled for a card is not known before it runs there.
+    """
+    return two_moments(
+        name,
+        keeps=keeps,
+        source=source,
+        state=held.state,
+        moments=one_by_one(held.beside),
+        zero1=False,
+        masters=False,
+        pipeline=False,
+        travels=False,
+        unpredicted=frozenset({"cuda"}),
+        compiled=True,
+        rounds=True,
+    )
