@@ -1,5 +1,6 @@
 """Searching without a formula finds what the formulas find, where there are both."""
 
+import msgspec
 import pytest
 
 from brimful.cost.estimate import estimate
@@ -125,6 +126,18 @@ def test_where_nothing_fits_the_nearest_is_shown_with_ways_out():
     out = [way.words for way in ways_out(found.plan, find, lambda tried: tried)]
     assert any("--seq-len 256 would fit" in way for way in out)
     assert any("--precision bf16 would fit" in way for way in out)
+
+
+def test_what_is_offloaded_has_to_fit_the_host():
+    job, strategy = make_job(seq_len=64), make_strategy(offload="optimizer")
+    cluster = make_cluster(kernels="cuda")
+    assert not attempt(job, cluster, strategy).short_bytes, "nobody knows the host"
+    (large, small) = (
+        attempt(job, msgspec.structs.replace(cluster, host_ram_bytes=ram), strategy)
+        for ram in (2**34, 1)
+    )
+    assert not large.short_bytes
+    assert small.short_bytes > large.peak_bytes / 4
 
 
 # -- searches that end early --

@@ -35,7 +35,8 @@ class Attempt(NamedTuple):
         strategy: The strategy.
         peak_bytes: Its simulated peak of live bytes.
         short_bytes: By how much it does not fit; 0 where it does. On a GPU the caching allocator
-            decides, so that a peak within the limit may be short too.
+            decides, so that a peak within the limit may be short too; so may what is offloaded be,
+            where the host's memory is known.
         step_s: Predicted seconds of a step; None where the device's rates are unknown, or
             where modules are kept in fp32.
     """
@@ -83,11 +84,13 @@ def attempt(
     on_op()
     peak_bytes = int(recording.live_bytes().max())
     num = num_micro_batches(job, strategy)
-    work, copied = step_work(recording, num), step_copies(recording, read_host(hosts[-1]), num)
+    host = read_host(hosts[-1])
+    work, copied = step_work(recording, num), step_copies(recording, host, num)
+    short_bytes = _short_bytes(recording, peak_bytes, cluster, strategy.allocator)
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
-        short_bytes=_short_bytes(recording, peak_bytes, cluster, strategy.allocator),
+        short_bytes=max(short_bytes, _short_of_host(host, cluster)),
         step_s=_seconds(job, strategy, work, copied, device),
     )
 
@@ -109,6 +112,13 @@ def _short_bytes(recording: Recording, peak_bytes: int, cluster: Cluster, alloca
     short = max(0, peak_bytes - tensor_limit_bytes(cluster))
     reserved = None if short else reserve_for(recording, cluster, allocator=allocator)
     return short if reserved is None else reserved.short_bytes
+
+
+def _short_of_host(host: HostPeak, cluster: Cluster) -> int:
+    """Return by how much a node's host is too small for what its GPUs keep there; 0: unknown."""
+    if not cluster.host_ram_bytes or cluster.device.kernels == "cpu":
+        return 0
+    return max(0, host.block_bytes * cluster.devices_per_node - cluster.host_ram_bytes)
 
 
 def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
