@@ -31,7 +31,7 @@ from brimful.job import (
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 Cell = dict[str, str]
 FACTORS = {
@@ -216,8 +216,9 @@ def _unheld(cell: Cell) -> str:
 
 
 def _untraced_optimizer(cell: Cell) -> str:
-    untraced = (cell["kernels"], cell.get("optimizer")) == ("cuda", "adafactor")
-    return "adafactor on cuda: no formula" if untraced else ""
+    rule = OPTIMIZERS[cell.get("optimizer", DEFAULT)]
+    kernels = cell["kernels"]
+    return f"{rule.name} on {kernels}: no formula" if kernels in rule.unpredicted else ""
 
 
 def _unrun(cell: Cell) -> str:

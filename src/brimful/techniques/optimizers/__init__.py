@@ -19,6 +19,7 @@ from brimful.techniques.optimizers.base import (
     Updated,
     bytes_kept,
 )
+from brimful.techniques.optimizers.muon import MUON
 from brimful.techniques.optimizers.sgd import SGD
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
 
 OPTIMIZERS: dict[str, Optimizer] = {
     record.name: record
-    for record in (ADAMW, ADAMW_FOREACH, ADAMW_8BIT, ADAMW_4BIT, ADAMW_FP8, SGD, ADAFACTOR)
+    for record in (ADAMW, ADAMW_FOREACH, ADAMW_8BIT, ADAMW_4BIT, ADAMW_FP8, SGD, ADAFACTOR, MUON)
 }
 DEFAULT = next(iter(OPTIMIZERS))
 

@@ -1,0 +1,76 @@
+"""torch's Muon for the matrices of blocks, and AdamW beside it for all else.
+
+    b <- momentum b + (1 - momentum) g
+    u = orthogonal((1 - momentum) g + momentum b)
+    w <- w - rate (decay w + 0.2 root(max(rows, columns)) u)
+
+``orthogonal`` keeps the singular vectors of a matrix and makes its singular values about 1, by five
+steps of a quintic Newton-Schulz iteration in bf16. The factor gives ``u`` the root mean square of
+an AdamW update, so that one learning rate and one decay serve both. Momentum is torch's own, 0.95,
+with Nesterov's look ahead; ``beta1``, ``beta2`` and ``epsilon`` are AdamW's beside it.
+
+Embedding, head, norms and biases are AdamW's, as torch and both sources have it: what they hold is
+no map from vectors to vectors. Torch refuses what is no matrix, so that stacks of experts are
+refused here. It is run on whole matrices: a shard has not the singular vectors of the matrix.
+
+State: a momentum of each matrix, two moments of all else.
+"""
+
+from brimful.techniques.optimizers.base import (
+    Kept,
+    Optimizer,
+    Settings,
+    Updated,
+    counted,
+    one_by_one,
+)
+from brimful.techniques.optimizers.two_moments import moments_of
+
+NUM_STEPS = 5
+_NARROW_BYTES = 2
+"""The iteration computes in bf16, whatever the gradient is held in."""
+
+
+def _state(parameter: Updated, _settings: Settings) -> tuple[Kept, ...]:
+    if parameter.is_hidden:
+        return (Kept("momentum_buffer", parameter.shape),)
+    return counted(on_host=False), *moments_of(parameter)
+
+
+def _beside(parameter: Updated, settings: Settings) -> tuple[int, ...]:
+    """What one matrix has at the end of an iteration but the first.
+
+    The gradient looked ahead, which is bound until the iteration ends; what it iterates on, before
+    and after; the Gram matrix of its shorter side, and the polynomial of that
+    (``_zeropower_via_newtonschulz`` in ``torch/optim/_muon.py``). AdamW has nothing.
+    """
+    if not parameter.is_hidden:
+        return ()
+    narrow, gram = parameter.num * _NARROW_BYTES, min(parameter.shape) ** 2 * _NARROW_BYTES
+    return parameter.num * settings.num_bytes, narrow, gram, gram, narrow
+
+
+def _flops(parameter: Updated, _settings: Settings) -> float:
+    """Five times the Gram matrix, its square, and the polynomial times the matrix."""
+    if not parameter.is_hidden:
+        return 0.0
+    short, long = sorted(parameter.shape)
+    return NUM_STEPS * (4.0 * short**2 * long + 2.0 * short**3)
+
+
+MUON = Optimizer(
+    name="muon",
+    words="Muon",
+    keeps="a momentum per matrix of a block, two moments of all else",
+    source="Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025, "
+    "arXiv:2502.16982; ``torch/optim/_muon.py``",
+    state=_state,
+    moments=one_by_one(_beside),
+    flops=_flops,
+    keeps_by_number=False,
+    tells_hidden=True,
+    takes_stacks=False,
+    zero1=False,
+    pipeline=False,
+    on_host=True,
+)
