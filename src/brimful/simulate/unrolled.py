@@ -5,7 +5,7 @@ that are checkpointed, then those that are not (but what operations cost is not 
 by two tapes). Where a tape does not repeat, where the architecture is none of those known here, in
 a pipeline (whose micro-batches are unrolled instead: ``chosen.py``), where something is offloaded,
 and where masters are updated or gradients reduced (DDP, ZeRO-1) in buckets, which are cut by bytes
-and not by blocks, the whole is traced.
+and not by blocks, the whole is traced; most of its blocks stand in then (``series.py``).
 """
 
 from collections.abc import Callable, Sequence
