@@ -6,7 +6,9 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import is_traceable, missing_formula
 from brimful.cost.own_programs import chosen_program, needs_of
-from brimful.cost.profiles import load_profile
+from brimful.cost.profiles import Term, load_profile
+from brimful.cost.reserved import predicted_reserved
+from brimful.errors import UnsupportedError
 from brimful.models.config import layout_of, parameter_count, read_config
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
@@ -72,6 +74,70 @@ def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
         simulated(job, strategy, cluster), rel=2e-3
     )
     assert not missing_formula(job, strategy, cluster.device)
+
+
+OTHERS = {
+    "buffers": ("gpt_bigcode", {"n_inner": 160, "n_positions": 2048}, {}),
+    "rotations of two kinds": ("gemma3_text", {"head_dim": 16, "sliding_window": 2048}, {}),
+    "a window": ("mistral", {"sliding_window": 256, "num_key_value_heads": 2}, {}),
+    "a classifier": (
+        "roberta",
+        {"pad_token_id": 1, "num_labels": 3, "max_position_embeddings": 1026},
+        {"task": "sequence-classification", "packing": "none"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_a_model_holds_beside_its_parameters_is_read_off_it(case):
+    model_type, own, changes = OTHERS[case]
+    job, cluster = other_job(model_type, own=own, **changes), make_cluster("cuda")
+    strategy = make_strategy(attention="sdpa", micro_batch=2)
+    predicted, expected = traced(job, strategy, cluster), simulated(job, strategy, cluster)
+    assert predicted == pytest.approx(expected, rel=1e-3)
+    reserved = predicted_reserved(job, cluster, strategy)
+    assert reserved.predicted_peak_reserved_bytes >= predicted
+
+
+def test_blocks_of_several_kinds_are_refused_and_simulated_as_before():
+    job = other_job(
+        "gemma3_text", own={"head_dim": 16, "sliding_window": 256, "num_hidden_layers": 7}
+    )
+    strategy, cluster = make_strategy(attention="sdpa"), make_cluster("cuda")
+    with pytest.raises(UnsupportedError, match="several kinds"):
+        traced(job, strategy, cluster)
+    assert "model_type=gemma3_text has no formula" in missing_formula(job, strategy, cluster.device)
+
+
+def test_what_has_no_formula_is_refused_once_and_for_all(monkeypatch):
+    from brimful.simulate import own_fit, own_profile
+
+    def uneven(_self, sizes):
+        raise ValueError(f"no products give the sizes {sizes}")
+
+    job, cluster = other_job(own={"vocab_size": 320}), make_cluster("cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(own_fit.OwnFit, "_fitted", uneven)
+        with pytest.raises(UnsupportedError, match="cannot be profiled: no products"):
+            traced(job, make_strategy(attention="sdpa"), cluster)
+    monkeypatch.setattr(own_profile, "_recorded", None)
+    with pytest.raises(UnsupportedError, match="cannot be profiled: no products"):
+        traced(job, make_strategy(attention="sdpa"), cluster)
+
+
+def test_formulas_hold_where_they_were_not_solved():
+    from brimful.simulate.own_fit import OwnFit, TokenShape
+
+    shapes = [TokenShape(5, 384, 5), TokenShape(6, 896, 5), TokenShape(4, 1152, 5)]
+    fit = OwnFit(shapes)
+    chunks = tuple(7 * shape.chunk_tokens for shape in shapes)
+    assert fit(chunks) == (Term("C", 7.0),)
+    assert fit(tuple(7 * shape.last_tokens for shape in shapes)) == (Term("C", 7.0),)
+    assert fit(tuple(4096 * shape.B * shape.S for shape in shapes)) == (Term("BS", 4096.0),)
+    both = tuple(3 * shape.S**2 + 100 for shape in shapes)
+    assert set(fit(both)) == {Term("", 100.0), Term("SS", 3.0)}
+    with pytest.raises(ValueError, match="no products"):
+        fit((5, 7, 11))
 
 
 def test_what_was_traced_is_read_by_the_next_process(monkeypatch):

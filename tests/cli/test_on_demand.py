@@ -1,0 +1,55 @@
+"""A job that no shipped profile covers, as the command line answers it."""
+
+import json
+
+import pytest
+
+PHI = {
+    "model_type": "phi",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 312,
+    "max_position_embeddings": 2048,
+}
+ASKED = ("phi.json", "--gpus", "2xa100-40gb", "--seq-len", 512, "--precision", "bf16")
+FIXED = ("--ac", "none", "--loss-chunks", 1, "--global-batch", 8)
+
+
+@pytest.fixture
+def phi(folder):
+    (folder / "phi.json").write_text(json.dumps(PHI))
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("phi")
+def test_it_is_traced_once_and_the_answer_says_so(brimful, monkeypatch):
+    first = brimful("estimate", *ASKED)
+    assert first.code == 0
+    assert "no formula covers model_type=phi: a profile of phi.json is traced here" in first.err
+    assert "traced here, by torch" in first.out
+    monkeypatch.setattr("brimful.simulate.on_demand.with_variants", None)
+    second = brimful("estimate", *ASKED)
+    assert (second.code, second.out, second.err) == (0, first.out, "")
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("phi")
+def test_it_is_searched_by_formulas(brimful):
+    found = brimful("plan", *ASKED, *FIXED, "--no-proof", "--json")
+    answer = json.loads(found.out)
+    assert (found.code, found.err, answer["rung"]) == (0, "", "predicted")
+    assert {row["strategy"]["zero"] for row in [answer["best"], *answer["runners_up"]]} > {3}
+    assert answer["untried"] is None
+
+
+@pytest.mark.torch  # transformers reads the configuration
+@pytest.mark.usefixtures("phi")
+def test_without_torch_it_says_what_to_install(brimful, monkeypatch):
+    monkeypatch.setattr("brimful.cli.on_demand.find_spec", lambda _name: None)
+    for verb in ("estimate", "plan"):
+        said = brimful(verb, *ASKED, "--attention", "eager")
+        assert (said.code, said.out) == (2, "")
+        assert "tracing one needs torch" in said.err
+        assert "pip install 'brimful[train]'" in said.err
