@@ -162,11 +162,21 @@ def test_a_no_without_any_settings_names_another_gpu_and_what_could_be_allowed(c
 def test_a_question_about_a_stage_of_zero_gets_its_neighbours(capsys):
     ask = "estimate llama-3.2-1b --gpus 8xa100-80gb --zero 2 --global-batch 8"
     told = paragraph(answered(capsys, ask)[1])
-    assert re.search(r"or with ZeRO-3 over 8 GPUs: [\d.]+ [GM]iB less", told)
-    assert re.search(r"ZeRO-1 over 8 GPUs: [\d.]+ GiB more", told)
+    neighbours = r"or with ZeRO-3 [\d.]+ [GM]iB less, ZeRO-1 [\d.]+ GiB more"
+    assert re.search(neighbours, told)
+    assert "at peak" in told
 
 
 def test_each_gpu_of_a_pipeline_is_told(capsys):
     ask = "estimate llama-3.2-3b --gpus 4xh100 --pp 4 --global-batch 8 --seq-len 2048"
     told = paragraph(answered(capsys, ask)[1])
     assert re.search(r"each GPU of the pipeline's 4, in order: 1: [\d.]+ GiB, 2: .* 4: ", told)
+
+
+def test_where_no_known_gpu_holds_it_the_number_that_has_room_for_its_states_is_told(capsys):
+    told = paragraph(answered(capsys, "estimate llama-3.1-405b --gpus 8xh100")[1])
+    number, states = re.search(
+        r"needs ([\d,]+) of these GPUs or more: .*? ([\d.]+) TiB", told
+    ).groups()
+    assert float(states) == pytest.approx(405.9e9 * 16 / 2**40, rel=0.01)
+    assert int(number) == pytest.approx(float(states) * 1024 / 78.45, abs=1)

@@ -15,7 +15,7 @@ from torch import nn
 
 from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
-from brimful.errors import UnsupportedError
+from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.job import Job
 from brimful.models.attention_source import scores_of
 from brimful.strategy import Strategy
@@ -145,7 +145,8 @@ def check_window(config: Any, job: Job) -> None:
 
 
 def _too_long(job: Job, window: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"seq_len={job.seq_len} is longer than the sliding window of {job.model.name}, which "
-        f"is {window}; use {window} or less, where the window is of no effect"
+    return UnknownMemoryError(
+        f"seq_len={job.seq_len} of {job.model.name} is not simulated: some of its layers see no "
+        f"farther than {window} tokens, and this version masks that in decoders only; "
+        f"seq_len={window} is simulated, where it is of no effect"
     )

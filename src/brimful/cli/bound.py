@@ -141,9 +141,8 @@ def _peak_rate(sheet: "Datasheet", precision: str) -> float:
 
 def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
     """Return a model, whether this version can run it or not, and how many parameters it has."""
-    from brimful.models.config import has_parameter_count, load_registered, parameter_count
-    from brimful.models.names import find, num_parameters
-    from brimful.models.registry import registry
+    from brimful.models.config import known_count, load_registered
+    from brimful.models.names import find
 
     try:
         model = flags.model_from(args)
@@ -152,10 +151,7 @@ def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
         if taken is None:
             raise
         model = load_registered(taken.name)
-    if has_parameter_count(model):
-        return model, parameter_count(model).total
-    entry = registry().get(model.name)
-    return model, None if entry is None else int(num_parameters(entry))
+    return model, known_count(model)
 
 
 def _beside(

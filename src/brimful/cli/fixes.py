@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from brimful.cli import flags
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
     from brimful.plan import Plan
     from brimful.search.beside import Beside, Fix
     from brimful.search.lean import Looked
@@ -60,8 +62,10 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
         looked = lean_fix(job, cluster, strategy)
     except UnsupportedError:
         return NO_FIXES
-    ways = () if looked.fix else _ways(asked, looked)
-    return Fixes(fix_facts(job, strategy, looked.fix, tuple(ways)), looked.fix)
+    ways = () if looked.fix else tuple(_ways(asked, looked))
+    facts = fix_facts(job, strategy, looked.fix, ways)
+    is_exact = looked.fix is not None or any(way.is_exact for way in ways)
+    return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), looked.fix)
 
 
 def simulated_fixes(plan: "Plan") -> "tuple[Fact, ...]":
@@ -74,7 +78,22 @@ def simulated_fixes(plan: "Plan") -> "tuple[Fact, ...]":
     from brimful.simulate.fixes import simulated_fix
 
     found = simulated_fix(plan.job, plan.cluster, plan.strategy)
-    return () if found is None else simulated_fix_facts(plan.job, plan.strategy, found)
+    if found is None:
+        return _needed(plan.job, plan.cluster)
+    return simulated_fix_facts(plan.job, plan.strategy, found)
+
+
+def _needed(job: "Job", cluster: "Cluster") -> "tuple[Fact, ...]":
+    """Say how many of these GPUs have room for a run's states alone, where there are fewer."""
+    from brimful.cost.estimate import tensor_limit_bytes
+    from brimful.cost.least import least_bytes
+    from brimful.models.config import known_count
+    from brimful.show.bound import needed_facts
+
+    count = known_count(job.model)
+    if count is None:
+        return ()
+    return needed_facts(least_bytes(job, count), tensor_limit_bytes(cluster), cluster.num_devices)
 
 
 def _ways(asked: "flags.Asked", looked: "Looked") -> "Iterator[WayOut]":

@@ -269,7 +269,7 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
     if plan.estimate is None:
         return () if word == "fits" else simulated_fixes(plan)
     from brimful.search.beside import beside
-    from brimful.show.beside import beside_facts
+    from brimful.show.beside import beside_facts, spread_facts
     from brimful.show.stages import stage_facts
 
     asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
@@ -278,6 +278,7 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
     return (
         *fixes.facts,
         *stage_facts(*asked),
+        *spread_facts(plan.estimate, others),
         *beside_facts(plan.job, plan.strategy, plan.estimate, fixes.others(others)),
     )
 

@@ -305,6 +305,14 @@ def parameter_count(spec: ModelSpec) -> ParameterCount:
     return count_parameters(layout_of(spec))
 
 
+def known_count(spec: ModelSpec) -> int | None:
+    """Return how many parameters a model has, by its layout or as published; None: unknown."""
+    if has_parameter_count(spec):
+        return parameter_count(spec).total
+    entry = registry().get(spec.name)
+    return None if entry is None else int(names.num_parameters(entry))
+
+
 def active_parameters(spec: ModelSpec) -> int:
     """Count the parameters that one token uses: all of a dense model's.
 

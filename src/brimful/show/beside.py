@@ -24,18 +24,35 @@ LEAST_SHARE = 0.02
 """Of the peak: what changes less is not named."""
 
 
+def spread_facts(estimate: Estimate, others: Sequence[Beside]) -> tuple[Fact, ...]:
+    """Say what a run would take with the neighbouring stages of ZeRO, or without its pipeline.
+
+    Args:
+        estimate: What is predicted of it.
+        others: The same with one setting changed.
+    """
+    spread = sorted(
+        (each for each in others if each.setting in SPREADS), key=lambda each: _peak(each.made)
+    )
+    words = [f"{_spread_words(each)} {_figure(_peak(each.made), estimate)}" for each in spread]
+    return (Fact("or with", ", ".join(words)),) if words else ()
+
+
+def _spread_words(other: Beside) -> str:
+    zero = f"ZeRO-{other.strategy.zero}" if other.strategy.zero else "DDP"
+    return f"no pipeline but {zero}" if other.setting == "pp" else zero
+
+
 def beside_facts(
     job: Job, strategy: Strategy, estimate: Estimate, others: Sequence[Beside]
 ) -> tuple[Fact, ...]:
     """Say what a run would take with one setting changed: of each setting the leanest value.
 
-    How it is spread over devices comes first, as it is what people weigh; then what saves most.
-
     Args:
         job: What is trained.
         strategy: What was asked about.
         estimate: What is predicted of it.
-        others: The same with one setting changed.
+        others: The same with one setting changed; how it is spread is not said here.
     """
     peak_bytes = _peak(estimate)
     least: dict[str, Beside] = {}
@@ -44,8 +61,12 @@ def beside_facts(
         if at_least is None or _peak(each.made) < _peak(at_least.made):
             least[each.setting] = each
     most = LEAST_SHARE * peak_bytes
-    differing = [each for each in least.values() if abs(_peak(each.made) - peak_bytes) > most]
-    differing.sort(key=lambda each: (each.setting not in SPREADS, _peak(each.made)))
+    differing = [
+        each
+        for each in least.values()
+        if each.setting not in SPREADS and abs(_peak(each.made) - peak_bytes) > most
+    ]
+    differing.sort(key=lambda each: _peak(each.made))
     words = [
         f"{', '.join(differing_words(job, strategy, each.strategy))}: "
         f"{_figure(_peak(each.made), estimate)}"

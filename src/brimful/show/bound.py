@@ -81,8 +81,22 @@ def _needed(known: Bounded, each: Least) -> tuple[Fact, ...]:
     """Say how many of these GPUs there have to be, where there are too few."""
     if each.total <= known.usable_bytes or known.spread.parameters == 1:
         return ()
-    number = -(-known.least.total // known.usable_bytes)
-    return (Fact("needs", f"{number:,} of these GPUs or more, or fewer bytes a parameter"),)
+    return needed_facts(known.least, known.usable_bytes, known.spread.num_devices)
+
+
+def needed_facts(least: Least, usable_bytes: int, num_devices: int) -> tuple[Fact, ...]:
+    """Say how many GPUs have room for a run's states; nothing where there are as many.
+
+    Args:
+        least: Of all devices together.
+        usable_bytes: What tensors may take of one.
+        num_devices: That there are.
+    """
+    number = -(-least.total // max(1, usable_bytes))
+    if number <= num_devices:
+        return ()
+    states = f"parameters, gradients and optimizer state are {format_bytes(least.total)} together"
+    return (Fact("needs", f"{number:,} of these GPUs or more: {states}"),)
 
 
 def _host(known: Bounded) -> tuple[Fact, ...]:

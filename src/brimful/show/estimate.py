@@ -8,7 +8,7 @@ from brimful.job import Job
 from brimful.plan import Estimate, MemoryItem
 from brimful.search.beside import Beside
 from brimful.search.without import Without, without
-from brimful.show.beside import beside_facts
+from brimful.show.beside import beside_facts, spread_facts
 from brimful.show.predicted import meter_of, subject_words, tight_facts, verdict_of
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Summary
@@ -57,6 +57,7 @@ def estimate_summary(
             *around.fixes,
             *around.stages,
             *(() if verdict == "NO" else around.run),
+            *spread_facts(estimate, around.others),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
             *beside_facts(job, strategy, estimate, around.others),
             *without_facts([w for w in without(job, cluster, strategy) if w.is_jobs]),

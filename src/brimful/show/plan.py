@@ -112,7 +112,8 @@ def _why(found: Solution) -> tuple[Fact, ...]:
             lacks = "out of memory when replayed"
         lacking = (Fact("faster", f"by {_percent(share)}, but {lacks}: {what}"),)
     elif best.step_s and record.untried is None:
-        words += "; none of them is faster"
+        all_fit = record.num_fitting == record.num_considered
+        words += "" if all_fit else "; none that is too large would be faster"
     return (Fact("why", words), *lacking)
 
 
