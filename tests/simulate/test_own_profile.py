@@ -57,6 +57,10 @@ CASES = {
         {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "selective"},
     ),
     "replicas": ({"global_batch": 8}, {"micro_batch": 1, "dp_replicate": 8, "zero": 0}),
+    "dora": (
+        {"method": "dora", "adapter": make_adapter(rank=8)},
+        {"micro_batch": 2, "activation_checkpointing": "full"},
+    ),
     "one-layer": (
         {"method": "lora", "adapter": make_adapter(rank=8, targets=("dense",))},
         {"micro_batch": 4},

@@ -158,6 +158,7 @@ def _own(
         model.hf_config,
         None if built is None else num_windows_within(built, job.seq_len),
         job.task,
+        job.method,
         job.packing,
         traced_adapters(job, gathers=gathers),
         job.adapter and job.adapter.rank,

@@ -206,6 +206,8 @@ def tuning_of(job: Job) -> Tuning | None:
     """Name what a job trains; None where that was not traced."""
     if job.adapter is None:
         return ""
+    if job.method == "dora":
+        return None
     asked = adapted_of(job)
     return next((name for name, adapted in ADAPTED.items() if adapted == asked), None)
 
@@ -214,7 +216,7 @@ def adapted_of(job: Job) -> Adapted | None:
     """Describe the adapters of a job as a trace knows them; None where no trace could."""
     adapter = job.adapter
     base = None if adapter is None else _base_of(job, adapter)
-    if adapter is None or base is None or job.method == "dora":
+    if adapter is None or base is None:
         return None
     if adapter.input_requires_grad or adapter.trained_modules:
         return None

@@ -1,11 +1,13 @@
 """What of a model trains and what is frozen: shapes and bytes, by the model's layout.
 
 With adapters every linear layer of a block has two more matrices, A of [rank, inputs] and B of
-[outputs, rank] (Hu et al. 2021, arXiv:2106.09685; PEFT's ``all-linear``), and all else is frozen.
+[outputs, rank] (Hu et al. 2021, arXiv:2106.09685; PEFT's ``all-linear``), with DoRA a vector too,
+and all else is frozen.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from math import prod
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -48,9 +50,7 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
     """
     if job.adapter is None:
         return [piece_shape(p, tp) for p in unnamed_parameters(layout_of(job.model))]
-    rank, targets = job.adapter.rank, job.adapter.targets
-    layers = [layer for layer in _linear_layers(job) if _is_adapted(layer, targets)]
-    return [shape for layer in layers for shape in _adapter_shapes(layer, rank)]
+    return [shape for layer in _linear_layers(job) for shape in adapter_shapes_of(job, layer)]
 
 
 def trained_hidden(job: Job) -> list[bool]:
@@ -203,25 +203,25 @@ def has_biases(spec: ModelSpec) -> bool:
     return any(p.kind == "bias" for run in layout_of(spec).blocks for p in run.parameters)
 
 
-def _adapter_shapes(layer: Parameter, rank: int) -> tuple[Shape, Shape]:
-    first, last = layer.shape
-    inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)
-    return (rank, inputs), (outputs, rank)
-
-
 def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:
-    """Return the shapes of the adapters beside a parameter of a block; none beside most."""
+    """Return the shapes of the adapters beside a parameter of a block; none beside most.
+
+    A, B, and of DoRA the length of every row of the weight (Liu et al. 2024, arXiv:2402.09353).
+    """
     adapter = job.adapter
     if adapter is None or layer.kind not in LINEAR or not _is_adapted(layer, adapter.targets):
         return ()
-    return _adapter_shapes(layer, adapter.rank)
+    first, last = layer.shape
+    inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)
+    lengths = ((outputs,),) if job.method == "dora" else ()
+    return (adapter.rank, inputs), (outputs, adapter.rank), *lengths
 
 
 def num_trained(job: Job) -> int:
     """Count the numbers that train."""
     if job.adapter is None:
         return parameter_count(job.model).total
-    return sum(rows * columns for rows, columns in trained_shapes(job))
+    return sum(map(prod, trained_shapes(job)))
 
 
 def frozen_element(job: Job) -> int:
