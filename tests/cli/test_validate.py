@@ -25,7 +25,7 @@ def test_it_fits_the_terminal(brimful, argv):
 def test_it_says_what_has_no_formula(brimful):
     out = brimful("validate", "--family", "hf-docs").out
     assert "4 published runs, none of them predicted" in out
-    assert "4 runs: model_type=bert" in out
+    assert "4 runs: task=sequence-classification and model_type=bert" in " ".join(out.split())
 
 
 def test_json_holds_every_run(brimful):
@@ -98,3 +98,14 @@ def test_it_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.torch
+def test_what_does_not_ship_is_traced_where_asked_for(brimful):
+    said = json.loads(brimful("validate", "--family", "hf-docs", "--trace", "--json").out)
+    rows = {row["id"]: row for row in said["runs"]}
+    assert len(rows) == 4
+    assert not any(row.get("reason") for row in rows.values())
+    band = rows["hf_bertlarge_vanilla"]["predicted_process_gib"]
+    published = rows["hf_bertlarge_vanilla"]["published_process_gib"]
+    assert band["low"] <= published <= band["high"]

@@ -1,10 +1,16 @@
 """``brimful validate``: the published runs that are carried, predicted again."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
 from brimful.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from brimful.published.rows import PublishedRun
 
 HELP = "predict the published runs that are carried, and say how near that comes"
 
@@ -16,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--file", metavar="PATH", type=flags.path("--file"), help="runs of your own, one a line"
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="trace programs whose profile does not ship, once: some seconds each, with torch",
     )
     parser.add_argument("--runs", action="store_true", help="show every run as well")
     flags.add_json(parser)
@@ -30,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     if args.file is not None and args.family:
         raise InputError("give either --family or --file: a file holds runs of any family")
     runs = published_runs(args.family) if args.file is None else read_runs(args.file)
+    if args.trace:
+        _trace(args, runs)
     rows = compare_all(runs)
     scores = scoreboard(rows)
     if args.json:
@@ -39,3 +52,16 @@ def run(args: argparse.Namespace) -> int:
 
     show(*score_tables(scores), *(run_tables(rows) if args.runs else ()))
     return 0
+
+
+def _trace(args: argparse.Namespace, runs: "Iterable[PublishedRun]") -> None:
+    """Trace what runs need that no shipped profile covers; a row tells why one cannot be."""
+    from brimful.cli.on_demand import traced_or_untold
+    from brimful.cost.own_programs import needs_of
+    from brimful.published.express import Expressed, in_our_terms
+
+    for run in runs:
+        told = in_our_terms(run)
+        if isinstance(told, Expressed):
+            asked = flags.Asked(told.job, told.cluster, told.strategy)
+            traced_or_untold(args, asked, needs_of(told.job, told.strategy))

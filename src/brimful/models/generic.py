@@ -83,6 +83,7 @@ def _of_other_kind(model_type: str) -> frozenset[str]:
 
 def known_types() -> frozenset[str]:
     """Name the model types that ``transformers`` predicts tokens or classifies sequences with."""
+    quiet_libraries()
     from transformers.models.auto import modeling_auto as auto
 
     return frozenset(
@@ -95,6 +96,7 @@ def known_types() -> frozenset[str]:
 
 def encoder_types() -> frozenset[str]:
     """Name the model types whose tokens see the whole text: those with a masked-language head."""
+    quiet_libraries()
     from transformers.models.auto import modeling_auto as auto
 
     return frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)

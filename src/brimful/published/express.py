@@ -13,8 +13,18 @@ from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
-from brimful.job import QUANTIZED, SCALED, Adapter, Job, LossScale, Precision, check_job, plain_job
-from brimful.models.config import experts_of, load_model, read_config
+from brimful.job import (
+    PACKINGS,
+    QUANTIZED,
+    SCALED,
+    Adapter,
+    Job,
+    LossScale,
+    Precision,
+    check_job,
+    plain_job,
+)
+from brimful.models.config import ARCHITECTURES, experts_of, load_model, read_config
 from brimful.models.spec import ModelSpec
 from brimful.published.four_bits import GPTQ, is_packed
 from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
@@ -54,6 +64,8 @@ peak, another speed. Source: ``matmul_with_hp_or_float8_args`` of
 PACKED_EXPERTS = "experts in 4 bits, sharded"
 """Ours leaves experts in 16 bits, and gathers them so (``four_bits.py``)."""
 SHARDED = (2, 3)
+OF_TRANSFORMERS = frozenset({"hf", "hf-fsdp1"})
+"""Implementations whose blocks are those of transformers, whatever the model."""
 
 
 class Unexpressed(NamedTuple):
@@ -71,6 +83,15 @@ def express(run: PublishedRun) -> Expressed | Unexpressed:
     Args:
         run: The run.
     """
+    told = in_our_terms(run)
+    if isinstance(told, Unexpressed):
+        return told
+    missing = missing_formula(told.job, told.strategy, told.cluster.device)
+    return Unexpressed(_short(run, missing)) if missing else told
+
+
+def in_our_terms(run: PublishedRun) -> Expressed | Unexpressed:
+    """Put a published run into our terms, whether a formula covers it or not; see ``express``."""
     try:
         reason = _obstacle(run)
         if reason:
@@ -80,8 +101,7 @@ def express(run: PublishedRun) -> Expressed | Unexpressed:
         check_strategy(job, strategy)
     except BrimfulError as error:
         return Unexpressed(str(error).partition(";")[0])
-    missing = missing_formula(job, strategy, cluster.device)
-    return Unexpressed(_short(run, missing)) if missing else Expressed(job, cluster, strategy)
+    return Expressed(job, cluster, strategy)
 
 
 def _obstacle(run: PublishedRun) -> str:
@@ -93,8 +113,9 @@ def _obstacle(run: PublishedRun) -> str:
     if run.gpu not in gpus():
         return f"no CUDA kernels on {run.gpu}"
     model_type = _model_type(run.model)
-    if model_type not in SAME_CODE:
-        return f"model_type={model_type}"
+    is_ours = run.implementation in OF_TRANSFORMERS and model_type in ARCHITECTURES
+    if model_type not in SAME_CODE and not is_ours:
+        return f"model_type={model_type}"  # somebody else's code, or read by transformers alone
     return PACKED_EXPERTS if _has_packed_experts(run) and run.zero in SHARDED else ""
 
 
@@ -152,6 +173,7 @@ def _job(run: PublishedRun) -> Job:
         loss_scale=_LOSS_SCALE if precision in SCALED else None,
         optimizer=run.optimizer,
         seq_len=run.seq_len,
+        packing=PACKINGS[run.task][0],
         global_batch=sequences,
     )
 
