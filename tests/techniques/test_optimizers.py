@@ -1,20 +1,34 @@
 """Records of optimizers: what each says of itself is what its torch part does."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
+from brimful.cost.estimate import estimate
 from brimful.cost.update import update_of
+from brimful.errors import UnsupportedError
+from brimful.export import TARGETS
+from brimful.export.given import Given
+from brimful.job import check_job
+from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.rungs import OPTIMIZER_STATE
+from brimful.simulate.run import simulate
 from brimful.techniques.optimizers import (
     DEFAULT,
     OPTIMIZERS,
+    Kept,
+    Optimizer,
     Settings,
     Updated,
     bytes_kept,
     rounded_of,
     whole_of,
 )
-from brimful.techniques.optimizers.base import STEP
+from brimful.techniques.optimizers.base import STEP, at_once
 from samples import make_cluster, make_job, make_model, make_strategy
+
+pytestmark = pytest.mark.torch
 
 DEEP = 6
 """Blocks enough that a simulation traces two models of fewer and grows one of them."""
@@ -64,13 +78,10 @@ def test_state_has_each_key_once_and_there_is_a_moment_of_any_update(rule):
     assert all(kept.num_bytes(2) == 4 for kept in counts)
 
 
-@pytest.mark.torch
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_simulation_that_grows_a_small_model_keeps_what_the_record_says(name):
     """What is made of no parameter's belongs to no block, and would not be grown."""
-    from brimful.simulate.run import simulate
-
     sizes = {"num_hidden_layers": DEEP, "hidden_size": 128, "intermediate_size": 256}
     job = make_job(model=make_model(**sizes), optimizer=name, precision="bf16-mixed")
     simulated = simulate(job, make_cluster("cuda"), make_strategy())
@@ -79,9 +90,42 @@ def test_a_simulation_that_grows_a_small_model_keeps_what_the_record_says(name):
     assert kept == pytest.approx(update_of(job, "cuda").kept, abs=max(counts, 1024))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_file_of_the_same_name_builds_it(name):
     from brimful.build.optimizers.base import rule_named
 
     assert callable(rule_named(name))
+
+
+def test_one_that_is_added_is_predicted_simulated_and_exported(monkeypatch):
+    """A record, a file that builds it and a line in the registry, and nothing else knows it."""
+    import torch
+
+    toy = Optimizer(
+        name="toy",
+        words="Toy",
+        keeps="a buffer",
+        source="here",
+        state=lambda parameter, _settings: (Kept("momentum_buffer", parameter.shape),),
+        moments=at_once,
+        rates=frozenset({"beta1"}),
+    )
+    module = ModuleType("brimful.build.optimizers.toy")
+    module.build = lambda groups, job: torch.optim.SGD(
+        groups, lr=job.learning_rate, momentum=0.5, fused=True
+    )
+    monkeypatch.setitem(OPTIMIZERS, toy.name, toy)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    job = check_job(make_job(optimizer=toy.name, precision="bf16-mixed"))
+    asked = job, make_cluster("cuda"), make_strategy()
+    predicted, simulated = estimate(*asked), simulate(*asked)
+    assert update_of(job, "cuda").why == "Toy: a buffer"
+    peaks = predicted.predicted_peak_allocated_bytes, simulated.simulated_peak_allocated_bytes
+    assert peaks[0] == pytest.approx(peaks[1], rel=1e-3)
+    kept = {item.name: item.num_bytes for item in simulated.items}[OPTIMIZER_STATE]
+    assert kept == update_of(job, "cuda").kept
+    plan = Plan(schema=PLAN_SCHEMA, job=job, cluster=asked[1], strategy=asked[2], estimate=None)
+    given = Given("plan.yaml", "DATA", "runs/first")
+    assert "with toy" in TARGETS["torchrun"](plan, given).text
+    with pytest.raises(UnsupportedError, match="optimizer=toy cannot be said to hf-trainer"):
+        TARGETS["hf-trainer"](plan, given)
