@@ -102,3 +102,12 @@ def test_a_market_without_a_formula_is_bounded(brimful):
     dear = brimful(*asked, "--tokens", "100T", "--kinds", "l4", "--money-budget", "5usd")
     assert dear.out.startswith("NO ")
     assert len(said.out.splitlines()) <= 12
+
+
+@pytest.mark.torch
+def test_a_window_that_is_not_masked_is_refused_before_it_is_simulated(brimful):
+    said = brimful("estimate", "modernbert-base", "--gpus", "l40s", "--seq-len", 4096)
+    assert said.code == 2
+    assert said.out.startswith("UNKNOWN   classification")
+    assert "masks that in decoders only" in said.err
+    assert "simulating" not in said.err
