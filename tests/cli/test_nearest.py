@@ -64,7 +64,10 @@ def test_what_is_written_is_what_was_asked_for(brimful, folder):
     ("argv", "words"),
     [
         (("llama-2-70b", "--gpus", "8xmi300x"), "128.48 GiB of 191.98 GiB, at least, on each GPU"),
-        (("opt-6.7b", "--gpus", "a100-80gb"), "99.22 GiB of 78.50 GiB, short by 20.72 GiB"),
+        (
+            ("opt-6.7b", "--gpus", "a100-80gb"),
+            "99.22 GiB of 78.50 GiB, short by 20.72 GiB, at least",
+        ),
     ],
 )
 def test_without_a_formula_the_states_are_a_bound(brimful, argv, words):
@@ -102,3 +105,12 @@ def test_a_market_without_a_formula_is_bounded(brimful):
     dear = brimful(*asked, "--tokens", "100T", "--kinds", "l4", "--money-budget", "5usd")
     assert dear.out.startswith("NO ")
     assert len(said.out.splitlines()) <= 12
+
+
+@pytest.mark.torch
+def test_a_window_that_is_not_masked_is_refused_before_it_is_simulated(brimful):
+    said = brimful("estimate", "modernbert-base", "--gpus", "l40s", "--seq-len", 4096)
+    assert said.code == 2
+    assert said.out.startswith("UNKNOWN   classification")
+    assert "masks that in decoders only" in said.err
+    assert "simulating" not in said.err

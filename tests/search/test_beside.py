@@ -9,8 +9,9 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.beside import beside, fix
-from brimful.search.lean import lean, lean_fix
+from brimful.search.lean import LIMIT_STEP_BYTES, lean, lean_fix, least_limit
 from brimful.search.ways_out import ways_out
+from brimful.units import GIB
 from samples import make_job, make_strategy
 
 
@@ -99,3 +100,15 @@ def test_the_fullest_device_of_a_pipeline_is_its_peak(schedule):
     others = {each.setting: each for each in beside(job, cluster, strategy)}
     assert others["pp"].strategy.pp == 1
     assert (others["pp"].strategy.zero, others["pp"].strategy.dp_shard) == (3, 4)
+
+
+def test_the_limit_that_is_told_is_enough_and_a_lower_one_is_not():
+    job, strategy = job_of("llama-3.2-1b"), make_strategy(activation_checkpointing="full")
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=10 * GIB)
+    limit = least_limit(job, cluster, strategy)
+    enough = load_cluster("h100-80gb", memory_limit_bytes=limit)
+    assert predicted_reserved(job, enough, strategy).word == "fits"
+    lower = load_cluster("h100-80gb", memory_limit_bytes=limit - LIMIT_STEP_BYTES)
+    assert predicted_reserved(job, lower, strategy).word != "fits"
+    small = load_cluster("rtx-3060", memory_limit_bytes=8 * GIB)
+    assert least_limit(job, small, strategy) is None

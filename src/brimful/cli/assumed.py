@@ -26,7 +26,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "global_batch": f"batch {job.global_batch:,}",
         "precision": job.precision,
         "optimizer": job.optimizer,
-        "beta1": f"momentum {job.beta1:g} (--beta1)" if rule.is_momentum else "",
+        "beta1": f"momentum {job.beta1:g} (--beta1 0 keeps no state)" if rule.is_momentum else "",
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     return (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()

@@ -64,6 +64,9 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
         return NO_FIXES
     ways = () if looked.fix else tuple(_ways(asked, looked))
     facts = fix_facts(job, strategy, looked.fix, ways)
+    if looked.fix is None and cluster.memory_limit_bytes:
+        facts = (*_limit(asked, looked), *facts)
+        return Fixes(facts, None)
     is_exact = looked.fix is not None or any(way.is_exact for way in ways)
     return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), looked.fix)
 
@@ -96,6 +99,15 @@ def _needed(job: "Job", cluster: "Cluster") -> "tuple[Fact, ...]":
     return needed_facts(least_bytes(job, count), tensor_limit_bytes(cluster), cluster.num_devices)
 
 
+def _limit(asked: "flags.Asked", looked: "Looked") -> "tuple[Fact, ...]":
+    """Name the least limit under which the leanest settings hold."""
+    from brimful.search.lean import least_limit
+    from brimful.show.beside import limit_facts
+
+    limit = least_limit(asked.job, asked.cluster, looked.leanest)
+    return () if limit is None else limit_facts(asked.job, asked.strategy, looked.leanest, limit)
+
+
 def _ways(asked: "flags.Asked", looked: "Looked") -> "Iterator[WayOut]":
     """Yield the first way that leaves what is learnt alone, and the first that keeps the GPUs."""
     from brimful.plan import PLAN_SCHEMA, Plan
@@ -106,7 +118,7 @@ def _ways(asked: "flags.Asked", looked: "Looked") -> "Iterator[WayOut]":
     plan = Plan(
         schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=looked.leanest, estimate=looked.made
     )
-    left = {True, False}
+    left = {False} if cluster.memory_limit_bytes else {True, False}
     for way in ways_out(plan, lean(strategy), lambda tried: tried):
         if way.short_bytes > 0 or not left:
             return

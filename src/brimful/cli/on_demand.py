@@ -10,7 +10,7 @@ from brimful.cost.formula import is_traceable, missing_formula, told_short
 from brimful.cost.own_programs import Need, chosen_program
 from brimful.cost.profiles import is_own, load_profile
 from brimful.cost.programs import kernels_of
-from brimful.errors import UnsupportedError
+from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.show.summary import Fact
 from brimful.terminal import say
 
@@ -30,6 +30,7 @@ def traced_or_untold(args: argparse.Namespace, asked: "Asked", needs: Sequence[N
         Why no formula covers it still; empty where one does.
 
     Raises:
+        UnknownMemoryError: What it takes can be counted in no way.
         UnsupportedError: Tracing needs what is not installed.
     """
     job, cluster, strategy = asked
@@ -46,6 +47,8 @@ def traced_or_untold(args: argparse.Namespace, asked: "Asked", needs: Sequence[N
         )
     try:
         _trace(args, asked, needs, told_short(untold))
+    except UnknownMemoryError:
+        raise  # simulating cannot count it either
     except UnsupportedError as error:
         return f"{error}; brimful plan and brimful simulate trace each strategy instead"
     return missing_formula(job, strategy, device)

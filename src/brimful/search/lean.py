@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, offered_bytes
 from brimful.job import Job
 from brimful.plan import Estimate
 from brimful.search.beside import CHUNKED, Fix
@@ -18,8 +19,11 @@ from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.ways_out import Find, Tried
 from brimful.strategy import Strategy, spell_checkpointing
+from brimful.units import GIB
 
 CHUNKS = (1, 16)
+LIMIT_STEP_BYTES = GIB // 4
+"""In which a limit is told."""
 MAX_REPLAYED = 3
 """Strategies that are replayed, the fastest first, and then the leanest."""
 
@@ -87,6 +91,26 @@ def lean_fix(job: Job, cluster: Cluster, strategy: Strategy) -> Looked:
             fix = Fix(held, msgspec.structs.replace(made, predicted_reserved=reserved))
             return Looked(fix, *leanest)
     return Looked(None, *leanest)
+
+
+def least_limit(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
+    """Return the least memory limit under which a strategy holds; None: the GPU has too little.
+
+    Args:
+        job: What is trained.
+        cluster: On what, under a limit that is too low.
+        strategy: How.
+    """
+    reserved = predicted_reserved(job, cluster, strategy)
+    if reserved is None:
+        return None
+    beside = offered_bytes(cluster) - tensor_limit_bytes(cluster)
+    need = reserved.predicted_unhindered_bytes + beside
+    limit = -(-need // LIMIT_STEP_BYTES) * LIMIT_STEP_BYTES
+    if limit > cluster.device.usable_bytes:
+        return None
+    allowed = msgspec.structs.replace(cluster, memory_limit_bytes=limit)
+    return limit if as_it_fits(job, allowed, strategy) is not None else None
 
 
 def _ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]:

@@ -11,7 +11,7 @@ from brimful.show.run import rate_words
 from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
 from brimful.strategy import Strategy
-from brimful.units import format_bytes
+from brimful.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from brimful.simulate.fixes import SimulatedFix
@@ -118,6 +118,20 @@ def simulated_fix_facts(job: Job, strategy: Strategy, found: "SimulatedFix") -> 
     used = format_bytes(found.reserved.simulated_peak_reserved_bytes)
     both = f"{used} of {format_bytes(found.reserved.capacity_bytes)}, simulated"
     return (Fact(WOULD_FIT, f"{', '.join(words)}: {both}"),)
+
+
+def limit_facts(job: Job, strategy: Strategy, lean: Strategy, limit_bytes: int) -> tuple[Fact, ...]:
+    """Say under which limit a job would fit.
+
+    Args:
+        job: What is trained.
+        strategy: What does not fit.
+        lean: What would.
+        limit_bytes: The limit.
+    """
+    differing = ", ".join(differing_words(job, strategy, lean))
+    limit = f"--memory-limit {limit_bytes / GIB:g}GiB"
+    return (Fact("instead", f"{limit} would fit, with {differing}"),)
 
 
 def held_bytes(made: Estimate) -> int:

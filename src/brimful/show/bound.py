@@ -44,7 +44,7 @@ def bound_summary(known: Bounded, beside: tuple[Fact, ...]) -> Summary:
     return Summary(
         verdict,
         f"{job_words(known.job)} on {num} x {short_gpu(known.gpu)}",
-        Meter(each.total, known.usable_bytes, "at least, on each GPU"),
+        Meter(each.total, known.usable_bytes, f"at least{', on each GPU' if num > 1 else ''}"),
         (
             Fact("at least", _parts(known, each)),
             Fact("left out", "activations and buffers, of which nothing is known: this is no FITS"),

@@ -44,7 +44,7 @@ def inference_summary(
     """
     peak = estimate.predicted_peak_allocated_bytes
     counted, what = (
-        (peak, "tensors alone")
+        (peak, "tensors only")
         if peak is not None
         else (estimate.predicted_floor_bytes, "weights and cache alone")
     )

@@ -13,7 +13,7 @@ from brimful.units import format_bytes
 
 _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
 _TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
-TENSORS_ALONE = " (tensors alone)"
+TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
 _SIZE = re.compile(r" \d+GB\b")
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
