@@ -12,7 +12,7 @@ from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 
-NUM_ITEMS, NUM_OWNERS = 3, 4
+NUM_ITEMS, NUM_OWNERS, NUM_SIZES = 3, 4, 3
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
@@ -117,7 +117,8 @@ def largest_facts(
         names = _sizes(program)
         if word_of(report) == "fits" or not names:
             return ()
-        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
+        others = f" (or of {', '.join(names[1:NUM_SIZES])})" if names[1:] else ""
+        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits{others}"
         return (Fact("sizes", words),)
     runs = f"found in {found.num_runs} runs"
     if found.value is None:
