@@ -194,9 +194,15 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
         raise InputError(
             f"{product} is {world_size(strategy)} and the cluster has {num_devices} devices; make "
             f"them equal",
-            nearest={NUM_DEVICES: size} if (size := world_size(strategy)) > num_devices else {},
+            nearest=_as_many(strategy, num_devices),
         )
     return strategy
+
+
+def _as_many(strategy: Strategy, num_devices: int) -> dict[str, int]:
+    """Name the devices of one model, where there are not even so many; replicas follow these."""
+    each = strategy.tp * strategy.pp
+    return {NUM_DEVICES: each} if each > num_devices else {}
 
 
 def recompute_of(strategy: Strategy) -> Recompute:

@@ -68,9 +68,10 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     """Run with what each refusal names instead, until nothing is refused."""
     changes: dict[str, object] = {}
     for _ in range(MAX_CHANGES):
-        if not error.nearest or not set(_as_flags(error.nearest, typed)) <= set(typed):
-            break
-        changes |= _as_flags(error.nearest, typed)
+        asked = _as_flags(error.nearest, typed)
+        if not asked or not set(asked) <= set(typed) or set(asked) <= set(changes):
+            break  # nothing is near, or what was is refused again
+        changes |= asked
         near = _changed(typed, changes)
         forget_notes()
         note(f"instead   the same {_words(changes)}{_longer(typed, changes)}:", heads_answer=True)
