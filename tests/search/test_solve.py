@@ -10,12 +10,14 @@ import pytest
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.formula import missing_formula
+from brimful.cost.stage_memory import site_of
+from brimful.cost.stage_time import behind
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
 from brimful.search.rows import PIECES, STAGES
-from brimful.search.solve import solve
-from brimful.search.space import CHUNKS, Pins
+from brimful.search.solve import solve, tabulate
+from brimful.search.space import CHUNKS, Pins, needs
 from brimful.search.table import TIE
 from brimful.strategy import check_strategy
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
@@ -291,3 +293,22 @@ def test_a_pinned_micro_batch_is_searched_only_where_it_divides_what_a_device_se
     assert tp is None or set(found.space.table.tp) == {tp}
     with pytest.raises(InputError, match="does not divide"):
         solve(job, cluster, ALONE._replace(micro_batch=3), attention="sdpa", objective="time")
+
+
+def test_a_search_asks_for_what_flops_are_counted_by():
+    """Whatever is pinned, a step's FLOPs are those of plain blocks on one device."""
+    found = set(needs(make_job(), [Pins(2, "full", 4)], 8))
+    assert found
+    for need in found:
+        assert need._replace(gathers=False, recompute="full", body="plain") in found
+
+
+def test_nothing_that_is_traced_is_said_and_no_crash():
+    assert not len(tabulate(make_job(), make_cluster(), "sdpa", []).peak_bytes)
+
+
+def test_pipelines_on_a_machine_that_was_not_measured_have_no_time():
+    job = make_job(global_batch=8)
+    strategy = make_strategy(pp=2, micro_batch=1)
+    cluster = make_cluster(kernels="cuda", memory_bytes_per_s=0.0)
+    assert math.isnan(behind(site_of(job, strategy, cluster.device), cluster).update)

@@ -9,6 +9,7 @@ run beside the work.
 Known error of the row against ``pipeline_replay``: tested, see ``tests/cost/test_stage_time.py``.
 """
 
+import math
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -267,6 +268,8 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
 
 def _update_seconds(site: Site, stages: tuple[Stage, ...]) -> float:
     held, device = device_states(site, stages)[0], site.device
+    if not device.memory_bytes_per_s:
+        return math.nan  # a machine that was not measured
     moved = traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
     return float(moved / (device.memory_bytes_per_s * efficiency_of(device).memory_share))
 

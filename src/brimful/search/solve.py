@@ -239,4 +239,4 @@ def tabulate(job: Job, cluster: Cluster, attention: Attention, space: Iterable[G
     """Predict peak and step time of every strategy."""
     search = Search(job, cluster, attention, held={}, levels={}, works={}, waits={})
     columns = [evaluate(search, grid) for grid in space]
-    return joined(columns)
+    return joined(columns) if columns else empty_table()

@@ -261,7 +261,9 @@ def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
         for body, _ in _bodies(job, pins, recompute)
         for chunks in ((1,) if _chunks(job, pins) == (1,) else CHUNKS)
     }
-    return sorted(found)
+    counted = {Need(gathers=False, recompute="full", body="plain", num_chunks=need.num_chunks)
+               for need in found}  # fmt: skip
+    return sorted(found | counted)
 
 
 def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:

@@ -350,9 +350,14 @@ def _more_gpus(plan: Plan) -> _Way:
 
 
 def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
-    """Yield more devices of a cluster, by their fastest link and the network they have."""
+    """Yield more devices of a cluster, by their fastest link and the network they have.
+
+    Of this machine there is one.
+    """
     sheet = datasheets().get(cluster.device.name)
-    link = node_links(sheet)[0].name if sheet else ""
+    if sheet is None:
+        return
+    link = node_links(sheet)[0].name
     network = cluster.network or assumed_network(cluster.device.name)
     whole = max(cluster.devices_per_node, IN_A_NODE[-1])
     counts = [(1, number) for number in IN_A_NODE] + [(nodes, whole) for nodes in NODES]
