@@ -314,4 +314,4 @@ def test_an_auxiliary_loss_of_the_routers_is_refused():
 
 
 def test_a_row_that_sees_a_window_by_itself_is_refused():
-    assert "sliding window" in refusal("cohere", sliding_window=WINDOW)
+    assert "see no farther" in refusal("cohere", sliding_window=WINDOW)
