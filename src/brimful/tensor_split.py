@@ -89,7 +89,9 @@ def _check_kind(job: Job, tp: int, ep: int) -> None:
         )
     if job.method != "full":
         raise UnsupportedError(
-            f"tp={tp} with method={job.method} is not run by this version; use tp=1, or method=full"
+            f"tp={tp} with method={job.method} is not run by this version; use tp=1, or "
+            f"method=full",
+            nearest={"tp": 1},
         )
 
 

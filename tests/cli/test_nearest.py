@@ -23,7 +23,8 @@ def test_a_sequence_that_is_too_long_is_answered_at_the_limit(brimful):
 def test_several_refusals_are_answered_around(brimful):
     said = brimful("estimate", "llama-3.2-1b", *H100, "--seq-len", 1000000, "--tp", 7, "--zero", 0)
     assert said.code == 2
-    assert said.out == ""  # the degrees do not make one device, and nobody knows which should go
+    # The degrees do not make one device, and nobody knows which should go: the states are told.
+    assert said.out.startswith("UNKNOWN")
     wide = ("--gpus", "4xh100-80gb", "--method", "qlora", "--base", "llm-int8", "--zero", 3)
     said = brimful("estimate", "llama-3.2-1b", *wide, "--seq-len", 1000000)
     assert "instead   the same with --seq-len 131072 --zero 0 without --dp-shard:" in said.out
@@ -114,3 +115,12 @@ def test_a_window_that_is_not_masked_is_refused_before_it_is_simulated(brimful):
     assert said.out.startswith("UNKNOWN   classification")
     assert "masks that in decoders only" in said.err
     assert "simulating" not in said.err
+
+
+def test_what_leads_nowhere_is_told_by_its_states(brimful):
+    """No other length of ModernBERT's window is asked for, so nothing near it is answered."""
+    said = brimful("estimate", "modernbert-base", *H100, "--task", "masked-lm", "--seq-len", 1024)
+    assert said.code == 2
+    assert "--task masked-lm" in said.err
+    assert said.out.startswith("UNKNOWN")
+    assert "parameters" in said.out

@@ -65,7 +65,12 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
 
 
 def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:
-    """Run with what each refusal names instead, until nothing is refused."""
+    """Run with what each refusal names instead, until nothing is refused.
+
+    Where that leads nowhere the bytes of the states are told.
+    """
+    from brimful.cli.bound import tell_bound
+
     changes: dict[str, object] = {}
     for _ in range(MAX_CHANGES):
         asked = _as_flags(error.nearest, typed)
@@ -83,6 +88,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         else:
             return
     forget_notes()
+    tell_bound(_changed(typed, changes), {})
 
 
 def _as_flags(nearest: Mapping[str, object], typed: Mapping[str, object]) -> dict[str, object]:

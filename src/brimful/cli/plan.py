@@ -215,11 +215,15 @@ def _show_proof(
 
 
 def _offloaded(found: "Solution") -> "tuple[Fact, ...]":
-    """Simulate a plan that offloads with and without that; nothing of one that does not."""
+    """Simulate a plan that offloads with and without that; nothing of one that does not.
+
+    Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
+    """
+    from brimful.cost.estimate import limit_bytes
     from brimful.offload import NONE
 
     plan = found.plan
-    if plan.strategy.offload == NONE or not found.record.rows[0].fits:
+    if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
         return ()
     from brimful.quiet import quiet_libraries
 

@@ -16,7 +16,10 @@ def offload_facts(cluster: Cluster, away: Simulation, here: Simulation) -> tuple
     """
     peak, other = (each.simulated_peak_allocated_bytes for each in (away, here))
     held = away.simulated_host_block_bytes or away.simulated_peak_host_bytes
+    held *= cluster.devices_per_node
     ram = f" of {format_bytes(cluster.host_ram_bytes)}" if cluster.host_ram_bytes else ""
+    if cluster.host_ram_bytes and held > cluster.host_ram_bytes:
+        ram += f", short by {format_bytes(held - cluster.host_ram_bytes)}"
     fits = here.reserved is not None and here.reserved.word == "fits"
     words = (
         f"{format_bytes(peak)} of tensors with it, {format_bytes(other)} without "
