@@ -11,7 +11,9 @@ import os
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from brimful.errors import RunError
 from brimful.files import cache_dir, write_bytes
@@ -24,23 +26,26 @@ _LIBRARIES = ("peft", "bitsandbytes")
 """What else decides what is traced, beside torch and transformers."""
 _SOURCES = ("build", "pretend", "simulate")
 
+Kept = TypeVar("Kept")
+"""What JSON has a form for: a struct, a text."""
 
-def read_traced(name: str) -> bytes | None:
-    """Read what was kept under a name; None where nothing was."""
+
+def read_traced(name: str, kind: type[Kept]) -> Kept | None:
+    """Read what was kept under a name; None where nothing was, or by another version."""
     path = _path(name)
     try:
-        content = path.read_bytes()
-    except OSError:
+        kept = msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):  # none, or cut short: it is traced anew
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # it was of use: others go before
-    return content
+    return kept
 
 
-def keep_traced(name: str, content: bytes) -> None:
+def keep_traced(name: str, kept: Any) -> None:
     """Keep something under a name, in the place of what was there."""
     with contextlib.suppress(OSError, RunError):
-        write_bytes(_path(name), content)
+        write_bytes(_path(name), msgspec.json.encode(kept))
         _forget_oldest(_path(name).parent)
 
 

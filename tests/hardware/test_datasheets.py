@@ -15,7 +15,7 @@ from brimful.hardware.datasheets import (
     is_built_in,
     source_of,
 )
-from brimful.hardware.devices import gpus, has_cuda, reported_as
+from brimful.hardware.devices import cards, gpus, has_cuda, reported_as
 from brimful.hardware.usable import DRIVER_SHARES, SHARES, usable_memory
 from brimful.units import GIB
 
@@ -182,3 +182,11 @@ def test_variants_of_a_name_are_not_mixed_up():
     assert rate("p100-16gb", "fp16") == pytest.approx(2 * rate("p100-16gb", "fp32"), rel=0.02)
     assert rate("p40", "fp16") == pytest.approx(rate("p40", "fp32") / 64, rel=0.02)
     assert rate("gtx-1080-ti", "fp16") == pytest.approx(rate("gtx-1080-ti", "fp32") / 64, rel=0.02)
+
+
+def test_cards_are_all_gpus_that_come_without_a_laptop_smallest_first():
+    sizes = [device.usable_bytes for device in cards()]
+    assert sizes == sorted(sizes)
+    left_out = set(gpus()) - {device.name for device in cards()}
+    assert left_out
+    assert left_out == {name for name in gpus() if name.endswith("-laptop")}

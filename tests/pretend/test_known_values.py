@@ -64,6 +64,12 @@ def test_writing_something_unknown_spoils_every_view_and_nothing_else(known):
     assert of(known, other) == [1, 1, 1, 1]
 
 
+def test_what_the_host_cannot_write_is_no_longer_known(known):
+    x = torch.zeros(4, dtype=torch.long)
+    x.scatter_(0, torch.tensor([1, 9]), 1)  # beyond its end: found out by values alone
+    assert of(known, x) is None
+
+
 def test_draws_are_real(known):
     generator = torch.Generator().manual_seed(3)
     drawn = [of(known, torch.randperm(50, generator=generator)) for _ in range(2)]

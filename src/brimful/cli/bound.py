@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, TypeVar
 
 from brimful.cli import defaults, flags
+from brimful.cli.nearest import MAX_CHANGES
 from brimful.cli.output import show_facts, show_summary
 from brimful.errors import BrimfulError, UnsupportedError
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 
 Found = TypeVar("Found")
-MAX_CHANGES = 4
-"""Refusals in a row that something alike is looked for behind."""
 
 
 def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> bool:

@@ -23,7 +23,7 @@ from brimful.terminal import forget_notes, note, say
 VERBS = frozenset({"estimate", "plan", "shop", "simulate"})
 """Verbs that answer something else where they refuse."""
 MAX_CHANGES = 4
-"""Refusals in a row that are answered around."""
+"""Refusals in a row that something alike is looked for behind."""
 _WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""
 

@@ -1,11 +1,12 @@
 """``brimful validate``: the published runs that are carried, predicted again."""
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
-from brimful.errors import InputError
+from brimful.errors import InputError, UnknownMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,4 +65,5 @@ def _trace(args: argparse.Namespace, runs: "Iterable[PublishedRun]") -> None:
         told = in_our_terms(run)
         if isinstance(told, Expressed):
             asked = flags.Asked(told.job, told.cluster, told.strategy)
-            traced_or_untold(args, asked, needs_of(told.job, told.strategy))
+            with contextlib.suppress(UnknownMemoryError):
+                traced_or_untold(args, asked, needs_of(told.job, told.strategy))

@@ -4,18 +4,18 @@ import msgspec
 
 from brimful.cost.inference import InferenceJob, estimate_inference
 from brimful.hardware.cluster import Cluster, Device
-from brimful.hardware.gpus import gpus
+from brimful.hardware.devices import cards
 
 
 def smallest_gpu(job: InferenceJob, cluster: Cluster) -> Device | None:
-    """Return the smallest known GPU on which a job fits; None: on none it surely does.
+    """Return the smallest card on which a job fits; None: on none it surely does.
 
     Args:
         job: What is loaded, and how much text it holds.
         cluster: On what it does not.
     """
     floor = estimate_inference(job, cluster).predicted_floor_bytes
-    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
+    for device in cards():
         if device.usable_bytes < floor:
             continue
         other = msgspec.structs.replace(

@@ -30,11 +30,12 @@ from brimful.cost.programs import (
     adapted_of,
     attending,
     program_of,
+    traced_precision,
     tuning_of,
     untraced_attention,
 )
 from brimful.cost.traced_fields import traced_fields
-from brimful.job import Job, Precision
+from brimful.job import Job
 from brimful.models.traced import find_built, num_windows_within
 from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import digest
@@ -132,11 +133,6 @@ def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
     if untraced_attention(job.model, job.precision, attention, kernels):
         return False
     return is_shipped(program_of(job, attention, kernels, "full").key)
-
-
-def traced_precision(job: Job, *, gathers: bool) -> Precision:
-    """Return the recipe by whose trace a job is predicted."""
-    return "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
 
 
 def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:

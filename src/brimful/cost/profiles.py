@@ -285,7 +285,7 @@ def _found(key: str) -> Profile | None:
     if key not in _own:
         whole = key.replace(ONE_SEQUENCE, "")
         if whole == key:
-            _own[key] = _decoded(read_traced(key))
+            _own[key] = read_traced(key, Profile)
         else:
             profile = _found(whole)
             _own[key] = profile and _of_one(profile, key)
@@ -294,19 +294,10 @@ def _found(key: str) -> Profile | None:
 
 def keep_profile(profile: Profile) -> None:
     """Keep a profile that was traced here, for this process and for others."""
-    keep_traced(profile.key, msgspec.json.encode(profile))
+    keep_traced(profile.key, profile)
     _own[profile.key] = profile
     for key in [key for key in _own if ONE_SEQUENCE in key]:
         del _own[key]
-
-
-def _decoded(content: bytes | None) -> Profile | None:
-    if content is None:
-        return None
-    try:
-        return msgspec.json.decode(content, type=Profile)
-    except msgspec.DecodeError:  # cut short, or of another version: it is traced anew
-        return None
 
 
 def differs_for_one(profile: Profile) -> bool:

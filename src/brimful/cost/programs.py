@@ -155,6 +155,11 @@ class Program(NamedTuple):
         return ".".join(parts) + one + (".selective" if self.recompute == "selective" else "")
 
 
+def traced_precision(job: Job, *, gathers: bool) -> Precision:
+    """Return the recipe by whose trace a job is predicted."""
+    return "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
+
+
 def program_of(  # noqa: PLR0913 - what makes operations differ
     job: Job,
     attention: Attention,
@@ -172,7 +177,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     share every matrix, or part the experts, a program is the same however many they are. One
     sequence at a time is another program where attention is written out.
     """
-    precision = "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
+    precision = traced_precision(job, gathers=gathers)
     tuning = tuning_of(job) or ""
     kernels = attending(precision, attention, kernels)
     is_narrow = gathers and job.precision in HALF and code_of(job.model) in WIDE_POSITIONS

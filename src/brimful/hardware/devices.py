@@ -3,7 +3,13 @@
 from functools import cache
 
 from brimful.hardware.cluster import Device, MatrixRates
-from brimful.hardware.datasheets import Datasheet, DatasheetRates, cited, datasheets
+from brimful.hardware.datasheets import (
+    Datasheet,
+    DatasheetRates,
+    cited,
+    datasheets,
+    is_built_in,
+)
 from brimful.hardware.usable import usable_memory
 
 NO_BF16 = "no units for bf16: PyTorch emulates it slowly, at a rate that is unknown; use fp16"
@@ -25,6 +31,12 @@ def gpus() -> dict[str, Device]:
     What AMD's kernels allocate is not known to this version: its GPUs are in the table only.
     """
     return dict(_gpus())
+
+
+def cards() -> list[Device]:
+    """List the GPUs that somebody could put in place of another: no laptop's; smallest first."""
+    found = [device for name, device in _gpus().items() if not is_built_in(name)]
+    return sorted(found, key=lambda device: device.usable_bytes)
 
 
 def has_cuda(sheet: Datasheet) -> bool:

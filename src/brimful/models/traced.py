@@ -44,7 +44,7 @@ def find_built(spec: ModelSpec) -> BuiltModel | None:
     """Return what was read off a model here before; None where it was not."""
     key = model_key(spec)
     if key not in _known:
-        _known[key] = _decoded(read_traced(key))
+        _known[key] = read_traced(key, BuiltModel)
     return _known[key]
 
 
@@ -52,7 +52,7 @@ def keep_built(spec: ModelSpec, built: BuiltModel) -> None:
     """Keep what was read off a model, for this process and for others."""
     key = model_key(spec)
     _known[key] = built
-    keep_traced(key, msgspec.json.encode(built))
+    keep_traced(key, built)
 
 
 def num_windows_within(built: BuiltModel, seq_len: int) -> int:
@@ -66,12 +66,3 @@ def is_uniform(built: BuiltModel, seq_len: int) -> bool:
     if num_windows_within(built, seq_len):
         told = list(zip(built.kinds, built.windowed, strict=True))
     return len(set(told)) <= 1 and len(built.layout.blocks) == 1
-
-
-def _decoded(content: bytes | None) -> BuiltModel | None:
-    if content is None:
-        return None
-    try:
-        return msgspec.json.decode(content, type=BuiltModel)
-    except msgspec.DecodeError:  # of another version, or cut short: it is read off anew
-        return None

@@ -68,13 +68,17 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             if changes:
                 self._spoil(func, args, kwargs)
             return
-        with contextlib.suppress(RuntimeError, NotImplementedError, TypeError):
-            # An operation that the host cannot do leaves its result unknown.
+        try:
             results = _really(func, *twins)
-            results = results if isinstance(results, (tuple, list)) else (results,)
-            for fake, twin in zip(outputs, results, strict=True):
-                if isinstance(fake, FakeTensor):
-                    setattr(fake, TWIN, twin)
+        except (RuntimeError, NotImplementedError, TypeError):
+            # What the host cannot do leaves its result unknown, and what it was to write into.
+            if changes:
+                self._spoil(func, args, kwargs)
+            return
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for fake, twin in zip(outputs, results, strict=True):
+            if isinstance(fake, FakeTensor):
+                setattr(fake, TWIN, twin)
 
     def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments with twins for tensors and the host for devices, or None."""

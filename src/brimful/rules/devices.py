@@ -4,7 +4,7 @@ import msgspec
 
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import offered_bytes
-from brimful.hardware.devices import gpus
+from brimful.hardware.devices import cards
 from brimful.job import Job
 from brimful.models.config import load_model, parameter_count
 from brimful.rules.base import (
@@ -190,11 +190,11 @@ def _budget(subject: Subject) -> Finding:
 
 
 def _smallest(subject: Subject, job: Job) -> str:
-    for name, device in sorted(gpus().items(), key=lambda pair: pair[1].usable_bytes):
-        cluster = msgspec.structs.replace(subject.cluster, name=name, device=device)
+    for device in cards():
+        cluster = msgspec.structs.replace(subject.cluster, name=device.name, device=device)
         try:
             if run(subject._replace(cluster=cluster), job, activation_checkpointing="full").fits:
-                return name
+                return device.name
         except UnsupportedError:
             continue  # its kernels are not known
     return "none"

@@ -11,17 +11,16 @@ import msgspec
 
 from brimful.cost.reserved import predicted_reserved
 from brimful.hardware.cluster import Cluster
-from brimful.job import PREFERENCE, Job
+from brimful.job import Job
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Estimate
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
+from brimful.search.space import CHUNKED
 from brimful.strategy import Strategy, Zero, default_accumulate, spell_checkpointing
 
 CHUNKS = (4, 16)
 """Of the loss, that are looked at."""
-CHUNKED = frozenset({"causal-lm", "chat", PREFERENCE})
-"""Tasks whose loss can be cut; the others have one row of logits per sample."""
 MAX_SIZES = 6
 """Micro-batches that are looked at, the largest first."""
 MAX_REPLAYED = 4
@@ -81,11 +80,26 @@ def fix(job: Job, cluster: Cluster, others: tuple[Beside, ...]) -> Fix | None:
     fitting = [each for each in others if each.made.fits]
     fitting.sort(key=lambda each: each.made.predicted_step_s or 0.0)
     for each in fitting[:MAX_REPLAYED]:
-        held = as_it_fits(job, cluster, each.strategy)
+        held = held_fix(job, cluster, each.strategy, each.made)
         if held is not None:
-            reserved = predicted_reserved(job, cluster, held)
-            return Fix(held, msgspec.structs.replace(each.made, predicted_reserved=reserved))
+            return held
     return None
+
+
+def held_fix(job: Job, cluster: Cluster, strategy: Strategy, made: Estimate) -> Fix | None:
+    """Return a strategy as it holds by its replay, and what is predicted of it; None: it does not.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How.
+        made: What is predicted of that.
+    """
+    held = as_it_fits(job, cluster, strategy)
+    if held is None:
+        return None
+    reserved = predicted_reserved(job, cluster, held)
+    return Fix(held, msgspec.structs.replace(made, predicted_reserved=reserved))
 
 
 def _changed(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:

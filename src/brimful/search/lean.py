@@ -14,9 +14,10 @@ from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, offered_bytes
 from brimful.job import Job
 from brimful.plan import Estimate
-from brimful.search.beside import CHUNKED, Fix
+from brimful.search.beside import Fix, held_fix
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
+from brimful.search.space import CHUNKED
 from brimful.search.ways_out import Find, Tried
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.units import GIB
@@ -85,10 +86,8 @@ def lean_fix(job: Job, cluster: Cluster, strategy: Strategy) -> Looked:
     fitting = [pair for pair in known if pair[1].fits]
     fitting.sort(key=lambda pair: pair[1].predicted_step_s or 0.0)
     for each, made in [*fitting[:MAX_REPLAYED], *([leanest] if fitting else [])]:
-        held = as_it_fits(job, cluster, each)
-        if held is not None:
-            reserved = predicted_reserved(job, cluster, held)
-            fix = Fix(held, msgspec.structs.replace(made, predicted_reserved=reserved))
+        fix = held_fix(job, cluster, each, made)
+        if fix is not None:
             return Looked(fix, *leanest)
     return Looked(None, *leanest)
 

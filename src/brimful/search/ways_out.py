@@ -11,8 +11,8 @@ from brimful.cost.estimate import allocatable_bytes, estimate_or_none, limit_byt
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
-from brimful.hardware.datasheets import datasheets, is_built_in
-from brimful.hardware.gpus import gpus
+from brimful.hardware.datasheets import datasheets
+from brimful.hardware.devices import cards
 from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
@@ -397,11 +397,7 @@ def _no_gpu(plan: Plan) -> str:
 
 
 def cards_for(job: Job) -> Iterator[Device]:
-    """Yield the GPUs that somebody could put in place of another, smallest first.
-
-    Not those that have no units for the recipe's type (it would fit, and crawl), nor a laptop's.
-    """
-    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
-        emulates = job.precision.startswith("bf16") and not device.matrix_flops_per_s.bf16
-        if not emulates and not is_built_in(device.name):
+    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl)."""
+    for device in cards():
+        if device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16"):
             yield device

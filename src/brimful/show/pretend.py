@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.hardware.gpus import gpus
+from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.largest import Largest
 from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
@@ -91,16 +91,11 @@ def _instead(report: PretendReport) -> tuple[Fact, ...]:
         return (Fact("would fit", f"with PYTORCH_ALLOC_CONF={EXPANDABLE}, by its replay"),)
     if report.at_capacity.budget_bytes is not None:
         return ()
-    least, outside = _least_reserved(report), sum(part.high_bytes for part in report.outside)
-    for device in sorted(gpus().values(), key=lambda device: device.usable_bytes):
-        if device.usable_bytes - outside >= least:
+    need = reserved.simulated_peak_reserved_bytes + sum(part.high_bytes for part in report.outside)
+    for device in cards():
+        if device.usable_bytes >= need:
             return (Fact("instead", f"--gpu {device.name} would hold it (the smallest that does)"),)
     return (Fact("instead", "no single known GPU would hold it"),)
-
-
-def _least_reserved(report: PretendReport) -> int:
-    """Return what the allocator would hold of a card without end."""
-    return report.reserved.simulated_peak_reserved_bytes
 
 
 def largest_facts(

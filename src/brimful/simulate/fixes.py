@@ -13,7 +13,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
 from brimful.job import Job
 from brimful.rungs import Reserved
-from brimful.search.beside import CHUNKED
+from brimful.search.space import CHUNKED
 from brimful.search.ways_out import cards_for, with_gpu
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, check_strategy

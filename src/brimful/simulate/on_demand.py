@@ -62,7 +62,7 @@ def trace_needs(
         try:
             keep_profile(with_variants(known, own, wanted, tell))
         except UnsupportedError as error:
-            keep_traced(_refusal_of(program.key), str(error).encode())
+            keep_traced(_refusal_of(program.key), str(error))
             raise
 
 
@@ -72,9 +72,9 @@ def _refusal_of(key: str) -> str:
 
 def _check_refused(key: str) -> None:
     """Refuse at once what was traced before, and had no formula."""
-    refused = read_traced(_refusal_of(key))
+    refused = read_traced(_refusal_of(key), str)
     if refused is not None:
-        raise UnsupportedError(refused.decode())
+        raise UnsupportedError(refused)
 
 
 def _built(job: Job, attention: Attention) -> BuiltModel:
