@@ -4,7 +4,6 @@ import argparse
 from typing import TYPE_CHECKING, TypeVar
 
 from brimful.cli import defaults, flags
-from brimful.cli.nearest import MAX_CHANGES
 from brimful.cli.output import show_facts, show_summary
 from brimful.errors import BrimfulError, UnsupportedError
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 
 Found = TypeVar("Found")
+MAX_CHANGES = 4
+"""Refusals in a row that something alike is looked for behind."""
 
 
 def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> bool:

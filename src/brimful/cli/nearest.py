@@ -22,8 +22,6 @@ from brimful.terminal import forget_notes, note, say
 
 VERBS = frozenset({"estimate", "plan", "shop", "simulate"})
 """Verbs that answer something else where they refuse."""
-MAX_CHANGES = 4
-"""Refusals in a row that something alike is looked for behind."""
 _WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""
 
@@ -69,7 +67,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
 
     Where that leads nowhere the bytes of the states are told.
     """
-    from brimful.cli.bound import tell_bound
+    from brimful.cli.bound import MAX_CHANGES, tell_bound
 
     changes: dict[str, object] = {}
     for _ in range(MAX_CHANGES):
