@@ -41,11 +41,19 @@ PINS_OF_MANY = ("--tp 2", "--pp 2", "--zero 1", "--zero 2", "--zero 3", "--accum
 """Of a strategy, beside what is searched."""
 BAR_S = 8.0
 _WARM_UP = "import brimful.cli.main, brimful.simulate.run"
-_IMPORTS = (
-    "import sys; from brimful.cli.main import parser_of; from brimful.cli.flags import asked;"
-    "from brimful.quiet import quiet_libraries; quiet_libraries();"
-    "asked(parser_of('simulate').parse_args(sys.argv[1:])); import brimful.simulate.run"
-)
+_IMPORTS = """
+import sys
+from brimful.cli.flags import asked
+from brimful.cli.main import parser_of
+from brimful.quick_imports import own_process, quick_imports
+from brimful.quiet import quiet_libraries
+
+own_process()
+quiet_libraries()
+asked(parser_of("simulate").parse_args(sys.argv[1:]))
+with quick_imports():
+    import brimful.simulate.run
+"""
 """What is imported before a simulation begins, the plan's reading among it."""
 
 

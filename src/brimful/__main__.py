@@ -3,11 +3,12 @@
 import sys
 
 from brimful.cli.main import main
-from brimful.quick_imports import leave_behind
+from brimful.quick_imports import leave_behind, own_process
 
 
 def run() -> int:
     """Run the command line in a process that ends with it."""
+    own_process()
     code = main()
     leave_behind()
     return code

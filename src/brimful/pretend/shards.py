@@ -5,6 +5,7 @@ In a world of 512 that is most of the work of simulating one rank, for 510 piece
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param
@@ -30,9 +31,15 @@ class Pieces:
         whole = self._tensor.shape[self._dim]
         size = -(-whole // self._num)
         start = index * size
-        if start < whole:
-            return self._tensor.narrow(self._dim, start, min(size, whole - start))
-        return self._tensor.new_empty(0)
+        with _unseen() if self._tensor.is_meta else contextlib.nullcontext():
+            if start < whole:
+                return self._tensor.narrow(self._dim, start, min(size, whole - start))
+            return self._tensor.new_empty(0)
+
+
+def _unseen() -> contextlib.AbstractContextManager[Any]:
+    """Let no mode see what is done: on ``meta`` there is nothing for them to see."""
+    return torch._C._DisableTorchDispatch()  # type: ignore[no-any-return]  # noqa: SLF001
 
 
 @contextlib.contextmanager
