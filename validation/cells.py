@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.profiles import is_shipped
-from brimful.cost.programs import HALF, SAME_CODE, TRACED_AS, Program, Tuning
+from brimful.cost.programs import HALF, TRACED_AS, Program, Tuning
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import (
     SCALED,
@@ -28,6 +28,7 @@ from brimful.job import (
     Precision,
     plain_job,
 )
+from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
@@ -174,7 +175,7 @@ def program_of_cell(cell: Cell) -> Program:
     checkpointing = cell["checkpointing"]
     precision = cast("Precision", cell["precision"])
     return Program(
-        architecture="-".join((SAME_CODE[model_type], *flags)),
+        architecture="-".join((ARCHITECTURES[model_type].traced_as, *flags)),
         tuning=_TUNINGS[cell.get("method", "full")],
         precision="bf16" if _narrows(cell) else TRACED_AS[precision],
         attention=cast("Attention", cell["attention"]),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from brimful.cli.main import parser_of
 from brimful.hardware.gpus import load_cluster
 from brimful.job import Optimizer, Precision, Schedule, plain_job
-from brimful.models.config import ARCHITECTURES, load_model
+from brimful.models.architectures import ARCHITECTURES
+from brimful.models.config import load_model
 from brimful.models.registry import registry
 from brimful.plan import to_yaml
 from brimful.search.solve import solve

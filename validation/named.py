@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.export import TARGETS
-from brimful.models.config import ARCHITECTURES
+from brimful.models.architectures import ARCHITECTURES
 from brimful.techniques.optimizers import OPTIMIZERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "brimful"

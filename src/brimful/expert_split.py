@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, QAT, Job
-from brimful.models.mixtures import GROUPED, MIXTURES, has_experts, known_experts
+from brimful.models.architectures import MIXTURES
+from brimful.models.mixtures import GROUPED, has_experts, known_experts
 
 PARTED_TASKS = ("causal-lm", "chat")
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, QAT, QUANTIZED, Job
+from brimful.models.architectures import named_with
 from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import OPTIMIZERS
 
@@ -21,10 +22,7 @@ LOOPED: frozenset[Schedule] = frozenset({"interleaved", "zero-bubble"})
 """Schedules whose stages go round the devices more than once."""
 V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
 """Schedules whose second stages go back the way the first ones came."""
-STAGED_DECODERS = frozenset({
-    "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "mixtral", "qwen3_moe", "deepseek_v2",
-    "deepseek_v3",
-})  # fmt: skip
+STAGED_DECODERS = named_with("is_staged")
 """Architectures whose forward pass is an embedding, a stack of blocks, a norm and a head."""
 STAGED_TASKS = ("causal-lm", "chat")
 _V_STAGES = 2

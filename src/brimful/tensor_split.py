@@ -7,16 +7,19 @@ from math import gcd
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import Job
+from brimful.models.architectures import ARCHITECTURES, record_of
 
-CUT_DECODERS = frozenset({
-    "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "granite", "cohere",
-})  # fmt: skip
+_CUT_ALIKE = frozenset({"granite", "cohere"})
+"""Architectures without a record whose matrices have the names of those that are cut."""
+CUT_DECODERS = _CUT_ALIKE | {
+    kind for kind, record in ARCHITECTURES.items() if record.tensor == "whole"
+}
 """Architectures whose every matrix is cut."""
-CUT_MIXTURES = frozenset({"mixtral", "qwen3_moe"})
+CUT_MIXTURES = frozenset(
+    kind for kind, record in ARCHITECTURES.items() if record.tensor == "beside-experts"
+)
 """Architectures whose every matrix but those of experts is cut: they are parted instead."""
 CUT_TASKS = ("causal-lm", "chat")
-_FUSED = {"phi3": "qkv_proj and gate_up_proj", "gpt2": "c_attn"}
-"""Architectures with several matrices in one: a device's rows of it are no one piece."""
 _SIZES = ("num_heads", "num_kv_heads", "intermediate_size")
 """Fields of a model of which every device must have an equal part."""
 PADDED_MULTIPLE = 8
@@ -68,7 +71,7 @@ def _sizes(job: Job) -> dict[str, int]:
 
 def _check_kind(job: Job, tp: int, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
-    if fused := _FUSED.get(kind):
+    if fused := record_of(kind).fused_matrices:
         raise UnsupportedError(
             f"tp={tp} is not run for {name}: {kind} holds several matrices in one ({fused}), so "
             f"that no device's rows of it are one piece; use tp=1 with zero=3",

@@ -1,8 +1,8 @@
 """The block that is written out by hand, beside the one that was traced."""
 
 import pytest
+from tests.cost.llama_block import forward_flops, saved_bytes
 
-from brimful.cost.llama_block import forward_flops, saved_bytes
 from brimful.cost.profiles import dimensions, load_profile
 from brimful.cost.trajectory import evaluate_terms, kind_bytes
 from brimful.models.config import load_model

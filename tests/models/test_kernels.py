@@ -4,8 +4,9 @@ import pytest
 
 from brimful.errors import UnsupportedError
 from brimful.job import plain_job
+from brimful.models.architectures import ARCHITECTURES
 from brimful.models.attention_source import NO_SDPA, left_out_of, scores_of
-from brimful.models.config import ARCHITECTURES, SEQ2SEQ_TYPES
+from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import OWN_SCORES, attentions_of, check_taken, left_out
 from other_decoders import make_decoder
 

@@ -8,9 +8,8 @@ import pytest
 
 from brimful.errors import ModelConfigError
 from brimful.models import generic
+from brimful.models.architectures import ARCHITECTURES, MIXTURES
 from brimful.models.config import (
-    ARCHITECTURES,
-    MIXTURES,
     active_parameters,
     check_model,
     experts_of,

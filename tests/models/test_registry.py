@@ -8,8 +8,8 @@ import pytest
 from brimful.errors import UnsupportedError
 from brimful.job import plain_job
 from brimful.models import generic
+from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import (
-    ARCHITECTURES,
     SEQ2SEQ_TYPES,
     active_parameters,
     check_model,

@@ -16,6 +16,8 @@ from torch import nn
 
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.models.architectures import MIXTURES
+from brimful.models.mixtures import GROUPED as GROUPED_TYPES
 
 GROUPED = "grouped_mm"
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -24,7 +26,7 @@ _ROUTERS = ("gate", "router")
 _ROW_BYTES = 16
 """What the strides of a grouped product are multiples of (``GroupedMMUtils.h``, \
 ``check_valid_strides_and_return_transposed``)."""
-_OWN = frozenset({"switch_transformers"})
+_OWN = frozenset(MIXTURES) - GROUPED_TYPES
 """Types whose experts this project runs itself (``build/switch.py``)."""
 
 
@@ -45,7 +47,7 @@ def check_experts(model: Any, job: Job) -> None:
         raise UnsupportedError(
             f"{name} is of type {job.model.model_type}, whose experts transformers runs on as many "
             f"tokens as happen to choose them, so that its memory cannot be known beforehand; use "
-            f"a type with grouped experts, like mixtral or qwen3_moe"
+            f"{' or '.join(sorted(GROUPED_TYPES))}"
         )
     chosen = config._experts_implementation  # noqa: SLF001 - as above
     if chosen != GROUPED:

@@ -25,8 +25,9 @@ from brimful.build.batch import Batch
 from brimful.build.experts import is_router
 from brimful.build.parallel.routing import is_recomputed
 from brimful.job import Job
+from brimful.models.architectures import named_with
 
-SIGMOID = frozenset({"deepseek_v3"})
+SIGMOID = named_with("balanced_router")
 """Architectures whose routers score every expert by itself."""
 Routed = tuple[torch.Tensor, torch.Tensor]
 """Logits [N, E] and choices [N, k] of one block."""

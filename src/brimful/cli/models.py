@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    from brimful.models.config import ARCHITECTURES, active_parameters, load_model, parameter_count
+    from brimful.models.architectures import ARCHITECTURES
+    from brimful.models.config import active_parameters, load_model, parameter_count
     from brimful.models.generic import NOT_YET
 
     row = {"name": name, "model_type": entry["model_type"]}

@@ -22,11 +22,10 @@ from brimful.cost.shards import computed_bytes
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.models.architectures import has_wide_shares
 from brimful.models.config import experts_of
 
 _COUNT_BYTES = 8
-_WIDE_WEIGHTS = ("mixtral",)
-"""Whose routers give weights in fp32 whatever the type that computes."""
 
 
 def expert_messages(job: Job, sent: Sent) -> Iterator[Message]:
@@ -37,7 +36,7 @@ def expert_messages(job: Job, sent: Sent) -> Iterator[Message]:
         sent: How large micro-batches are; its tokens are those of one device.
     """
     experts, element = experts_of(job.model), computed_bytes(job.precision)
-    weight = FP32_BYTES if job.model.model_type in _WIDE_WEIGHTS else element
+    weight = FP32_BYTES if has_wide_shares(job.model.model_type) else element
     choices = sent.tokens * experts.num_experts_per_token
     backward = len(experts.sparse_blocks)
     forward = backward + np.searchsorted(experts.sparse_blocks, sent.num_blocks)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, Compute, WeightsFormat
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import NF4_BLOCK, nf4_constants
+from brimful.models.architecture import LATENT_ROTARY
+from brimful.models.architectures import record_of
 from brimful.models.config import experts_of, layout_of
 from brimful.models.layout import Parameter, num_elements, parts
 from brimful.models.spec import ModelSpec
@@ -19,10 +21,6 @@ from brimful.quantization import GROUP_SIZE
 INT4_GROUP = 128
 """Weights of a row that share a scale: torchao's default. Rows that it does not divide stay."""
 _CODE_BYTES = 16 * 4
-_KEPT_NORMS = "gpt_oss"
-"""The type whose norms stay fp32 beside fp16 (``_keep_in_fp32_modules`` of its class)."""
-_BALANCED = "deepseek_v3"
-_SCALED_EMBEDDING = "gemma2"
 
 
 class Held(NamedTuple):
@@ -159,7 +157,7 @@ def _in_place(spec: ModelSpec) -> list[tuple[Parameter, int]]:
 
 def _kept_in_fp32(spec: ModelSpec, compute: Compute) -> int:
     """Return what norms take beyond 16 bits where a class keeps them in fp32 beside fp16."""
-    if compute != "fp16" or spec.model_type != _KEPT_NORMS:
+    if compute != "fp16" or not record_of(spec.model_type).fp32_norms:
         return 0
     norms = num_elements(
         p for p, times in _in_place(spec) for _ in range(times) if p.kind == "norm"
@@ -171,25 +169,27 @@ def buffer_bytes(spec: ModelSpec, compute: Compute) -> int:
     """Return what buffers take.
 
     Rotary frequencies are held twice, as they are used and as they were, d / 2 fp32 numbers each.
-    DeepSeek V3's routers have a balance for every expert, fp32; Gemma 2 the scale of its embedding.
+    Some routers have a balance for every expert, fp32; some embeddings a scale.
 
     Source: the rotary embedding of every class of ``transformers/models``; 5.23.
     """
     buffers = 2 * (rotary_width(spec) // 2) * FP32_BYTES
-    if spec.model_type == _BALANCED:
+    record = record_of(spec.model_type)
+    if record.balanced_router:
         experts = experts_of(spec)
         buffers += experts.num_experts * len(experts.sparse_blocks) * FP32_BYTES
-    if spec.model_type == _SCALED_EMBEDDING:
+    if record.scaled_embedding:
         buffers += COMPUTE_BYTES[compute]
     return buffers
 
 
 def rotary_width(spec: ModelSpec) -> int:
     """Return how many numbers of a head are rotated; 0 without rotary positions."""
-    if spec.model_type == "gpt2":
+    record = record_of(spec.model_type)
+    if not record.rotates:
         return 0
-    if spec.model_type in {"deepseek_v2", "deepseek_v3"}:
-        width: int = spec.hf_config.get("qk_rope_head_dim", 64)
+    if record.is_latent:
+        width: int = spec.hf_config.get(LATENT_ROTARY, 64)
         return width
     rotary: Any = spec.hf_config.get("rope_parameters")
     named = rotary if isinstance(rotary, dict) else {}

@@ -7,29 +7,19 @@ them (``DynamicLayer``, ``DynamicSlidingWindowLayer``, ``StaticLayer``, ``Static
 of ``transformers/cache_utils.py``, 5.23); other engines page theirs and hold more.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from brimful.errors import UnsupportedError
-from brimful.models import deepseek_v2, deepseek_v3
-from brimful.models.config import ARCHITECTURES
+from brimful.models.architecture import LATENT_ROTARY
+from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.spec import ModelSpec
 
 SLIDING = "sliding_attention"
-_LATENT = (deepseek_v2.MODEL_TYPE, deepseek_v3.MODEL_TYPE)
-_LATENT_WIDTHS = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+_LATENT_WIDTHS = {"kv_lora_rank": 512, LATENT_ROTARY: 64}
 """Defaults of both DeepSeek configurations."""
-_WINDOWS = {"mistral": 4096, "gemma2": 4096, "gpt_oss": 128}
-"""Windows, in tokens, that a class fills in where its configuration says nothing."""
-_SWITCHED = ("qwen2", "qwen3", "qwen3_moe")
-"""Types whose window counts where ``use_sliding_window`` is true."""
-_LAST_BLOCKS = ("qwen2", "qwen3")
-"""Types whose blocks have a window from ``max_window_layers`` on."""
 _MAX_WINDOW_LAYERS = 28
-"""What the classes of those types fill in."""
-_SWITCHED_WINDOW = 4096
-_ALTERNATING = ("gemma2", "gpt_oss")
-"""Types whose every other block, the first among them, has a window."""
-CACHED = tuple(sorted(set(ARCHITECTURES) - {"bert", "t5", "switch_transformers"}))
+"""What classes fill in whose last blocks have a window."""
+CACHED = tuple(sorted(kind for kind, record in ARCHITECTURES.items() if record.task == "causal-lm"))
 """Architectures with a cache whose size is known here."""
 POSITION_BYTES = 8
 """A counter of 64 bits that every block with a window holds on the device."""
@@ -66,7 +56,7 @@ def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
 
 def _widths(spec: ModelSpec) -> tuple[int, int]:
     """Return the widths of a key and of a value: K d each, or those of the latents."""
-    if spec.model_type in _LATENT:
+    if record_of(spec.model_type).is_latent:
         latent, rotary = (
             int(spec.hf_config.get(field, default)) for field, default in _LATENT_WIDTHS.items()
         )
@@ -75,33 +65,29 @@ def _widths(spec: ModelSpec) -> tuple[int, int]:
 
 
 def windows(spec: ModelSpec) -> tuple[int | None, ...]:
-    """Return the window of every block in tokens, None where it sees all.
-
-    Source: ``get_layer_types_and_kwargs`` of ``cache_utils.py`` and the configuration classes.
-    """
-    window = _window(spec)
+    """Return the window of every block in tokens, None where it sees all."""
+    window = window_of(spec)
     kinds: list[str] | None = spec.hf_config.get("layer_types")
     if kinds is not None:
         return tuple(window if kind == SLIDING else None for kind in kinds)
     return tuple(window if _slides(spec, i) else None for i in range(spec.num_layers))
 
 
-def _window(spec: ModelSpec) -> int | None:
-    config: dict[str, Any] = spec.hf_config
-    if spec.model_type in _SWITCHED:
-        if not config.get("use_sliding_window", False):
-            return None
-        switched: int | None = config.get("sliding_window", _SWITCHED_WINDOW)
-        return switched
-    window: int | None = config.get("sliding_window", _WINDOWS.get(spec.model_type))
+def window_of(spec: ModelSpec) -> int | None:
+    """Return how many tokens blocks with a window see; None where none has one."""
+    known, config = record_of(spec.model_type).window, spec.hf_config
+    if known.is_switched and not config.get("use_sliding_window", False):
+        return None
+    window: int | None = config.get("sliding_window", known.default)
     return window
 
 
 def _slides(spec: ModelSpec, block: int) -> bool:
     """Whether a block has the window, where the configuration does not list the kinds."""
-    if spec.model_type in _ALTERNATING:
+    blocks = record_of(spec.model_type).window.blocks
+    if blocks == "every-other":
         return block % 2 == 0
-    if spec.model_type in _LAST_BLOCKS:
+    if blocks == "last":
         first: int = spec.hf_config.get("max_window_layers", _MAX_WINDOW_LAYERS)
         return block >= first
     return True

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 from brimful.hardware.cluster import AMPERE, Device
 from brimful.job import IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.models.architecture import ONE_KERNEL_GELU
+from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Recompute
@@ -19,27 +21,6 @@ Kernels = Literal["cpu", "cuda", "cuda7"]
 """``cuda7``: what cards before Ampere, of capability 7 or less, run where it is not as ``cuda``.
 They have no flash attention; ``sdpa`` is written out for grouped heads and for bf16, and runs the
 memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
-
-SAME_CODE = {
-    "gemma2": "gemma2",
-    "gpt2": "gpt2",
-    "llama": "llama",
-    "mistral": "llama",
-    "mixtral": "mixtral",
-    "olmo2": "olmo2",
-    "phi3": "phi3",
-    "qwen2": "llama",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3_moe",
-}
-"""Model types that were traced, and whose block each runs: Mistral's and Qwen2's is Llama's."""
-
-WIDE_POSITIONS = frozenset({"olmo2"})
-"""Code that hands positions in fp32 to blocks that compute in 16 bits. FSDP2 casts them, which is
-another program (``cast_forward_inputs`` of ``MixedPrecisionPolicy``)."""
-
-ONE_KERNEL_GELU = ("gelu", "gelu_pytorch_tanh")
-"""Activations of GPT-2 that are one kernel; its own, ``gelu_new``, is written out in several."""
 
 TRACED_AS: dict[Precision, Precision] = {
     "fp32": "fp32",
@@ -180,7 +161,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     precision = traced_precision(job, gathers=gathers)
     tuning = tuning_of(job) or ""
     kernels = attending(precision, attention, kernels)
-    is_narrow = gathers and job.precision in HALF and code_of(job.model) in WIDE_POSITIONS
+    is_narrow = gathers and job.precision in HALF and _hands_wide_positions(job.model)
     cut = "-narrow" * is_narrow + "-tp" * (tp > 1) + "-ep" * (ep > 1)
     return Program(
         architecture=_architecture(job.model, precision, attention, kernels) + cut,
@@ -254,15 +235,31 @@ def _architecture(
     tied = "-tied" if spec.tied_embeddings else ""
     grouped = spec.num_kv_heads < spec.num_heads
     written_out = is_written_out(precision, attention, kernels)
-    ungrouped = "-mha" if written_out and spec.model_type != "gpt2" and not grouped else ""
+    may_group = not _has_conv1d(spec)
+    ungrouped = "-mha" if written_out and may_group and not grouped else ""
     return f"{code}{tied}{ungrouped}"
 
 
 def code_of(spec: ModelSpec) -> str:
     """Name whose block a model runs, e.g. ``gpt2-gelu`` where a GPT-2 has a GELU of one kernel."""
-    code = SAME_CODE.get(spec.model_type, spec.model_type)
+    code = record_of(spec.model_type).traced_as or spec.model_type
     is_one_kernel = spec.hf_config.get("activation_function") in ONE_KERNEL_GELU
-    return f"{code}-gelu" if spec.model_type == "gpt2" and is_one_kernel else code
+    return f"{code}-gelu" if _has_conv1d(spec) and is_one_kernel else code
+
+
+def _has_conv1d(spec: ModelSpec) -> bool:
+    code = record_of(spec.model_type).code
+    return code is not None and code.matrices == "conv1d"
+
+
+def _hands_wide_positions(spec: ModelSpec) -> bool:
+    """Whether blocks that compute in 16 bits are handed positions in fp32.
+
+    FSDP2 casts them, which is another program (``cast_forward_inputs`` of
+    ``MixedPrecisionPolicy``).
+    """
+    code = record_of(spec.model_type).code
+    return code is not None and code.is_wide
 
 
 def is_written_out(precision: Precision, attention: Attention, kernels: Kernels) -> bool:

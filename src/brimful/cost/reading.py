@@ -21,18 +21,15 @@ from brimful.cost.trained import NF4_BLOCK, has_biases
 from brimful.hardware.cluster import AMPERE, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
+from brimful.models.architecture import BlockCode
+from brimful.models.architectures import named_with, record_of
 from brimful.models.config import experts_of
 from brimful.models.layout import Parameter
 from brimful.models.spec import ModelSpec
 
-_PRE_NORM = ("llama", "mistral", "qwen2", "qwen3")
-_ROUTED = ("mixtral", "qwen3_moe")
-KNOWN = ("gpt2", "olmo2", "phi3", *_PRE_NORM, *_ROUTED)
+KNOWN = tuple(sorted(named_with("code")))
 """Architectures whose forward has a formula."""
-_HEAD_NORMED = ("qwen3", "qwen3_moe", "olmo2")
-_WIDE = "olmo2"
-"""The type whose rotations, and whose norms but for their last step, are fp32."""
-_ACTIVATIONS = {"gpt2": ("activation_function", {"gelu_new"})}
+_ACTIVATIONS = {"conv1d": ("activation_function", {"gelu_new"})}
 _GATED = ("hidden_act", {"silu", "gelu", "gelu_pytorch_tanh", "relu"})
 """Field and values of the activations whose moments are known: for gates, those of one kernel."""
 _INDEX_BYTES = 8
@@ -109,15 +106,16 @@ def _missing_on(spec: ModelSpec, sizes: Sizes, device: Device) -> Iterator[str]:
         yield "LLM.int8() on CPU kernels has no formula: what it takes hangs on outliers"
     if sizes.weights_format in DYNAMIC:
         yield f"rounding the inputs of {sizes.weights_format} has no formula"
-    if device.kernels == "cpu" and spec.model_type == _WIDE:
+    code = record_of(spec.model_type).code
+    if device.kernels == "cpu" and code is not None and code.is_wide:
         yield f"the forward of {spec.model_type} on CPU kernels has no formula"
 
 
 def _missing_of(spec: ModelSpec, sizes: Sizes) -> Iterator[str]:
-    if spec.model_type not in KNOWN:
+    if record_of(spec.model_type).code is None:
         yield f"the forward of {spec.model_type} has no formula"
         return
-    field, known = _ACTIVATIONS.get(spec.model_type, _GATED)
+    field, known = _ACTIVATIONS.get(_code(spec).matrices, _GATED)
     activation = spec.hf_config.get(field)
     if activation is not None and activation not in known:
         yield f"the forward of {spec.model_type} with {field}={activation} has no formula"
@@ -144,7 +142,8 @@ def decode_transient(spec: ModelSpec, sizes: Sizes) -> Moment:
     layer, element = cache_layers(spec)[-1], sizes.element_bytes
     h, q = spec.hidden_size, spec.num_heads * spec.head_dim
     old = layer.value_width * (sizes.seq_len - 1)
-    block = _base(spec) + (4 * h if spec.model_type == "gpt2" else h + q + 2 * layer.key_width)
+    joined = _code(spec).matrices == "conv1d"
+    block = _base(spec) + (4 * h if joined else h + q + 2 * layer.key_width)
     num_bytes = sizes.num_sequences * (old + block) * element
     grown = Moment("values of the last block are copied to make room for a token", num_bytes)
     return _most((*_moments(spec, sizes, length=1, total=sizes.seq_len), grown))
@@ -160,6 +159,12 @@ def workspace_bytes(spec: ModelSpec, weights_format: WeightsFormat, device: Devi
     cublas = libraries().cublas_bytes(version_of(device.capability))
     is_fused = has_biases(spec) and weights_format != "llm-int8"
     return cublas + is_fused * min(libraries().cublas_lt_bytes, cublas)
+
+
+def _code(spec: ModelSpec) -> BlockCode:
+    code = record_of(spec.model_type).code
+    assert code is not None, "missing_reading was asked first"
+    return code
 
 
 def _most(moments: Iterator[Moment] | tuple[Moment, ...]) -> Moment:
@@ -217,9 +222,9 @@ def _row_of_scores(spec: ModelSpec, sizes: Sizes, *, total: int) -> Moment:
 
 def _before_scores(spec: ModelSpec) -> int:
     """Return what a block holds beside queries, keys and values: its normed input, if any."""
-    if spec.model_type == "olmo2":
+    if not _code(spec).is_normed_before:
         return 0
-    if spec.model_type == "phi3":
+    if _code(spec).matrices == "joined":
         key_width = spec.num_kv_heads * spec.head_dim
         return spec.hidden_size + spec.num_heads * spec.head_dim + 2 * key_width
     return spec.hidden_size
@@ -227,9 +232,10 @@ def _before_scores(spec: ModelSpec) -> int:
 
 def _position_width(spec: ModelSpec, element: int) -> int:
     """Return the width of what all blocks know of a position: cosine and sine, or an embedding."""
-    if spec.model_type == "gpt2":
+    width = rotary_width(spec)
+    if not width:
         return spec.hidden_size
-    return 2 * rotary_width(spec) * (FP32_BYTES // element if spec.model_type == _WIDE else 1)
+    return 2 * width * (FP32_BYTES // element if _code(spec).is_wide else 1)
 
 
 def _routing_bytes(spec: ModelSpec, element: int) -> int:
@@ -277,21 +283,19 @@ def _attention(spec: ModelSpec, element: int) -> Iterator[Part]:
     Before the cache is extended the block's own part of it is not there, but is counted in it.
     """
     q, k = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    if spec.model_type == "gpt2":
-        yield from _gpt2_attention(spec)
+    code = _code(spec)
+    if code.matrices != "apart":
+        yield from _conv1d_attention(spec) if code.matrices == "conv1d" else _joined_attention(spec)
         return
-    h = 0 if spec.model_type == "olmo2" else spec.hidden_size  # its input is not normed
-    if spec.model_type == "phi3":
-        yield from _phi3_attention(spec)
-        return
+    h = spec.hidden_size if code.is_normed_before else 0
     yield Part(_ATTENTION, h + q - 2 * k, "self_attn.q_proj")
-    if spec.model_type in _HEAD_NORMED:
-        last = element < FP32_BYTES and spec.model_type == _WIDE
+    if code.norms_heads:
+        last = element < FP32_BYTES and code.is_wide
         yield Part(_ATTENTION, h + q + _norm(q, element) + last * q - 2 * k)
         yield Part(_ATTENTION, h + q + k + _norm(k, element) + last * k - 2 * k)
     yield Part(_ATTENTION, h + q + k - 2 * k, "self_attn.k_proj")
     yield Part(_ATTENTION, h + q + 2 * k - 2 * k, "self_attn.v_proj")
-    yield from _rotations(h, q, k, is_wide=spec.model_type == _WIDE and element < FP32_BYTES)
+    yield from _rotations(h, q, k, is_wide=code.is_wide and element < FP32_BYTES)
     yield Part(_ATTENTION, h + 2 * q + FP32_BYTES * spec.num_heads // element)
     yield Part(_ATTENTION, h + 2 * q + spec.hidden_size, "self_attn.o_proj")
 
@@ -307,13 +311,13 @@ def _rotations(beside: int, query: int, key: int, *, is_wide: bool) -> Iterator[
         yield Part(where, beside + 2 * query + 3 * key)
 
 
-def _gpt2_attention(spec: ModelSpec) -> Iterator[Part]:
+def _conv1d_attention(spec: ModelSpec) -> Iterator[Part]:
     h = spec.hidden_size
     yield Part(_ATTENTION, h + 3 * h - 2 * h, "attn.c_attn")
     yield Part(_ATTENTION, h + 3 * h + h + h, "attn.c_proj")
 
 
-def _phi3_attention(spec: ModelSpec) -> Iterator[Part]:
+def _joined_attention(spec: ModelSpec) -> Iterator[Part]:
     """Yield the moments of attention whose queries, keys and values are views of one product."""
     h, q, k = spec.hidden_size, spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     yield Part(_ATTENTION, h + q, "self_attn.qkv_proj")
@@ -326,21 +330,22 @@ def _phi3_attention(spec: ModelSpec) -> Iterator[Part]:
 def _mlp(spec: ModelSpec, element: int) -> Iterator[Part]:
     """Yield the moments of the MLP, of which the residual stream and its norm are part."""
     h, f = spec.hidden_size, spec.intermediate_size
-    if spec.model_type == "olmo2":
+    code = _code(spec)
+    if not code.is_normed_before:
         yield from _gated(h, f, outputs=h)
         yield Part("norm of the last block", 2 * h + _norm(h, element) + h)
         return
     yield Part("norm of the last block", h + _norm(h, element))
-    if spec.model_type == "gpt2":
+    if code.matrices == "conv1d":
         # What attention returned lives as long as the block.
         yield Part(_MLP, 3 * h + f, "mlp.c_fc")
         yield Part(f"{_MLP}: GELU written out", 3 * h + 4 * f)
         yield Part(_MLP, 3 * h + f + h, "mlp.c_proj")
-    elif spec.model_type == "phi3":
+    elif code.matrices == "joined":
         yield Part(_MLP, 2 * h + 2 * f, "mlp.gate_up_proj")
         yield Part(f"{_MLP}: gate times up", 2 * h + 4 * f)
         yield Part(_MLP, 2 * h + 3 * f + h, "mlp.down_proj")
-    elif spec.model_type in _ROUTED:
+    elif experts_of(spec).num_experts:
         yield from _experts(spec, element)
     else:
         yield from _gated(2 * h, f, outputs=h)
@@ -356,13 +361,13 @@ def _gated(beside: int, width: int, *, outputs: int) -> Iterator[Part]:
 def _experts(spec: ModelSpec, element: int) -> Iterator[Part]:
     """Yield the moments of experts that run as one grouped product over tokens x top k rows.
 
-    Mixtral's shares of the experts are fp32, so that the results are, too, once multiplied by them.
+    Where shares of the experts are fp32 the results are, too, once multiplied by them.
 
     Source: ``grouped_mm_experts_forward`` of ``transformers/integrations/moe.py``.
     """
     h, experts = spec.hidden_size, experts_of(spec)
     top_k, width = experts.num_experts_per_token, experts.width
-    wide = FP32_BYTES // element if spec.model_type == "mixtral" else 1
+    wide = FP32_BYTES // element if _code(spec).wide_shares else 1
     yield Part("experts of the last block: gate times up", 2 * h + top_k * (h + 4 * width))
     yield Part(
         "experts of the last block: results put in order", 2 * h + top_k * (2 + 2 * wide) * h

@@ -5,11 +5,11 @@ Source: ``transformers.models.bert``; Devlin et al. 2018, arXiv:1810.04805.
 
 from typing import Any
 
+from brimful.models.architecture import Architecture
 from brimful.models.layout import Layout, Parameters, embedding, layer_norm, linear, runs
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "bert"
-REQUIRED = ()
 _DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -86,3 +86,12 @@ def num_labels(config: dict[str, Any]) -> int:
     if "num_labels" in config:
         return int(config["num_labels"])
     return len(config["id2label"]) if config.get("id2label") else NUM_LABELS
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    task="sequence-classification",
+    heads_cut_stream=True,
+)

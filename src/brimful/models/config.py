@@ -8,36 +8,23 @@ from brimful.errors import FileFormatError, InputError, ModelConfigError, Unsupp
 from brimful.escaping import check_line
 from brimful.files import read_whole
 from brimful.job import Task
-from brimful.models import (
-    bert,
-    gemma2,
-    generic,
-    gpt2,
-    llama,
-    mistral,
-    names,
-    olmo2,
-    phi3,
-    qwen2,
-    qwen3,
-    t5,
-)
+from brimful.models import generic, names
+from brimful.models.architectures import ARCHITECTURES, MIXTURES
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
 from brimful.models.layout import Layout, count_parameters
-from brimful.models.mixtures import MIXTURES, known_experts
+from brimful.models.mixtures import known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 from brimful.models.traced import BuiltModel, find_built
 from brimful.quick_imports import quick_imports
 
-_DENSE = (bert, gemma2, gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, t5)
-ARCHITECTURES = {**{module.MODEL_TYPE: module for module in _DENSE}, **MIXTURES}
-"""Architectures with a reader and a layout of their own; ``generic`` reads others."""
-SEQ2SEQ_TYPES = frozenset({"t5", "switch_transformers"})
+SEQ2SEQ_TYPES = frozenset(
+    kind for kind, record in ARCHITECTURES.items() if record.task == "seq2seq"
+)
 _REASON_LENGTH = 160
 
 
@@ -189,13 +176,13 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
     if model_type not in ARCHITECTURES:
         spec = generic.read(name, model_type, fields)
     else:
-        module = ARCHITECTURES[model_type]
-        missing = [field for field in module.REQUIRED if field not in config]
+        record = ARCHITECTURES[model_type]
+        missing = [field for field in record.required if field not in config]
         if missing:
             raise ModelConfigError(f"{name} lacks {', '.join(missing)}; add it to its config.json")
         if model_type in MIXTURES:
             check_experts(name, fields)
-        spec = module.read(name, fields)
+        spec = record.read(name, fields)
     check_dimensions(spec)
     if model_type in MIXTURES:
         check_routing(name, experts_of(spec))
@@ -233,16 +220,16 @@ def default_task(spec: ModelSpec) -> Task:
     """Return the task that a model is trained on where nobody says which."""
     if spec.model_type == MODULE:
         return "module"
-    if spec.model_type in SEQ2SEQ_TYPES:
-        return "seq2seq"
+    if spec.model_type in ARCHITECTURES:
+        return ARCHITECTURES[spec.model_type].task
     return "sequence-classification" if is_encoder(spec.model_type) else "causal-lm"
 
 
 def is_encoder(model_type: str) -> bool:
     """Whether an architecture reads a text as a whole, so that it classifies and does not write."""
-    if model_type in ARCHITECTURES or model_type == MODULE:
-        return model_type == bert.MODEL_TYPE
-    return model_type in generic.encoder_types()
+    if model_type in ARCHITECTURES:
+        return ARCHITECTURES[model_type].task == "sequence-classification"
+    return model_type != MODULE and model_type in generic.encoder_types()
 
 
 def has_parameter_count(spec: ModelSpec) -> bool:
@@ -260,8 +247,7 @@ def layout_of(spec: ModelSpec) -> Layout:
         UnsupportedError: Its architecture has no layout; its parameters are known when it is built.
     """
     if has_parameter_count(spec):
-        layout: Layout = ARCHITECTURES[spec.model_type].layout(spec)
-        return layout
+        return ARCHITECTURES[spec.model_type].layout(spec)
     return _built(spec).layout
 
 

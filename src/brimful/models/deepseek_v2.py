@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from brimful.models.architecture import LATENT_ROTARY, Architecture
 from brimful.models.decoder import has
 from brimful.models.experts import Experts, sizes_of
 from brimful.models.latent import latent_experts, latent_layout, read_latent
@@ -14,8 +15,6 @@ from brimful.models.layout import Layout
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "deepseek_v2"
-REQUIRED = ("num_experts_per_tok",)
-"""Its class leaves this null, and a model without it is built and cannot be run."""
 _ALIASES = {"num_experts": "n_routed_experts"}
 """Another name that ``DeepseekV2Config`` takes."""
 _DEFAULTS = {
@@ -59,3 +58,17 @@ def layout(spec: ModelSpec) -> Layout:
 
 def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     return sizes_of(config, _DEFAULTS, _ALIASES)
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    experts=experts,
+    required=("num_experts_per_tok",),  # its class leaves it null, and then it cannot be run
+    is_latent=True,
+    rotates=LATENT_ROTARY,
+    heads_cut_stream=True,
+    groups_experts=True,
+    is_staged=True,
+)

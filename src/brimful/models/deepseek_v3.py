@@ -10,13 +10,13 @@ Source: ``transformers.models.deepseek_v3``; DeepSeek-AI 2024, arXiv:2412.19437,
 from typing import Any
 
 from brimful.errors import ModelConfigError
+from brimful.models.architecture import LATENT_ROTARY, Architecture
 from brimful.models.experts import Experts, sizes_of
 from brimful.models.latent import latent_experts, latent_layout, read_latent
 from brimful.models.layout import Layout
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "deepseek_v3"
-REQUIRED = ()
 _ALIASES = {"num_local_experts": "n_routed_experts"}
 """Another name that ``DeepseekV3Config`` takes."""
 _DEFAULTS = {
@@ -86,3 +86,16 @@ def _check_groups(name: str, sizes: dict[str, Any]) -> None:
 
 def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     return sizes_of(config, _DEFAULTS, _ALIASES)
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    experts=experts,
+    is_latent=True,
+    rotates=LATENT_ROTARY,
+    groups_experts=True,
+    balanced_router=True,
+    is_staged=True,
+)

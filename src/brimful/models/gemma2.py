@@ -5,6 +5,14 @@ Source: ``transformers.models.gemma2``; Gemma Team 2024, arXiv:2408.00118.
 
 from typing import Any
 
+from brimful.models.architecture import (
+    HEAD_WIDTH,
+    ONE_KERNEL_GELU,
+    Architecture,
+    Shipped,
+    Traced,
+    Window,
+)
 from brimful.models.decoder import (
     gated_mlp,
     norms,
@@ -13,12 +21,10 @@ from brimful.models.decoder import (
     switched_attention,
 )
 from brimful.models.layout import Layout
+from brimful.models.small_sizes import own_head_width
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gemma2"
-REQUIRED = ()
-OWN_SCORES = "cap on scores"
-"""What fused attention kernels would leave out."""
 _DEFAULTS = {
     "vocab_size": 256000,
     "hidden_size": 2304,
@@ -51,3 +57,21 @@ def layout(spec: ModelSpec) -> Layout:
         gated_mlp(spec.hidden_size, spec.intermediate_size),
         norms(spec, *_NORMS),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    own_scores="cap on scores",
+    rotates=HEAD_WIDTH,
+    heads_cut_stream=True,
+    window=Window(default=4096, blocks="every-other"),
+    tensor="whole",
+    scaled_embedding=True,
+    traced_as=MODEL_TYPE,
+    traced={"hidden_activation": Traced("gelu_pytorch_tanh", ONE_KERNEL_GELU)},
+    caps=("attn_logit_softcapping", "final_logit_softcapping"),
+    small=own_head_width,
+    shipped=Shipped(variants=("tied",), adapters=True),
+)

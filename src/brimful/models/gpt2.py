@@ -5,6 +5,7 @@ Source: ``transformers.models.gpt2``; Radford et al. 2019.
 
 from typing import Any
 
+from brimful.models.architecture import ONE_KERNEL_GELU, Architecture, BlockCode, Shipped, Traced
 from brimful.models.layout import (
     Layout,
     Parameters,
@@ -14,10 +15,10 @@ from brimful.models.layout import (
     linear,
     runs,
 )
+from brimful.models.small_sizes import SmallSizes
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gpt2"
-REQUIRED = ()
 _ALIASES = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -71,3 +72,35 @@ def _block(hidden: int, width: int) -> Parameters:
         *conv1d("mlp.c_fc", hidden, width),
         *conv1d("mlp.c_proj", width, hidden),
     )
+
+
+def _small(sizes: SmallSizes, num_layers: int) -> dict[str, Any]:
+    return {
+        "n_layer": num_layers,
+        "n_embd": sizes.heads * sizes.head_dim,
+        "n_head": sizes.heads,
+        "n_inner": sizes.intermediate,
+        "vocab_size": sizes.vocab,
+        "n_positions": sizes.positions,
+    }
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    depth_field="n_layer",
+    heads_cut_stream=True,
+    fused_matrices="c_attn",
+    code=BlockCode(matrices="conv1d"),
+    traced_as=MODEL_TYPE,
+    traced={"activation_function": Traced("gelu_new", ("gelu_new", *ONE_KERNEL_GELU))},
+    small=_small,
+    shipped=Shipped(
+        variants=("tied", "gelu-tied"),
+        published=("gelu-tied",),
+        before_ampere=("tied",),
+        on_cpu=True,
+        adapters=True,
+    ),
+)

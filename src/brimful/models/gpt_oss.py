@@ -5,6 +5,7 @@ Source: ``transformers.models.gpt_oss``; OpenAI 2025, arXiv:2508.10925.
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, Architecture, Window
 from brimful.models.decoder import (
     pre_norms,
     read_decoder,
@@ -16,9 +17,6 @@ from brimful.models.layout import Layout, Parameter, Parameters
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gpt_oss"
-REQUIRED = ()
-OWN_SCORES = "sinks of attention"
-"""What fused attention kernels would leave out."""
 _ALIASES = {"num_experts": "num_local_experts"}
 """Another name that ``GptOssConfig`` takes."""
 _DEFAULTS = {
@@ -77,3 +75,16 @@ def _mixture(hidden: int, found: Experts) -> Parameters:
         Parameter("mlp.router.bias", (num_experts,), "router"),
         *(Parameter(f"mlp.experts.{name}", shape, "experts") for name, shape in stacks.items()),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    experts=experts,
+    own_scores="sinks of attention",
+    rotates=HEAD_WIDTH,
+    window=Window(default=128, blocks="every-other"),
+    groups_experts=True,
+    fp32_norms=True,
+)

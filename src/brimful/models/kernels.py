@@ -5,23 +5,19 @@ What a device has kernels for is another question (``brimful.kernel_support``).
 
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.attention_source import left_out_of
-from brimful.models.config import ARCHITECTURES, is_encoder
+from brimful.models.config import is_encoder
 from brimful.models.spec import MODULE, ModelSpec
 from brimful.strategy import Attention
 
 ALL: tuple[Attention, ...] = ("eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen")
 TAKING_MASKS: tuple[Attention, ...] = ("eager", "sdpa", "efficient", "cudnn")
 """Kernels that take a mask of numbers, as encoders need it that see no padding."""
-TAKING_BIASES: dict[str, tuple[Attention, ...]] = {
-    "t5": ("eager", "sdpa"),
-    "switch_transformers": ("eager",),
-}
-"""Kernels through which the class in ``transformers`` sends its bias of relative positions."""
 OWN_SCORES: dict[str, str] = {
-    model_type: module.OWN_SCORES
-    for model_type, module in ARCHITECTURES.items()
-    if hasattr(module, "OWN_SCORES")
+    model_type: record.own_scores
+    for model_type, record in ARCHITECTURES.items()
+    if record.own_scores
 }
 """What fused attention would leave out of an architecture that is read here, which says so in its
 own file, so that nothing is imported to plan; the suite compares that with its class's source."""
@@ -33,7 +29,7 @@ def attentions_of(job: Job) -> tuple[Attention, ...]:
     A module's attention is its own affair: it is the same whatever the strategy says.
     """
     if job.task == "seq2seq":
-        return TAKING_BIASES.get(job.model.model_type, ("eager",))
+        return record_of(job.model.model_type).bias_kernels or ("eager",)
     if left_out(job.model):
         return ("eager",)
     if job.task == "sequence-classification" and is_encoder(job.model.model_type):
@@ -44,7 +40,7 @@ def attentions_of(job: Job) -> tuple[Attention, ...]:
 def left_out(spec: ModelSpec) -> str:
     """Name what fused attention would leave out of a model; empty where it is nothing."""
     if spec.model_type in ARCHITECTURES or spec.model_type == MODULE:
-        return OWN_SCORES.get(spec.model_type, "")
+        return record_of(spec.model_type).own_scores
     return left_out_of(spec.model_type)
 
 

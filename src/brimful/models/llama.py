@@ -5,6 +5,7 @@ Source: ``transformers.models.llama``; Touvron et al. 2023, arXiv:2302.13971 and
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Shipped
 from brimful.models.decoder import (
     gated_mlp,
     has,
@@ -14,16 +15,10 @@ from brimful.models.decoder import (
     switched_attention,
 )
 from brimful.models.layout import Layout
+from brimful.models.small_sizes import own_head_width
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "llama"
-REQUIRED = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "vocab_size",
-)
 _DEFAULTS = {"max_position_embeddings": 2048}
 
 
@@ -46,3 +41,36 @@ def layout(spec: ModelSpec) -> Layout:
         gated_mlp(spec.hidden_size, spec.intermediate_size, bias=has(spec, "mlp_bias")),
         pre_norms(spec),
     )
+
+
+_RUNS_UNTIED = (
+    "lora-fp32", "lora-qkvo", "lora-qv", "lora-half-qv", "nf4-double-qv", "lora-but-o",
+    "nf4-double-but-o",
+)  # fmt: skip
+_RUNS = ("lora-fp32-qkvo", "lora-half-qkvo", "nf4-double-qkvo", "nf4-double-qkvo-norms")
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    required=(
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "vocab_size",
+    ),
+    rotates=HEAD_WIDTH,
+    heads_cut_stream=True,
+    tensor="whole",
+    is_staged=True,
+    code=BlockCode(),
+    traced_as=MODEL_TYPE,
+    small=own_head_width,
+    shipped=Shipped(
+        variants=("", "tied", "mha", "tied-mha", "tp", "tied-tp", "mha-tp", "tied-mha-tp"),
+        before_ampere=("", "tied", "mha", "tp", "mha-tp"),
+        on_cpu=True,
+        adapters=True,
+        tunings={
+            **dict.fromkeys(_RUNS, ("", "tied")),
+            **dict.fromkeys(_RUNS_UNTIED, ("",)),
+        },
+    ),
+)  # fmt: skip

@@ -5,12 +5,12 @@ Source: ``transformers.models.mistral``; Jiang et al. 2023, arXiv:2310.06825.
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Window
 from brimful.models.decoder import attention, gated_mlp, pre_norms, read_decoder, repeated_layout
 from brimful.models.layout import Layout
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "mistral"
-REQUIRED = ()
 _DEFAULTS = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -41,3 +41,16 @@ def layout(spec: ModelSpec) -> Layout:
         gated_mlp(spec.hidden_size, spec.intermediate_size),
         pre_norms(spec),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    rotates=HEAD_WIDTH,
+    window=Window(default=4096),
+    tensor="whole",
+    is_staged=True,
+    code=BlockCode(),
+    traced_as="llama",
+)

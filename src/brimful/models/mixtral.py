@@ -5,13 +5,14 @@ Source: ``transformers.models.mixtral``; Jiang et al. 2024, arXiv:2401.04088.
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, ROUTED, Architecture, BlockCode, Shipped
 from brimful.models.decoder import attention, pre_norms, read_decoder, repeated_layout
 from brimful.models.experts import Experts, routed_stacks, router, sizes_of
 from brimful.models.layout import Layout
+from brimful.models.small_sizes import SmallSizes, mixture
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "mixtral"
-REQUIRED = ()
 _ALIASES = {"num_experts": "num_local_experts"}
 """Another name that ``MixtralConfig`` takes."""
 _DEFAULTS = {
@@ -60,3 +61,30 @@ def layout(spec: ModelSpec) -> Layout:
         routed_stacks(num_experts, hidden, spec.intermediate_size),
         pre_norms(spec),
     )
+
+
+def _small(sizes: SmallSizes, num_layers: int) -> dict[str, Any]:
+    return {**mixture(sizes, num_layers), "num_local_experts": sizes.experts}
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    experts=experts,
+    rotates=HEAD_WIDTH,
+    groups_experts=True,
+    tensor="beside-experts",
+    is_staged=True,
+    code=BlockCode(wide_shares=True),
+    traced_as=MODEL_TYPE,
+    traced=ROUTED,
+    small=_small,
+    shipped=Shipped(
+        variants=("", "ep"),
+        adapters=True,
+        tunings=dict.fromkeys(
+            ("lora-fp32-qkvo", "nf4-double-qkvo", "nf4-double-qkvo-norms"), ("",)
+        ),
+    ),
+)

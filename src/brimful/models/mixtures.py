@@ -1,24 +1,11 @@
-"""The architectures with experts that this project knows, by ``model_type``."""
+"""The experts of a model, whether its architecture is read here or not."""
 
-from brimful.models import (
-    deepseek_v2,
-    deepseek_v3,
-    gpt_oss,
-    mixtral,
-    qwen3_moe,
-    switch_transformers,
-)
+from brimful.models.architectures import MIXTURES, named_with
 from brimful.models.experts import NO_EXPERTS, Experts
 from brimful.models.spec import ModelSpec
 
-GROUPED = frozenset({"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"})
-"""Those whose experts run as one grouped product, behind a router that says its logits and choices:
-of any of them at a time, and balanced on request."""
-_MODULES = (deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, switch_transformers)
-MIXTURES = {module.MODEL_TYPE: module for module in _MODULES}
-"""Each says of a model how many experts it has, and where."""
-
-
+GROUPED = named_with("groups_experts")
+"""Those whose experts run as one grouped product (``Architecture.groups_experts``)."""
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What configurations call the number of experts."""
 
@@ -30,7 +17,5 @@ def has_experts(spec: ModelSpec) -> bool:
 
 def known_experts(spec: ModelSpec) -> Experts:
     """Read the experts of a model; ``NO_EXPERTS`` where its architecture is none of these."""
-    if spec.model_type not in MIXTURES:
-        return NO_EXPERTS
-    experts: Experts = MIXTURES[spec.model_type].experts(spec)
-    return experts
+    record = MIXTURES.get(spec.model_type)
+    return NO_EXPERTS if record is None or record.experts is None else record.experts(spec)

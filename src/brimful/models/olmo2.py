@@ -5,6 +5,7 @@ Source: ``transformers.models.olmo2``; OLMo et al. 2025, arXiv:2501.00656.
 
 from typing import Any
 
+from brimful.models.architecture import CUT_STREAM, Architecture, BlockCode, Shipped
 from brimful.models.decoder import (
     gated_mlp,
     head_norms,
@@ -16,10 +17,10 @@ from brimful.models.decoder import (
     switched_attention,
 )
 from brimful.models.layout import Layout
+from brimful.models.small_sizes import heads_cut_the_stream
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "olmo2"
-REQUIRED = ()
 _DEFAULTS = {
     "vocab_size": 50304,
     "hidden_size": 4096,
@@ -50,3 +51,17 @@ def layout(spec: ModelSpec) -> Layout:
         gated_mlp(spec.hidden_size, spec.intermediate_size),
         norms(spec, "post_attention_layernorm", "post_feedforward_layernorm"),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    rotates=CUT_STREAM,
+    tensor="whole",
+    is_staged=True,
+    code=BlockCode(is_normed_before=False, norms_heads=True, is_wide=True),
+    traced_as=MODEL_TYPE,
+    small=heads_cut_the_stream,
+    shipped=Shipped(variants=("", "narrow")),
+)

@@ -5,6 +5,7 @@ Source: ``transformers.models.phi3``; Abdin et al. 2024, arXiv:2404.14219 and 24
 
 from typing import Any
 
+from brimful.models.architecture import CUT_STREAM, SILU, Architecture, BlockCode, Shipped, Traced
 from brimful.models.decoder import (
     key_width,
     pre_norms,
@@ -13,10 +14,10 @@ from brimful.models.decoder import (
     repeated_layout,
 )
 from brimful.models.layout import Layout, Parameters, linear
+from brimful.models.small_sizes import heads_cut_the_stream
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "phi3"
-REQUIRED = ()
 _DEFAULTS = {
     "vocab_size": 32064,
     "hidden_size": 3072,
@@ -57,3 +58,18 @@ def _mlp(spec: ModelSpec) -> Parameters:
         *linear("mlp.gate_up_proj", hidden, 2 * width),
         *linear("mlp.down_proj", width, hidden),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    rotates=CUT_STREAM,
+    fused_matrices="qkv_proj and gate_up_proj",
+    is_staged=True,
+    code=BlockCode(matrices="joined"),
+    traced_as=MODEL_TYPE,
+    traced={**SILU, "partial_rotary_factor": Traced(1.0, (1.0,))},
+    small=heads_cut_the_stream,
+    shipped=Shipped(adapters=True),
+)

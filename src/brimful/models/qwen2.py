@@ -5,12 +5,12 @@ Source: ``transformers.models.qwen2``; Yang et al. 2024, arXiv:2407.10671.
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Window
 from brimful.models.decoder import attention, gated_mlp, pre_norms, read_decoder, repeated_layout
 from brimful.models.layout import Layout
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "qwen2"
-REQUIRED = ()
 _DEFAULTS = {
     "vocab_size": 151936,
     "hidden_size": 4096,
@@ -41,3 +41,16 @@ def layout(spec: ModelSpec) -> Layout:
         gated_mlp(spec.hidden_size, spec.intermediate_size),
         pre_norms(spec),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    rotates=HEAD_WIDTH,
+    window=Window(default=4096, is_switched=True, blocks="last"),
+    tensor="whole",
+    is_staged=True,
+    code=BlockCode(),
+    traced_as="llama",
+)

@@ -5,6 +5,7 @@ Source: ``transformers.models.qwen3``; Yang et al. 2025, arXiv:2505.09388.
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Shipped, Window
 from brimful.models.decoder import (
     gated_mlp,
     head_norms,
@@ -14,10 +15,10 @@ from brimful.models.decoder import (
     switched_attention,
 )
 from brimful.models.layout import Layout, Parameters
+from brimful.models.small_sizes import own_head_width
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "qwen3"
-REQUIRED = ()
 _DEFAULTS = {
     "vocab_size": 151936,
     "hidden_size": 4096,
@@ -54,3 +55,23 @@ def layout(spec: ModelSpec) -> Layout:
 def normed_attention(spec: ModelSpec) -> Parameters:
     """Lay out attention with its norms, as Qwen3's mixtures have it too."""
     return (*switched_attention(spec), *head_norms(spec.head_dim, spec.head_dim))
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    rotates=HEAD_WIDTH,
+    window=Window(default=4096, is_switched=True, blocks="last"),
+    tensor="whole",
+    is_staged=True,
+    code=BlockCode(norms_heads=True),
+    traced_as=MODEL_TYPE,
+    small=own_head_width,
+    shipped=Shipped(
+        variants=("", "tied", "tp", "tied-tp"),
+        before_ampere=("", "tied"),
+        adapters=True,
+        cuts_half=True,
+    ),
+)

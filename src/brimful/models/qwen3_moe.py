@@ -5,14 +5,15 @@ Source: ``transformers.models.qwen3_moe``; Yang et al. 2025, arXiv:2505.09388.
 
 from typing import Any
 
+from brimful.models.architecture import HEAD_WIDTH, ROUTED, Architecture, BlockCode, Shipped, Window
 from brimful.models.decoder import decoder_layout, gated_mlp, pre_norms, read_decoder
 from brimful.models.experts import Experts, routed_stacks, router, sizes_of
 from brimful.models.layout import Layout, Parameters
 from brimful.models.qwen3 import normed_attention
+from brimful.models.small_sizes import SmallSizes, mixture
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "qwen3_moe"
-REQUIRED = ()
 _ALIASES = {"num_local_experts": "num_experts"}
 """Another name that ``Qwen3MoeConfig`` takes."""
 _DEFAULTS: dict[str, Any] = {
@@ -72,3 +73,30 @@ def _sparse_mlp(spec: ModelSpec, found: Experts) -> Parameters:
         *routed_stacks(found.num_experts, hidden, found.width),
         *router("mlp.gate", found.num_experts, hidden),
     )
+
+
+def _small(sizes: SmallSizes, num_layers: int) -> dict[str, Any]:
+    return {
+        **mixture(sizes, num_layers),
+        "num_experts": sizes.experts,
+        "moe_intermediate_size": sizes.expert_width,
+        "norm_topk_prob": True,
+    }
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    experts=experts,
+    rotates=HEAD_WIDTH,
+    window=Window(default=4096, is_switched=True),
+    groups_experts=True,
+    tensor="beside-experts",
+    is_staged=True,
+    code=BlockCode(norms_heads=True),
+    traced_as=MODEL_TYPE,
+    traced=ROUTED,
+    small=_small,
+    shipped=Shipped(variants=("", "ep"), adapters=True),
+)

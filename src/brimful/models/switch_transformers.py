@@ -6,12 +6,12 @@ Source: ``transformers.models.switch_transformers``; Fedus et al. 2021, arXiv:21
 from typing import Any
 
 from brimful.models import t5
+from brimful.models.architecture import Architecture
 from brimful.models.experts import Experts
 from brimful.models.layout import Kind, Layout, Parameters, linear
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "switch_transformers"
-REQUIRED = ()
 DEFAULTS = {
     "d_model": 768,
     "d_kv": 64,
@@ -100,3 +100,15 @@ def _mlp(spec: ModelSpec, name: str, kind: Kind) -> Parameters:
     hidden, width = spec.hidden_size, spec.intermediate_size
     matrices = (*linear(f"{name}.wi", hidden, width), *linear(f"{name}.wo", width, hidden))
     return tuple(part._replace(kind=kind) for part in matrices)
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    experts=experts,
+    task="seq2seq",
+    depth_field="num_layers",
+    bias_kernels=("eager",),
+    balances_rows=True,
+)

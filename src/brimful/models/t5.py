@@ -7,6 +7,7 @@ gated MLP of T5 1.1.
 from collections.abc import Sequence
 from typing import Any
 
+from brimful.models.architecture import Architecture
 from brimful.models.fields import MAX_POSITIONS
 from brimful.models.layout import (
     Blocks,
@@ -20,7 +21,6 @@ from brimful.models.layout import (
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "t5"
-REQUIRED = ()
 DEFAULTS = {
     "d_model": 512,
     "d_kv": 64,
@@ -182,3 +182,13 @@ def _attention(spec: ModelSpec, name: str, *, buckets: int) -> Parameters:
         *linear(f"{name}.o", width, hidden),
         *(positions if buckets else ()),
     )
+
+
+ARCHITECTURE = Architecture(
+    model_type=MODEL_TYPE,
+    read=read,
+    layout=layout,
+    task="seq2seq",
+    depth_field="num_layers",
+    bias_kernels=("eager", "sdpa"),
+)

@@ -8,7 +8,6 @@ import msgspec
 from msgspec.structs import replace
 
 from brimful.cost.formula import missing_formula
-from brimful.cost.programs import SAME_CODE
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.devices import gpus
@@ -24,7 +23,8 @@ from brimful.job import (
     check_job,
     plain_job,
 )
-from brimful.models.config import ARCHITECTURES, experts_of, load_model, read_config
+from brimful.models.architectures import ARCHITECTURES, record_of
+from brimful.models.config import experts_of, load_model, read_config
 from brimful.models.spec import ModelSpec
 from brimful.published.four_bits import GPTQ, is_packed
 from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
@@ -114,7 +114,7 @@ def _obstacle(run: PublishedRun) -> str:
         return f"no CUDA kernels on {run.gpu}"
     model_type = _model_type(run.model)
     is_ours = run.implementation in OF_TRANSFORMERS and model_type in ARCHITECTURES
-    if model_type not in SAME_CODE and not is_ours:
+    if not record_of(model_type).traced_as and not is_ours:
         return f"model_type={model_type}"  # somebody else's code, or read by transformers alone
     return PACKED_EXPERTS if _has_packed_experts(run) and run.zero in SHARDED else ""
 

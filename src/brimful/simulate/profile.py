@@ -35,6 +35,8 @@ from brimful.cost.programs import (
 )
 from brimful.errors import UnsupportedError, unknown_name
 from brimful.job import Precision
+from brimful.models import architectures as records
+from brimful.models.architecture import Shipped
 from brimful.models.kernels import OWN_SCORES
 from brimful.simulate.fit import fit_size
 from brimful.simulate.one_sequence import with_one_sequence
@@ -46,25 +48,19 @@ from brimful.strategy import Recompute
 from brimful.traced_files import source_hash
 from brimful.versions import versions
 
-ARCHITECTURES = (
-    "llama", "llama-tied", "llama-mha", "llama-tied-mha", "gpt2-tied", "qwen3", "qwen3-tied",
-    "phi3", "olmo2", "olmo2-narrow", "gpt2-gelu-tied", "mixtral", "qwen3_moe",
-    "gemma2-tied",
-    "llama-tp", "llama-tied-tp", "llama-mha-tp", "llama-tied-mha-tp", "qwen3-tp", "qwen3-tied-tp",
-    "mixtral-ep", "qwen3_moe-ep",
-)  # fmt: skip
-PUBLISHED = ("gpt2-gelu-tied",)
-"""Architectures of published runs, shipped for what was published: everything trained in bf16 or
-bf16-mixed, with fused attention, on CUDA."""
-BEFORE_AMPERE = (
-    "llama", "llama-tied", "llama-mha", "qwen3", "qwen3-tied", "gpt2-tied",
-    "llama-tp", "llama-mha-tp",
-)  # fmt: skip
-"""Architectures whose profiles of older cards are shipped: everything trained, or adapters."""
-ON_CPU = ("llama", "gpt2")
-"""Whose profiles of CPU kernels are shipped: those of the demonstration and of the evidence."""
-WITH_ADAPTERS = ("llama", "gpt2", "qwen3", "phi3", "mixtral", "qwen3_moe", "gemma2")
-"""Whose profiles with adapters are shipped."""
+
+def _named(chosen: Callable[[Shipped], tuple[str, ...]]) -> tuple[str, ...]:
+    """Name what ships as profiles call it, such as ``llama-tied-tp``."""
+    return tuple(
+        f"{kind}-{flags}" if flags else kind
+        for kind, record in records.ARCHITECTURES.items()
+        for flags in chosen(record.shipped)
+    )
+
+
+ARCHITECTURES = _named(lambda shipped: shipped.variants)
+PUBLISHED = _named(lambda shipped: shipped.published)
+BEFORE_AMPERE = _named(lambda shipped: shipped.before_ampere)
 TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "": TRACED_PRECISIONS,
     "lora": ("bf16", "bf16-mixed"),
@@ -83,25 +79,13 @@ TUNED_PRECISIONS: dict[Tuning, tuple[Precision, ...]] = {
     "nf4-double-but-o": ("bf16",),
 }
 """With which recipes each tuning is shipped."""
-_UNTIED, _ANY_LLAMA = ("llama",), ("llama", "llama-tied")
-_ALSO_MIXTRAL = (*_ANY_LLAMA, "mixtral")
 NARROW: dict[Tuning, tuple[str, ...]] = {
-    "lora-fp32": _UNTIED,
-    "lora-fp32-qkvo": _ALSO_MIXTRAL,
-    "lora-qkvo": _UNTIED,
-    "lora-qv": _UNTIED,
-    "lora-half-qkvo": _ANY_LLAMA,
-    "lora-half-qv": _UNTIED,
-    "nf4-double-qkvo": _ALSO_MIXTRAL,
-    "nf4-double-qkvo-norms": _ALSO_MIXTRAL,
-    "nf4-double-qv": _UNTIED,
-    "lora-but-o": _UNTIED,
-    "nf4-double-but-o": _UNTIED,
+    tuning: named
+    for tuning in get_args(Tuning)
+    if (named := _named(lambda shipped, tuning=tuning: shipped.tunings.get(tuning, ())))  # type: ignore[misc]
 }
 """Tunings of published runs, shipped for what was published: these blocks, recomputed in full."""
 _CHUNKS = (1, TWO_CHUNKS, NUM_CHUNKS)
-CUT_IN_HALF = ("qwen3",)
-"""Architectures whose cut programs are shipped for recipes that compute in 16 bits."""
 
 
 def data_folder(key: str = "") -> Path:
@@ -128,20 +112,21 @@ def _is_wanted(program: Program) -> bool:
     written_out = is_written_out(program.precision, program.attention, program.kernels)
     is_special = program.tuning != "" or program.recompute == "selective"
     code = program.architecture.partition("-")[0]
+    shipped = records.ARCHITECTURES[code].shipped
     is_plain = program.attention == ("eager" if code in OWN_SCORES else "sdpa")
     on_cuda, is_old = program.kernels != "cpu", program.kernels == "cuda7"
     wanted = (
         program.architecture not in PUBLISHED or _is_published(program),
         "mha" not in program.architecture or (written_out and (is_old or not is_special)),
         not is_old or _is_older(program),
-        on_cuda or code in ON_CPU,
+        on_cuda or shipped.on_cpu,
         is_plain or not (is_special or code in OWN_SCORES),
-        not program.tuning or (on_cuda and code in WITH_ADAPTERS),
+        not program.tuning or (on_cuda and shipped.adapters),
         program.precision in TUNED_PRECISIONS[program.tuning],
         program.architecture in NARROW.get(program.tuning, (program.architecture,)),
         program.tuning not in NARROW or program.recompute == "full",
         not is_cut(program) or (on_cuda and is_plain and not program.tuning),
-        not is_cut(program) or code not in CUT_IN_HALF or program.precision != "fp32",
+        not is_cut(program) or not shipped.cuts_half or program.precision != "fp32",
         "narrow" not in program.architecture or (on_cuda and is_plain and not program.tuning),
         "narrow" not in program.architecture or program.precision == "bf16",
         not is_parted(program) or (on_cuda and is_plain and not program.tuning),

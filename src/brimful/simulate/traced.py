@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from brimful.cost.profiles import Dimensions, Mark, dimensions
 from brimful.cost.programs import ADAPTED, Program, Tuning
 from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
+from brimful.models.small_sizes import SmallSizes
 from brimful.pretend.kernel_memory import BLAS, BLAS_LT
 from brimful.pretend.recording import Recording
 from brimful.routing import Routing
@@ -17,7 +18,6 @@ from brimful.simulate.phases import Continuation
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.small_models import (
     SHAPES,
-    Sizes,
     degree,
     parting,
     share_received,
@@ -81,7 +81,7 @@ class Traced(NamedTuple):
 
 
 def traced_at(
-    asked: Asked, every: Sequence[Sizes], *, num_steps: int, then: Sequence[Continuation] = ()
+    asked: Asked, every: Sequence[SmallSizes], *, num_steps: int, then: Sequence[Continuation] = ()
 ) -> Traced:
     """Trace a program at some sizes; see ``trace``."""
     program, num_chunks = asked.program, asked.num_chunks
@@ -148,7 +148,7 @@ def marks_of(recording: Recording) -> dict[int, list[Mark]]:
     return found
 
 
-def _job(program: Program, sizes: Sizes, *, num_layers: int) -> Job:
+def _job(program: Program, sizes: SmallSizes, *, num_layers: int) -> Job:
     method: Method = "full"
     if program.tuning:
         method = "qlora" if ADAPTED[program.tuning].base in QUANTIZED else "lora"
@@ -169,7 +169,7 @@ def recipe_of(program: Program) -> Precision:
     return AS_FP16[program.precision] if program.kernels == "cuda7" else program.precision
 
 
-def shapes_of(program: Program) -> tuple[Sizes, ...]:
+def shapes_of(program: Program) -> tuple[SmallSizes, ...]:
     """Three shapes tell products apart; a fourth is a check, on the basic programs."""
     is_special = program.tuning != "" or is_cut(program) or is_parted(program)
     is_basic = not is_special and program.recompute == "full"

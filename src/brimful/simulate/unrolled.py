@@ -17,6 +17,7 @@ import msgspec
 from brimful.cost.kv_cache import windows
 from brimful.cost.recipes import RECIPES
 from brimful.job import Job
+from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import layout_of
 from brimful.models.mixtures import known_experts
 from brimful.models.spec import ModelSpec
@@ -35,17 +36,8 @@ from brimful.strategy import (
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Units of blocks in the two models that are traced: a block, or a round of kinds."""
-_LAYERS = (
-    "gemma2", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe",
-)  # fmt: skip
-_PREFIXED = ("deepseek_v2", "deepseek_v3")
-"""Architectures whose first blocks are dense: as many in the models that are traced."""
 NUM_DEEP_PREFIXED = NUM_DEEP + 2
 """Of four blocks behind dense ones no two are alike where FSDP2 shards a large mixture."""
-_STACKS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "model.layers"), "gpt2": "transformer.h"}
-_DEPTH_FIELDS = {**dict.fromkeys((*_LAYERS, *_PREFIXED), "num_hidden_layers"), "gpt2": "n_layer"}
-"""Architectures of one stack of blocks, of the same parameters but for a prefix: its place, and
-what its depth is called."""
 
 _TYPES = "layer_types"
 """What a configuration calls a list of its blocks' kinds."""
@@ -166,13 +158,13 @@ def _unrolled(
 
 def stack_of(job: Job) -> str:
     """Return the path of the stack of blocks, which are alike; empty where none is known."""
-    stack = _STACKS.get(job.model.model_type, "")
-    return stack if stack and _is_uniform(job.model) else ""
-
-
-def _is_uniform(model: ModelSpec) -> bool:
-    """Whether every block has the same parameters; a mixture's dense first ones are left out."""
-    return len(layout_of(model).blocks) - (num_prefix(model) > 0) == 1
+    model = job.model
+    if model.model_type not in ARCHITECTURES:
+        return ""
+    runs = layout_of(model).blocks
+    is_one = len({run.prefix for run in runs}) == 1
+    is_uniform = len(runs) - (num_prefix(model) > 0) == 1  # but for a mixture's dense first ones
+    return runs[0].prefix if is_one and is_uniform else ""
 
 
 def period_of(model: ModelSpec, num_first: int) -> int:
@@ -187,8 +179,6 @@ def period_of(model: ModelSpec, num_first: int) -> int:
 
 def num_prefix(model: ModelSpec) -> int:
     """Count the dense blocks before the first that has experts; 0 in a model without any."""
-    if model.model_type not in _PREFIXED:
-        return 0
     sparse = known_experts(model).sparse_blocks
     return sparse[0] if sparse else 0
 
@@ -201,7 +191,7 @@ def names_blocks(job: Job) -> bool:
 def _with_depth(job: Job, num_blocks: int) -> Job:
     """Return the job of a model with fewer blocks, in the description and in the configuration."""
     model = job.model
-    config = {**model.hf_config, _DEPTH_FIELDS[model.model_type]: num_blocks}
+    config = {**model.hf_config, ARCHITECTURES[model.model_type].depth_field: num_blocks}
     if config.get(_TYPES):
         config[_TYPES] = config[_TYPES][:num_blocks]
     return msgspec.structs.replace(

@@ -22,8 +22,8 @@ from brimful.build.switch import HEARD, FixedCapacityMLP
 from brimful.errors import BrimfulError
 from brimful.expert_load import Trouble, alarm_of, loads_of
 from brimful.job import Job, check_job
+from brimful.models.architectures import MIXTURES
 from brimful.models.config import experts_of
-from brimful.models.mixtures import MIXTURES
 from brimful.run_files import ExpertRow
 from brimful.strategy import Strategy, check_strategy
 from brimful.train.world import is_spread, of_all

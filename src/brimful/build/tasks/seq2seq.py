@@ -22,6 +22,7 @@ from brimful.build.tasks.padding import (
 )
 from brimful.errors import UnsupportedError
 from brimful.job import Job
+from brimful.models.architectures import MIXTURES
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import check_taken
 from brimful.strategy import Strategy
@@ -76,7 +77,7 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
 
 def _for_encoder(model: Any, batch: Batch, mask: torch.Tensor | None) -> torch.Tensor | None:
     """Return the mask as the encoder wants it: Switch's makes its own of 0 and 1, [B, S]."""
-    if model.config.model_type != "switch_transformers" or batch.segments is None:
+    if model.config.model_type not in MIXTURES or batch.segments is None:
         return mask
     return (batch.segments != 0).to(model.get_input_embeddings().weight.dtype)
 

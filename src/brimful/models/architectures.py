@@ -1,0 +1,57 @@
+"""The architectures that are read here, by ``model_type``: one line each."""
+
+from typing import NoReturn
+
+from brimful.models import (
+    bert,
+    deepseek_v2,
+    deepseek_v3,
+    gemma2,
+    gpt2,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    switch_transformers,
+    t5,
+)
+from brimful.models.architecture import Architecture
+
+_MODULES = (
+    bert, gemma2, gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, t5,
+    deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen3_moe, switch_transformers,
+)  # fmt: skip
+ARCHITECTURES: dict[str, Architecture] = {
+    module.ARCHITECTURE.model_type: module.ARCHITECTURE for module in _MODULES
+}
+"""``generic`` reads others, of which none of this is known."""
+MIXTURES = {kind: record for kind, record in ARCHITECTURES.items() if record.experts is not None}
+"""Those with experts."""
+
+
+def _unread(*_given: object) -> NoReturn:
+    raise AssertionError("nobody reads this architecture here")
+
+
+_UNREAD = Architecture(model_type="", read=_unread, layout=_unread, traced={})
+
+
+def record_of(model_type: str) -> Architecture:
+    """Return what is known of an architecture: of one that is not read here a record of nothing."""
+    return ARCHITECTURES.get(model_type, _UNREAD)
+
+
+def has_wide_shares(model_type: str) -> bool:
+    """Whether shares of experts are in fp32 whatever the type that computes."""
+    code = record_of(model_type).code
+    return code is not None and code.wide_shares
+
+
+def named_with(fact: str) -> frozenset[str]:
+    """Name the architectures of which a fact of ``Architecture`` is true."""
+    return frozenset(kind for kind, record in ARCHITECTURES.items() if getattr(record, fact))
