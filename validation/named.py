@@ -23,7 +23,7 @@ from brimful.techniques.optimizers import OPTIMIZERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "brimful"
 MOST_OF_OPTIMIZER = 3
-SHORT = 3
+SHORT = 4
 """Names of so few letters are looked for as whole words of identifiers, others anywhere in them."""
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 _PARTS = re.compile(r"[A-Za-z0-9]+")

@@ -152,7 +152,7 @@ def _attends(job: Job, kernel: str) -> Found:
     if kernel in {"flash", "flex", "varlen"} and job.model.model_type in _ENCODERS:
         yield "changes", f"{kernel} is given no mask, so that padding would be seen; use sdpa"
     if kernel not in {"eager", "sdpa"} and job.task == "seq2seq":
-        yield "changes", f"{kernel} is not given T5's relative positions; use sdpa"
+        yield "changes", f"{kernel} is not given the model's relative positions; use sdpa"
 
 
 def _refers(job: Job, reference: str) -> Found:
