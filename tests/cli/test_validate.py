@@ -12,8 +12,9 @@ from brimful.published.rows import families, published_runs
 WIDTH = 100
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("argv", [(), ("--runs",), ("--family", "fms"), ("--family", "hf-docs")])
+@pytest.mark.parametrize(
+    "argv", [("--runs", "--family", "hf-docs"), pytest.param(("--runs",), marks=pytest.mark.long)]
+)
 def test_it_fits_the_terminal(brimful, argv):
     said = brimful("validate", *argv)
     assert (said.code, said.err) == (0, "")
@@ -93,7 +94,7 @@ def test_a_model_that_nobody_knows_is_a_reason(brimful, tmp_path):
 
 def test_it_needs_no_torch():
     code = (
-        "import sys; from brimful.cli.main import main; main(['validate', '--json']); "
+        "import sys; from brimful.cli.main import main; main(['validate', '--family', 'fms', '--json']); "
         "print([m for m in ('torch', 'transformers') if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,17 +1,17 @@
-"""500 of the drawn command lines, always the same; the evidence draws over 10,000 others."""
+"""250 of the drawn command lines, always the same; the evidence draws over 10,000 others."""
 
 import pytest
 from fuzz_checks import judge, wrong_numbers
 from fuzz_part import KINDS, row_of, summarize
 
-SHARE = {"strategies": 110, "flags": 110, "config.json": 70, "plan files": 40, "job files": 40,
-         "price files": 20, "DeepSpeed files": 7, "searches": 3, "exported plans": 30,
-         "run folders": 15, "published runs": 35, "calibrations": 20}  # fmt: skip
+SHARE = {"strategies": 50, "flags": 45, "config.json": 35, "plan files": 20, "job files": 15,
+         "price files": 10, "DeepSpeed files": 7, "searches": 2, "exported plans": 30,
+         "run folders": 8, "published runs": 18, "calibrations": 10}  # fmt: skip
 
 
-def test_five_hundred_of_every_kind():
+def test_some_of_every_kind():
     assert set(SHARE) == set(KINDS)
-    assert sum(SHARE.values()) == 500
+    assert sum(SHARE.values()) == 250
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,6 +57,7 @@ def test_what_another_strategy_makes_fit_is_not_called_short():
     assert "only adapters of rank 16 train: it changes what is learnt" in found.words
 
 
+@pytest.mark.long
 def test_more_of_the_same_gpu_is_a_way_out():
     """70B at 32k on 8 H100s: only B200s were offered. 16 hold it if NCCL takes little, 32 do."""
     plan, ways = asked("llama-3.1-70b", "8xh100-80gb", seq_len=32768)
@@ -70,6 +71,7 @@ def test_more_of_the_same_gpu_is_a_way_out():
     assert cluster == load_cluster("4x8xh100-80gb", memory_limit_bytes=None)
 
 
+@pytest.mark.long
 def test_moments_that_cannot_be_shared_give_way_to_those_that_can():
     """8-bit AdamW is whole on every device; with AdamW and ZeRO-3 eight of them hold 8B."""
     pins = Pins(pp=1, tp=1)
