@@ -94,7 +94,8 @@ def test_a_model_that_nobody_knows_is_a_reason(brimful, tmp_path):
 
 def test_it_needs_no_torch():
     code = (
-        "import sys; from brimful.cli.main import main; main(['validate', '--family', 'fms', '--json']); "
+        "import sys; from brimful.cli.main import main; "
+        "main(['validate', '--family', 'fms', '--json']); "
         "print([m for m in ('torch', 'transformers') if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

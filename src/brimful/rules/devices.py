@@ -130,7 +130,7 @@ def _pipeline(subject: Subject) -> Finding:
     )
 
 
-def _cut_and_staged(subject: Subject) -> Finding:
+def _staged(subject: Subject) -> Finding:
     """8 x 16 devices: what divides, and the bytes of one device's share."""
     model = load_model("llama-2-70b")
     job = other_model(subject, "llama-2-70b", seq_len=model.max_seq_len)
@@ -232,7 +232,7 @@ DEVICE_RULES = (
     Rule("tp-when", GROUP, "Tensor parallel when a layer fits one card; frequent all-reduce", "-",
          _tensor),
     Rule("pp-when", GROUP, "Pipeline when the model exceeds one card", "-", _pipeline),
-    Rule("llama2-70b", GROUP, "LLaMA-2 70B ran 8-way tensor x 16-way pipeline", "8 x 16", _cut_and_staged),
+    Rule("llama2-70b", GROUP, "LLaMA-2 70B ran 8-way tensor x 16-way pipeline", "8 x 16", _staged),
     Rule("order", GROUP,
          "First mixed precision and checkpointing, then ZeRO-3 and model parallel, then LoRA", "-",
          _order),
