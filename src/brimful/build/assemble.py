@@ -106,12 +106,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     checkpoint_blocks(model, strategy, num_layers=num_layers)
     num_again = num_checkpointed(strategy, num_layers=num_layers)
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
-    if reference is not None:
-        use_fp8(reference, job, emulate=emulates)
-        is_away = strategy.reference == "offloaded"
-        home = host if is_away else device
-        fill_reference(reference, model, job, device=device, host=home)
-        reference = offload(reference, device) if is_away else reference
+    reference = _filled(reference, model, Site(job, strategy, device, mesh), host)
     spread = _spread(root, called, Site(job, strategy, device, mesh), moved)
     return Program(
         job=job,
@@ -128,6 +123,19 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         early=_early(spread.optimizer, strategy, device, moved, num_layers=num_layers),
         offloaded=moved,
     )
+
+
+def _filled(
+    reference: nn.Module | None, model: nn.Module, site: "Site", host: torch.device
+) -> nn.Module | None:
+    """Give a reference the weights that the model begins with, where it is kept."""
+    if reference is None:
+        return None
+    job, device = site.job, site.device
+    use_fp8(reference, job, emulate=host == device)
+    is_away = site.strategy.reference == "offloaded"
+    fill_reference(reference, model, job, device=device, host=host if is_away else device)
+    return offload(reference, device) if is_away else reference
 
 
 class _Spread(NamedTuple):

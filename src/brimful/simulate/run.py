@@ -1,8 +1,8 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -143,11 +143,8 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             for r in ranks
         )
         return max(each, key=fullness)
-    device = cluster.device
-    start = time.perf_counter()
-    hosts: list[Recording] = []
-    unknown_ops: set[str] = set()
-    bounded: dict[str, int] = {}
+    device, start = cluster.device, time.perf_counter()
+    traces: list[Traced] = []
 
     def record(job: Job, strategy: Strategy) -> Recording:
         traced = _traced(
@@ -160,10 +157,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             routing=routing,
             on_op=on_op,
         )
-        hosts.append(traced.host)
-        unknown_ops.update(traced.unknown_ops)
-        for op, num_bytes in traced.bounded.items():
-            bounded[op] = max(num_bytes, bounded.get(op, 0))
+        traces.append(traced)
         return traced.recording
 
     is_alike = not routing.received  # else every block is of its own
@@ -176,16 +170,25 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             cluster,
             allocator=strategy.allocator,
             num_groups=num_groups(strategy),
-            beside_bytes=most_beside(bounded.values()),
+            beside_bytes=most_beside(_bounded(traces).values()),
         ),
         simulate_s=time.perf_counter() - start,
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
         ),
-        host=hosts[-1],  # where something is kept there the whole was traced, once
-        unknown_ops=unknown_ops,
+        host=traces[-1].host,  # where something is kept there the whole was traced, once
+        unknown_ops={op for traced in traces for op in traced.unknown_ops},
     )
     return Simulated(simulation, recording)
+
+
+def _bounded(traces: Iterable[Traced]) -> dict[str, int]:
+    """Return the most that a call may have taken of each operator of which only that is known."""
+    most: dict[str, int] = {}
+    for traced in traces:
+        for op, num_bytes in traced.bounded.items():
+            most[op] = max(num_bytes, most.get(op, 0))
+    return most
 
 
 def fullness(simulated: Simulated) -> tuple[int, int, int]:
@@ -247,18 +250,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
-    imitation = (
-        kernels.imitate(imitate, capability=version_of(capability))
-        if imitate == "cuda"
-        else kernels.imitate(imitate)
-    )
     world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
-    routed = assumed(Replay(routing))
-    fake_mode = FakeMode(allow_non_fake_inputs=True)
-    with (
-        _ended_as_asked(tape), device.there(), imitation, world, routed, flattening(),
-        fake_mode as fake, modules_move(fake), tape,
-    ):  # fmt: skip
+    with _ended_as_asked(tape), _pretending(tape, place, world, routing):
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         if parted > 1:
@@ -272,9 +265,9 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         _name(tape, program)
         if stands_in and may_stand_in(job, strategy):
             stand_in(tape, series_of(program))
+        skipper = _skipper(tape, program, chosen)
         with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
             blank = _without_values(sample)
-            skipper = _skipper(tape, program, chosen)
             _take_steps(tape, program, blank, num_steps, skipper)
             for continuation in then:
                 continuation(tape, program, blank)
@@ -288,6 +281,21 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         unknown_ops=frozenset(tape.unknown_ops),
         bounded=tape.bounded,
     )
+
+
+@contextmanager
+def _pretending(
+    tape: Tape, place: Place, world: AbstractContextManager[None], routing: Routing
+) -> Iterator[None]:
+    """Be on the pretend GPU inside the block, in a world, with a tape that hears all."""
+    how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
+    imitation = kernels.imitate(place.kernels, **how)
+    fake_mode = FakeMode(allow_non_fake_inputs=True)
+    with (
+        device.there(), imitation, world, assumed(Replay(routing)), flattening(),
+        fake_mode as fake, modules_move(fake), tape,
+    ):  # fmt: skip
+        yield
 
 
 @contextmanager
