@@ -461,15 +461,20 @@ def _check_reference(job: Job, strategy: Strategy) -> None:
 
 
 def _check_pairs(job: Job, strategy: Strategy) -> None:
-    """Refuse to cut a model of which there may be a second one."""
-    for field, whole in (("zero", 0), ("tp", 1)):
-        value = getattr(strategy, field)
-        if job.task == PREFERENCE and value != whole:
-            raise UnsupportedError(
-                f"task={PREFERENCE} with {field}={value} is not run by this version; use "
-                f"{field}={whole}",
-                nearest={field: whole},
-            )
+    """Refuse to cut a model of which there may be a second one, and to gather one from the host."""
+    if job.task != PREFERENCE:
+        return
+    if strategy.tp > 1:
+        raise UnsupportedError(
+            f"task={PREFERENCE} with tp={strategy.tp} is not run by this version; use tp=1",
+            nearest={"tp": 1},
+        )
+    if strategy.reference == "offloaded" and gathers(strategy):
+        raise UnsupportedError(
+            f"reference=offloaded with zero={strategy.zero} is not run by this version, which "
+            f"shards a second model as it shards the first; use reference=resident, or zero=0",
+            nearest={"reference": default_reference(job)},
+        )
 
 
 def _check_engine(job: Job, strategy: Strategy) -> None:

@@ -219,11 +219,11 @@ def moved(program):
 def test_a_second_model_is_frozen_and_stays_as_it_was(reference):
     job = make_pair_job(**LORA)
     program = build_program(job, make_strategy(reference=reference), CPU)
-    before = {name: p.clone() for name, p in program.reference.named_parameters()}
+    before = {name: p.clone() for name, p in program.reference.model.named_parameters()}
     batch = make_pairs(job)
     train_step(program, [batch], num_targets=4, learning_rate=1e-2)
     assert not [n for n in before if "lora" in n]
-    for name, parameter in program.reference.named_parameters():
+    for name, parameter in program.reference.model.named_parameters():
         assert torch.equal(parameter, before[name])
         assert not parameter.requires_grad
         assert parameter.grad is None
@@ -280,7 +280,8 @@ def test_questions_and_padding_are_not_scored():
             {"reference": "offloaded"},
             ("offloaded of a base in nf4", "adapters-off"),
         ),
-        ({}, {"reference": "resident", "zero": 3, "dp_shard": 2}, ("zero=3", "use zero=0")),
+        ({}, {"reference": "offloaded", "zero": 3, "dp_shard": 2}, ("zero=3", "use zero=0")),
+        ({}, {"reference": "resident", "tp": 2}, ("tp=2", "use tp=1")),
         ({}, {"reference": "precomputed", "dp_replicate": 2}, ("2 devices", "one device")),
         ({}, {"reference": "resident", "loss_chunks": 97}, ("97", "96 tokens")),
     ],
@@ -328,5 +329,5 @@ def test_the_reference_of_weights_on_disk_is_what_they_were(tmp_path):
     job = msgspec.structs.replace(job, weights=str(tmp_path))
     program = build_program(job, make_strategy(reference="resident"), CPU)
     stored = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
-    for name, parameter in program.reference.named_parameters():
+    for name, parameter in program.reference.model.named_parameters():
         assert torch.equal(parameter, stored[name])

@@ -15,12 +15,19 @@ from brimful.build.model import materialize
 from brimful.build.offload import HostOptimizer, Offloaded, mark_away, offload_blocks, offloaded
 from brimful.build.optimizers import build_optimizer, rule_for
 from brimful.build.optimizers.base import parameter_groups
-from brimful.build.parallel import build_mesh, parallelize, parted, settle
+from brimful.build.parallel import (
+    build_mesh,
+    parallelize,
+    parallelize_frozen,
+    parted,
+    settle,
+    settle_frozen,
+)
 from brimful.build.parallel.pipeline import Pipeline, Site, build_pipeline
 from brimful.build.precision import build_scaler
 from brimful.build.program import Program
 from brimful.build.quantize import pack
-from brimful.build.reference import fill_reference, offload, reference_skeleton
+from brimful.build.reference import Second, fill_reference, offload, reference_skeleton
 from brimful.build.root import Root
 from brimful.build.rounding import prepare_qat
 from brimful.build.router_losses import router_losses
@@ -106,8 +113,9 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     checkpoint_blocks(model, strategy, num_layers=num_layers)
     num_again = num_checkpointed(strategy, num_layers=num_layers)
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
-    reference = _filled(reference, model, Site(job, strategy, device, mesh), host)
-    spread = _spread(root, called, Site(job, strategy, device, mesh), moved)
+    site = Site(job, strategy, device, mesh)
+    second = _filled(reference, model, site, host)
+    spread = _spread(root, called, site, moved)
     return Program(
         job=job,
         strategy=strategy,
@@ -118,7 +126,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         scaler=build_scaler(job),
         device=device,
         mesh=mesh,
-        reference=reference,
+        reference=second,
         pipeline=spread.pipeline,
         early=_early(spread.optimizer, strategy, device, moved, num_layers=num_layers),
         offloaded=moved,
@@ -127,15 +135,22 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
 
 def _filled(
     reference: nn.Module | None, model: nn.Module, site: "Site", host: torch.device
-) -> nn.Module | None:
+) -> Second | None:
     """Give a reference the weights that the model begins with, where it is kept."""
     if reference is None:
         return None
-    job, device = site.job, site.device
+    job, strategy, device = site.job, site.strategy, site.device
     use_fp8(reference, job, emulate=host == device)
-    is_away = site.strategy.reference == "offloaded"
+    second = Second(reference)
+    if gathers(strategy):
+        pack(reference)
+    parallelize_frozen(second, job, strategy, site.mesh)
+    is_away = strategy.reference == "offloaded"
     fill_reference(reference, model, job, device=device, host=host if is_away else device)
-    return offload(reference, device) if is_away else reference
+    settle_frozen(second, strategy)
+    if is_away:
+        offload(reference, device)
+    return second
 
 
 class _Spread(NamedTuple):

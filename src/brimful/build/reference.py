@@ -5,7 +5,7 @@ model is a copy of the first one's base, in the same types; the trained one with
 switched off is that base itself. It never gets gradients and is never saved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -24,6 +24,25 @@ from brimful.strategy import Strategy
 
 SECOND_MODELS = ("resident", "offloaded")
 """Kinds of reference that are a model of their own."""
+
+
+class Second(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
+    """What a second model is asked through, as the first is through its root."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Keep the whole model."""
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        scores: Callable[[Any, nn.Module, Any, torch.Tensor], torch.Tensor],
+        program: Any,
+        batch: Any,
+        labels_N: torch.Tensor,  # noqa: N803
+    ) -> torch.Tensor:
+        """Return what ``scores`` says of a batch under the model."""
+        return scores(program, self.model, batch, labels_N)
 
 
 def reference_skeleton(job: Job, strategy: Strategy) -> nn.Module | None:
@@ -173,10 +192,10 @@ def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
     was_training = model.training
     model.eval()
     for module in adapted:
-        module.enable_adapters(enabled=False)
+        module._disable_adapters = True  # noqa: SLF001 - ``enable_adapters`` freezes them as well
     try:
         yield model
     finally:
         for module in adapted:
-            module.enable_adapters(enabled=True)
+            module._disable_adapters = False  # noqa: SLF001
         model.train(was_training)

@@ -50,7 +50,8 @@ def retarget(program: Program, strategy: Strategy) -> Program:
     check_built(job, strategy, model)
     if strategy.attention != program.strategy.attention:
         check_scores(model, job, strategy)
-        for attending in filter(None, (model, program.reference)):
+        second = [] if program.reference is None else [program.reference.model]
+        for attending in (model, *second):
             _attend(attending, strategy)
     for block in decoder_blocks(model):
         block.gradient_checkpointing = False

@@ -13,6 +13,7 @@ import torch
 DEFAULT_ID = 0
 _DEVICE_TYPE = 20
 """PrivateUse1, as ``c10/core/DeviceType.h`` numbers it."""
+_DEVICE_NAME = "privateuseone"
 on_wait: list[Callable[[], None]] = []
 """Called whenever the host waits for work on a device."""
 
@@ -22,11 +23,19 @@ def _waited() -> None:
         hear()
 
 
-class Event:
-    """A point in a stream's work, passed at once."""
+class Event(torch.Event):  # type: ignore[misc]  # torch is untyped to mypy
+    """A point in a stream's work, passed at once: never recorded, so that PyTorch waits for none.
+
+    One of PyTorch's own kind, as its own streams (``torch.accelerator.current_stream``) read it.
+    """
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        """Make an event; flags such as ``enable_timing`` are taken and change nothing."""
+        made: Self = super().__new__(cls, device=torch.device(_DEVICE_NAME, 0))
+        return made
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
-        """Make an event; flags such as ``enable_timing`` are taken and change nothing."""
+        """Do nothing: all is said when it is made."""
 
     def record(self, stream: object = None) -> Self:  # noqa: ARG002
         """Mark the end of what the stream was given so far."""

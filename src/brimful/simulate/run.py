@@ -366,7 +366,7 @@ def _name(tape: Tape, program: Program) -> None:
     tape.name_modules(program.model)
     tape.owners.name(program.loss, "loss")  # what the head computes; its weight is the model's
     if program.reference is not None:
-        tape.name_modules(program.reference)
+        tape.name_modules(program.reference.model)
         tape.tag(state_of(program.reference), REFERENCE)
     tape.tag(program.model.parameters(), PARAMETERS)
     tape.tag(program.model.buffers(), "buffers")

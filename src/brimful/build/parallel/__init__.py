@@ -19,7 +19,7 @@ from brimful.build.parallel.experts import expert_parallel
 from brimful.build.parallel.mesh import EXPERTS, TENSOR, build_mesh, data_mesh, experts_mesh
 from brimful.build.parallel.place import pipeline_rank
 from brimful.build.parallel.replicate import partitioned, replicate
-from brimful.build.parallel.shard import Meshes, adopt_sharded, shard
+from brimful.build.parallel.shard import Meshes, adopt_sharded, shard, shard_frozen
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
 from brimful.job import Job
@@ -29,9 +29,11 @@ __all__ = [
     "averaged_over",
     "build_mesh",
     "parallelize",
+    "parallelize_frozen",
     "parted",
     "reshard",
     "settle",
+    "settle_frozen",
     "sync_gradients",
     "without_sync",
 ]
@@ -65,6 +67,20 @@ def parallelize(
         for whole in called:
             shard(whole, job, strategy, Meshes(data_mesh(mesh), spread))
     return called
+
+
+def parallelize_frozen(
+    root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None
+) -> None:
+    """Spread a second model, which has no bytes yet and never trains, as the first is sharded."""
+    if gathers(strategy):
+        shard_frozen(root, job, data_mesh(mesh))
+
+
+def settle_frozen(root: nn.Module, strategy: Strategy) -> None:
+    """Finish what needs a second model's bytes."""
+    if gathers(strategy):
+        adopt_sharded(root)
 
 
 def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> nn.Module:

@@ -82,6 +82,21 @@ def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> Non
             _add_up(module)
 
 
+def shard_frozen(model: nn.Module, job: Job, data: DeviceMesh | None) -> None:
+    """Shard what is only asked, in place: no backward ends that would free what stays gathered.
+
+    Args:
+        model: What it is called through, on ``meta``.
+        job: Says the types.
+        data: Over which devices; see ``Meshes``.
+    """
+    how: dict[str, Any] = {"mesh": data, "reshard_after_forward": True}
+    policies = (policy_of(job.precision), MixedPrecisionPolicy())
+    for unit, is_kept in _units(model):
+        fully_shard(unit, mp_policy=policies[is_kept], **how)
+    fully_shard(model, mp_policy=policies[0], **how)
+
+
 def _units(model: nn.Module) -> list[tuple[nn.Module, bool]]:
     """List blocks and kept modules, inner ones first, and whether each is in fp32."""
     kept, blocks = kept_modules(model), decoder_blocks(model)

@@ -159,7 +159,10 @@ def _reference_scores(program: Program, batch: Batch, labels_N: torch.Tensor) ->
     if batch.reference is not None:
         return batch.reference
     if program.reference is not None:
-        return _answer_scores(program, program.reference, batch, labels_N)
+        scores_B2: torch.Tensor = program.reference(  # noqa: N806
+            _answer_scores, program, batch, labels_N
+        )
+        return scores_B2
     if program.strategy.reference != "adapters-off":
         raise InputError(
             f"a batch lacks the reference's log-probabilities, which reference="

@@ -1,0 +1,59 @@
+"""Preference steps whose models are sharded: those of one device, and as simulated."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+import torch
+
+from brimful.simulate.run import simulate
+from brimful.units import MIB
+from build.dpo_programs import ALONE, SHARDED, run, settings, work
+from processes import run_group
+from samples import make_cluster
+
+pytestmark = pytest.mark.torch
+
+
+@cache
+def sharded():
+    with TemporaryDirectory() as folder:
+        run_group(work, 2, 2, folder)
+        return torch.load(Path(folder, "0.pt"), weights_only=False)
+
+
+@cache
+def alone(name):
+    return run(*settings(name))
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_losses_gradients_and_weights_are_those_of_one_device(case):
+    name, _ = SHARDED[case]
+    steps, weights, _ = sharded()[case]
+    expected, whole, _ = alone(name)
+    if name == "mixed":  # Adam divides what 16 bits round by its own size
+        torch.testing.assert_close(torch.tensor(steps), torch.tensor(expected), atol=0, rtol=1e-2)
+        return
+    within = {"atol": 2e-6, "rtol": 1e-5}
+    torch.testing.assert_close(torch.tensor(steps), torch.tensor(expected), **within)
+    for parameter, tensor in whole.items():
+        torch.testing.assert_close(weights[parameter], tensor, **within)
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_the_simulated_peak_is_the_measured_one(case):
+    name, how = SHARDED[case]
+    job, strategy = settings(name, **how)
+    cluster = msgspec.structs.replace(make_cluster("cpu"), num_devices=2)
+    told = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    measured = sharded()[case][2]
+    assert abs(told - measured) <= max(0.005 * measured, MIB / 4)
+
+
+def test_shards_of_both_models_are_held():
+    whole, parted = alone("resident")[2], sharded()["resident, zero 3"][2]
+    assert parted < 0.75 * whole
+    assert set(ALONE) == {name for name, _ in SHARDED.values()}
