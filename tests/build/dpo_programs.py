@@ -21,7 +21,9 @@ ALONE = {"resident": {}, "adapters-off": make_lora(), "mixed": {"precision": "bf
 SHARDED = {
     "resident, zero 1": ("resident", {"zero": 1, "dp_shard": 2}),
     "resident, zero 2": ("resident", {"zero": 2, "dp_shard": 2}),
-    "resident, zero 3": ("resident", {"zero": 3, "dp_shard": 2, "activation_checkpointing": "full"}),
+    "resident, zero 3": (
+        "resident", {"zero": 3, "dp_shard": 2, "activation_checkpointing": "full"},
+    ),
     "adapters-off, zero 2": ("adapters-off", {"zero": 2, "dp_shard": 2}),
     "adapters-off, zero 3": ("adapters-off", {"zero": 3, "dp_shard": 2, "loss_chunks": 4}),
     "mixed, zero 3": ("mixed", {"zero": 3, "dp_shard": 2}),
@@ -30,7 +32,9 @@ SHARDED = {
 
 def settings(name, **strategy):
     """Return a job, and how it is run."""
-    job = make_pair_job(model=make_model("llama", **WIDE), seq_len=96, global_batch=4, **ALONE[name])
+    job = make_pair_job(
+        model=make_model("llama", **WIDE), seq_len=96, global_batch=4, **ALONE[name]
+    )
     reference = "adapters-off" if job.adapter else "resident"
     return job, check_strategy(job, make_strategy(reference=reference, **strategy))
 

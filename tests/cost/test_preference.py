@@ -251,3 +251,34 @@ def test_what_is_reserved_is_what_the_simulation_reserves(name):
     theirs = simulate_recorded(job, cluster, strategy).recording.requests()
     for allocator in ALLOCATORS:
         assert reserved(mine, allocator) == pytest.approx(reserved(theirs, allocator), rel=rel)
+
+
+SHARDED = {
+    "resident": ({}, {"zero": 3, "activation_checkpointing": "full", "loss_chunks": 8}),
+    "a whole second model": ({}, {"zero": 1}),
+    "adapters-off": (make_lora(base="bf16"), {"zero": 2}),
+    "4 bits": (make_lora("qlora", base="nf4-double"), {"zero": 3}),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", SHARDED)
+def test_sharded_peaks_are_the_simulated_ones(case):
+    from brimful.simulate.run import simulate
+
+    fields, how = SHARDED[case]
+    job = make_pair_job(
+        model=load_model("llama-3.2-1b"),
+        precision="bf16-mixed",
+        seq_len=1024,
+        global_batch=8,
+        **fields,
+    )
+    reference = "adapters-off" if job.adapter else "resident"
+    strategy = check_strategy(job, make_strategy(reference=reference, dp_shard=4, **how))
+    cluster = load_cluster("4xh100-80gb", memory_limit_bytes=None)
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    simulated = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    assert predicted == pytest.approx(simulated, rel=2e-5)
+    is_replayed = predicted_reserved(job, cluster, strategy) is not None
+    assert is_replayed == (strategy.zero == 1)

@@ -22,7 +22,7 @@ from brimful.cost.traced_fields import traced_fields
 from brimful.cost.trained import untied_job
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import PREFERENCE, QAT, Job, Packing, Task
+from brimful.job import QAT, Job, Packing, Task
 from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
@@ -137,9 +137,6 @@ def _covered(job: Job, strategy: Strategy, device: Device) -> dict[str, bool]:
         f"optimizer={job.optimizer} on {device.kernels}": device.kernels not in unpredicted,
         f"precision={job.precision}": job.precision in TRACED_AS,
         f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
-        f"task={job.task} with zero={strategy.zero}": (
-            job.task != PREFERENCE or not gathers(strategy)
-        ),
         f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,
         f"router_z_loss={job.router_z_loss}": not job.router_z_loss,
         **traced_fields(job),

@@ -143,14 +143,18 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
+    frozen = _frozen(job, shards, whole=whole)
+    second = np.full_like(shards, reference_bytes(job, family.reference, kernels))
+    if family.gathers and np.any(second):  # a second model is sharded as the first is
+        second = frozen if job.adapter is not None else held * recipe.parameter
     return States(
-        frozen=_frozen(job, shards, whole=whole),
+        frozen=frozen,
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(buffers_of(job.model))),
         trained=held * recipe.parameter,
         buckets=buckets,
         gradients=held * recipe.gradient - views,
         optimizer_state=updates.kept,
-        reference=np.full_like(shards, reference_bytes(job, family.reference, kernels)),
+        reference=second,
     )
 
 
