@@ -77,8 +77,8 @@ def test_a_market_takes_what_any_of_its_kinds_has_units_for(brimful):
     ("flags", "zero"),
     [
         (("--optimizer", "adamw-8bit"), 1),
-        (("--task", "dpo", "--method", "lora"), 0),
-        (("--task", "dpo", "--method", "lora", "--dp-shard", "2"), None),
+        (("--task", "dpo", "--reference", "offloaded"), 0),
+        (("--task", "dpo", "--reference", "offloaded", "--dp-shard", "2"), None),
         (("--optimizer", "adamw-8bit", "--zero", "3"), None),
     ],
 )
