@@ -258,11 +258,12 @@ def _saves_nothing(function: str, result: Any = None) -> Any:
     return save
 
 
-def _saving() -> Iterator[tuple[Any, str, Any]]:
-    """Yield what keeps a program from writing values that nobody has over its checkpoints."""
-    from safetensors import torch as files
+def safetensors_write_nothing(files: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what keeps a program from writing values that nobody has over its checkpoints.
 
-    yield torch, "save", _saves_nothing("torch.save")
+    Args:
+        files: ``safetensors.torch``.
+    """
     yield files, "_flatten_as_ptr", lambda *_, **__: {}
     yield files, "serialize_file", _saves_nothing("safetensors")
     yield files, "serialize", _saves_nothing("safetensors", b"")
@@ -293,4 +294,4 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield loader, "__init__", _loader_init(loader.__init__)
     storage = torch.UntypedStorage
     yield storage, "data_ptr", _storage_data_ptr(storage.data_ptr)
-    yield from _saving()
+    yield torch, "save", _saves_nothing("torch.save")

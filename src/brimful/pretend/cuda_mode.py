@@ -29,9 +29,13 @@ from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.replacing import replaced
+from brimful.pretend.when_imported import when_imported
 
 _LOAD_IN_ORDER = "HF_DEACTIVATE_ASYNC_LOAD"
 """With it transformers reads weights one after another, not in threads, which no mode reaches."""
+
+_LIBRARIES = {"safetensors.torch": cuda_calls.safetensors_write_nothing}
+"""What is replaced in libraries of others, if a program imports them."""
 
 
 class _State:
@@ -129,7 +133,13 @@ def saying_cuda(known: KnownValues) -> Iterator[None]:
     """
     mode = _SaysCuda(known)
     names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))
-    with _environment(_LOAD_IN_ORDER, "1"), replaced(names), _Below(), mode:
+    with (
+        _environment(_LOAD_IN_ORDER, "1"),
+        replaced(names),
+        when_imported(_LIBRARIES),
+        _Below(),
+        mode,
+    ):
         yield
 
 
