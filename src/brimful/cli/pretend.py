@@ -54,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allocator", metavar="SETTINGS", help=allocator)
     selected = "count the largest result where its size hangs on values"
     add("--assume-all-selected", action="store_true", help=selected)
+    assumed = "stand in for a package of kernels that is not installed here, e.g. triton"
+    add("--assume", metavar="PACKAGE", action="append", default=[], help=assumed)
     imitate = flags.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
@@ -111,6 +113,7 @@ def _pretended(args: argparse.Namespace) -> "Run":
         imitate=args.kernels,
         assume_all_selected=args.assume_all_selected,
         says_cuda=True,
+        assume=args.assume,
     )
 
 

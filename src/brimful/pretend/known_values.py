@@ -104,13 +104,15 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
                 continue
             target = args[i] if i < len(args) else kwargs.get(argument.name)
             for x in target if isinstance(target, (list, tuple)) else (target,):
-                twin = getattr(x, TWIN, None)
-                if twin is not None:
-                    self._forget(twin.untyped_storage())
+                self.forget(x)
 
-    def _forget(self, storage: Any) -> None:
-        key = storage._cdata  # noqa: SLF001
-        self._spoilt[key] = weakref.ref(storage, lambda _: self._spoilt.pop(key, None))
+    def forget(self, tensor: Any) -> None:
+        """Know nothing any more of a tensor, nor of others that share its memory."""
+        twin = getattr(tensor, TWIN, None)
+        if twin is not None:
+            storage = twin.untyped_storage()
+            key = storage._cdata  # noqa: SLF001
+            self._spoilt[key] = weakref.ref(storage, lambda _: self._spoilt.pop(key, None))
 
     def _positions(self, tensor: Any, indices: Any) -> tuple[Any, Any]:
         """Replace known masks among indices by the positions that they select."""
@@ -160,15 +162,14 @@ def _device_of(args: Any) -> Any:
     return None
 
 
-class _LooksFake(type):
-    """Answers ``isinstance(x, torch._subclasses.FakeTensor)``, by which libraries avoid values."""
+def _without_values(known: KnownValues) -> type:
+    """Return what stands for ``FakeTensor`` where a library asks whether it may look at values."""
 
-    def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, FakeTensor) and getattr(x, TWIN, None) is None
+    class LooksFake(type):
+        def __instancecheck__(cls, x: Any) -> bool:
+            return isinstance(x, FakeTensor) and known.value(x) is None
 
-
-class _FakeTensorWithoutValues(metaclass=_LooksFake):
-    """Stands for ``FakeTensor`` where a library asks whether it may look at values."""
+    return LooksFake("FakeTensorWithoutValues", (), {})
 
 
 @contextlib.contextmanager
@@ -188,7 +189,7 @@ def knowing() -> Iterator[KnownValues]:
         with torch._C._DisableTorchDispatch():  # noqa: SLF001
             return value.tolist()
 
-    torch._subclasses.FakeTensor = _FakeTensorWithoutValues  # noqa: SLF001
+    torch._subclasses.FakeTensor = _without_values(known)  # noqa: SLF001
     FakeTensor.tolist = values_to_list
     try:
         with known:

@@ -5,7 +5,7 @@ process group of any size, the fake mode, the tape, and the phases of a loop nob
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Self
 
@@ -24,10 +24,12 @@ from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
 from brimful.pretend.optimizers import picking_as
+from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport
+from brimful.pretend.stand_in_packages import check_stand_ins, noted
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
 
@@ -40,7 +42,7 @@ class Run(contextlib.ContextDecorator):
     earlier ones stay in ``peaks_allocated_bytes``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what may be said of a GPU
         self,
         card: Card,
         imitate: kernels.Kernels,
@@ -48,9 +50,12 @@ class Run(contextlib.ContextDecorator):
         new_tape: Callable[[], Tape],
         *,
         says_cuda: bool,
+        assumed: Collection[str],
     ) -> None:
         """Keep what the block shall be; ``gpu`` makes the parts."""
         self.says_cuda = says_cuda
+        self.assumed = assumed
+        self.other_kernels = OtherKernels()
         self.card = card
         self.kernels = imitate
         self.world = world
@@ -63,7 +68,7 @@ class Run(contextlib.ContextDecorator):
         """Make the GPU exist."""
         if self._was_entered:
             self._earlier_peaks.append(self.peak_allocated_bytes)
-            self.tape = self._new_tape()
+            self.tape, self.other_kernels = self._new_tape(), OtherKernels()
         self._was_entered = True
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
@@ -78,7 +83,7 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape))
             if self.says_cuda:
-                stack.enter_context(saying_cuda(known))
+                stack.enter_context(saying_cuda(known, self.other_kernels, self.assumed))
             self._stack = stack.pop_all()
         return self
 
@@ -131,6 +136,7 @@ class Run(contextlib.ContextDecorator):
             assumptions=self.tape.assumptions,
             unknown_ops=self.tape.unknown_ops,
             bounded=self.tape.bounded,
+            beside_torch=noted(self.other_kernels),
         )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
@@ -151,6 +157,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     imitate: kernels.Kernels = "cuda",
     assume_all_selected: bool = False,
     says_cuda: bool = True,
+    assume: Collection[str] = (),
 ) -> Run:
     """Return a block in which ``cuda`` is the named card: ``.cuda()``, ``torch.device("cuda")``.
 
@@ -167,6 +174,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
             largest size it can have; else it ends the run with one sentence.
         says_cuda: Whether the program calls the device ``cuda``; see ``cuda_mode`` for its limits.
             Without it the device is ``gpu``, and nothing of PyTorch is translated.
+        assume: Packages of kernels that are stood in for where they are not installed, of a program
+            that says ``cuda``: ``triton``, ...
 
     Returns:
         The block; after it, ``recording()`` is what was recorded, ``report()`` its sum, and
@@ -175,7 +184,9 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     Raises:
         UnknownNameError: No such card.
         InputError: The rank is not in the world.
+        UnsupportedError: What is to be assumed cannot be stood in for.
     """
+    check_stand_ins(assume)
     card = card_of(check_gpu(name))
     device.register()
     return Run(
@@ -184,6 +195,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         World(size=world_size, rank=rank),
         partial(Tape, assume_all_selected=assume_all_selected),
         says_cuda=says_cuda,
+        assumed=assume,
     )
 
 
@@ -198,4 +210,5 @@ def card_of(name: str) -> Card:
         usable_bytes=spec.usable_bytes,
         num_devices=1,
         multi_processor_count=chip.num_multiprocessors if chip else 0,
+        shared_bytes_per_block=chip.shared_bytes_per_block if chip else 0,
     )
