@@ -2,12 +2,13 @@
 
 A third of what importing torch, transformers and PEFT takes is the garbage collector, which looks
 through all that was made so far again and again, and decorators that load a compiler for functions
-that nobody calls. Knows no library but torch.
+that nobody calls. Knows no library but torch, and that Triton complains.
 """
 
 import contextlib
 import functools
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -39,9 +40,11 @@ def quick_imports() -> Iterator[None]:
 def leave_behind() -> None:
     """Look for no garbage among what is there by now: to be called where a process ends.
 
-    Python's own look at its end takes two seconds with torch and transformers loaded.
+    Python's own look at its end takes two seconds with torch and transformers loaded. Triton has to
+    be looked through: its library lists on standard error what is left of it.
     """
-    gc.freeze()
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _at_first_call(compile_now: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
+from brimful.pretend.fake_groups import groups_of_one_process
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.known_values import knowing
@@ -46,7 +47,7 @@ class Run(contextlib.ContextDecorator):
         self,
         card: Card,
         imitate: kernels.Kernels,
-        world: World,
+        world: World | None,
         new_tape: Callable[[], Tape],
         *,
         says_cuda: bool,
@@ -73,8 +74,9 @@ class Run(contextlib.ContextDecorator):
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
-            if self.world.size > 1:
+            if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
+                stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(picking_as(self.kernels))
@@ -152,7 +154,7 @@ class Run(contextlib.ContextDecorator):
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     name: str = "h100-80gb",
     *,
-    world_size: int = 1,
+    world_size: int | None = None,
     rank: int = 0,
     imitate: kernels.Kernels = "cuda",
     assume_all_selected: bool = False,
@@ -167,7 +169,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
 
     Args:
         name: A card of ``brimful gpus``, in any spelling.
-        world_size: Processes in the world; more than 1 makes a process group that moves nothing.
+        world_size: Processes in the world, each as a launcher starts it (``RANK`` and the like are
+            set), in a process group that moves nothing; None: a process that nobody launched.
         rank: Which of them this is.
         imitate: Whose kernels: ``cpu`` only to compare with a run on this machine's CPU.
         assume_all_selected: Whether a result whose size values decide (``nonzero``) has the
@@ -192,11 +195,18 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     return Run(
         card,
         imitate,
-        World(size=world_size, rank=rank),
+        _world(world_size, rank),
         partial(Tape, assume_all_selected=assume_all_selected),
         says_cuda=says_cuda,
         assumed=assume,
     )
+
+
+def _world(size: int | None, rank: int) -> World | None:
+    if size is not None:
+        return World(size=size, rank=rank)
+    World(size=1, rank=rank)  # a rank of no world is refused
+    return None
 
 
 def card_of(name: str) -> Card:

@@ -23,6 +23,12 @@ def check_stand_ins(assumed: Collection[str]) -> None:
     check_assumed(assumed, STAND_INS)
 
 
+def assumable(module: str) -> str:
+    """Return the package of a module that can be stood in for; empty: it cannot."""
+    package = KERNELS.get(module.partition(".")[0], "")
+    return package if package in STAND_INS else ""
+
+
 def stand_ins(
     assumed: Collection[str], kernels: OtherKernels, known: KnownValues
 ) -> dict[str, StandIn]:

@@ -46,6 +46,7 @@ def pretend_summary(
             *_instead(report),
             *sizes,
             *(unknown_facts(ops, meter) if is_bound else ()),
+            *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
             *([Fact("allocator", report.allocator)] if report.allocator else []),
             Fact("peak", _peak(report)),
@@ -148,6 +149,25 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
     firm = format_bytes(_firm(report))
     why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
     return (Fact("tight", why),)
+
+
+def _kernels(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which packages of kernels the program would find where it trains and did not find here.
+
+    Those that PyTorch does not bring along are there only if somebody installs them; ``-v`` lists
+    them.
+    """
+    beside = report.beside_torch
+    missed = [
+        Fact(
+            "kernels",
+            f"{missed.package} was looked for by {short_line(missed.line)} and is not installed "
+            f"here; PyTorch for GPUs brings it: install it, or pass --assume {missed.package}",
+        )
+        for missed in beside.missed
+        if missed.comes_with_torch
+    ]
+    return (*missed, *(Fact("assumes", line) for line in beside.stood_in))
 
 
 def _peak(report: PretendReport) -> str:
