@@ -129,10 +129,11 @@ def test_what_is_missed_is_said(tmp_path, monkeypatch):
         del sys.modules[name]
     assert not module.fast
     missed = {m.package: m for m in run.report().beside_torch.missed}
-    assert missed["triton"].line.endswith("asks_of_a_test.py:2"), "on whose behalf it was asked"
-    assert missed["xformers"].line.endswith("asks_of_a_test.py:4")
+    assert missed["triton"].lines[0].endswith("asks_of_a_test.py:2"), "on whose behalf it asked"
+    assert missed["xformers"].lines[0].endswith("asks_of_a_test.py:4")
     facts = [f.text for f in pretend_summary(run.report(), ("s.py",)).facts if f.label == "kernels"]
     assert len(facts) == 1
+    assert facts[0].startswith("asks_of_a_test would find triton")
     assert "install it, or pass --assume triton" in facts[0]
     notes = dict(note_lines(run.report()))
     assert len(notes["Looked for and not installed here; with them other kernels may run"]) == 2

@@ -122,10 +122,11 @@ class _Last(MetaPathFinder):
                 return None
             self._kernels.stood_in[KERNELS[package]] = stand_in.words
             return ModuleSpec(name, _Filler(stand_in), is_package=True)
-        if name in KERNELS and KERNELS[name] not in self._kernels.absent:
-            line = _asked_at(sys._getframe(1))  # noqa: SLF001
-            if line:
-                self._kernels.absent[KERNELS[name]] = line
+        frame = _asker(sys._getframe(1)) if name in KERNELS else None  # noqa: SLF001
+        if frame is not None:
+            library = frame.f_globals.get("__name__", "").partition(".")[0]
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._kernels.absent.setdefault(KERNELS[name], {}).setdefault(library, line)
         return None
 
     def find_distributions(self, context: Any) -> Iterable[Any]:
@@ -154,22 +155,22 @@ class _Distribution(importlib.metadata.Distribution):
         return path
 
 
-def _asked_at(frame: FrameType | None) -> str:
-    """Return the line that looked for a package; empty where PyTorch itself did.
+def _asker(frame: FrameType | None) -> FrameType | None:
+    """Return what looked for a package; None where PyTorch itself did.
 
     A file that asks on behalf of others (``importlib.util.find_spec`` in a function of a library)
     is passed over for whoever called it.
     """
-    asker, line, behalf = "", "", False
+    asker, behalf = None, False
     while frame is not None:
         file = frame.f_code.co_filename
         behalf = behalf or frame.f_code.co_name == "find_spec"
-        if file != asker and not file.startswith((*_MACHINERY, _OWN)):
-            if not asker and file.startswith(_TORCH):
-                return ""
-            line = f"{file}:{frame.f_lineno}"
-            if asker or not behalf:
-                return line
-            asker = file
+        is_new = asker is None or file != asker.f_code.co_filename
+        if is_new and not file.startswith((*_MACHINERY, _OWN)):
+            if asker is None and file.startswith(_TORCH):
+                return None
+            if asker is not None or not behalf:
+                return frame
+            asker = frame
         frame = frame.f_back
-    return line
+    return asker

@@ -18,14 +18,14 @@ class OtherKernels:
     Attributes:
         launched: How often each kernel was launched, by its name.
         absent: Packages of kernels that the program asked for and that are not installed, with the
-            line that asked first.
+            lines that asked first, by the library that they are of.
         stood_in: Packages that were stood in for, with what they were stood in by.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
         self.launched: dict[str, int] = {}
-        self.absent: dict[str, str] = {}
+        self.absent: dict[str, dict[str, str]] = {}
         self.stood_in: dict[str, str] = {}
 
     def launch(self, name: str, arguments: Iterable[Any], known: KnownValues) -> None:

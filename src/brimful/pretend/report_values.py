@@ -221,14 +221,16 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         package: Under which name it would be installed.
-        line: Where it was looked for first, ``file:number``.
+        lines: Where it was looked for, ``file:number``, once for each library that did.
+        libraries: Which did; of the program's own file ``__main__``.
         comes_with_torch: Whether PyTorch's wheels for CUDA bring it, so that it is there where the
             program trains.
         can_be_assumed: Whether it can be stood in for here.
     """
 
     package: str
-    line: str
+    lines: tuple[str, ...]
+    libraries: tuple[str, ...]
     comes_with_torch: bool
     can_be_assumed: bool
 

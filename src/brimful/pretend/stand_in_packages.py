@@ -54,11 +54,12 @@ def noted(kernels: OtherKernels) -> BesideTorch:
         missed=tuple(
             Missed(
                 package=package,
-                line=line,
+                lines=tuple(lines.values()),
+                libraries=tuple(lines),
                 comes_with_torch=package in WITH_TORCH,
                 can_be_assumed=package in STAND_INS,
             )
-            for package, line in sorted(kernels.absent.items())
+            for package, lines in sorted(kernels.absent.items())
         ),
         stood_in=tuple(
             f"{package} is not installed; in its place stands {words}"

@@ -270,7 +270,7 @@ def note_lines(report: PretendReport) -> Iterator[tuple[str, Sequence[str]]]:
     if beside.launched:
         yield "Kernels beside PyTorch's that were launched", list(_launches(report))
     if beside.missed:
-        missed = [f"{m.package} ({short_line(m.line)})" for m in beside.missed]
+        missed = [f"{m.package} ({', '.join(map(short_line, m.lines))})" for m in beside.missed]
         yield "Looked for and not installed here; with them other kernels may run", missed
     if report.assumptions or beside.stood_in:
         yield "Assumptions", (*beside.stood_in, *report.assumptions)

@@ -7,7 +7,7 @@ from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.largest import Largest
-from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
+from brimful.pretend.report_values import Failure, Missed, ModuleBytes, PretendReport
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
@@ -161,13 +161,20 @@ def _kernels(report: PretendReport) -> tuple[Fact, ...]:
     missed = [
         Fact(
             "kernels",
-            f"{missed.package} was looked for by {short_line(missed.line)} and is not installed "
-            f"here; PyTorch for GPUs brings it: install it, or pass --assume {missed.package}",
+            f"{_askers(missed)} would find {missed.package} where it trains, as PyTorch for GPUs "
+            "brings it, and may run other kernels there than here: install it, or pass "
+            f"--assume {missed.package}",
         )
         for missed in beside.missed
         if missed.comes_with_torch
     ]
     return (*missed, *(Fact("assumes", line) for line in beside.stood_in))
+
+
+def _askers(missed: Missed) -> str:
+    """Name the libraries that looked for a package."""
+    names = ["the program" if name == "__main__" else name for name in missed.libraries]
+    return ", ".join(names[:-1]) + " and " * bool(names[1:]) + names[-1]
 
 
 def _peak(report: PretendReport) -> str:
