@@ -289,6 +289,21 @@ DERIVED: dict[str, Callable[[], list[Item]]] = {
 """By the name of the script in ``programs/``."""
 
 
+_SIZES = {
+    "liger_llama": LLAMA,
+    "liger_qwen3": QWEN,
+    "liger_gemma": GEMMA,
+    "trl_sft": TRL,
+    "liger_lora": LORA,
+    "liger_lora_longer": LORA_LONGER,
+}
+
+
+def sizes_of(name: str) -> Sizes:
+    """Return what a program is told."""
+    return _SIZES[name]
+
+
 def derived_bytes(name: str) -> int:
     """Return the peak of a program by arithmetic."""
     return sum(item.num_bytes for item in DERIVED[name]())
