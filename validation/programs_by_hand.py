@@ -26,6 +26,14 @@ class Item(NamedTuple):
     num_bytes: int
 
 
+class LossSizes(NamedTuple):
+    """What a program of one loss is told."""
+
+    tokens: int
+    width: int
+    vocab: int
+
+
 class Sizes(NamedTuple):
     """What a program is told."""
 
@@ -62,6 +70,13 @@ TRL = Sizes(2, 2048, 640, 1792, 3, 10, 2, 64, 64_000)
 LORA = Sizes(2, 1024, 768, 2304, 3, 12, 4, 64, 32_000)
 LORA_LONGER = Sizes(1, 3072, 640, 1536, 4, 10, 2, 64, 48_000)
 LORA_RANK = 16
+LOSSES = {
+    "cross_entropy": LossSizes(2048, 1024, 40_000),
+    "fused_fp32": LossSizes(2048, 1024, 40_000),
+    "kl_div": LossSizes(1024, 1024, 32_000),
+    "jsd": LossSizes(1024, 1024, 32_000),
+    "fused_jsd": LossSizes(2048, 512, 32_000),
+}
 
 
 def _cdiv(x: int, y: int) -> int:
@@ -111,11 +126,10 @@ def _liger_block(s: Sizes, *, head_norms: bool) -> list[Item]:
     ]
 
 
-def _logits(s: Sizes) -> int:
-    """A chunk of logits of Liger's fused linear cross-entropy: rows are a power of two."""
+def _chunk_rows(s: Sizes | LossSizes) -> int:
+    """Tokens of a chunk of Liger's fused losses: a power of two."""
     rows = _cdiv(s.tokens, _cdiv(s.vocab, s.width))
-    chunk = min(1 << (rows - 1).bit_length(), s.tokens)
-    return 2 * chunk * s.vocab
+    return min(1 << (rows - 1).bit_length(), s.tokens)
 
 
 def _fused_loss(s: Sizes, *, weight_grad: bool) -> list[Item]:
@@ -127,7 +141,7 @@ def _fused_loss(s: Sizes, *, weight_grad: bool) -> list[Item]:
         Item("1/rms of the last norm", 4 * n),
         Item("gradient of the last norm's output", 2 * n * s.width),
         *([Item("gradient of the head", 2 * s.vocab * s.width)] if weight_grad else []),
-        Item("a chunk of logits", _logits(s)),
+        Item("a chunk of logits", 2 * _chunk_rows(s) * s.vocab),
         Item("losses of tokens", 4 * n),
         Item("which tokens count", n),
         Item("labels, padded and shifted", 8 * s.batch * (s.length + 1) + 8 * n),
@@ -278,6 +292,83 @@ def liger_lora_longer() -> list[Item]:
     ]
 
 
+def _hidden_and_head(s: LossSizes, *, pairs: int = 1) -> list[Item]:
+    return [
+        Item("hidden states", pairs * 2 * s.tokens * s.width),
+        Item("heads", pairs * 2 * s.vocab * s.width),
+        Item("labels", 8 * s.tokens),
+    ]
+
+
+def cross_entropy() -> list[Item]:
+    """Liger's cross-entropy writes its gradient over the logits; the head's backward is the peak."""
+    s = LOSSES["cross_entropy"]
+    return [
+        *_hidden_and_head(s),
+        Item("logits, which are their gradient", 2 * s.tokens * s.vocab),
+        Item("gradient of hidden states", 2 * s.tokens * s.width),
+        Item("gradient of the head", 2 * s.vocab * s.width),
+        Item("workspaces of cuBLAS", WORKSPACES),
+    ]
+
+
+def fused_fp32() -> list[Item]:
+    """The fused loss that adds the head's gradient up in fp32: the peak is where it is cast.
+
+    The chunk of logits is freed by then; backward has no product, and no workspace of its own.
+    """
+    s = LOSSES["fused_fp32"]
+    return [
+        *_hidden_and_head(s),
+        Item("gradient of hidden states", 2 * s.tokens * s.width),
+        Item("gradient of the head, fp32 and bf16", (4 + 2) * s.vocab * s.width),
+        Item("losses of tokens and which count", (4 + 1) * s.tokens),
+        Item("workspace of cuBLAS", WORKSPACES // 2),
+    ]
+
+
+def kl_div() -> list[Item]:
+    """The peak is in backward: a gradient, and the same divided by the number of rows."""
+    s = LOSSES["kl_div"]
+    one = 4 * s.tokens * s.vocab
+    return [
+        Item("labels", 8 * s.tokens),
+        Item("student and teacher", 2 * one),
+        Item("gradient before and after it is divided", 2 * one),
+    ]
+
+
+def jsd() -> list[Item]:
+    """The peak is in forward: a copy that becomes the gradient, and the loss of every entry."""
+    s = LOSSES["jsd"]
+    one = 4 * s.tokens * s.vocab
+    return [
+        Item("labels", 8 * s.tokens),
+        Item("student and teacher", 2 * one),
+        Item("gradient", one),
+        Item("losses of entries", one),
+    ]
+
+
+def fused_jsd() -> list[Item]:
+    """The peak is the softmax of any chunk but the first, beside what the one before it still names.
+
+    These are its probabilities (two, by the tuple of arguments), its softmax and its losses.
+    """
+    s = LOSSES["fused_jsd"]
+    chunk = 4 * _chunk_rows(s) * s.vocab
+    return [
+        *_hidden_and_head(s, pairs=2),
+        Item("gradient of hidden states", 2 * s.tokens * s.width),
+        Item("gradient of the head", 2 * s.vocab * s.width),
+        Item("logits of student and teacher", 2 * chunk),
+        Item("their log-probabilities, of this chunk and the one before", 4 * chunk),
+        Item("softmax of this chunk and the one before", 2 * chunk),
+        Item("losses of the chunk before", chunk),
+        Item("workspace of cuBLAS", WORKSPACES // 2),
+    ]
+
+
 DERIVED: dict[str, Callable[[], list[Item]]] = {
     "liger_llama": liger_llama,
     "liger_qwen3": liger_qwen3,
@@ -285,21 +376,27 @@ DERIVED: dict[str, Callable[[], list[Item]]] = {
     "trl_sft": trl_sft,
     "liger_lora": liger_lora,
     "liger_lora_longer": liger_lora_longer,
+    "cross_entropy": cross_entropy,
+    "fused_fp32": fused_fp32,
+    "kl_div": kl_div,
+    "jsd": jsd,
+    "fused_jsd": fused_jsd,
 }
-"""By the name of the script in ``programs/``."""
+"""By the name of the program."""
 
 
-_SIZES = {
+_SIZES: dict[str, Sizes | LossSizes] = {
     "liger_llama": LLAMA,
     "liger_qwen3": QWEN,
     "liger_gemma": GEMMA,
     "trl_sft": TRL,
     "liger_lora": LORA,
     "liger_lora_longer": LORA_LONGER,
+    **LOSSES,
 }
 
 
-def sizes_of(name: str) -> Sizes:
+def sizes_of(name: str) -> Sizes | LossSizes:
     """Return what a program is told."""
     return _SIZES[name]
 

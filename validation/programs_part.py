@@ -15,7 +15,7 @@ import msgspec
 from evidence import Summary, relative, spread_of
 from exporters_site import make_environment
 from program_rows import DerivedItem, ProgramRow
-from programs_by_hand import DERIVED, Sizes, sizes_of
+from programs_by_hand import DERIVED, LOSSES, sizes_of
 from progress import shown
 
 from brimful.pretend.report_values import PretendReport
@@ -66,6 +66,7 @@ PROGRAMS = {
     "trl_sft": Program("trl_sft.py"),
     "liger_lora": Program("liger_step.py", ("llama",), ("16",)),
     "liger_lora_longer": Program("liger_step.py", ("llama",), ("16",)),
+    **{name: Program("liger_losses.py", (name,)) for name in LOSSES},
 }
 OVERLOOKED = {
     "liger_lora": "the forward of the last down_proj, which is higher: B's output twice in fp32, "
@@ -96,7 +97,7 @@ def _site(folder: Path) -> Site:
 def arguments_of(name: str) -> tuple[str, ...]:
     """Spell what a program is told."""
     program, sizes = PROGRAMS[name], sizes_of(name)
-    return (*program.before, *map(str, Sizes(*sizes)), *program.after)
+    return (*program.before, *map(str, sizes), *program.after)
 
 
 def _row(site: Site, name: str) -> ProgramRow:

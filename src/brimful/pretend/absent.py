@@ -22,6 +22,7 @@ from brimful.pretend.other_kernels import OtherKernels
 KERNELS = {
     "apex": "apex",
     "causal_conv1d": "causal-conv1d",
+    "cutlass": "nvidia-cutlass-dsl",
     "cut_cross_entropy": "cut-cross-entropy",
     "fla": "flash-linear-attention",
     "flash_attn": "flash-attn",
