@@ -301,7 +301,7 @@ def _hidden_and_head(s: LossSizes, *, pairs: int = 1) -> list[Item]:
 
 
 def cross_entropy() -> list[Item]:
-    """Liger's cross-entropy writes its gradient over the logits; the head's backward is the peak."""
+    """Liger's writes its gradient over the logits; the peak is the head's backward."""
     s = LOSSES["cross_entropy"]
     return [
         *_hidden_and_head(s),
@@ -351,7 +351,7 @@ def jsd() -> list[Item]:
 
 
 def fused_jsd() -> list[Item]:
-    """The peak is the softmax of any chunk but the first, beside what the one before it still names.
+    """The peak is the softmax of any chunk but the first, beside what the one before still names.
 
     These are its probabilities (two, by the tuple of arguments), its softmax and its losses.
     """
