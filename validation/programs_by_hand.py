@@ -34,6 +34,16 @@ class LossSizes(NamedTuple):
     vocab: int
 
 
+class FlashSizes(NamedTuple):
+    """What a program of one attention is told: rows that are packed have one length of all."""
+
+    batch: int
+    length: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
 class Sizes(NamedTuple):
     """What a program is told."""
 
@@ -69,6 +79,10 @@ GEMMA = Sizes(3, 1024, 768, 1536, 2, 6, 2, 128, 64_000)
 TRL = Sizes(2, 2048, 640, 1792, 3, 10, 2, 64, 64_000)
 LORA = Sizes(2, 1024, 768, 2304, 3, 12, 4, 64, 32_000)
 LORA_LONGER = Sizes(1, 3072, 640, 1536, 4, 10, 2, 64, 48_000)
+FLASH = {
+    "flash_grouped": FlashSizes(2, 1000, 16, 4, 96),
+    "flash_packed": FlashSizes(3, 3000, 8, 8, 80),
+}
 LORA_RANK = 16
 LOSSES = {
     "cross_entropy": LossSizes(2048, 1024, 40_000),
@@ -77,6 +91,9 @@ LOSSES = {
     "jsd": LossSizes(1024, 1024, 32_000),
     "fused_jsd": LossSizes(2048, 512, 32_000),
 }
+
+
+AnySizes = Sizes | LossSizes | FlashSizes
 
 
 def _cdiv(x: int, y: int) -> int:
@@ -369,6 +386,44 @@ def fused_jsd() -> list[Item]:
     ]
 
 
+def _flash(s: FlashSizes, tokens: int) -> list[Item]:
+    """What both forms of flash-attn 2.8.3 keep and return: bf16, and an fp32 logsumexp."""
+    one, key = 2 * tokens * s.heads * s.head_dim, 2 * tokens * s.kv_heads * s.head_dim
+    return [
+        Item("q, k, v and their gradients", 2 * (one + 2 * key)),
+        Item("the output and its gradient", 2 * one),
+        Item("logsumexp", 4 * tokens * s.heads),
+        Item("state of random numbers", 2 * 8),
+    ]
+
+
+def flash_grouped() -> list[Item]:
+    """flash_attn_func with four queries to a key: the peak is its backward.
+
+    Queries are padded to 1,024, heads stay at 96; dk and dv are first made for every query head.
+    """
+    s = FLASH["flash_grouped"]
+    rows = s.batch * 1024 * s.heads
+    return [
+        *_flash(s, s.batch * s.length),
+        Item("fp32 row sums", 4 * rows),
+        Item("fp32 dq", 4 * rows * 96),
+        Item("dk and dv of every query head", 2 * 2 * s.batch * s.length * s.heads * s.head_dim),
+    ]
+
+
+def flash_packed() -> list[Item]:
+    """flash_attn_varlen_func: 128 rows more for each sequence, heads of 80 rounded to 96."""
+    s = FLASH["flash_packed"]
+    rows = (s.length + 128 * s.batch) * s.heads
+    return [
+        *_flash(s, s.length),
+        Item("where sequences begin", 4 * (s.batch + 1)),
+        Item("fp32 row sums", 4 * rows),
+        Item("fp32 dq", 4 * rows * 96),
+    ]
+
+
 DERIVED: dict[str, Callable[[], list[Item]]] = {
     "liger_llama": liger_llama,
     "liger_qwen3": liger_qwen3,
@@ -381,11 +436,13 @@ DERIVED: dict[str, Callable[[], list[Item]]] = {
     "kl_div": kl_div,
     "jsd": jsd,
     "fused_jsd": fused_jsd,
+    "flash_grouped": flash_grouped,
+    "flash_packed": flash_packed,
 }
 """By the name of the program."""
 
 
-_SIZES: dict[str, Sizes | LossSizes] = {
+_SIZES: dict[str, AnySizes] = {
     "liger_llama": LLAMA,
     "liger_qwen3": QWEN,
     "liger_gemma": GEMMA,
@@ -393,10 +450,11 @@ _SIZES: dict[str, Sizes | LossSizes] = {
     "liger_lora": LORA,
     "liger_lora_longer": LORA_LONGER,
     **LOSSES,
+    **FLASH,
 }
 
 
-def sizes_of(name: str) -> Sizes | LossSizes:
+def sizes_of(name: str) -> AnySizes:
     """Return what a program is told."""
     return _SIZES[name]
 

@@ -133,8 +133,8 @@ class _Last(MetaPathFinder):
     def find_distributions(self, context: Any) -> Iterable[Any]:
         """Return what ``importlib.metadata`` is told of a stand-in: its version."""
         for module, stand_in in self._stand_ins.items():
-            if context.name is not None and _plain(context.name) == _plain(KERNELS[module]):
-                yield _Distribution(KERNELS[module], stand_in.version)
+            if context.name is None or _plain(context.name) == _plain(KERNELS[module]):
+                yield _Distribution(KERNELS[module], stand_in.version, module)
 
 
 def _plain(name: str) -> str:
@@ -144,12 +144,15 @@ def _plain(name: str) -> str:
 class _Distribution(importlib.metadata.Distribution):
     """The metadata of a package that is not there: a name and a version."""
 
-    def __init__(self, name: str, version: str) -> None:
-        self._text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    def __init__(self, name: str, version: str, module: str) -> None:
+        self._texts = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            "top_level.txt": module,
+        }
 
     def read_text(self, filename: str) -> str | None:
         """Return a file of the metadata."""
-        return self._text if filename == "METADATA" else None
+        return self._texts.get(filename)
 
     def locate_file(self, path: Any) -> Any:
         """Return where a file would be: nowhere."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Collection
 
-from brimful.pretend import triton_decorators
+from brimful.pretend import flash_attn_2, triton_decorators
 from brimful.pretend.absent import KERNELS, WITH_TORCH, StandIn, check_assumed
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.report_values import BesideTorch, Launched, Missed
 
 STAND_INS: dict[str, Callable[[OtherKernels, KnownValues], StandIn]] = {
+    "flash-attn": flash_attn_2.stand_in,
     "triton": triton_decorators.stand_in,
 }
 """By the name under which a package is installed."""
