@@ -24,6 +24,7 @@ class ProgramRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         simulated_peak_allocated_bytes: With Triton's own wheel.
         stand_in_peak_allocated_bytes: With what stands for Triton where it is not installed.
         without_peak_allocated_bytes: As the program runs without Triton; None: it does not.
+        assumed: Packages that were stood in for in every run.
         peak_error: Of the simulation with the wheel, signed, relative to what was derived.
         launched: Kernels beside PyTorch's that were launched, as ``name count``.
         overlooked: What the derivation overlooked; empty: nothing.
@@ -39,6 +40,7 @@ class ProgramRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     simulated_peak_allocated_bytes: int
     stand_in_peak_allocated_bytes: int
     without_peak_allocated_bytes: int | None
+    assumed: tuple[str, ...]
     peak_error: float
     launched: tuple[str, ...]
     overlooked: str

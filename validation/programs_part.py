@@ -15,7 +15,7 @@ import msgspec
 from evidence import Summary, relative, spread_of
 from exporters_site import make_environment
 from program_rows import DerivedItem, ProgramRow
-from programs_by_hand import DERIVED, LOSSES, sizes_of
+from programs_by_hand import DERIVED, FLASH, LOSSES, sizes_of
 from progress import shown
 
 from brimful.pretend.report_values import PretendReport
@@ -52,11 +52,13 @@ class Program(NamedTuple):
         script: Its file.
         before: Arguments before the sizes.
         after: Arguments behind them.
+        assumed: Packages that no environment without CUDA can have, stood in for in every run.
     """
 
     script: str
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 PROGRAMS = {
@@ -67,6 +69,7 @@ PROGRAMS = {
     "liger_lora": Program("liger_step.py", ("llama",), ("16",)),
     "liger_lora_longer": Program("liger_step.py", ("llama",), ("16",)),
     **{name: Program("liger_losses.py", (name,)) for name in LOSSES},
+    **{name: Program("flash_step.py", (name,), assumed=("flash-attn",)) for name in FLASH},
 }
 OVERLOOKED = {
     "liger_lora": "the forward of the last down_proj, which is higher: B's output twice in fp32, "
@@ -102,7 +105,7 @@ def arguments_of(name: str) -> tuple[str, ...]:
 
 def _row(site: Site, name: str) -> ProgramRow:
     with_wheel = _pretend(site, name, {"PYTHONPATH": str(site.triton)})
-    stand_in = _pretend(site, name, {}, "--assume", "triton")
+    stand_in = _pretend(site, name, {}, "triton")
     without = _pretend(site, name, {})
     assert with_wheel is not None, f"{name} did not run"
     assert stand_in is not None, f"{name} did not run with the stand-in"
@@ -120,6 +123,7 @@ def _row(site: Site, name: str) -> ProgramRow:
         simulated_peak_allocated_bytes=said,
         stand_in_peak_allocated_bytes=stand_in.simulated_peak_allocated_bytes,
         without_peak_allocated_bytes=without and without.simulated_peak_allocated_bytes,
+        assumed=PROGRAMS[name].assumed,
         peak_error=relative(said, by_hand),
         launched=tuple(
             f"{kernel.kernel} {kernel.num_launches}" for kernel in with_wheel.beside_torch.launched
@@ -129,9 +133,10 @@ def _row(site: Site, name: str) -> ProgramRow:
 
 
 def _pretend(
-    site: Site, name: str, environment: dict[str, str], *flags: str
+    site: Site, name: str, environment: dict[str, str], *assumed: str
 ) -> PretendReport | None:
     """Run a program; None: it ended with an error of its own."""
+    flags = [f"--assume={package}" for package in (*PROGRAMS[name].assumed, *assumed)]
     words = ["-m", "brimful", "pretend", "--gpu", CARD, "--json", *flags, "--"]
     script = [str(_SCRIPTS / PROGRAMS[name].script), *arguments_of(name)]
     with tempfile.TemporaryDirectory() as folder:

@@ -89,7 +89,7 @@ LEAST_ROWS = {
     "reserved": 300,
     "plans_hold": 200,
     "small_spaces": 20,
-    "programs": 6,
+    "programs": 13,
 }
 
 

@@ -8,6 +8,7 @@ else the package has (rotary embeddings, fused losses, layers) are not there.
 Shapes: B batch, M queries, H heads, K head dimension; packed sequences have no B and one M of all.
 """
 
+import inspect
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -124,11 +125,13 @@ def _backward(
     """Allocate what ``mha_bwd`` and ``mha_varlen_bwd`` do, and add up grouped heads."""
     dout, q, k, v, out = map(_dense, (dout, *saved))
     heads, head_dim = q.shape[-2:]
+    batch = how.num_sequences if how.offsets else q.shape[0]
+    shape: tuple[int, ...]
     if how.offsets:
-        rows = q.shape[0] + FLASH_TOKENS * how.num_sequences
-        batch, shape, sums = how.num_sequences, (rows, heads), _fp32(q, heads, rows)
+        rows = q.shape[0] + FLASH_TOKENS * batch
+        shape, sums = (rows, heads), _fp32(q, heads, rows)
     else:
-        batch, rows = q.shape[0], round_up(q.shape[1], FLASH_TOKENS)
+        rows = round_up(q.shape[1], FLASH_TOKENS)
         shape, sums = (batch, rows, heads), _fp32(q, batch, heads, rows)
     splits = ceil_div(device.card().multi_processor_count, batch * heads)
     each = (splits,) if how.deterministic else ()
@@ -196,67 +199,67 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
     return StandIn(VERSION, WORDS, fill, named.__contains__)
 
 
-def _functions(function: Any) -> dict[str, Any]:
-    """Return what programs call, with the package's own parameters."""
-
-    def plain(parts: str) -> Any:
-        count = len(parts.split())
-
-        def call(
-            *args: Any, dropout_p: float = 0.0, deterministic: bool = False,
-            return_attn_probs: bool = False, **named: Any,
-        ) -> Any:  # fmt: skip
-            given = _given(args, named, parts)
-            dropout = args[count] if len(args) > count else dropout_p
-            how = How(parts, (), (0, 0), dropout, deterministic, return_attn_probs)
-            return function.apply(how, *given)
-
-        return call
-
-    def packed(parts: str) -> Any:
-        count, sides = len(parts.split()), 1 if parts == "qkv" else 2
-
-        def call(
-            *args: Any, dropout_p: float = 0.0, deterministic: bool = False,
-            return_attn_probs: bool = False, **named: Any,
-        ) -> Any:  # fmt: skip
-            given = _given(args, named, parts)
-            rest = dict(zip(_OFFSETS[sides], args[count:], strict=False)) | named
-            offsets = tuple(rest[name] for name in _OFFSETS[sides][:sides])
-            longest = tuple(rest[name] for name in _OFFSETS[sides][sides : 2 * sides])
-            dropout = rest.get("dropout_p", dropout_p)
-            pair = (longest[0], longest[-1])
-            how = How(parts, offsets, pair, dropout, deterministic, return_attn_probs)
-            return function.apply(how, *given)
-
-        return call
-
-    return {
-        "flash_attn_func": plain("q k v"),
-        "flash_attn_kvpacked_func": plain("q kv"),
-        "flash_attn_qkvpacked_func": plain("qkv"),
-        "flash_attn_varlen_func": packed("q k v"),
-        "flash_attn_varlen_kvpacked_func": packed("q kv"),
-        "flash_attn_varlen_qkvpacked_func": packed("qkv"),
-        "flash_attn_with_kvcache": _no_cache,
-    }
-
-
-_OFFSETS = {
-    1: ("cu_seqlens", "max_seqlen", "dropout_p"),
-    2: ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "dropout_p"),
+_OPTIONS = {
+    "dropout_p": 0.0, "softmax_scale": None, "causal": False, "window_size": (-1, -1),
+    "softcap": 0.0, "alibi_slopes": None, "deterministic": False, "return_attn_probs": False,
+}  # fmt: skip
+"""Parameters behind tensors and lengths, which programs look for by name, and their defaults."""
+_OF_TWO = (("cu_seqlens_q", "cu_seqlens_k"), ("max_seqlen_q", "max_seqlen_k"))
+_OF_ONE = (("cu_seqlens",), ("max_seqlen",))
+_CALLS = {
+    "flash_attn_func": ("q k v", ((), ())),
+    "flash_attn_kvpacked_func": ("q kv", ((), ())),
+    "flash_attn_qkvpacked_func": ("qkv", ((), ())),
+    "flash_attn_varlen_func": ("q k v", _OF_TWO),
+    "flash_attn_varlen_kvpacked_func": ("q kv", _OF_TWO),
+    "flash_attn_varlen_qkvpacked_func": ("qkv", _OF_ONE),
 }
-"""What packed functions are told behind the tensors, in order."""
+"""What programs call: how tensors come, and the names of where sequences begin and how long the
+longest is."""
 
 
-def _given(args: tuple[Any, ...], named: dict[str, Any], parts: str) -> list[torch.Tensor]:
-    names = parts.split()
-    return [args[i] if i < len(args) else named[name] for i, name in enumerate(names)]
+def _functions(function: Any) -> dict[str, Any]:
+    calls = {name: _call(function, name, *how) for name, how in _CALLS.items()}
+    return {**calls, "flash_attn_with_kvcache": _no_cache}
+
+
+def _call(
+    function: Any, name: str, parts: str, packing: tuple[tuple[str, ...], tuple[str, ...]]
+) -> Any:
+    """Return a function with the package's own signature."""
+    offsets, longest = packing
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    tensors = parts.split()
+    needed = [inspect.Parameter(each, kind) for each in (*tensors, *offsets, *longest)]
+    options = {**_OPTIONS, **({"block_table": None} if name == "flash_attn_varlen_func" else {})}
+    optional = [inspect.Parameter(k, kind, default=v) for k, v in options.items()]
+    signature = inspect.Signature([*needed, *optional])
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        told = bound.arguments
+        if told.get("block_table") is not None:
+            _no_cache()
+        lengths = [told[each] for each in longest] or [0]
+        how = How(
+            parts=parts,
+            offsets=tuple(told[each] for each in offsets),
+            longest=(lengths[0], lengths[-1]),
+            dropout=told["dropout_p"],
+            deterministic=told["deterministic"],
+            wants_scores=told["return_attn_probs"],
+        )
+        return function.apply(how, *(told[each] for each in tensors))
+
+    call.__name__ = name
+    vars(call)["__signature__"] = signature
+    return call
 
 
 def _no_cache(*_args: Any, **_kwargs: Any) -> Any:
     raise UnsupportedError(
-        "flash_attn_with_kvcache is for inference and not stood in for; train without a cache"
+        "flash-attn with a cache of keys is for inference and not stood in for; train without one"
     )
 
 
