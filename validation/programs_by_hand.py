@@ -44,6 +44,12 @@ class FlashSizes(NamedTuple):
     head_dim: int
 
 
+class TunedSizes(NamedTuple):
+    """What a program of one kernel is told."""
+
+    elements: int
+
+
 class Sizes(NamedTuple):
     """What a program is told."""
 
@@ -83,6 +89,7 @@ FLASH = {
     "flash_grouped": FlashSizes(2, 1000, 16, 4, 96),
     "flash_packed": FlashSizes(3, 3000, 8, 8, 80),
 }
+TUNED = TunedSizes(10_000_000)
 LORA_RANK = 16
 LOSSES = {
     "cross_entropy": LossSizes(2048, 1024, 40_000),
@@ -93,7 +100,7 @@ LOSSES = {
 }
 
 
-AnySizes = Sizes | LossSizes | FlashSizes
+AnySizes = Sizes | LossSizes | FlashSizes | TunedSizes
 
 
 def _cdiv(x: int, y: int) -> int:
@@ -424,6 +431,19 @@ def flash_packed() -> list[Item]:
     ]
 
 
+def autotuned() -> list[Item]:
+    """A kernel that triton tunes and restores its result for: the peak is a trial.
+
+    ``do_bench`` holds 256 MiB that it clears before each call; the tuner copies what it restores.
+    """
+    one = 4 * TUNED.elements
+    return [
+        Item("input and result", 2 * one),
+        Item("copy of the result", one),
+        Item("what flushes the card's cache", 256 * 2**20),
+    ]
+
+
 DERIVED: dict[str, Callable[[], list[Item]]] = {
     "liger_llama": liger_llama,
     "liger_qwen3": liger_qwen3,
@@ -438,6 +458,7 @@ DERIVED: dict[str, Callable[[], list[Item]]] = {
     "fused_jsd": fused_jsd,
     "flash_grouped": flash_grouped,
     "flash_packed": flash_packed,
+    "autotuned": autotuned,
 }
 """By the name of the program."""
 
@@ -451,6 +472,7 @@ _SIZES: dict[str, AnySizes] = {
     "liger_lora_longer": LORA_LONGER,
     **LOSSES,
     **FLASH,
+    "autotuned": TUNED,
 }
 
 

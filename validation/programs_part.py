@@ -69,6 +69,7 @@ PROGRAMS = {
     "liger_lora": Program("liger_step.py", ("llama",), ("16",)),
     "liger_lora_longer": Program("liger_step.py", ("llama",), ("16",)),
     **{name: Program("liger_losses.py", (name,)) for name in LOSSES},
+    "autotuned": Program("autotuned.py"),
     **{name: Program("flash_step.py", (name,), assumed=("flash-attn",)) for name in FLASH},
 }
 OVERLOOKED = {
@@ -145,9 +146,11 @@ def _pretend(
             check=False,
             capture_output=True,
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**os.environ, "TRITON_CACHE_DIR": folder, **environment},
             timeout=_TIMEOUT_S,
         )
+        kept = list(Path(folder).rglob("*.autotune.json"))
+    assert not kept, f"{name} left results of trials that never ran on disk"
     return msgspec.json.decode(done.stdout, type=PretendReport) if done.stdout else None
 
 

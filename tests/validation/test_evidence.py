@@ -89,7 +89,7 @@ LEAST_ROWS = {
     "reserved": 300,
     "plans_hold": 200,
     "small_spaces": 20,
-    "programs": 13,
+    "programs": 14,
 }
 
 

@@ -3,7 +3,8 @@
 With the ``triton`` wheel installed its own decorators, heuristics and autotuners run; what is
 replaced is the launch itself and the driver, which answers as the pretended card does. An autotuner
 tries its configurations as on a real card: it holds the buffer that flushes the card's cache, and
-makes the copies that it restores from. As nothing takes any time, the first configuration wins.
+makes the copies that it restores from. As nothing takes any time, the first configuration wins, and
+what Triton keeps of trials on disk is neither read nor written.
 
 Source: triton 3.9.0, ``runtime/jit.py``, ``runtime/autotuner.py``, ``testing.py`` and
 ``backends/nvidia/driver.py``.
@@ -38,6 +39,7 @@ def changes(kernels: OtherKernels, known: KnownValues) -> Mapping[str, Changes]:
 
     return {
         "triton.runtime.jit": launches,
+        "triton.runtime.autotuner": _no_results_on_disk,
         "triton.testing": _benchmarks,
         "triton.runtime.driver": _no_driver_yet,
         "triton.backends.nvidia.driver": _card_drivers,
@@ -72,6 +74,17 @@ def benchmark(call: Any, *, quantiles: Any = None, **_how: Any) -> Any:
 
 def _benchmarks(testing: Any) -> Iterator[tuple[Any, str, Any]]:
     yield testing, "do_bench", benchmark
+
+
+def _no_results_on_disk(autotuner: Any) -> Iterator[tuple[Any, str, Any]]:
+    if hasattr(autotuner.Autotuner, "check_disk_cache"):  # older ones keep nothing on disk
+        yield autotuner.Autotuner, "check_disk_cache", _tried_anew
+
+
+def _tried_anew(_tuner: Any, _key: Any, _configs: Any, benchmark_all: Any) -> bool:
+    """Try the configurations; say that their results do not come from disk."""
+    benchmark_all()
+    return False
 
 
 def _no_driver_yet(runtime: Any) -> Iterator[tuple[Any, str, Any]]:
