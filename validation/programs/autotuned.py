@@ -1,5 +1,7 @@
 """A kernel of Triton's that is tuned at its first launch, with results that are kept on disk."""
 
+# ruff: noqa: ANN001, ANN201, N803 - parameters of kernels are as Triton wants them
+
 import sys
 
 import torch
@@ -17,7 +19,7 @@ ELEMENTS = int(sys.argv[1])
 )
 @triton.heuristics({"EVEN": lambda named: named["n"] % named["BLOCK"] == 0})
 @triton.jit
-def double(x_ptr, y_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803 - constants of Triton's
+def double(x_ptr, y_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
     """Add twice the input to the result."""
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = None if EVEN else places < n
