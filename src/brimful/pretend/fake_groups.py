@@ -72,16 +72,14 @@ def _give_kernels() -> None:
 def _of_fake_backend(make: Any) -> Any:
     @wraps(make)
     def make_group(
-        ranks: Any = None, timeout: Any = None, _backend: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        return make(ranks, timeout, "fake", *args, **{**kwargs, **_without_options(kwargs)})
+        ranks: Any = None, timeout: Any = None, _backend: Any = None, _options: Any = None,
+        *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        for name in ("backend", "backend_options"):
+            kwargs.pop(name, None)
+        return make(ranks, timeout, "fake", None, *args, **kwargs)
 
     return make_group
-
-
-def _without_options(kwargs: Any) -> dict[str, None]:
-    """Return what takes the place of options, which are a backend's own."""
-    return {"backend_options": None} if "backend_options" in kwargs else {}
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
