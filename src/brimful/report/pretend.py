@@ -7,6 +7,7 @@ from brimful.pretend.report_values import (
     Alike,
     AtCapacity,
     Failure,
+    Missed,
     ModuleBytes,
     OwnerBytes,
     PretendReport,
@@ -250,6 +251,12 @@ def _launches(report: PretendReport) -> Iterator[str]:
         yield f"{len(kernels) - NUM_KERNELS} more"
 
 
+def _missed(missed: Missed) -> str:
+    """Name a package, who looked for it, and what stands in for it."""
+    instead = f"; --assume {missed.package}" if missed.can_be_assumed else ""
+    return f"{missed.package} ({', '.join(map(short_line, missed.lines))}){instead}"
+
+
 def note_lines(report: PretendReport) -> Iterator[tuple[str, Sequence[str]]]:
     """Say what the numbers rest on and what is not in them: headings, each with its lines."""
     outside = [
@@ -270,7 +277,7 @@ def note_lines(report: PretendReport) -> Iterator[tuple[str, Sequence[str]]]:
     if beside.launched:
         yield "Kernels beside PyTorch's that were launched", list(_launches(report))
     if beside.missed:
-        missed = [f"{m.package} ({', '.join(map(short_line, m.lines))})" for m in beside.missed]
+        missed = [_missed(each) for each in beside.missed]
         yield "Looked for and not installed here; with them other kernels may run", missed
     if report.assumptions or beside.stood_in:
         yield "Assumptions", (*beside.stood_in, *report.assumptions)
