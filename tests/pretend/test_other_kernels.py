@@ -99,6 +99,15 @@ def test_a_benchmark_takes_no_time(run):
     assert run.tape.num_allocations()
 
 
+def test_the_driver_answers_as_the_card(run):
+    driver = sys.modules["triton"].runtime.driver.active
+    assert driver.get_current_target()[:2] == ("cuda", 80)
+    properties = driver.utils.get_device_properties(driver.get_current_device())
+    assert properties["multiprocessor_count"] == 108
+    assert properties["max_shared_mem"] == 163 * KIB
+    assert run.tape.num_allocations()
+
+
 def test_the_stand_in_has_a_version_and_goes_away(program):
     with pretend.gpu(assume=["triton"]) as run:
         importlib.import_module(program)

@@ -10,13 +10,16 @@ tried.
 """
 
 import inspect
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brimful.pretend import device, streams
 from brimful.pretend.absent import StandIn
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
-from brimful.pretend.triton_kernels import benchmark
+from brimful.pretend.triton_kernels import CardUtils, benchmark
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +56,7 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
             "cdiv": lambda x, y: -(-x // y),
             "next_power_of_2": lambda n: 1 << (n - 1).bit_length() if n > 0 else 0,
         },
+        f"{PACKAGE}.runtime": {"driver": SimpleNamespace(active=_Driver())},
         f"{PACKAGE}.runtime.jit": {"JITFunction": Kernel},
         f"{PACKAGE}.runtime.autotuner": {"Autotuner": _Autotuner, "Config": _Config},
         f"{PACKAGE}.testing": {"do_bench": benchmark},
@@ -61,9 +65,38 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
 
     def fill(module: ModuleType) -> None:
         vars(module).update(named.get(module.__name__, {}))
-        vars(module)["__getattr__"] = _Name(module.__name__).__getattr__
+        vars(module)["__getattr__"] = partial(_named_in, module.__name__, frozenset(named))
 
     return StandIn(VERSION, WORDS, fill, lambda _name: True)
+
+
+def _named_in(module: str, modules: frozenset[str], name: str) -> Any:
+    """Return what a module's name leads to: a module that has something, or another name."""
+    path = f"{module}.{name}"
+    return import_module(path) if path in modules else getattr(_Name(module), name)
+
+
+class _Target(NamedTuple):
+    """What kernels are compiled for, under Triton's names."""
+
+    backend: str
+    arch: int
+    warp_size: int
+
+
+class _Driver:
+    """Answers as the pretended card does."""
+
+    utils = CardUtils()
+
+    @staticmethod
+    def get_current_target() -> _Target:
+        major, minor = device.card().capability
+        return _Target("cuda", 10 * major + minor, 32)
+
+    @staticmethod
+    def get_current_device() -> int:
+        return streams.current_device()
 
 
 class _Name:

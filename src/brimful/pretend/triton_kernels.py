@@ -98,11 +98,11 @@ def _card_drivers(nvidia: Any) -> Iterator[tuple[Any, str, Any]]:
 
 def _init(driver: Any, above: Any) -> None:
     """Make a driver that asks ``torch.cuda``; the real one compiles C that asks CUDA."""
-    driver.utils = _Utils()
+    driver.utils = CardUtils()
     above.__init__(driver)
 
 
-class _Utils:
+class CardUtils:
     """What CUDA's own driver says of a device."""
 
     @staticmethod
