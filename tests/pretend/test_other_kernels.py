@@ -88,6 +88,7 @@ def test_an_autotuner_flushes_the_cache_once_for_each_kind_of_call(run):
     assert len(flushed) == 2 * 2, "two kinds of calls, two configurations"
     assert len(copies) == 2 + 2 * 2 * 2, "x, y, and what y is restored from at each trial"
     assert run.other_kernels.launched["tuned"] == 3 + 2 * 2 * 2
+    run.module.tuned[(1,)](x, None, 16)
     assert torch.cuda.memory_allocated() < MIB
 
 

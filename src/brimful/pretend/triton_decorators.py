@@ -242,8 +242,10 @@ class _Autotuner(_Launchable):
             self._before(named)
         else:
             for name in self._zeroed:
-                named[name].zero_()
-            copies = {name: named[name].clone() for name in self._restored}
+                if named[name] is not None:
+                    named[name].zero_()
+            restored = ((name, named[name]) for name in self._restored)
+            copies = {name: x.clone() for name, x in restored if x is not None}
         self._launch(config, args, kwargs)
         if self._after is not None:
             self._after(named, exception=None)
