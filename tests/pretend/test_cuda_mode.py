@@ -309,7 +309,10 @@ def test_small_things_that_programs_of_others_ask_for(run):
 def test_tensors_of_numbers_that_are_tensors(run):
     known, unknown = torch.arange(3, device="cuda").sum(), torch.randn(3, device="cuda").argmax()
     assert torch.tensor([[known, 2], [0, 1]]).tolist() == [[3, 2], [0, 1]]
-    made = torch.tensor([known, unknown], device="cuda")
+    assert torch.tensor([1, known.cpu()]).tolist() == [1, 3]
+    with pytest.raises(ValueError, match="expected sequence"):
+        torch.tensor([[1], [2, 3]])
+    made = torch.tensor([0, known, unknown], device="cuda")
     assert made.device == CUDA
     with pytest.raises(UnsupportedError, match="hangs on values"):
         made.nonzero()

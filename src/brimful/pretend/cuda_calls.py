@@ -114,9 +114,12 @@ def _asarray(_: KnownValues, data: Any, **kwargs: Any) -> Any:
 def _tensor(known: KnownValues, data: Any, **kwargs: Any) -> Any:
     """Make a tensor of numbers, among which there may be tensors of one number."""
     kwargs = {name: inward(x) for name, x in kwargs.items()}
-    numbers = list(_fakes(data))
-    if not numbers or isinstance(data, torch.Tensor):
+    try:
         return torch.tensor(data, **kwargs)
+    except RuntimeError:  # where PyTorch would read a number of a tensor that has none
+        numbers = list(_fakes(data))
+        if not numbers:
+            raise
     made = torch.tensor(_plain(data), **kwargs)
     if any(known.value(x) is None for x in numbers):
         known.forget(made)
@@ -126,7 +129,7 @@ def _tensor(known: KnownValues, data: Any, **kwargs: Any) -> Any:
 def _fakes(data: Any) -> Iterator[FakeTensor]:
     if isinstance(data, FakeTensor):
         yield data
-    elif isinstance(data, (list, tuple)) and data and not isinstance(data[0], (int, float)):
+    elif isinstance(data, (list, tuple)):
         for x in data:
             yield from _fakes(x)
 
