@@ -93,6 +93,9 @@ FAMILIES = (
            "scripts that know nothing of Brimful, and Trainers that are watched.",
            ("simulated_vs_measured", "techniques", "ranks", "routing", "offload",
             "pretend_examples", "watched")),
+    Family("Programs of others", "TRL, Liger and PEFT as they are on the pretend GPU, against "
+           "arithmetic over their sources that was committed before they were run.",
+           ("programs",)),
     Family("Against what others published", "Peaks and speeds on real GPUs, each with its source. "
            "Those that do not count towards a bar say why in the file. Sources are split "
            "(`src/brimful/data/published/splits.json`): parameters were fitted to *fit* sources; "

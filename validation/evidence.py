@@ -21,6 +21,7 @@ from laws_rows import LawRow
 from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
+from program_rows import ProgramRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
 from scale_rows import ExpertScaleRow, ScaleRow
@@ -77,6 +78,7 @@ Part = Literal[
     "reserved",
     "plans_hold",
     "small_spaces",
+    "programs",
 ]
 
 
@@ -388,6 +390,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "reserved": ReservedRow,
     "plans_hold": PlannedRow,
     "small_spaces": SpaceRow,
+    "programs": ProgramRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -43,11 +43,20 @@ def sites() -> Iterator[Path]:
         folder = Path(kept or stack.enter_context(tempfile.TemporaryDirectory()))
         for name, packages in _PACKAGES.items():
             if not (folder / name / "bin" / "python").is_file():
-                _make(folder / name, packages)
+                make_environment(folder / name, packages)
         yield folder
 
 
-def _make(folder: Path, packages: Sequence[str]) -> None:
+def make_environment(folder: Path, packages: Sequence[str]) -> None:
+    """Make an environment with this torch.
+
+    Args:
+        folder: Where.
+        packages: As pip takes them.
+
+    Raises:
+        subprocess.CalledProcessError: One cannot be installed; pip says why.
+    """
     version = torch.__version__.split("+")[0]
     environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q"]

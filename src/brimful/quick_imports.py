@@ -2,13 +2,14 @@
 
 A third of what importing torch, transformers and PEFT takes is the garbage collector, which looks
 through all that was made so far again and again, and decorators that load a compiler for functions
-that nobody calls. Knows no library but torch.
+that nobody calls. Knows no library but torch, and that Triton complains.
 """
 
 import contextlib
 import functools
 import gc
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -43,7 +44,7 @@ def quick_imports() -> Iterator[None]:
         inspect.getframeinfo = frame_info
         if collects:
             if _process.is_ours:
-                gc.freeze()
+                leave_behind()
             gc.enable()
 
 
@@ -56,11 +57,13 @@ def own_process() -> None:
 
 
 def leave_behind() -> None:
-    """Look for no garbage among what is there by now: to be called where a process ends.
+    """Look for no garbage among what is there by now.
 
-    Python's own look at its end takes two seconds with torch and transformers loaded.
+    Python's own look at a process's end takes two seconds with torch and transformers loaded. Triton has to
+    be looked through: its library lists on standard error what is left of it.
     """
-    gc.freeze()
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _at_first_call(compile_now: Callable[..., Any]) -> Callable[..., Any]:

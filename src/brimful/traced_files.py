@@ -62,9 +62,7 @@ def all_versions() -> tuple[str, ...]:
     for library in _LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{library} {metadata.version(library)}")
-    with contextlib.suppress(metadata.PackageNotFoundError):  # without torch nothing is traced
-        found += versions()
-    return tuple(found)
+    return (*found, *versions())
 
 
 @cache

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.torch
 
 SCRIPT = """
 import sys
+from importlib.util import find_spec
 import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -142,6 +144,31 @@ def test_a_script_that_cannot_go_on_is_exit_code_2(script, brimful, tmp_path, na
     assert script.exists()
 
 
+KERNEL = """
+import torch
+import triton
+
+@triton.jit
+def nothing(x_ptr):
+    pass
+
+nothing[(1,)](torch.ones(4, device="cuda"))
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is not None, reason="of a machine without triton")
+def test_what_is_not_installed_can_be_assumed(script, brimful, tmp_path):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    said = brimful("pretend", "--", "kernel.py")
+    assert said.code == 2
+    assert said.err.splitlines()[-1].endswith("install triton, or pass --assume triton")
+    said = brimful("pretend", "-v", "--assume", "triton", "--", "kernel.py")
+    assert said.code == 0, said.err
+    assert "nothing (1 launch)" in said.out
+    assert "triton is not installed; in its place stands" in " ".join(said.out.split())
+    assert script.exists()
+
+
 def test_a_script_s_own_traceback_begins_with_the_script(script, brimful, tmp_path):
     (tmp_path / "raises.py").write_text(FAILING["raises"][0])
     err = brimful("pretend", "--", "raises.py").err.splitlines()
@@ -172,6 +199,7 @@ def test_everything_may_be_taken_as_selected(script, brimful, tmp_path):
         (("--memory-budget", "0", "--", "train.py", "1"), "leaves nothing"),
         (("--world-size", "0", "--", "train.py", "1"), "--world-size 0 is too few"),
         (("--rank", "1", "--", "train.py", "1"), "rank 1 is not in a world of 1"),
+        (("--assume", "apex", "--", "train.py", "1"), "apex cannot be assumed"),
         (("--kernels", "rocm", "--", "train.py", "1"), "rocm"),
         (("--allocator", "segments:True", "--", "train.py", "1"), "segments"),
         (("--snapshot", "s.txt", "--", "train.py", "1"), "must end in .pickle or .pkl"),
@@ -189,6 +217,7 @@ def test_bad_inputs_are_one_sentence(script, brimful, argv, said_so):
 
 WIDE = """
 import sys
+from importlib.util import find_spec
 import torch
 
 width = int(sys.argv[2])

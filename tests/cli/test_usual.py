@@ -77,7 +77,7 @@ def test_a_market_takes_what_any_of_its_kinds_has_units_for(brimful):
     ("flags", "zero"),
     [
         (("--optimizer", "adamw-8bit"), 1),
-        (("--task", "dpo", "--reference", "offloaded"), 0),
+        (("--task", "dpo", "--reference", "offloaded"), 1),
         (("--task", "dpo", "--reference", "offloaded", "--dp-shard", "2"), None),
         (("--optimizer", "adamw-8bit", "--zero", "3"), None),
     ],

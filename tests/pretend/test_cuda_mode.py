@@ -261,10 +261,72 @@ def test_a_file_is_loaded_onto_the_gpu(tmp_path):
 
 
 def test_what_is_not_served_says_so(run):
-    with pytest.raises(UnsupportedError, match=r"torch.compile is not simulated"):
-        torch.compile(nn.Linear(2, 2))
     with pytest.warns(UserWarning, match="use brimful pretend --snapshot"):
         torch.cuda.memory._dump_snapshot("here.pickle")
+    assert run.tape.num_allocations()
+
+
+def test_what_is_compiled_is_refused_and_never_runs_eagerly(run, monkeypatch):
+    x, refused = torch.ones(2, device="cuda"), pytest.raises(UnsupportedError, match="not simulat")
+
+    @torch.compile(dynamic=False)
+    def decorated(x):
+        return x + 1
+
+    with refused as why:
+        decorated(x)
+    assert "decorated is compiled" in str(why.value)
+    for compile_it in (lambda: torch.compile(nn.Linear(2, 2)), nn.Linear(2, 2).compile):
+        with pytest.raises(UnsupportedError, match="Linear is compiled"):
+            compile_it()
+    assert torch.compile(lambda x: x + 1, disable=True)(x).shape == (2,)
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    assert torch.compile(lambda x: x + 1)(x).shape == (2,)
+    assert run.tape.num_allocations()
+
+
+def test_small_things_that_programs_of_others_ask_for(run):
+    assert torch.cuda.device(0).idx == 0
+    (generator,) = torch.cuda.default_generators
+    assert generator.get_state().shape == torch.cuda.get_rng_state().shape
+    generator.set_state(generator.clone_state().get_state())
+    generator.graphsafe_set_state(generator.graphsafe_get_state())
+    assert torch.Generator().clone_state().get_state().numel() > 16
+
+    class ListOfBuffers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.ones(2, device="cuda"))
+            self.buffers = [1, 2]
+
+        def forward(self, x):
+            return x + self.kept
+
+    assert ListOfBuffers()(torch.ones(2, device="cuda")).shape == (2,)
+    assert "buffers" in {item.name for item in run.report().items}
+
+
+def test_tensors_of_numbers_that_are_tensors(run):
+    known, unknown = torch.arange(3, device="cuda").sum(), torch.randn(3, device="cuda").argmax()
+    assert torch.tensor([[known, 2], [0, 1]]).tolist() == [[3, 2], [0, 1]]
+    assert torch.tensor([1, known.cpu()]).tolist() == [1, 3]
+    with pytest.raises(ValueError, match="expected sequence"):
+        torch.tensor([[1], [2, 3]])
+    made = torch.tensor([0, known, unknown], device="cuda")
+    assert made.device == CUDA
+    with pytest.raises(UnsupportedError, match="hangs on values"):
+        made.nonzero()
+    assert run.tape.num_allocations()
+
+
+def test_equal_looks_at_what_is_known(run):
+    loss = torch.randn(3, device="cuda", requires_grad=True).sum()
+    seen = []
+    loss.register_hook(lambda grad: seen.append(torch.equal(grad, torch.tensor(1.0).cuda())))
+    loss.backward()
+    assert seen == [True], "the gradient that backward begins with is 1"
+    assert not torch.equal(torch.randn(2, device="cuda"), torch.randn(2, device="cuda"))
+    assert torch.equal(torch.arange(2, device="cuda"), torch.arange(2).cuda())
     assert run.tape.num_allocations()
 
 

@@ -139,6 +139,14 @@ def test_cublas_workspaces_follow_the_environment(monkeypatch):
     assert workspaces.blas_lt_workspace_bytes(H100) == 0
 
 
+def test_products_in_place_are_products():
+    c, a, b = empty(4, 4), empty(4, 8), empty(8, 4)
+    for op, args in ((ATEN.addmm_.default, (c, a, b)), (ATEN.addmm.default, (c, a, b))):
+        assert workspaces.uses_blas(op)
+        assert not workspaces.uses_blas_lt(op, args)
+        assert parts(op, c, empty(4, 16)[:, ::2], b)
+
+
 def test_a_bias_row_goes_to_cublaslt():
     matrices = (empty(8, 16), empty(16, 32))
     assert workspaces.uses_blas(ATEN.addmm.default)
@@ -350,6 +358,16 @@ def test_a_bias_gradient_leaves_partial_sums_far_larger_than_itself():
 
 def test_rows_are_reduced_without_partial_sums():
     assert parts(ATEN.mean.dim, empty(4096, 4096, dtype=torch.float32), [-1], True) == {}
+
+
+def test_the_largest_of_all_is_found_as_amax_finds_it_and_along_rows_with_indices():
+    x = empty(2**20, 8)
+    of_all = parts(ATEN.amax.default, x)
+    assert of_all == parts(ATEN.max.default, x) == parts(ATEN.min.default, x)
+    assert sum(of_all.values())
+    along = parts(ATEN.max.dim, x, 0)
+    assert sum(along.values()) > sum(parts(ATEN.amax.default, x, [0]).values())
+    assert not parts(ATEN.max.other, x, x)
 
 
 def test_only_half_precision_is_summed_without_being_widened():

@@ -18,6 +18,8 @@ import msgspec
 import packages_part
 import plans_hold_part
 import predicted_part
+import programs_by_hand
+import programs_part
 import published_part
 import pytest
 import sampler
@@ -87,6 +89,7 @@ LEAST_ROWS = {
     "reserved": 300,
     "plans_hold": 200,
     "small_spaces": 20,
+    "programs": 14,
 }
 
 
@@ -183,6 +186,14 @@ def tried_spaces(rows):
     assert any(0 < row.num_holding < row.num_strategies for row in rows)
 
 
+def program_names(rows):
+    assert {row.program for row in rows} == set(programs_by_hand.DERIVED)
+    for row in rows:
+        derived = programs_by_hand.DERIVED[row.program]()
+        assert [(item.name, item.num_bytes) for item in row.derived] == derived
+        assert row.arguments == programs_part.arguments_of(row.program)
+
+
 def published_ids(rows):
     assert {row.id for row in rows} == {run.id for run in published_runs()}
 
@@ -209,6 +220,7 @@ CASELESS = {
     "laws": law_names,
     "plans_hold": planned_jobs,
     "small_spaces": tried_spaces,
+    "programs": program_names,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 

@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget = "exit with 1 where the allocator would need more, e.g. 70GiB"
     add("--memory-budget", metavar="SIZE", type=flags.size("--memory-budget"), help=budget)
     world = flags.whole("--world-size")
-    add("--world-size", metavar="N", type=world, default=1, help="processes; default 1")
+    alone = "processes, as torchrun starts them; default: one that nobody launched"
+    add("--world-size", metavar="N", type=world, help=alone)
     rank = flags.whole("--rank", least=0)
     add("--rank", metavar="R", type=rank, default=0, help="which of them this is; default 0")
     allocator = (
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allocator", metavar="SETTINGS", help=allocator)
     selected = "count the largest result where its size hangs on values"
     add("--assume-all-selected", action="store_true", help=selected)
+    assumed = "stand in for a package of kernels that is not installed here, e.g. triton"
+    add("--assume", metavar="PACKAGE", action="append", default=[], help=assumed)
     imitate = flags.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
@@ -111,6 +114,7 @@ def _pretended(args: argparse.Namespace) -> "Run":
         imitate=args.kernels,
         assume_all_selected=args.assume_all_selected,
         says_cuda=True,
+        assume=args.assume,
     )
 
 
@@ -182,9 +186,17 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
         shown = _of_the_script(error.__traceback__)
         traceback.print_exception(type(error), error, shown)
         why = f"{name} raised {type(error).__name__}, see above; nothing is reported"
-        say(f"brimful: {why}", file=sys.stderr)
+        say(f"brimful: {why}{_remedy(error)}", file=sys.stderr)
         return False
     return True
+
+
+def _remedy(error: Exception) -> str:
+    """Say what to do where the program lacks a package that can be stood in for."""
+    from brimful.pretend.stand_in_packages import assumable
+
+    package = assumable(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return f"; install {package}, or pass --assume {package}" if package else ""
 
 
 def _of_the_script(frames: TracebackType | None) -> TracebackType | None:

@@ -17,12 +17,14 @@ class Multiprocessors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         card: The card that stands for the capability.
         num_multiprocessors: Its streaming multiprocessors.
         threads_per_multiprocessor: Resident threads of each.
-        source: Where both were taken from.
+        shared_bytes_per_block: Shared memory that one block may ask for.
+        source: Where these were taken from.
     """
 
     card: str
     num_multiprocessors: int
     threads_per_multiprocessor: int
+    shared_bytes_per_block: int
     source: str
 
 

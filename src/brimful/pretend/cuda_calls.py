@@ -6,6 +6,7 @@ PyTorch offers to a function mode, ``replacements`` are names that it does not.
 
 import copy
 import functools
+import os
 import re
 import sys
 import warnings
@@ -24,6 +25,8 @@ from brimful.pretend.known_values import TWIN, KnownValues
 CUDA = "cuda"
 _TORCH = torch.__path__[0]
 _SAYS_CUDA = re.compile(r"cuda(:\d+)?")
+_COMPILES_NOT = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+"""With either of them set to 1 PyTorch runs eagerly what it is told to compile."""
 _Tensor = torch.Tensor
 _RealGenerator: Any = torch.Generator
 
@@ -108,6 +111,35 @@ def _asarray(_: KnownValues, data: Any, **kwargs: Any) -> Any:
         return torch.asarray(data, **kwargs)
 
 
+def _tensor(known: KnownValues, data: Any, **kwargs: Any) -> Any:
+    """Make a tensor of numbers, among which there may be tensors of one number."""
+    kwargs = {name: inward(x) for name, x in kwargs.items()}
+    try:
+        return torch.tensor(data, **kwargs)
+    except RuntimeError:  # where PyTorch would read a number of a tensor that has none
+        numbers = list(_fakes(data))
+        if not numbers:
+            raise
+    made = torch.tensor(_plain(data), **kwargs)
+    if any(known.value(x) is None for x in numbers):
+        known.forget(made)
+    return made
+
+
+def _fakes(data: Any) -> Iterator[FakeTensor]:
+    if isinstance(data, FakeTensor):
+        yield data
+    elif isinstance(data, (list, tuple)):
+        for x in data:
+            yield from _fakes(x)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, (list, tuple)):
+        return [_plain(x) for x in data]
+    return data.item() if isinstance(data, FakeTensor) else data
+
+
 def _deepcopy(_: KnownValues, x: Any, memo: Any) -> Any:
     """Copy a tensor with its attributes; PyTorch would look at its address, and it has none."""
     if not isinstance(x, FakeTensor) or not x.is_leaf:
@@ -153,6 +185,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     _Tensor.data_ptr: _data_ptr,
     _Tensor.numpy: _numpy,
     torch.asarray: _asarray,
+    torch.tensor: _tensor,
     _Tensor.__deepcopy__: _deepcopy,
     _Tensor.__format__: _format,
     _set_data_in_place: _set_data,
@@ -186,6 +219,26 @@ class Generator(_RealGenerator, metaclass=_GeneratorKind):  # type: ignore[misc]
     def device(self) -> torch.device:
         """The device it was made for."""
         return _device(CUDA, 0) if self.is_of_gpu else _device("cpu", None)
+
+    def get_state(self) -> torch.Tensor:
+        """Return its state; that of the GPU's has the size of a real one."""
+        return torch.gpu.get_rng_state() if self.is_of_gpu else super().get_state()
+
+    def set_state(self, state: torch.Tensor) -> Any:
+        """Take a state; the GPU's has none."""
+        return self if self.is_of_gpu else super().set_state(state)
+
+    def clone_state(self) -> Any:
+        """Return another one of the same state."""
+        return self if self.is_of_gpu else super().clone_state()
+
+    def graphsafe_get_state(self) -> Any:
+        """Return one that shares its state."""
+        return self if self.is_of_gpu else super().graphsafe_get_state()
+
+    def graphsafe_set_state(self, state: Any) -> Any:
+        """Share the state of another."""
+        return self if self.is_of_gpu else super().graphsafe_set_state(state)
 
 
 def _translated(function: Any) -> Any:
@@ -229,17 +282,43 @@ def _loader_init(original: Any) -> Any:
 
 
 def _no_compile(original: Any) -> Any:
-    """Return ``torch.compile`` for PyTorch itself only: FlexAttention calls it to run eagerly."""
+    """Return ``torch.compile`` for PyTorch itself only: FlexAttention calls it to run eagerly.
 
-    def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - its name
+    A function that is compiled as its module is imported is refused when it is called.
+    """
+
+    def compile(model: Any = None, *args: Any, **how: Any) -> Any:  # noqa: A001 - its name
         if sys._getframe(1).f_code.co_filename.startswith(_TORCH):  # noqa: SLF001
-            return original(*args, **kwargs)
-        raise UnsupportedError(
-            "torch.compile is not simulated: a compiled step fuses operations and plans memory of "
-            "its own; run the script without it"
-        )
+            return original(model, *args, **how)
+        if model is None:
+            return functools.partial(compile, *args, **how)
+        if how.get("disable") or any(os.environ.get(name) == "1" for name in _COMPILES_NOT):
+            return model
+        if isinstance(model, torch.nn.Module):
+            raise _compiled(model)
+
+        @functools.wraps(model)
+        def call(*_args: Any, **_kwargs: Any) -> Any:
+            raise _compiled(model)
+
+        return call
 
     return compile
+
+
+def _compile_module(module: Any, *_args: Any, **how: Any) -> None:
+    """Refuse ``module.compile()``, unless it compiles nothing."""
+    if not (how.get("disable") or any(os.environ.get(name) == "1" for name in _COMPILES_NOT)):
+        raise _compiled(module)
+
+
+def _compiled(model: Any) -> UnsupportedError:
+    name = getattr(model, "__qualname__", type(model).__qualname__)
+    return UnsupportedError(
+        f"torch.compile is not simulated, and {name} is compiled: a compiled step fuses operations "
+        "and plans memory of its own; what the program takes without it is simulated with "
+        f"{_COMPILES_NOT[0]}=1 in the environment"
+    )
 
 
 def _storage_data_ptr(original: Any) -> Any:
@@ -258,11 +337,12 @@ def _saves_nothing(function: str, result: Any = None) -> Any:
     return save
 
 
-def _saving() -> Iterator[tuple[Any, str, Any]]:
-    """Yield what keeps a program from writing values that nobody has over its checkpoints."""
-    from safetensors import torch as files
+def safetensors_write_nothing(files: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what keeps a program from writing values that nobody has over its checkpoints.
 
-    yield torch, "save", _saves_nothing("torch.save")
+    Args:
+        files: ``safetensors.torch``.
+    """
     yield files, "_flatten_as_ptr", lambda *_, **__: {}
     yield files, "serialize_file", _saves_nothing("safetensors")
     yield files, "serialize", _saves_nothing("safetensors", b"")
@@ -288,9 +368,11 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(NAME)
     yield torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(NAME, dtype)
     yield torch, "Generator", Generator
+    yield torch.cuda, "default_generators", tuple(map(Generator, [CUDA] * torch.gpu.device_count()))
     yield torch, "compile", _no_compile(torch.compile)
+    yield torch.nn.Module, "compile", _compile_module
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
     storage = torch.UntypedStorage
     yield storage, "data_ptr", _storage_data_ptr(storage.data_ptr)
-    yield from _saving()
+    yield torch, "save", _saves_nothing("torch.save")

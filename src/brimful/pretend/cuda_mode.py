@@ -6,15 +6,15 @@ where it returns, on a PyTorch that was built with CUDA as on one that was not.
 
 Limits: where no function is asked, the device keeps its own name (``tensor.untyped_storage()``,
 ``stream.device``, the text of a tensor); ``torch.cuda.FloatTensor`` and the like, CUDA graphs,
-``DataParallel``, FlexAttention, and CUDA or Triton kernels of one's own are not served,
-``torch.compile`` is refused; data workers run in the main process; a thread of the program's own
+``DataParallel``, FlexAttention and CUDA kernels of one's own are not served, ``torch.compile`` is
+refused; data workers run in the main process; a thread of the program's own
 sees none of this.
 """
 
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import Any
 
@@ -24,11 +24,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import cuda_calls, cuda_names
+from brimful.pretend import cuda_calls, cuda_names, triton_kernels
+from brimful.pretend.absent import looking_for
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import KnownValues
+from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.replacing import replaced
+from brimful.pretend.stand_in_packages import stand_ins
+from brimful.pretend.when_imported import when_imported
 
 _LOAD_IN_ORDER = "HF_DEACTIVATE_ASYNC_LOAD"
 """With it transformers reads weights one after another, not in threads, which no mode reaches."""
@@ -121,15 +125,30 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
 
 
 @contextlib.contextmanager
-def saying_cuda(known: KnownValues) -> Iterator[None]:
+def saying_cuda(
+    known: KnownValues, kernels: OtherKernels, assumed: Collection[str]
+) -> Iterator[None]:
     """Let ``cuda`` be the pretend GPU inside the block; entered inside ``pretend.gpu``.
 
     Args:
         known: What is known of values.
+        kernels: Where it is noted which kernels beside PyTorch's the program launches and misses.
+        assumed: Packages of kernels that are stood in for where they are not installed.
     """
     mode = _SaysCuda(known)
+    libraries = {
+        "safetensors.torch": cuda_calls.safetensors_write_nothing,
+        **triton_kernels.changes(kernels, known),
+    }
     names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))
-    with _environment(_LOAD_IN_ORDER, "1"), replaced(names), _Below(), mode:
+    with (
+        _environment(_LOAD_IN_ORDER, "1"),
+        replaced(names),
+        when_imported(libraries),
+        looking_for(kernels, stand_ins(assumed, kernels, known)),
+        _Below(),
+        mode,
+    ):
         yield
 
 

@@ -30,6 +30,7 @@ class Card:
         usable_bytes: What ``get_device_properties().total_memory`` answers.
         num_devices: How many of it there are.
         multi_processor_count: Streaming multiprocessors, 0 if not known.
+        shared_bytes_per_block: Shared memory that a block may ask for, 0 if not known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Card:
     usable_bytes: int
     num_devices: int
     multi_processor_count: int
+    shared_bytes_per_block: int
 
 
 UNNAMED = Card(
@@ -45,6 +47,7 @@ UNNAMED = Card(
     usable_bytes=80 * 2**30,
     num_devices=1,
     multi_processor_count=0,
+    shared_bytes_per_block=0,
 )
 
 
@@ -58,6 +61,7 @@ class Properties(NamedTuple):
     multi_processor_count: int
     is_integrated: bool
     warp_size: int
+    shared_memory_per_block_optin: int
 
 
 class Memory(Protocol):
@@ -173,6 +177,7 @@ class _Backend(backend_registration._DummyBackendModule):  # type: ignore[misc] 
             multi_processor_count=now.multi_processor_count,
             is_integrated=False,
             warp_size=32,
+            shared_memory_per_block_optin=now.shared_bytes_per_block,
         )
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:

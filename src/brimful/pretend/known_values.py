@@ -2,8 +2,9 @@
 
 Which rows a sampler picks, whether a padding mask masks anything, how many tokens count: programs
 decide by such integers what to allocate. So tensors of integers and booleans that are made from
-known ones keep a real twin on the host, up to a size; what is computed from unknown values has
-none. Draws of integers are drawn for real, from PyTorch's own generator.
+known ones keep a real twin on the host, up to a size, and so do single floats: the gradient that a
+backward pass begins with is 1, and kernels of others look whether it is. What is computed from
+unknown values has none. Draws are drawn for real, from PyTorch's own generator.
 """
 
 import contextlib
@@ -24,6 +25,9 @@ TWIN = "_brimful_twin"
 """The attribute of a fake tensor that holds its known values."""
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
+_FILLS = frozenset({
+    _aten.ones_like.default, _aten.zeros_like.default, _aten.full_like.default,
+})  # fmt: skip
 
 
 class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
@@ -52,7 +56,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
     def value(self, tensor: Any) -> torch.Tensor | None:
         """Return the known values of a tensor, None where they are not known."""
         twin: torch.Tensor | None = getattr(tensor, TWIN, None)
-        if twin is None and not isinstance(tensor, FakeTensor) and _is_whole(tensor):
+        if twin is None and not isinstance(tensor, FakeTensor) and _is_followed(tensor):
             twin = tensor
         if twin is not None and twin.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
             return None
@@ -63,6 +67,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         if not changes and not all(map(_may_be_known, outputs)):
             return
+        if func in _FILLS:
+            # What they are made like gives them a shape and no value.
+            args = (_host_like(out), *args[1:])
         twins = self._twins(args, kwargs)
         if twins is None:
             if changes:
@@ -104,13 +111,15 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
                 continue
             target = args[i] if i < len(args) else kwargs.get(argument.name)
             for x in target if isinstance(target, (list, tuple)) else (target,):
-                twin = getattr(x, TWIN, None)
-                if twin is not None:
-                    self._forget(twin.untyped_storage())
+                self.forget(x)
 
-    def _forget(self, storage: Any) -> None:
-        key = storage._cdata  # noqa: SLF001
-        self._spoilt[key] = weakref.ref(storage, lambda _: self._spoilt.pop(key, None))
+    def forget(self, tensor: Any) -> None:
+        """Know nothing any more of a tensor, nor of others that share its memory."""
+        twin = getattr(tensor, TWIN, None)
+        if twin is not None:
+            storage = twin.untyped_storage()
+            key = storage._cdata  # noqa: SLF001
+            self._spoilt[key] = weakref.ref(storage, lambda _: self._spoilt.pop(key, None))
 
     def _positions(self, tensor: Any, indices: Any) -> tuple[Any, Any]:
         """Replace known masks among indices by the positions that they select."""
@@ -143,12 +152,19 @@ def _really(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _is_whole(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and not (x.is_floating_point() or x.is_complex())
+def _host_like(out: torch.Tensor) -> torch.Tensor:
+    with torch._C._DisableTorchDispatch():  # noqa: SLF001
+        return torch.empty(out.shape, dtype=out.dtype, device=_HOST)
+
+
+def _is_followed(x: Any) -> bool:
+    if not isinstance(x, torch.Tensor) or x.is_complex():
+        return False
+    return x.dim() == 0 or not x.is_floating_point()
 
 
 def _may_be_known(x: Any) -> bool:
-    return _is_whole(x) and x.numel() <= MOST_ELEMENTS
+    return _is_followed(x) and x.numel() <= MOST_ELEMENTS
 
 
 def _device_of(args: Any) -> Any:
@@ -160,15 +176,14 @@ def _device_of(args: Any) -> Any:
     return None
 
 
-class _LooksFake(type):
-    """Answers ``isinstance(x, torch._subclasses.FakeTensor)``, by which libraries avoid values."""
+def _without_values(known: KnownValues) -> type:
+    """Return what stands for ``FakeTensor`` where a library asks whether it may look at values."""
 
-    def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, FakeTensor) and getattr(x, TWIN, None) is None
+    class LooksFake(type):
+        def __instancecheck__(cls, x: Any) -> bool:
+            return isinstance(x, FakeTensor) and known.value(x) is None
 
-
-class _FakeTensorWithoutValues(metaclass=_LooksFake):
-    """Stands for ``FakeTensor`` where a library asks whether it may look at values."""
+    return LooksFake("FakeTensorWithoutValues", (), {})
 
 
 @contextlib.contextmanager
@@ -188,7 +203,7 @@ def knowing() -> Iterator[KnownValues]:
         with torch._C._DisableTorchDispatch():  # noqa: SLF001
             return value.tolist()
 
-    torch._subclasses.FakeTensor = _FakeTensorWithoutValues  # noqa: SLF001
+    torch._subclasses.FakeTensor = _without_values(known)  # noqa: SLF001
     FakeTensor.tolist = values_to_list
     try:
         with known:

@@ -18,18 +18,23 @@ from brimful.errors import UnsupportedError
 
 UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException)
 _aten = torch.ops.aten
+_EQUAL = _aten.equal.default
+NUMBERS = frozenset({_aten._local_scalar_dense.default, _EQUAL})  # noqa: SLF001
+"""Operations whose result is a number: ``item`` and ``torch.equal``."""
 
 
 def scalar(func: Any, args: Any) -> Any:
     """Return what ``tensor.item()`` is answered: its value where known, else a stand-in.
 
     Args:
-        func: ``aten._local_scalar_dense``.
-        args: Its one argument.
+        func: One of ``NUMBERS``.
+        args: Its arguments.
     """
     try:
         return func(*args)
     except DataDependentOutputException:
+        if func is _EQUAL:
+            return False
         dtype = args[0].dtype
         if dtype.is_floating_point:
             return 0.0

@@ -28,6 +28,7 @@ from brimful.pretend.report_values import (
     Alike,
     AtCapacity,
     Attention,
+    BesideTorch,
     Failure,
     Host,
     ItemBytes,
@@ -63,6 +64,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     assumptions: Iterable[str],
     unknown_ops: Mapping[str, int],
     bounded: Mapping[str, int] | None = None,
+    beside_torch: BesideTorch = BesideTorch(),  # noqa: B008 - a frozen value
 ) -> PretendReport:
     """Sum up what a program did to the memory of a GPU that does not exist.
 
@@ -75,6 +77,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         assumptions: What the recording rests on, a sentence each.
         unknown_ops: How often each operation was called of whose kernel's memory nothing is known.
         bounded: The most that a call may have taken of each of which only that is known.
+        beside_torch: Kernels that are not PyTorch's own.
 
     Raises:
         InputError: Nothing was recorded, or the budget is not above 0.
@@ -112,6 +115,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         timeline=timeline_of(recording),
         num_events=len(live),
         unknown_ops=unknown,
+        beside_torch=beside_torch,
         assumptions=tuple(sorted(assumptions)),
     )
 

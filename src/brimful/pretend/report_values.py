@@ -209,6 +209,47 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tensors: tuple[Tensor, ...]
 
 
+class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A kernel that is not PyTorch's own, and how often it was launched."""
+
+    kernel: str
+    num_launches: int
+
+
+class Missed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A package of kernels that the program looked for and that is not installed.
+
+    Attributes:
+        package: Under which name it would be installed.
+        lines: Where it was looked for, ``file:number``, once for each library that did.
+        libraries: Which did; of the program's own file ``__main__``.
+        comes_with_torch: Whether PyTorch's wheels for CUDA bring it, so that it is there where the
+            program trains.
+        can_be_assumed: Whether it can be stood in for here.
+    """
+
+    package: str
+    lines: tuple[str, ...]
+    libraries: tuple[str, ...]
+    comes_with_torch: bool
+    can_be_assumed: bool
+
+
+class BesideTorch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Kernels that are not PyTorch's own.
+
+    Attributes:
+        launched: Which were launched, most launches first.
+        missed: Packages of kernels that were looked for in vain: with them the program may take
+            other kernels than it took here.
+        stood_in: What stood for packages that are not installed, a sentence each.
+    """
+
+    launched: tuple[Launched, ...] = ()
+    missed: tuple[Missed, ...] = ()
+    stood_in: tuple[str, ...] = ()
+
+
 class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program's memory on a GPU that does not exist.
 
@@ -239,6 +280,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         timeline: Live bytes over time.
         num_events: Allocations and frees recorded.
         unknown_ops: Operations whose kernels may take memory that is not in here.
+        beside_torch: Kernels that are not PyTorch's own.
         assumptions: What the numbers rest on, a sentence each.
     """
 
@@ -266,4 +308,5 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     timeline: Timeline
     num_events: int
     unknown_ops: tuple[UnknownOp, ...]
+    beside_torch: BesideTorch
     assumptions: tuple[str, ...]

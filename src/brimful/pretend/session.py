@@ -5,7 +5,7 @@ process group of any size, the fake mode, the tape, and the phases of a loop nob
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Self
 
@@ -19,15 +19,18 @@ from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
+from brimful.pretend.fake_groups import groups_of_one_process
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
 from brimful.pretend.optimizers import picking_as
+from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport
+from brimful.pretend.stand_in_packages import check_stand_ins, noted
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
 
@@ -40,17 +43,20 @@ class Run(contextlib.ContextDecorator):
     earlier ones stay in ``peaks_allocated_bytes``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what may be said of a GPU
         self,
         card: Card,
         imitate: kernels.Kernels,
-        world: World,
+        world: World | None,
         new_tape: Callable[[], Tape],
         *,
         says_cuda: bool,
+        assumed: Collection[str],
     ) -> None:
         """Keep what the block shall be; ``gpu`` makes the parts."""
         self.says_cuda = says_cuda
+        self.assumed = assumed
+        self.other_kernels = OtherKernels()
         self.card = card
         self.kernels = imitate
         self.world = world
@@ -63,13 +69,14 @@ class Run(contextlib.ContextDecorator):
         """Make the GPU exist."""
         if self._was_entered:
             self._earlier_peaks.append(self.peak_allocated_bytes)
-            self.tape = self._new_tape()
+            self.tape, self.other_kernels = self._new_tape(), OtherKernels()
         self._was_entered = True
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
-            if self.world.size > 1:
+            if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
+                stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(picking_as(self.kernels))
@@ -78,7 +85,7 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape))
             if self.says_cuda:
-                stack.enter_context(saying_cuda(known))
+                stack.enter_context(saying_cuda(known, self.other_kernels, self.assumed))
             self._stack = stack.pop_all()
         return self
 
@@ -131,6 +138,7 @@ class Run(contextlib.ContextDecorator):
             assumptions=self.tape.assumptions,
             unknown_ops=self.tape.unknown_ops,
             bounded=self.tape.bounded,
+            beside_torch=noted(self.other_kernels),
         )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
@@ -146,11 +154,12 @@ class Run(contextlib.ContextDecorator):
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     name: str = "h100-80gb",
     *,
-    world_size: int = 1,
+    world_size: int | None = None,
     rank: int = 0,
     imitate: kernels.Kernels = "cuda",
     assume_all_selected: bool = False,
     says_cuda: bool = True,
+    assume: Collection[str] = (),
 ) -> Run:
     """Return a block in which ``cuda`` is the named card: ``.cuda()``, ``torch.device("cuda")``.
 
@@ -160,13 +169,16 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
 
     Args:
         name: A card of ``brimful gpus``, in any spelling.
-        world_size: Processes in the world; more than 1 makes a process group that moves nothing.
+        world_size: Processes in the world, each as a launcher starts it (``RANK`` and the like are
+            set), in a process group that moves nothing; None: a process that nobody launched.
         rank: Which of them this is.
         imitate: Whose kernels: ``cpu`` only to compare with a run on this machine's CPU.
         assume_all_selected: Whether a result whose size values decide (``nonzero``) has the
             largest size it can have; else it ends the run with one sentence.
         says_cuda: Whether the program calls the device ``cuda``; see ``cuda_mode`` for its limits.
             Without it the device is ``gpu``, and nothing of PyTorch is translated.
+        assume: Packages of kernels that are stood in for where they are not installed, of a program
+            that says ``cuda``: ``triton``, ...
 
     Returns:
         The block; after it, ``recording()`` is what was recorded, ``report()`` its sum, and
@@ -175,16 +187,26 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     Raises:
         UnknownNameError: No such card.
         InputError: The rank is not in the world.
+        UnsupportedError: What is to be assumed cannot be stood in for.
     """
+    check_stand_ins(assume)
     card = card_of(check_gpu(name))
     device.register()
     return Run(
         card,
         imitate,
-        World(size=world_size, rank=rank),
+        _world(world_size, rank),
         partial(Tape, assume_all_selected=assume_all_selected),
         says_cuda=says_cuda,
+        assumed=assume,
     )
+
+
+def _world(size: int | None, rank: int) -> World | None:
+    if size is not None:
+        return World(size=size, rank=rank)
+    World(size=1, rank=rank)  # a rank of no world is refused
+    return None
 
 
 def card_of(name: str) -> Card:
@@ -198,4 +220,5 @@ def card_of(name: str) -> Card:
         usable_bytes=spec.usable_bytes,
         num_devices=1,
         multi_processor_count=chip.num_multiprocessors if chip else 0,
+        shared_bytes_per_block=chip.shared_bytes_per_block if chip else 0,
     )

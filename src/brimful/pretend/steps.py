@@ -30,7 +30,8 @@ class _ToTape:
             return False
         self._tape.name_modules(module)
         self._tape.tag(module.parameters(), PARAMETERS)
-        self._tape.tag(module.buffers(), BUFFERS)
+        # By the class's method: a program may have a list of that name.
+        self._tape.tag(torch.nn.Module.buffers(module), BUFFERS)
         return True
 
     def after_backward(self, gradients: Iterable[torch.Tensor]) -> None:

@@ -137,11 +137,17 @@ class Use:
 
 
 class UseDevice:
-    """A context in which a device is current; None or a negative index changes nothing."""
+    """A context in which a device is current; None or a negative index changes nothing.
+
+    Attributes:
+        index: Which device it is.
+        idx: The same, under the name that ``torch.cuda.device`` has for it.
+    """
 
     def __init__(self, device: Any) -> None:
         """Keep the device."""
         self.index = -1 if device is None else index_of(device)
+        self.idx = self.index
 
     def __enter__(self) -> Self:
         """Make the device current."""

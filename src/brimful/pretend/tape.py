@@ -53,7 +53,6 @@ _MAIN = f"{NAME}:0"
 _TORCH = torch.__path__[0]
 _OWN = __file__.rpartition("tape.py")[0]
 _DEVICE = torch.ops.prim.device.default
-_ITEM = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
 _RECORD_STREAM = torch.ops.aten.record_stream.default
 _EMPTY_LIKE = torch.ops.aten.empty_like.default
 _COPY = torch.ops.aten.copy_.default
@@ -119,7 +118,9 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Let allocations under ``module`` be owned by its submodules' paths."""
         self.owners.name(module, prefix)
         for name, child in module.named_modules(prefix=prefix):
-            own = (*child.parameters(recurse=False), *child.buffers(recurse=False))
+            # Not by their methods: a program may have a list of that name.
+            held = (*child._parameters.values(), *child._buffers.values())  # noqa: SLF001
+            own = tuple(x for x in held if x is not None)
             for builder, row in self._rows(own):
                 builder.set_owner(row, name)
 
@@ -315,7 +316,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
-        if func is _ITEM:
+        if func in real_values.NUMBERS:
             return real_values.scalar(func, args)
         if func is _RECORD_STREAM:
             return self._record_stream(*args)

@@ -46,7 +46,7 @@ class FlashShape(NamedTuple):
     packed: bool
 
 
-def _rounded_head_dim(head_dim: int) -> int:
+def rounded_head_dim(head_dim: int) -> int:
     """``head_size_rounded`` of flash_api.cpp: to 32 up to 128, to 64 above."""
     return round_up(head_dim, 32 if head_dim <= FLASH_TOKENS else 64)
 
@@ -95,7 +95,7 @@ def _flash_backward(
         *copied(grad, "contiguous copy of the gradient of the output"),
         *copied(out, "contiguous copy of the output"),
         *size(sums, "softmax_d, fp32 row sums"),
-        *size(splits * sums * _rounded_head_dim(shape.head_dim), "dq_accum, fp32"),
+        *size(splits * sums * rounded_head_dim(shape.head_dim), "dq_accum, fp32"),
         *(size(expanded, "dk of every query head") if grouped else ()),
         *(size(expanded, "dv of every query head") if grouped else ()),
     )
@@ -123,7 +123,7 @@ def sdpa_flash_forward(call: Call) -> Workspaces:
     rows = splits * batch * heads * queries * FLOAT_BYTES
     return (
         *size(rows, "softmax_lse_accum of split keys"),
-        *size(rows * _rounded_head_dim(head_dim), "out_accum of split keys"),
+        *size(rows * rounded_head_dim(head_dim), "out_accum of split keys"),
     )
 
 

@@ -49,6 +49,14 @@ def indexed_extremes(call: Call) -> Workspaces:
     return _partial_sums(call.args[0], _reduced(call), 16, 4)
 
 
+def maxima(call: Call) -> Workspaces:
+    """``max`` and ``min``: of all entries, along a dimension, or of two tensors (elementwise)."""
+    overload = call.func._schema.overload_name  # noqa: SLF001
+    if not overload.startswith("dim"):
+        return () if overload else extremes(call)
+    return indexed_extremes(call)
+
+
 def moments(call: Call) -> Workspaces:
     """``var``, ``std`` and their like: mean, squares, a count and the count as a number."""
     return _partial_sums(call.args[0], _reduced(call), 16, 2)

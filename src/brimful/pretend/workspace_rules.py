@@ -20,7 +20,13 @@ from brimful.pretend.workspace_call import (
     size,
 )
 from brimful.pretend.workspace_copies import chunk_cat, split_copy
-from brimful.pretend.workspace_reductions import extremes, indexed_extremes, moments, sums
+from brimful.pretend.workspace_reductions import (
+    extremes,
+    indexed_extremes,
+    maxima,
+    moments,
+    sums,
+)
 
 _LOW = (torch.float16, torch.bfloat16)
 CHUNK = 65536
@@ -247,7 +253,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         batched_product, chunk_cat, copy, efficient_backward, efficient_forward, embedding_backward,
-        extremes, flash_backward, foreach_max, foreach_norm, indexed_extremes,
+        extremes, flash_backward, foreach_max, foreach_norm, indexed_extremes, maxima,
         log_softmax_backward, loss, masked_scatter, moments, norm_backward, norm_forward, product,
         safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward,
         split_copy, sums,

@@ -35,7 +35,8 @@ _ELEMENTWISE = torch.Tag.pointwise
 _KIB = 1024
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm",
              "aten::mv", "aten::addmv", "aten::dot", "aten::vdot", "aten::_scaled_mm",
-             "aten::_addmm_activation", "aten::_int_mm")  # fmt: skip
+             "aten::_addmm_activation", "aten::_int_mm",
+             "aten::addmm_", "aten::baddbmm_")  # fmt: skip
 _rules: dict[tuple[Any, tuple[int, int], tuple[int, int]], Rule | None] = {}
 
 

@@ -7,6 +7,7 @@ from brimful.pretend.report_values import (
     Alike,
     AtCapacity,
     Failure,
+    Missed,
     ModuleBytes,
     OwnerBytes,
     PretendReport,
@@ -26,6 +27,7 @@ NUM_TENSORS = 12
 NUM_OWNERS = 8
 NUM_PARTS = 6
 NUM_UNKNOWN = 8
+NUM_KERNELS = 12
 NO_MODULE = "(no submodule)"
 
 
@@ -240,6 +242,21 @@ def _tensor_words(tensor: Tensor) -> str:
     return f"{words} ({short_line(tensor.line)})" if tensor.line else words
 
 
+def _launches(report: PretendReport) -> Iterator[str]:
+    kernels = report.beside_torch.launched
+    for kernel in kernels[:NUM_KERNELS]:
+        count = kernel.num_launches
+        yield f"{kernel.kernel} ({count} {_plural(count, 'launch', 'launches')})"
+    if len(kernels) > NUM_KERNELS:
+        yield f"{len(kernels) - NUM_KERNELS} more"
+
+
+def _missed(missed: Missed) -> str:
+    """Name a package, who looked for it, and what stands in for it."""
+    instead = f"; --assume {missed.package}" if missed.can_be_assumed else ""
+    return f"{missed.package} ({', '.join(map(short_line, missed.lines))}){instead}"
+
+
 def note_lines(report: PretendReport) -> Iterator[tuple[str, Sequence[str]]]:
     """Say what the numbers rest on and what is not in them: headings, each with its lines."""
     outside = [
@@ -256,6 +273,12 @@ def note_lines(report: PretendReport) -> Iterator[tuple[str, Sequence[str]]]:
         if len(report.unknown_ops) > NUM_UNKNOWN:
             shown.append(f"{len(report.unknown_ops) - NUM_UNKNOWN} more")
         yield "Kernels that may take memory of their own, unknown to Brimful", shown
-    if report.assumptions:
-        yield "Assumptions", report.assumptions
+    beside = report.beside_torch
+    if beside.launched:
+        yield "Kernels beside PyTorch's that were launched", list(_launches(report))
+    if beside.missed:
+        missed = [_missed(each) for each in beside.missed]
+        yield "Looked for and not installed here; with them other kernels may run", missed
+    if report.assumptions or beside.stood_in:
+        yield "Assumptions", (*beside.stood_in, *report.assumptions)
     yield "Made with", [", ".join(report.versions) or ABSENT]

@@ -7,7 +7,7 @@ from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.largest import Largest
-from brimful.pretend.report_values import Failure, ModuleBytes, PretendReport
+from brimful.pretend.report_values import Failure, Missed, ModuleBytes, PretendReport
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
@@ -46,6 +46,7 @@ def pretend_summary(
             *_instead(report),
             *sizes,
             *(unknown_facts(ops, meter) if is_bound else ()),
+            *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
             *([Fact("allocator", report.allocator)] if report.allocator else []),
             Fact("peak", _peak(report)),
@@ -148,6 +149,32 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
     firm = format_bytes(_firm(report))
     why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
     return (Fact("tight", why),)
+
+
+def _kernels(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which packages of kernels the program would find where it trains and did not find here.
+
+    Those that PyTorch does not bring along are there only if somebody installs them; ``-v`` lists
+    them.
+    """
+    beside = report.beside_torch
+    missed = [
+        Fact(
+            "kernels",
+            f"{_askers(missed)} would find {missed.package} where it trains, as PyTorch for GPUs "
+            "brings it, and may run other kernels there than here: install it, or pass "
+            f"--assume {missed.package}",
+        )
+        for missed in beside.missed
+        if missed.comes_with_torch
+    ]
+    return (*missed, *(Fact("assumes", line) for line in beside.stood_in))
+
+
+def _askers(missed: Missed) -> str:
+    """Name the libraries that looked for a package."""
+    names = ["the program" if name == "__main__" else name for name in missed.libraries]
+    return ", ".join(names[:-1]) + " and " * bool(names[1:]) + names[-1]
 
 
 def _peak(report: PretendReport) -> str:

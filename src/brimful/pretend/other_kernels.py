@@ -1,0 +1,42 @@
+"""Kernels that are not PyTorch's own: what a program launched, and what it asked for in vain.
+
+A kernel that was written in Triton takes no memory: the program hands it tensors. Nothing runs, so
+that nothing is known any more of what a launch may have written into.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from brimful.pretend.known_values import KnownValues
+
+
+class OtherKernels:
+    """What is noted of them during a run.
+
+    Attributes:
+        launched: How often each kernel was launched, by its name.
+        absent: Packages of kernels that the program asked for and that are not installed, with the
+            lines that asked first, by the library that they are of.
+        stood_in: Packages that were stood in for, with what they were stood in by.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.launched: dict[str, int] = {}
+        self.absent: dict[str, dict[str, str]] = {}
+        self.stood_in: dict[str, str] = {}
+
+    def launch(self, name: str, arguments: Iterable[Any], known: KnownValues) -> None:
+        """Note a launch.
+
+        Args:
+            name: The kernel's.
+            arguments: All that it was given; it may have written into each tensor of them.
+            known: What is known of values.
+        """
+        self.launched[name] = self.launched.get(name, 0) + 1
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                known.forget(argument)

@@ -1,0 +1,69 @@
+"""Which packages of kernels can be stood in for: one line each."""
+
+from collections.abc import Callable, Collection
+
+from brimful.pretend import flash_attn_2, triton_decorators
+from brimful.pretend.absent import KERNELS, WITH_TORCH, StandIn, check_assumed
+from brimful.pretend.known_values import KnownValues
+from brimful.pretend.other_kernels import OtherKernels
+from brimful.pretend.report_values import BesideTorch, Launched, Missed
+
+STAND_INS: dict[str, Callable[[OtherKernels, KnownValues], StandIn]] = {
+    "flash-attn": flash_attn_2.stand_in,
+    "triton": triton_decorators.stand_in,
+}
+"""By the name under which a package is installed."""
+
+
+def check_stand_ins(assumed: Collection[str]) -> None:
+    """Refuse to assume what cannot be stood in for.
+
+    Raises:
+        UnsupportedError: Nothing here stands in for one of the names.
+    """
+    check_assumed(assumed, STAND_INS)
+
+
+def assumable(module: str) -> str:
+    """Return the package of a module that can be stood in for; empty: it cannot."""
+    package = KERNELS.get(module.partition(".")[0], "")
+    return package if package in STAND_INS else ""
+
+
+def stand_ins(
+    assumed: Collection[str], kernels: OtherKernels, known: KnownValues
+) -> dict[str, StandIn]:
+    """Return what stands for the assumed packages, by the names of their modules.
+
+    Args:
+        assumed: Names under which they would be installed.
+        kernels: Where launches are noted.
+        known: What is known of values.
+    """
+    return {
+        module: STAND_INS[package](kernels, known)
+        for module, package in KERNELS.items()
+        if package in assumed
+    }
+
+
+def noted(kernels: OtherKernels) -> BesideTorch:
+    """Sum up what was noted of kernels during a run."""
+    most = sorted(kernels.launched.items(), key=lambda pair: (-pair[1], pair[0]))
+    return BesideTorch(
+        launched=tuple(Launched(kernel=name, num_launches=count) for name, count in most),
+        missed=tuple(
+            Missed(
+                package=package,
+                lines=tuple(lines.values()),
+                libraries=tuple(lines),
+                comes_with_torch=package in WITH_TORCH,
+                can_be_assumed=package in STAND_INS,
+            )
+            for package, lines in sorted(kernels.absent.items())
+        ),
+        stood_in=tuple(
+            f"{package} is not installed; in its place stands {words}"
+            for package, words in sorted(kernels.stood_in.items())
+        ),
+    )
