@@ -64,7 +64,10 @@ def test_what_is_written_is_what_was_asked_for(brimful, folder):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("llama-2-70b", "--gpus", "8xmi300x"), "128.48 GiB of 191.98 GiB, at least, on each GPU"),
+        (
+            ("llama-2-70b", "--gpus", "8xmi300x"),
+            "per GPU █████████████░░░░░░░ 128.48 GiB of 191.98 GiB, at least",
+        ),
         (
             ("opt-6.7b", "--gpus", "a100-80gb"),
             "99.22 GiB of 78.50 GiB, short by 20.72 GiB, at least",

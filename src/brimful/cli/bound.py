@@ -51,6 +51,7 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
     from brimful.show.summary import Fact
 
     try:
+        shop.in_dollars(args)
         model, num_parameters = _counted_model(args)
         prices = prices_from(args)
         kinds = shop.kinds_from(args.kinds, prices)

@@ -16,7 +16,6 @@ from brimful.cli.output import (
     INTERRUPTED,
     OUT_OF_TIME,
     estimate_json,
-    host_facts,
     host_may_fit,
     show,
     show_facts,
@@ -167,7 +166,6 @@ def _answer(
     return Answer(
         _summary(args, found, proof),
         (
-            *_host(found),
             *_proven(found, proof),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
@@ -192,14 +190,9 @@ def _traced_facts(found: "Solution") -> "tuple[Fact, ...]":
     return traced_facts(flags.Asked(plan.job, plan.cluster, plan.strategy))
 
 
-def _host(found: "Solution") -> "tuple[Fact, ...]":
-    return host_facts(found.plan.estimate.host if found.plan.estimate else None)
-
-
 def _show(args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None) -> None:
     """Print the answer: what was found, and why."""
     show_summary(_summary(args, found, proof))
-    show_facts(*_host(found))
 
 
 def _show_proof(
@@ -253,7 +246,8 @@ def _next(
     """Say what to do with the plan; nothing with one that does not fit."""
     from brimful.show.summary import Fact
 
-    fits = found.record.rows[0].fits and word != "no"
+    host = found.plan.estimate.host if found.plan.estimate else None
+    fits = found.record.rows[0].fits and word != "no" and host_may_fit(host)
     if args.output is not None:
         told = f"; brimful train {args.output} runs it" if fits else ""
         return (Fact("next", f"plan written to {args.output}{told}"),)

@@ -13,7 +13,10 @@ from brimful.search.ways_out import least_devices
 from brimful.search.without import without
 from brimful.show.estimate import without_facts
 from brimful.show.predicted import (
+    HOST,
     TENSORS_ALONE,
+    host_facts,
+    host_meter,
     meter_of,
     replayed_meter,
     subject_words,
@@ -21,7 +24,7 @@ from brimful.show.predicted import (
     verdict_of,
 )
 from brimful.show.settings import differing_words, settings_words
-from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
+from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
 from brimful.strategy import check_strategy, gathers
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import format_bytes
@@ -53,13 +56,17 @@ def plan_summary(
     )
     if made is not None:
         verdict, meter = verdict_of(made), meter_of(made)
-    if verdict == "NO" and found.record.untried is not None:
-        verdict = "UNKNOWN"
     tight = tight_facts(None if made is None else made.predicted_reserved)
+    proven = found.reserved if proven is None else proven
     if proven is not None:
         verdict, tight = VERDICTS[proven.word], tight_facts(proven)
         meter = replayed_meter(proven)
-    fits = best.fits and verdict != "NO"
+    host = host_meter(made) or _simulated_host(found)
+    fits = (best.fits or host is not None) and verdict != "NO"
+    if host is not None:
+        verdict = "NO"
+    if verdict == "NO" and found.record.untried is not None:
+        verdict = "UNKNOWN"
     settings = Fact(
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
@@ -72,9 +79,18 @@ def plan_summary(
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
-        meter,
-        (*tight, settings, *(facts if fits else ()), *why, *_without(found)),
+        on_each(meter, plan.cluster.num_devices),
+        (*host_facts(host), *tight, settings, *(facts if fits else ()), *why, *_without(found)),
+        host,
     )
+
+
+def _simulated_host(found: Solution) -> Meter | None:
+    """Return what a simulated run keeps on a host that has too little for it."""
+    cluster, held = found.plan.cluster, found.host_bytes
+    if not cluster.host_ram_bytes or held <= cluster.host_ram_bytes:
+        return None
+    return Meter(held, cluster.host_ram_bytes, "simulated", HOST)
 
 
 def _without(found: Solution) -> tuple[Fact, ...]:
