@@ -7,6 +7,7 @@ sentence, with the nearest that it does.
 import argparse
 from collections.abc import Container, Iterator, Sequence
 
+from brimful.cli.on_top import ROLLOUTS
 from brimful.errors import UnsupportedError
 
 _FLAGS = {
@@ -88,7 +89,9 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
         )
     if args.task in TASKS:
         what, like, name = TASKS[args.task]
+        on_top = ROLLOUTS if like == _LIKE_CAUSAL else ""
         raise UnsupportedError(
             f"--task {args.task} ({what}) is not run by this version; {like}",
             nearest={"task": name},
+            on_top=on_top,
         )

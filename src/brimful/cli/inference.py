@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
-_SHARED = ("task", "precision", "seq_len", "global_batch", "vocab_size", "allocator")
+_SHARED = (
+    "task", "precision", "seq_len", "global_batch", "vocab_size", "max_positions", "allocator"
+)  # fmt: skip
 """Flags of training's that mean the same here."""
 
 

@@ -9,6 +9,7 @@ from brimful.models import (
     switch_transformers,
 )
 from brimful.models.experts import NO_EXPERTS, Experts
+from brimful.models.names import NUM_EXPERTS
 from brimful.models.spec import ModelSpec
 
 GROUPED = frozenset({"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"})
@@ -19,13 +20,9 @@ MIXTURES = {module.MODEL_TYPE: module for module in _MODULES}
 """Each says of a model how many experts it has, and where."""
 
 
-_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""What configurations call the number of experts."""
-
-
 def has_experts(spec: ModelSpec) -> bool:
     """Whether a model has experts, whether this project knows its architecture or not."""
-    return any((spec.hf_config.get(name) or 0) > 1 for name in _COUNTS)
+    return any((spec.hf_config.get(name) or 0) > 1 for name in NUM_EXPERTS)
 
 
 def known_experts(spec: ModelSpec) -> Experts:

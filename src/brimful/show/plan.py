@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.rungs import Reserved
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Reserved
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
@@ -33,6 +33,8 @@ LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
+_STAYS = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, REFERENCE})
+"""What ZeRO-3 shards among all devices."""
 NUM_NAMED = 4
 """Settings by which another strategy is told."""
 _BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
@@ -65,13 +67,14 @@ def plan_summary(
     fits = (best.fits or host is not None) and verdict != "NO"
     if host is not None:
         verdict = "NO"
-    if verdict == "NO" and found.record.untried is not None:
+    left_out = _left_out(found) if verdict == "NO" and host is None else ()
+    if verdict == "NO" and (found.record.untried is not None or left_out):
         verdict = "UNKNOWN"
     settings = Fact(
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
     if not fits:
-        why = _tried(found)
+        why = (*left_out, *_tried(found))
     elif verdict == "FITS":
         why = (*_why(found), *_tighter(found))
     else:
@@ -178,7 +181,6 @@ def _tried(found: Solution) -> tuple[Fact, ...]:
     return (
         *_needed(found),
         Fact("tried", f"{record.num_considered:,} settings {how}, {_none(found)}"),
-        *_left_out(found),
         *_untried(found),
     )
 
@@ -204,15 +206,25 @@ def _needed(found: Solution) -> tuple[Fact, ...]:
 
 
 def _left_out(found: Solution) -> tuple[Fact, ...]:
-    """Say why all devices share nothing of what stays, where this version does not run that."""
+    """Say what each device would hold if all shared what stays, which this version does not run.
+
+    Nothing where that is run, or has no room either: then it is the GPUs that have too little.
+    """
     plan, num = found.plan, found.plan.cluster.num_devices
-    if num == 1 or gathers(plan.strategy):
+    if num == 1 or gathers(plan.strategy) or plan.estimate is None:
+        return ()
+    stays = sum(each.num_bytes for each in plan.estimate.items if each.name in _STAYS)
+    reference = sum(each.num_bytes for each in plan.estimate.items if each.name == REFERENCE)
+    if stays / num > limit_bytes(plan):
         return ()
     shared = replace(plan.strategy, zero=3, dp_shard=num, dp_replicate=1, micro_batch=1)
     try:
         check_strategy(plan.job, shared)
     except UnsupportedError as error:
-        return (Fact("left out", str(error).partition(";")[0]),)
+        of_it = f", {format_bytes(reference / num)} of it the reference model" if reference else ""
+        each = f"{format_bytes(stays / num)} and activations on each GPU{of_it}"
+        why = str(error).partition(";")[0]
+        return (Fact("not run", f"{why}: what does shard it would hold {each}"),)
     except InputError:
         return ()  # the batch is not for so many
     return ()
