@@ -7,7 +7,6 @@ sentence, with the nearest that it does.
 import argparse
 from collections.abc import Container, Iterator, Sequence
 
-from brimful.cli.on_top import ROLLOUTS
 from brimful.errors import UnsupportedError
 
 _FLAGS = {
@@ -44,6 +43,8 @@ TASK_NAMES = {
     "translation": "seq2seq",
 }
 """Other names of ours."""
+ROLLOUTS = "rollouts"
+"""What comes on top of an update that learns from texts which the model writes itself."""
 _LIKE_CAUSAL = "its update takes what causal-lm does, and the text that it writes comes on top"
 TASKS = {
     "grpo": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),

@@ -11,7 +11,6 @@ from brimful.errors import BrimfulError
 from brimful.models.names import IMAGES
 from brimful.units import GIB, format_bytes
 
-ROLLOUTS = "rollouts"
 SHARE_FOR_IMAGES = 0.15
 """Of a GPU, left to an encoder and its images; assumed, as nothing is counted."""
 
