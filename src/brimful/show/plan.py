@@ -5,7 +5,9 @@ from msgspec.structs import replace
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
+from brimful.job import PREFERENCE
 from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Reserved
+from brimful.search.most import largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
@@ -76,7 +78,8 @@ def plan_summary(
     if not fits:
         why = (*left_out, *_tried(found))
     elif verdict == "FITS":
-        why = (*_why(found), *_tighter(found))
+        first, *faster = _why(found)
+        why = (first, *_most(found), *_tighter(found), *faster)
     else:
         why = _untried(found)
     return Summary(
@@ -144,6 +147,29 @@ def _left_words(left: Untried) -> str:
 
 def _is_faster(row: Considered, best: Considered) -> bool:
     return row.step_s is not None and best.step_s is not None and row.step_s < best.step_s
+
+
+def _most(found: Solution) -> tuple[Fact, ...]:
+    """Say how long a text, and how many at once, the same GPUs hold with everything recomputed."""
+    plan = found.plan
+    if plan.estimate is None or plan.job.task == "module":
+        return ()
+    lean = leanest(plan.job, plan.strategy)
+    text, texts = (find(plan.job, plan.cluster, lean) for find in (longest, largest_micro_batch))
+    words = [
+        f"{text.number:,} tokens a text{' (its positions end there)' * text.is_all}"
+        if text
+        else "",
+        f"{texts.number:,} {'pairs' if plan.job.task == PREFERENCE else 'texts'} at once"
+        if texts
+        else "",
+    ]
+    said = " or ".join(filter(None, words))
+    each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
+    how = (
+        f"all layers checkpointed{f', loss in {lean.loss_chunks} chunks' * (lean.loss_chunks > 1)}"
+    )
+    return (Fact("at most", f"{said}, with {how}{each}"),) if said else ()
 
 
 def _tighter(found: Solution) -> tuple[Fact, ...]:
