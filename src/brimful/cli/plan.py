@@ -10,6 +10,7 @@ import msgspec
 
 from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.assumed import assumed_facts, run_of
+from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(found.plan, args.output)
     if not args.json:
         _show_proof(args, searched, found, proof)
-        show_facts(*_offloaded(found))
+        show_facts(*compared_facts(args, found, search))
     word = _replayed_word(found) if proof is None else proof.word
     out = () if word == "fits" else tuple(_ways_out(args, found, budget, word))
     why = explain(args, found.plan) if args.explain else {}
@@ -205,31 +206,6 @@ def _show_proof(
         show_facts(*replaced_facts(proof))
         _show(args, found, proof)
     show_facts(*_proven(found, proof))
-
-
-def _offloaded(found: "Solution") -> "tuple[Fact, ...]":
-    """Simulate a plan that offloads with and without that; nothing of one that does not.
-
-    Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
-    """
-    from brimful.cost.estimate import limit_bytes
-    from brimful.offload import NONE
-
-    plan = found.plan
-    if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
-        return ()
-    from brimful.quiet import quiet_libraries
-
-    quiet_libraries()
-    from brimful.show.offloaded import offload_facts
-    from brimful.simulate.run import simulate
-
-    here = msgspec.structs.replace(plan.strategy, offload=NONE)
-    try:
-        both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
-    except UnsupportedError:
-        return ()
-    return offload_facts(plan.cluster, *both)
 
 
 def _is_other(searched: "Solution", found: "Solution") -> bool:

@@ -119,7 +119,8 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         else f"{best_is} of {record.num_fitting:,} that fit"
     )
     if best.step_s is None:
-        one = f"one of {record.num_fitting:,} that fit; speeds are unknown"
+        several = f"one of {record.num_fitting:,} that fit"
+        one = f"{'only one fits' if record.num_fitting == 1 else several}; speeds are unknown"
     words = f"{one}, {record.num_considered:,} {how}"
     if record.untried is not None:
         words = f"{one} so far, of {record.num_considered:,} {how}{_left_words(record.untried)}"
