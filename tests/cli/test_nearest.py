@@ -1,6 +1,5 @@
 """A refusal answers the nearest question: in one sentence, and then what can be answered."""
 
-
 import pytest
 
 H100 = ("--gpus", "h100-80gb")
