@@ -78,8 +78,25 @@ def test_trl_reads_it(planned, tmp_path, monkeypatch):
     path = tmp_path / "trl.yaml"
     path.write_text(TARGETS["trl"](planned("--method", "qlora"), GIVEN).text)
     monkeypatch.setattr(sys, "argv", ["trl"])
+    # A type is refused where the device has no units for it, and the plan's device is not here.
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: True)
     classes = (trl.ScriptArguments, trl.SFTConfig, trl.ModelConfig)
     script, trainer, model = trl.TrlParser(classes).parse_args_and_config(["--config", str(path)])
     assert script.dataset_name == "my/data"
     assert (trainer.max_length, trainer.packing) == (512, True)
     assert (model.load_in_4bit, model.use_bnb_nested_quant, model.lora_r) == (True, True, 16)
+
+
+@pytest.mark.parametrize(
+    "more", [("--method", "qlora"), ("--method", "dora"), ("--precision", "bf16")]
+)
+def test_axolotl_reads_it(planned, more):
+    pytest.importorskip("axolotl")
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    content, _ = written("axolotl", planned(*more))
+    assert set(content) <= set(AxolotlInputConfig.model_fields), "it drops what it does not know"
+    read = AxolotlInputConfig(**content)
+    assert (read.sequence_len, read.max_steps) == (512, 100)
+    assert read.adapter == (None if "--precision" in more else content["adapter"])
+    assert read.micro_batch_size == content["micro_batch_size"]

@@ -1,7 +1,7 @@
 """The YAML that ``axolotl train`` reads.
 
 Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, ``training.py``) and
-``loaders/model.py`` of Axolotl at 067b021, July 2026.
+``loaders/model.py`` of Axolotl 0.19.0.
 """
 
 from collections.abc import Iterator
