@@ -229,11 +229,9 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     family = _split(text)[1].lower()
     near = nearest(counts[0], family, is_mixture=bool(parts.active), preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
-    sort = "a mixture of experts of" if parts.active else "of"
-    return (
-        near,
-        f"by its name it is {sort} {format_count(counts[0])}, and the nearest is {near} ({size})",
-    )
+    sort = ", and is a mixture of experts" if parts.active else ""
+    said = f"by its name it has {format_count(counts[0])} parameters{sort}"
+    return near, f"{said}; the nearest is {near} ({size})"
 
 
 def _count(size: str) -> float:

@@ -33,7 +33,7 @@ MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
 ALIKE_BYTES = 4 * GIB
 """Cards in a step of so much are told as equally large."""
-LEAST_HELP = 0.1
+LEAST_HELP = 0.25
 """Of what a plan lacks: what does not fit either, and leaves more of that, is not named."""
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that

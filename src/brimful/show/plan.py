@@ -250,8 +250,9 @@ def _left_out(found: Solution) -> tuple[Fact, ...]:
     except UnsupportedError as error:
         of_it = f", {format_bytes(reference / num)} of it the reference model" if reference else ""
         each = f"{format_bytes(stays / num)} and activations on each GPU{of_it}"
-        why = str(error).partition(";")[0]
-        return (Fact("not run", f"{why}: what does shard it would hold {each}"),)
+        why = str(error).partition(" is not run")[0]
+        words = f"this version does not shard it ({why}); a trainer that does would hold {each}"
+        return (Fact("not run", words),)
     except InputError:
         return ()  # the batch is not for so many
     return ()
