@@ -245,6 +245,7 @@ def test_known_models_ask_nobody(hub):
     ],
 )
 def test_an_unknown_model_may_be_a_known_one_but_for_a_word(typed, near):
-    found, words = without_qualifiers(typed)
+    found, words, on_top = without_qualifiers(typed)
+    assert (on_top == "images") == (bool(near) and "-vl-" in typed.lower())
     assert found == near
     assert (near in words) if near else not words

@@ -75,7 +75,7 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
     words = (
         f"in {tensor.phase} of a real run: {by} asks for {format_bytes(tensor.num_bytes)} "
         f"({tensor.item}, {tensor.shape} {tensor.dtype}), short by "
-        f"{format_bytes(failure.short_bytes)} at that request"
+        f"{format_bytes(failure.short_bytes)}"
     )
     at = (Fact("line", short_line(tensor.line)),) if tensor.line else ()
     return (Fact("fails", words), *at)
