@@ -61,7 +61,8 @@ def about(plan: Plan, given: Given, to: str) -> list[str]:
     if plan.estimate is None:
         lines += _unpredicted(plan, given)
     else:
-        meter = on_each(meter_of(plan.estimate), plan.cluster.num_devices)
+        cluster = plan.cluster
+        meter = on_each(meter_of(plan.estimate), cluster.num_devices, cluster.device.kernels)
         lines.append(f"{verdict_of(plan.estimate)}, {meter.label}: {meter.words}")
     return lines
 

@@ -58,7 +58,7 @@ def estimate_summary(
     return Summary(
         verdict,
         subject_words(job, cluster),
-        on_each(meter_of(estimate), cluster.num_devices),
+        on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
         (
             *host_facts(host),
             *tight_facts(estimate.predicted_reserved),

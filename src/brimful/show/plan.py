@@ -85,7 +85,7 @@ def plan_summary(
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
-        on_each(meter, plan.cluster.num_devices),
+        on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
         (*host_facts(host), *tight, settings, *(facts if fits else ()), *why, *_without(found)),
         host,
     )

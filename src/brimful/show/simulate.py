@@ -25,7 +25,8 @@ def simulate_summary(
         beside: What would make it fit, and what it takes with other settings.
     """
     reserved = simulation.reserved
-    meter = on_each(_meter(plan, simulation), plan.cluster.num_devices)
+    num, kernels = plan.cluster.num_devices, plan.cluster.device.kernels
+    meter = on_each(_meter(plan, simulation), num, kernels)
     is_bound = bool(simulation.unknown_ops) and word != "no"
     bound = f"{LOWER_BOUND} " if is_bound else ""
     return Summary(

@@ -38,9 +38,10 @@ class Meter(NamedTuple):
         return f"{both}{missing}, {self.how}"
 
 
-def on_each(meter: Meter, num_devices: int) -> Meter:
-    """Say of a meter that each of several GPUs has as much, and needs it."""
-    return meter if num_devices == 1 else meter._replace(label="per GPU")
+def on_each(meter: Meter, num_devices: int, kernels: str = "cuda") -> Meter:
+    """Say of a meter that each of several devices has as much, and needs it."""
+    label = "each CPU" if kernels == "cpu" else "per GPU"
+    return meter if num_devices == 1 else meter._replace(label=label)
 
 
 LOWER_BOUND = "as far as kernels are known:"
