@@ -27,12 +27,21 @@ class BrimfulError(Exception):
     Attributes:
         nearest: Values of the job or the strategy with which the nearest question can be answered,
             by name; a value of None: left to a default. Empty: nobody knows of any.
+        on_top: What there is beside what is answered then, and room has to be left for: ``images``
+            or ``rollouts``; empty: nothing.
     """
 
-    def __init__(self, message: str = "", *, nearest: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        nearest: Mapping[str, object] | None = None,
+        on_top: str = "",
+    ) -> None:
         """Keep what is said, and what could be asked instead."""
         super().__init__(message)
         self.nearest = dict(nearest or {})
+        self.on_top = on_top
 
 
 class InputError(BrimfulError, ValueError):

@@ -59,7 +59,7 @@ def own_process() -> None:
 def leave_behind() -> None:
     """Look for no garbage among what is there by now.
 
-    Python's own look at a process's end takes two seconds with torch and transformers loaded. Triton has to
+    Python takes two seconds at its end with torch and transformers loaded. Triton has to
     be looked through: its library lists on standard error what is left of it.
     """
     if "triton" not in sys.modules:

@@ -6,6 +6,7 @@ GiB and ms exist only where text is read or printed: here.
 
 import math
 import re
+from typing import NamedTuple
 
 from brimful.errors import InputError
 
@@ -85,17 +86,51 @@ def parse_duration(text: str) -> float:
     return _positive(text, _DURATION_UNITS, "a duration", "48h or 3d")
 
 
-def parse_money(text: str) -> float:
-    """Read an amount such as ``500usd``, ``$500`` or ``500``, in US dollars.
+DOLLARS = "usd"
+_SIGNS = {"$": DOLLARS, "€": "eur", "£": "gbp"}
+_AMOUNT = re.compile(r"([$€£]?)\s*([0-9.]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]{3}|[$€£])?")
+
+
+class Money(NamedTuple):
+    """An amount of some currency, as somebody typed it.
+
+    Attributes:
+        amount: How much.
+        currency: Of what: ``usd``, ``eur``.
+    """
+
+    amount: float
+    currency: str
+
+
+def parse_money(text: str) -> Money:
+    """Read an amount such as ``500usd``, ``$500``, ``500`` (dollars) or ``450eur``.
 
     Raises:
-        InputError: The text is no amount of dollars, or is 0.
+        InputError: The text is no amount of a currency, or is 0.
     """
-    return _positive(text.strip().removeprefix("$"), {"": 1.0, "usd": 1.0}, "a price", "500usd")
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None or (match[1] and match[3]):
+        raise InputError(f"{text!r} is not a price; write it like 500usd")
+    word = (match[1] or match[3] or DOLLARS).lower()
+    return Money(_positive(match[2], {"": 1.0}, "a price", "500usd"), _SIGNS.get(word, word))
 
 
-def parse_electricity(text: str) -> float:
-    """Read a price of electricity such as ``0.30usd/kWh``, in US dollars per kWh.
+def parse_rate(text: str) -> Money:
+    """Read what one of another currency is worth: ``eur=1.08`` dollars.
+
+    Raises:
+        InputError: The text is no such rate.
+    """
+    name, _, number = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z]{3}", name.strip()):
+        raise InputError(f"{text!r} is no rate; write eur=1.08, the dollars that one costs")
+    rate = _positive(number.lower().removesuffix(DOLLARS), {"": 1.0}, "a rate", "eur=1.08")
+    return Money(rate, name.strip().lower())
+
+
+def parse_electricity(text: str) -> Money:
+    """Read a price of electricity such as ``0.30usd/kWh``, per kWh.
 
     Raises:
         InputError: The text is no such price, or is 0.

@@ -90,7 +90,10 @@ def test_an_unknown_peak_is_said_and_is_no_fit(brimful):
         ((*TASK, "--weights-format", "int3"), "unknown weights format 'int3'"),
         ((*TASK, "--prompt-len", "9000", "--seq-len", "8192"), "prompt_len=9000 is more than"),
         ((*TASK, "--weights-format", "fp16", "--precision", "bf16"), "computes in fp16, not in"),
-        ((*TASK, "--gpus", "8xh100-80gb"), "plans for 1 device and 8xh100-80gb asks for 8"),
+        (
+            (*TASK, "--gpus", "8xh100-80gb", "--tp", 4),
+            "--tp 4 with --task inference is for as many",
+        ),
         (("--weights-format", "nf4"), "--weights-format nf4 belongs to --task inference"),
         (("--prompt-len", "5"), "--prompt-len 5 belongs to --task inference"),
     ],
@@ -150,3 +153,29 @@ def test_what_no_text_fits_on_names_the_smallest_gpu_that_it_does(brimful):
     said = brimful(*asked, "--gpus", "rtx-4090")
     found = re.search(r"instead   --gpus (\S+) would fit", said.out)
     assert (said.code, brimful(*asked, "--gpus", found[1]).code) == (1, 0)
+
+
+def test_several_gpus_hold_a_model_together(brimful):
+    asked = ("--gpus", "2xa100-80gb", "--seq-len", 4096)
+    said = brimful("estimate", "llama-3.1-70b", *TASK, *asked)
+    assert said.out.startswith("FITS ")
+    assert re.search(r"per GPU +█+░* [\d.]+ GiB of [\d.]+ GiB, predicted, at most", said.out)
+    found = json.loads(brimful("estimate", "llama-3.1-70b", *TASK, *asked, "--json").out)
+    share = -(-found["packed_bytes"] // 2) + found["cache_bytes"] // 2
+    assert found["least_bytes"] == pytest.approx(share, abs=1)
+    assert found["packed_bytes"] == found["weights_bytes"] == pytest.approx(70.55e9 * 2, rel=0.01)
+    assert found["least_bytes"] < found["most_bytes"] <= found["usable_bytes"]
+
+
+def test_experts_count_as_packed_where_others_pack_them(brimful):
+    """Of what this version leaves in 16 bits it says no NO that other checkpoints would not."""
+    asked = ("estimate", "mixtral-8x7b", *TASK, "--weights-format", "nf4", "--seq-len", 1024)
+    alone = brimful(*asked, "--gpus", "rtx-5090")
+    assert (alone.code, alone.out.split()[0]) == (1, "UNKNOWN")
+    assert "packed too, as in published checkpoints" in " ".join(alone.out.split())
+    found = json.loads(brimful(*asked, "--gpus", "2xrtx-4090", "--json").out)
+    assert found["packed_bytes"] == pytest.approx(46.7e9 * 0.56, rel=0.02)
+    assert found["weights_bytes"] > 3 * found["packed_bytes"]
+    few = brimful("estimate", "llama-3.1-405b", *TASK, "--gpus", "2xh100-80gb")
+    assert (few.code, few.out.split()[0]) == (1, "NO")
+    assert "needs 16 of these GPUs" in " ".join(few.out.split())

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -17,13 +18,27 @@ PLAN = (
 
 
 def test_every_rule_has_a_row_and_no_line_is_too_long(brimful):
-    said = brimful(*RULE)
+    said = brimful(*RULE, "-v")
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
     assert max(map(len, lines)) <= 100
     for rule in RULES:
         assert any(line.startswith(rule.key) for line in lines), rule.key
     assert lines[-1].startswith(f"{len(RULES)} rules: ")
+
+
+def test_the_rules_of_the_method_come_first_and_full_training_is_no_lora(brimful):
+    said = brimful(*RULE, "--method", "qlora")
+    lines = said.out.splitlines()
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    assert re.search(r"states +\d\.\d\d bytes a parameter", said.out)
+    first = next(line for line in lines if line.startswith(("wrong", "holds", "in part")))
+    assert "LoRA" in first
+    asked = " ".join(brimful(*RULE, "--method", "qlora", "--about", "16 B per").out.split())
+    assert "16 B per parameter. Here: 16 B per parameter held" in asked
+    assert "holds only when: every parameter trains, and with method=qlora few do" in asked
+    assert brimful(*RULE, "--about", "nothing of the kind").code == 2
 
 
 def test_rules_are_one_json_object_with_its_inputs(brimful):
@@ -73,7 +88,7 @@ def test_rules_take_the_gpus_they_were_given_and_agree_with_the_plan(brimful, jo
 
 
 def test_rules_say_what_they_are_checked_on(brimful):
-    told = brimful("rules", "smollm2-135m", "--gpus", "2x8xa100-80gb", "--seq-len", "256")
+    told = brimful("rules", "smollm2-135m", "--gpus", "2x8xa100-80gb", "--seq-len", "256", "-v")
     assert told.code == 0
     assert "one a100-80gb" in told.out
     assert "plan for 2x8xa100-80gb" in " ".join(told.out.split())

@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
 from brimful.cli.main import main
+from brimful.cli.shop import in_dollars
 from brimful.cost.money import read_prices, shipped_prices
 from brimful.errors import InputError
 from brimful.report.shop_plot import axis
-from brimful.units import parse_duration, parse_electricity, parse_money
+from brimful.units import parse_duration, parse_electricity, parse_money, parse_rate
 
 ASKED = ["shop", "tinyllama-1.1b", "--tokens", "10M", "--global-batch", "8", "--seq-len", "1024",
          "--gpus", "rtx-4090,a100-40gb", "--max-gpus", "2"]  # fmt: skip
@@ -115,7 +117,9 @@ def test_prices_that_are_wrong(capsys, tmp_path, text, said):
         (["--buy", "1600usd"], "give --own too"),
         (["--deadline", "soon"], "'soon' is not a duration; write it like 48h or 3d"),
         (["--deadline", "0h"], "leaves nothing"),
-        (["--money-budget", "5eur"], "'5eur' is not a price; write it like 500usd"),
+        (["--money-budget", "5 euros"], "'5 euros' is not a price; write it like 500usd"),
+        (["--money-budget", "5eur"], "--money-budget is in EUR and prices are in USD; say what"),
+        (["--currency", "1.08"], "is no rate; write eur=1.08"),
         (["--electricity", "0.3usd/h"], "is no price of electricity; write 0.30usd/kWh"),
         (["--years", "0"], "--years 0 is not over 0"),
         (["--max-gpus", "0"], "--max-gpus"),
@@ -141,8 +145,11 @@ def test_units():
         5400,
         604800,
     ]
-    assert [parse_money(t) for t in ("500usd", "$500", "500", "1e3USD")] == [500, 500, 500, 1000]
-    assert parse_electricity("0.30usd/kWh") == parse_electricity("$0.3") == 0.3
+    amounts = ("500usd", "$500", "500", "1e3USD")
+    assert [parse_money(t) for t in amounts] == [(each, "usd") for each in (500, 500, 500, 1000)]
+    assert parse_electricity("0.30usd/kWh") == parse_electricity("$0.3") == (0.3, "usd")
+    assert parse_electricity("€0.35/kWh") == parse_electricity("0.35eur") == (0.35, "eur")
+    assert parse_rate("EUR=1.08") == (1.08, "eur")
     with pytest.raises(InputError, match="3x"):
         parse_duration("3x")
 
@@ -171,3 +178,12 @@ def test_shopping_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0
+
+
+def test_amounts_of_another_currency_are_turned_into_dollars():
+    given = Namespace(
+        money_budget=parse_money("100eur"), electricity=None, buy=parse_money("50usd"),
+        currency=parse_rate("eur=1.1"),
+    )  # fmt: skip
+    in_dollars(given)
+    assert (given.money_budget, given.electricity, given.buy) == (pytest.approx(110), None, 50)

@@ -159,7 +159,7 @@ def test_what_is_suggested_is_of_the_same_family(typed):
 def test_the_answer_says_which_model_and_gpu_were_taken(capsys):
     assert main(["estimate", "meta-llama/Llama-3.1-8B-Instruct", "--gpus", "h100"]) == 1
     said = capsys.readouterr()
-    assert "full training of llama-3.1-8b on 1 x H100 SXM 80GB" in said.out
+    assert "full training of llama-3.1-8b at 4,096 tokens on 1 x H100 SXM 80GB" in said.out
     assert said.err.count("\n") == 2
     assert "llama-3.1-8b is taken for" in said.err
     assert "h100-80gb is taken for 'h100'" in said.err
@@ -245,6 +245,7 @@ def test_known_models_ask_nobody(hub):
     ],
 )
 def test_an_unknown_model_may_be_a_known_one_but_for_a_word(typed, near):
-    found, words = without_qualifiers(typed)
+    found, words, on_top = without_qualifiers(typed)
+    assert (on_top == "images") == (bool(near) and "-vl-" in typed.lower())
     assert found == near
     assert (near in words) if near else not words

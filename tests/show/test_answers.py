@@ -39,7 +39,7 @@ def test_a_plan_is_told_in_twelve_lines(capsys, question):
     assert max(map(len, lines)) <= WIDTH
     word = lines[0].split()[0]
     assert (word, code) in {("FITS", 0), ("TIGHT", 1)}
-    assert re.match(r"memory    [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
+    assert re.match(r"(memory |per GPU)   [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
     told = paragraph(lines)
     labels = ("settings", "speed", "run", "why" if word == "FITS" else "instead", "next")
     for label in labels:
@@ -147,7 +147,7 @@ def test_a_no_of_one_strategy_says_what_would_fit_and_what_others_take(capsys):
         r"or with .*loss in 16 chunks: [\d.]+ GiB; all 24 layers checkpointed: [\d.]+ GiB", told
     )
     assert "speed " not in told, "nothing runs that does not fit"
-    assert "next brimful plan qwen2.5-0.5b" in told
+    assert "next brimful plan with the same flags" in told
 
 
 def test_a_no_without_any_settings_names_another_gpu_and_what_could_be_allowed(capsys):
@@ -180,3 +180,40 @@ def test_where_no_known_gpu_holds_it_the_number_that_has_room_for_its_states_is_
     ).groups()
     assert float(states) == pytest.approx(405.9e9 * 16 / 2**40, rel=0.01)
     assert int(number) == pytest.approx(float(states) * 1024 / 78.45, abs=1)
+
+
+def test_a_host_that_is_too_small_has_its_own_bar_and_the_gpus_keep_theirs(capsys):
+    ask = "estimate qwen3-0.6b --gpus 8xh100-80gb --host-memory 2GiB --seq-len 512"
+    code, lines = answered(capsys, ask)
+    assert (code, lines[0].split()[0]) == (1, "NO")
+    assert re.match(r"per GPU   [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
+    assert re.match(r"host      █{10}▶ [\d.]+ GiB of 2.00 GiB, short by [\d.]+ GiB", lines[2])
+    assert "instead   the host is short, not the GPUs" in lines[3]
+
+
+def test_a_recipe_that_was_typed_is_laid_beside_the_usual_one(capsys):
+    ask = "plan gpt2 --gpus rtx-3090 --seq-len 512 --no-proof"
+    told = paragraph(answered(capsys, f"{ask} --precision bf16")[1])
+    both = (
+        r"against bf16-mixed with these settings: ([\d.]+) GiB of tensors, [\d,]+ tokens/s; so bf16"
+    )
+    assert re.search(rf"{both} takes [\d.]+ [GM]iB less and is [\d.]+ x as fast", told)
+    assert "against" not in paragraph(answered(capsys, ask)[1])
+
+
+def test_what_saves_nothing_is_not_offered(capsys):
+    ask = "estimate qwen2.5-1.5b --gpus 2xrtx-3090 --method lora --zero 0 --micro-batch 16"
+    told = paragraph(answered(capsys, ask)[1])
+    assert "DDP over 2 GPUs (a whole copy on each)" in told
+    offered = re.search(r"or with (.*?) assumed", told)[1]
+    peaks = [float(size) for size in re.findall(r": ([\d.]+) GiB", offered)]
+    assert peaks == sorted(peaks)
+    assert "ZeRO-1" not in offered, "adapters' moments are nothing"
+
+
+def test_money_that_is_short_says_for_how_many_tokens_it_is_enough(capsys):
+    ask = "shop gpt2 --tokens 100B --money-budget 5usd --gpus rtx-4090 --max-gpus 1"
+    told = paragraph(answered(capsys, ask)[1])
+    usd = float(re.search(r"and ([\d,.]+) USD,", told)[1].replace(",", ""))
+    enough = float(re.search(r"5.00 USD pay for ([\d.]+)B tokens there", told)[1])
+    assert enough == pytest.approx(100 * 5 / usd, rel=0.02)

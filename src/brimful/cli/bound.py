@@ -51,6 +51,7 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
     from brimful.show.summary import Fact
 
     try:
+        shop.in_dollars(args)
         model, num_parameters = _counted_model(args)
         prices = prices_from(args)
         kinds = shop.kinds_from(args.kinds, prices)
@@ -183,12 +184,16 @@ def _meter_of(asked: "flags.Asked") -> "Meter | None":
     """Predict what a strategy takes, or simulate it where no formula does."""
     from importlib.util import find_spec
 
+    from msgspec.structs import replace
+
     from brimful.cost.estimate import estimate
     from brimful.cost.formula import missing_formula
+    from brimful.cost.reserved import predicted_reserved
     from brimful.show.predicted import meter_of, replayed_meter
 
     if not missing_formula(asked.job, asked.strategy, asked.cluster.device):
-        return meter_of(estimate(*asked))
+        made = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
+        return meter_of(made)
     if find_spec("torch") is None:
         return None
     from brimful.quiet import quiet_libraries

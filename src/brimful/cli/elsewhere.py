@@ -43,6 +43,8 @@ TASK_NAMES = {
     "translation": "seq2seq",
 }
 """Other names of ours."""
+ROLLOUTS = "rollouts"
+"""What comes on top of an update that learns from texts which the model writes itself."""
 _LIKE_CAUSAL = "its update takes what causal-lm does, and the text that it writes comes on top"
 TASKS = {
     "grpo": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
@@ -88,7 +90,9 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
         )
     if args.task in TASKS:
         what, like, name = TASKS[args.task]
+        on_top = ROLLOUTS if like == _LIKE_CAUSAL else ""
         raise UnsupportedError(
             f"--task {args.task} ({what}) is not run by this version; {like}",
             nearest={"task": name},
+            on_top=on_top,
         )

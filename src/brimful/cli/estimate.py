@@ -11,7 +11,6 @@ from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
     estimate_json,
-    host_facts,
     host_may_fit,
     show_json,
     tell,
@@ -95,7 +94,6 @@ def _answer(
     around = around_of(args, asked, predicted)
     summary = estimate_summary(*asked, predicted, around)
     below = (
-        *host_facts(predicted.host),
         *traced_facts(asked),
         *assumed_facts(args, asked.job),
         *_next(args, summary.verdict, around.fixes),
@@ -132,9 +130,7 @@ def _next(
         return (Fact("next", f"brimful simulate {args.model} with the same flags proves it"),)
     if all(fact.label != WOULD_FIT for fact in fixes):
         return ()
-    return (
-        Fact("next", f"brimful plan {args.model} with the same job finds the fastest that fits"),
-    )
+    return (Fact("next", "brimful plan with the same flags finds the fastest that fits"),)
 
 
 def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":

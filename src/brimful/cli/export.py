@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from brimful.plan import Plan
 
 HELP = "write a plan as what something else takes, and say what that cannot express"
-_TARGETS = ("torchrun", "slurm", "deepspeed", "accelerate", "hf-trainer", "torchtitan")
+_TARGETS = (
+    "torchrun", "slurm", "deepspeed", "accelerate", "hf-trainer", "torchtitan", "trl", "axolotl",
+)  # fmt: skip
+_LIKE = {"llama-factory": "trl", "llamafactory": "trl", "unsloth": "trl", "sft": "trl"}
+"""Programs on top of transformers and PEFT that are no targets: the target nearest to each."""
 _WITHOUT_COMMENTS = "deepspeed"
 """The target whose text has no place for what is predicted and lost."""
 
@@ -27,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         metavar="TARGET",
-        type=flags.choice("target", _TARGETS),
+        type=_target,
         help=" or ".join(_TARGETS),
     )
     parser.add_argument(
@@ -44,6 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write here, not to standard output",
     )
     flags.add_json(parser)
+
+
+def _target(text: str) -> str:
+    """Read a target; of a program that is none, name the nearest and what to copy from it."""
+    if (near := _LIKE.get(text.lower())) is not None:
+        raise InputError(
+            f"--to {text} is no target; the nearest is --to {near}: copy its lora_*, load_in_*, "
+            f"per_device_train_batch_size, gradient_* and learning-rate keys"
+        )
+    return flags.choice("target", _TARGETS)(text)
 
 
 def run(args: argparse.Namespace) -> int:

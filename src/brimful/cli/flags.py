@@ -43,7 +43,7 @@ from brimful.job import (
 from brimful.kernel_support import check_precision
 from brimful.models.config import default_task, load_model
 from brimful.models.names import taken_words
-from brimful.models.resized import with_num_labels, with_vocab_size
+from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import ONE_STAGE
 from brimful.pipeline_split import Schedule as PipelineSchedule
@@ -294,6 +294,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
     add("--weights", metavar="MODEL", help="folder or hub id to start from; default: random")
     _add_whole(add, "--vocab-size", "rows of the embedding at least, for tokens that were added")
+    _add_whole(add, "--max-positions", "of rotary ones, scaled to longer texts (YaRN, linear)")
     _add_whole(add, "--num-labels", "classes of a classifier; default: its own")
     seq_len = f"default: what the model covers, at most {defaults.LONGEST_SEQ_LEN}"
     _add_whole(add, "--seq-len", f"tokens per sequence; {seq_len}")
@@ -609,9 +610,9 @@ _ROUTERS = ("router_aux_loss", "router_z_loss", "allow")
 _LOSS_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _JOB = (
     "task", "method", "precision", "keep_fp32", "optimizer", "schedule", "packing", "weights",
-    "vocab_size", "num_labels", "seq_len", "global_batch", "steps", "tokens", "learning_rate",
-    "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed", *_ADAPTER,
-    *_LOSS_SCALE, *_PREFERENCE, *_ROUTERS, *_QUANTIZATION,
+    "vocab_size", "max_positions", "num_labels", "seq_len", "global_batch", "steps", "tokens",
+    "learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed",
+    *_ADAPTER, *_LOSS_SCALE, *_PREFERENCE, *_ROUTERS, *_QUANTIZATION,
 )  # fmt: skip
 _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
@@ -740,6 +741,8 @@ def model_from(args: argparse.Namespace) -> ModelSpec:
         _note_once(why)
     if args.vocab_size is not None:
         model = with_vocab_size(model, args.vocab_size)
+    if args.max_positions is not None:
+        model = with_positions(model, args.max_positions)
     return model if args.num_labels is None else with_num_labels(model, args.num_labels)
 
 

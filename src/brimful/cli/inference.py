@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
-_SHARED = ("task", "precision", "seq_len", "global_batch", "vocab_size", "allocator")
+_SHARED = (
+    "tp",
+    "task", "precision", "seq_len", "global_batch", "vocab_size", "max_positions", "allocator"
+)  # fmt: skip
 """Flags of training's that mean the same here."""
 
 
@@ -66,6 +69,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.cost.inference import estimate_inference, limits, other_formats
 
     job, cluster = asked(args)
+    if cluster.num_devices > 1:
+        return _run_shared(args, job, cluster)
     estimate = estimate_inference(job, cluster)
     formats, most = other_formats(job, cluster), limits(job, cluster)
     if args.json:
@@ -87,9 +92,31 @@ def run_estimate(args: argparse.Namespace) -> int:
     return FITS if estimate.fits else DOES_NOT_FIT
 
 
+def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster) -> int:
+    """Bound what each of several GPUs holds, and print."""
+    from brimful.cost.inference_shared import share_inference
+
+    shared = share_inference(job, cluster)
+    if args.json:
+        bounds = {"least_bytes": shared.least_bytes, "most_bytes": shared.most_bytes}
+        show_json({**inputs_json(job, cluster), **shared._asdict(), **bounds, "fits": shared.fits})
+
+    def answer() -> "Answer":
+        from brimful.show.answer import Answer
+        from brimful.show.inference import shared_summary
+
+        return Answer(shared_summary(job, cluster, shared), (), ())
+
+    tell(args, answer)
+    if shared.fits is None:
+        return BAD_INPUT
+    return FITS if shared.fits else DOES_NOT_FIT
+
+
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     job, cluster = asked(args)
+    _refuse_several(cluster)
     from brimful.cost.inference import estimate_inference
     from brimful.files import write_text
     from brimful.quiet import quiet_libraries
@@ -148,7 +175,14 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
             prompt_len=args.prompt_len or seq_len,
         )
     )
-    return job, _one_device(flags.cluster_from(args))
+    cluster = flags.cluster_from(args)
+    if args.tp not in {None, cluster.num_devices}:
+        raise InputError(
+            f"--tp {args.tp} with --task {TASK} is for as many GPUs, and {spelled(cluster)} are "
+            f"{cluster.num_devices}; leave it out, or give {args.tp} of them",
+            nearest={"tp": None},
+        )
+    return job, cluster
 
 
 def _refuse_training(args: argparse.Namespace) -> None:
@@ -188,14 +222,13 @@ def _precision_from(args: argparse.Namespace) -> Any:
     return args.precision
 
 
-def _one_device(cluster: Cluster) -> Cluster:
+def _refuse_several(cluster: Cluster) -> None:
     if cluster.num_devices > 1:
         raise UnsupportedError(
-            f"--task {TASK} plans for 1 device and {spelled(cluster)} asks for "
-            f"{cluster.num_devices}; use 1x{cluster.name}",
-            nearest={"gpus": f"1x{cluster.name}"},
+            f"--task {TASK} is simulated on 1 device, and {spelled(cluster)} are "
+            f"{cluster.num_devices}; use 1x{cluster.name}, or brimful estimate",
+            nearest={"gpus": f"1x{cluster.name}", "tp": None},
         )
-    return cluster
 
 
 def inputs_json(job: "InferenceJob", cluster: Cluster) -> dict[str, Any]:

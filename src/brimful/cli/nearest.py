@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
+from brimful.cli.on_top import room_for
 from brimful.cli.output import BAD_INPUT, OUT_OF_TIME
 from brimful.errors import (
     BrimfulError,
@@ -19,6 +20,7 @@ from brimful.errors import (
 from brimful.escaping import one_line
 from brimful.strategy import NUM_DEVICES
 from brimful.terminal import forget_notes, note, say
+from brimful.units import GIB
 
 VERBS = frozenset({"estimate", "plan", "shop", "simulate"})
 """Verbs that answer something else where they refuse."""
@@ -70,14 +72,22 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     from brimful.cli.bound import MAX_CHANGES, tell_bound
 
     changes: dict[str, object] = {}
+    on_top = ""
     for _ in range(MAX_CHANGES):
-        asked = _as_flags(error.nearest, typed)
+        asked = _kept_length(_as_flags(error.nearest, typed), _changed(typed, changes))
         if not asked or not set(asked) <= set(typed) or set(asked) <= set(changes):
             break  # nothing is near, or what was is refused again
         changes |= asked
         near = _changed(typed, changes)
         forget_notes()
-        note(f"instead   the same {_words(changes)}{_longer(typed, changes)}:", heads_answer=True)
+        on_top = error.on_top or on_top
+        room = room_for(on_top, _changed(typed, changes))
+        if room is not None:
+            changes |= {"memory_limit": room.limit_bytes}
+            near = _changed(typed, changes)
+        _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
+        if room is not None:
+            _head("on top", room.words)
         try:
             run(near)
         except (InputError, UnsupportedError) as refused:
@@ -87,6 +97,33 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
             return
     forget_notes()
     tell_bound(_changed(typed, changes), {})
+
+
+def _head(label: str, text: str) -> None:
+    """Say something above the answer."""
+    from brimful.show.summary import Fact
+    from brimful.show.terminal import fact_lines
+
+    note("\n".join(map(str, fact_lines([Fact(label, text)]))), heads_answer=True)
+
+
+def _kept_length(asked: dict[str, object], args: argparse.Namespace) -> dict[str, object]:
+    """Keep the length of a text where it is the model's positions that end, and they can be more.
+
+    Args:
+        asked: What a refusal names instead.
+        args: The flags with all that was changed before.
+    """
+    from brimful.cli.flags import model_from
+    from brimful.models.resized import is_rotary
+
+    if not isinstance(args.seq_len, int) or "seq_len" not in asked:
+        return asked
+    model = model_from(args)
+    if asked["seq_len"] != model.max_seq_len or not is_rotary(model):
+        return asked
+    kept = {name: value for name, value in asked.items() if name not in {"seq_len", "prompt_len"}}
+    return {**kept, "max_positions": args.seq_len}
 
 
 def _as_flags(nearest: Mapping[str, object], typed: Mapping[str, object]) -> dict[str, object]:
@@ -118,18 +155,23 @@ def _words(changes: Mapping[str, object]) -> str:
 def _longer(typed: Mapping[str, object], changes: Mapping[str, object]) -> str:
     """Name models like the one that was asked about which take a text as long as was asked."""
     seq_len = typed["seq_len"]
-    if "seq_len" not in changes or not isinstance(seq_len, int):
+    if not isinstance(seq_len, int) or not {"seq_len", "max_positions"} & set(changes):
         return ""
     from brimful.models.names import find, longer
 
     taken = find(str(typed["model"]))
     names = () if taken is None else longer(taken.name, seq_len)
-    return f" (as large, and longer: {', '.join(names)})" if names else ""
+    why = "as YaRN scales them: it has learnt fewer" if "max_positions" in changes else ""
+    more = f"as large, and longer: {', '.join(names)}" if names else ""
+    said = "; ".join(filter(None, (why, more)))
+    return f" ({said})" if said else ""
 
 
 def _flag(name: str, value: object) -> str:
     if name == "model":
         return f"model {value}"
+    if name == "memory_limit" and isinstance(value, int):
+        value = f"{value / GIB:.1f}GiB"
     flag = f"--{name.replace('_', '-')}"
     return flag if value is None else f"{flag} {value}"
 

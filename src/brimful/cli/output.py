@@ -85,15 +85,6 @@ def show_json(content: dict[str, Any]) -> None:
     say(json_text(content, indent=1))
 
 
-def host_facts(host: HostMemory | None) -> "tuple[Fact, ...]":
-    """Say where the host's memory does not suffice."""
-    from brimful.report.host import host_sentence
-    from brimful.show.summary import Fact
-
-    sentence = host_sentence(host)
-    return (Fact("host", sentence),) if sentence else ()
-
-
 def host_may_fit(host: HostMemory | None) -> bool:
     """Whether nothing is known that speaks against it."""
     return host is None or host.fits is not False

@@ -10,13 +10,13 @@ import msgspec
 
 from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.assumed import assumed_facts, run_of
+from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
     INTERRUPTED,
     OUT_OF_TIME,
     estimate_json,
-    host_facts,
     host_may_fit,
     show,
     show_facts,
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(found.plan, args.output)
     if not args.json:
         _show_proof(args, searched, found, proof)
-        show_facts(*_offloaded(found))
+        show_facts(*compared_facts(args, found, search))
     word = _replayed_word(found) if proof is None else proof.word
     out = () if word == "fits" else tuple(_ways_out(args, found, budget, word))
     why = explain(args, found.plan) if args.explain else {}
@@ -167,7 +167,6 @@ def _answer(
     return Answer(
         _summary(args, found, proof),
         (
-            *_host(found),
             *_proven(found, proof),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
@@ -192,14 +191,9 @@ def _traced_facts(found: "Solution") -> "tuple[Fact, ...]":
     return traced_facts(flags.Asked(plan.job, plan.cluster, plan.strategy))
 
 
-def _host(found: "Solution") -> "tuple[Fact, ...]":
-    return host_facts(found.plan.estimate.host if found.plan.estimate else None)
-
-
 def _show(args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None) -> None:
     """Print the answer: what was found, and why."""
     show_summary(_summary(args, found, proof))
-    show_facts(*_host(found))
 
 
 def _show_proof(
@@ -212,31 +206,6 @@ def _show_proof(
         show_facts(*replaced_facts(proof))
         _show(args, found, proof)
     show_facts(*_proven(found, proof))
-
-
-def _offloaded(found: "Solution") -> "tuple[Fact, ...]":
-    """Simulate a plan that offloads with and without that; nothing of one that does not.
-
-    Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
-    """
-    from brimful.cost.estimate import limit_bytes
-    from brimful.offload import NONE
-
-    plan = found.plan
-    if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
-        return ()
-    from brimful.quiet import quiet_libraries
-
-    quiet_libraries()
-    from brimful.show.offloaded import offload_facts
-    from brimful.simulate.run import simulate
-
-    here = msgspec.structs.replace(plan.strategy, offload=NONE)
-    try:
-        both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
-    except UnsupportedError:
-        return ()
-    return offload_facts(plan.cluster, *both)
 
 
 def _is_other(searched: "Solution", found: "Solution") -> bool:
@@ -253,7 +222,8 @@ def _next(
     """Say what to do with the plan; nothing with one that does not fit."""
     from brimful.show.summary import Fact
 
-    fits = found.record.rows[0].fits and word != "no"
+    host = found.plan.estimate.host if found.plan.estimate else None
+    fits = found.record.rows[0].fits and word != "no" and host_may_fit(host)
     if args.output is not None:
         told = f"; brimful train {args.output} runs it" if fits else ""
         return (Fact("next", f"plan written to {args.output}{told}"),)

@@ -4,7 +4,7 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli.output import DOES_NOT_FIT, FITS
+from brimful.cli.output import DOES_NOT_FIT, FITS, host_may_fit
 from brimful.cost.outside import num_groups, room_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _needs_proof(found: "Solution") -> bool:
     plan = found.plan
     made, first = plan.estimate, found.record.rows[0]
     if made is None or plan.cluster.device.kernels != "cuda" or not first.fits:
+        return False
+    if not host_may_fit(made.host):
         return False
     band = made.predicted_peak_reserved_bytes
     firm = room_of(plan.cluster.device, num_groups=num_groups(plan.strategy)).firm_bytes

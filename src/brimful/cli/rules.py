@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brimful.cli import defaults, flags, usual
-from brimful.cli.output import show, show_json
+from brimful.cli.output import show, show_answer, show_facts, show_json, show_summary
 from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
     from brimful.plan import Plan
+    from brimful.rules.base import Checked
+    from brimful.rules.subject import Subject
     from brimful.strategy import Attention
 
 HELP = "check the rules of thumb that circulate on your model and GPU, each with a verdict"
@@ -28,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.whole("--micro-batch"),
         help=f"sequences a forward pass, in every check; default {defaults.MICRO_BATCH}",
     )
+    parser.add_argument(
+        "--about",
+        metavar="TEXT",
+        default="",
+        help="the rules that have this in their words or names, each with its reason",
+    )
+    flags.add_verbose(parser)
     parser.set_defaults(attention=None)  # checks choose theirs; the rest takes the usual one
     flags.add_json(parser)
 
@@ -45,21 +56,47 @@ def run(args: argparse.Namespace) -> int:
     micro_batch = defaults.MICRO_BATCH if args.micro_batch is None else args.micro_batch
     plan, why_none = _planned(args, job, cluster, attention)
     subject = Subject(job, alone, plain_strategy(micro_batch, attention), plan)
-    rows = tuple(check_rules(subject))
+    rows = tuple(row for row in check_rules(subject) if _is_about(row, args.about))
+    if not rows:
+        raise InputError(f"--about {args.about!r}: no rule has that in its words; leave it out")
     if args.json:
         content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
         show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
         return 0
+    from brimful.show.rules import rule_facts, rules_summary
+    from brimful.show.summary import Fact
+
+    summary = rules_summary(rows, job, alone, about=args.about)
+    if args.about:
+        show_summary(summary._replace(facts=summary.facts[:2]))
+        show_facts(*rule_facts(rows))
+    else:
+        more = "-v prints every rule with its reason, --about 16 those with that in their words"
+        show_answer(summary, [Fact("next", more)])
+    if args.verbose:
+        show("", *_tables(cluster, subject, why_none, rows))
+    return 0
+
+
+def _is_about(row: "Checked", text: str) -> bool:
+    words = f"{row.key} {row.group} {row.statement} {row.stated} {row.says}".lower()
+    return text.lower() in words
+
+
+def _tables(
+    cluster: "Cluster", subject: "Subject", why_none: str, rows: "Sequence[Checked]"
+) -> "tuple[Any, ...]":
     from brimful.hardware.cluster import spelled
     from brimful.report.rules import plan_sentence, rules_tables
     from brimful.report.tables import line_of
     from brimful.report.text import inputs_table
 
-    said = f"rules are checked on one {cluster.name}; no plan for {spelled(cluster)}: {why_none}"
+    plan, alone = subject.plan, subject.cluster.name
+    said = f"rules are checked on one {alone}; no plan for {spelled(cluster)}: {why_none}"
     said = plan_sentence(cluster, plan) if plan else said
     shown = subject.strategy if plan is None else plan.strategy
-    show(inputs_table(job, cluster, shown), "", line_of(said), "", rules_tables(rows))
-    return 0
+    inputs = inputs_table(subject.job, cluster, shown)
+    return inputs, "", line_of(said), "", rules_tables(rows)
 
 
 def _planned(

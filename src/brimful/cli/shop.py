@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.assumed import assumed_facts, prices_from
-from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_facts, show_json, show_summary
+from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
 from brimful.errors import InputError
 from brimful.hardware.links import network_names
 from brimful.terminal import say
-from brimful.units import parse_duration, parse_electricity, parse_money
+from brimful.units import DOLLARS, Money, parse_duration, parse_electricity, parse_money, parse_rate
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_limits(add: Callable[..., Any]) -> None:
     add("--deadline", metavar="TIME", type=parse_duration, help="by when, e.g. 48h or 3d")
     add("--money-budget", metavar="USD", type=parse_money, help="for how much, e.g. 500usd")
+    add(
+        "--currency",
+        metavar="RATE",
+        type=parse_rate,
+        help="what one of another currency costs in dollars, e.g. eur=1.08; amounts may be in it",
+    )
 
 
 def _add_goods(add: Callable[..., Any]) -> None:
@@ -116,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare and print."""
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to shop for")
+    in_dollars(args)
     shopped = shop(args)
     if args.output is not None:
         _write(shopped, args.output)
@@ -126,19 +133,43 @@ def run(args: argparse.Namespace) -> int:
     return FITS if shopped.choice is not None and shopped.choice.meets else DOES_NOT_FIT
 
 
+def in_dollars(args: argparse.Namespace) -> None:
+    """Turn amounts into dollars, in which prices are.
+
+    Raises:
+        InputError: One is in a currency whose rate nobody gave.
+    """
+    for name in ("money_budget", "electricity", "buy"):
+        given = getattr(args, name)
+        if not isinstance(given, Money):
+            continue
+        rate = 1.0 if given.currency == DOLLARS else None
+        if args.currency is not None and args.currency.currency == given.currency:
+            rate = args.currency.amount
+        if rate is None:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{flag} is in {given.currency.upper()} and prices are in USD; say what one costs, "
+                f"--currency {given.currency}=RATE, or give {flag} in usd",
+                nearest={name: None},
+            )
+        setattr(args, name, given.amount * rate)
+
+
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
     from brimful.show.shop import shop_summary
     from brimful.show.summary import Fact
 
-    show_summary(shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice))
-    taken = None if shopped.choice is None else shopped.choice.best.kind
-    show_facts(prices_fact(args, taken), *assumed_facts(args, shopped.job))
+    summary = shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice)
+    taken = None if shopped.choice is None else shopped.choice.best
+    below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(args, shopped.job)]
+    if taken is not None:
+        words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
+        below.append(Fact("next", words))
+    show_answer(summary, below)
     if args.output is not None:
         say(f"written to {args.output}")
-    if shopped.choice is not None:
-        gpus = shopped.choice.best.gpus
-        show_facts(Fact("next", f"brimful plan {args.model} --gpus {gpus} with the same job"))
     if args.verbose:
         from brimful.report.shop import shop_tables
 

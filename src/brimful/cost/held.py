@@ -104,6 +104,23 @@ def pack(parameter: Parameter, weights_format: WeightsFormat, compute: Compute) 
     return _PACKED[weights_format](rows, columns, COMPUTE_BYTES[compute])
 
 
+def pack_experts(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute) -> int:
+    """Return the bytes that packing experts too would save, as checkpoints of others do.
+
+    Each expert's matrix as a linear layer of its size (``pack``): a bound, as theirs differ in how
+    many weights share a scale.
+    """
+    saved = 0
+    for parameter, times in _in_place(spec):
+        if parameter.kind == "experts" and weights_format in _PACKED:
+            num_experts, rows, columns = parameter.shape
+            made = _PACKED[weights_format](rows, columns, COMPUTE_BYTES[compute])
+            if made is not None:
+                whole = parameter.num_elements * COMPUTE_BYTES[compute]
+                saved += times * (whole - num_experts * sum(made))
+    return saved
+
+
 def _nf4(rows: int, columns: int, _element: int) -> Packed:
     size = rows * columns
     return Packed(-(-size // 2), -(-size // NF4_BLOCK) * FP32_BYTES + _CODE_BYTES)

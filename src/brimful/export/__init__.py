@@ -6,7 +6,16 @@ Owns nothing of how a plan is found or run; a target is a text. What a target ca
 
 from collections.abc import Callable
 
-from brimful.export import accelerate, deepspeed, hf_trainer, slurm, torchrun, torchtitan
+from brimful.export import (
+    accelerate,
+    axolotl,
+    deepspeed,
+    hf_trainer,
+    slurm,
+    torchrun,
+    torchtitan,
+    trl,
+)
 from brimful.export.given import Exported, Given
 from brimful.plan import Plan
 
@@ -17,4 +26,6 @@ TARGETS: dict[str, Callable[[Plan, Given], Exported]] = {
     "accelerate": accelerate.text,
     "hf-trainer": hf_trainer.text,
     "torchtitan": torchtitan.text,
+    "trl": trl.text,
+    "axolotl": axolotl.text,
 }

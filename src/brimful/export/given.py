@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import NamedTuple
 
-from brimful.cost.estimate import limit_bytes
 from brimful.escaping import comments, shell_words
 from brimful.export.lost import Lost, lost_lines
 from brimful.kernel_support import Place, why_not_simulated
 from brimful.plan import Plan
-from brimful.report.words import fit_sentence, plan_words
+from brimful.report.words import plan_words
+from brimful.show.predicted import meter_of, verdict_of
+from brimful.show.summary import on_each
 
 _WIDTH = 96
 
@@ -60,8 +61,9 @@ def about(plan: Plan, given: Given, to: str) -> list[str]:
     if plan.estimate is None:
         lines += _unpredicted(plan, given)
     else:
-        peak = plan.estimate.predicted_peak_allocated_bytes
-        lines.append(f"predicted: {fit_sentence(peak_bytes=peak, usable_bytes=limit_bytes(plan))}")
+        cluster = plan.cluster
+        meter = on_each(meter_of(plan.estimate), cluster.num_devices, cluster.device.kernels)
+        lines.append(f"{verdict_of(plan.estimate)}, {meter.label}: {meter.words}")
     return lines
 
 

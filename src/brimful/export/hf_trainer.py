@@ -3,7 +3,7 @@
 Source: ``transformers/training_args.py`` and ``optimization.py`` of Transformers 5.23.0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from brimful.escaping import yaml_text
@@ -37,14 +37,20 @@ def text(plan: Plan, given: Given) -> Exported:
     return Exported("\n".join([*header(plan, given, TO, found), body]), found)
 
 
-def config(plan: Plan, given: Given) -> dict[str, Any]:
+def config(plan: Plan, given: Given, *, to: str = TO, bases: Container[str] = ()) -> dict[str, Any]:
     """Return the YAML's content.
+
+    Args:
+        plan: What is written.
+        given: What the user said beside it.
+        to: The target: the Trainer, or a program on top of it.
+        bases: Quantised bases that this program loads.
 
     Raises:
         UnsupportedError: The Trainer would train something else.
     """
     job, strategy = plan.job, plan.strategy
-    refuse(plan, TO, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)])
+    refuse(plan, to, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)], bases=bases)
     content: dict[str, Any] = {
         "output_dir": given.out,
         "use_cpu": plan.cluster.device.kernels != "cuda",
@@ -143,9 +149,14 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"dp_replicate={plan.strategy.dp_replicate} with FSDP", "use --to accelerate"
 
 
-def losses(plan: Plan) -> tuple[Lost, ...]:
-    """List what the YAML does not say, or says in part."""
-    said = set(_SAID)
+def losses(plan: Plan, also_said: Iterable[str] = ()) -> tuple[Lost, ...]:
+    """List what the YAML does not say, or says in part.
+
+    Args:
+        plan: What is written.
+        also_said: Fields that a program on top of the Trainer is told.
+    """
+    said = {*_SAID, *also_said}
     if plan.job.loss_scale == deepspeed.SCALER:
         said |= {"loss_scale"}
     if plan.strategy.engine == "deepspeed" or plan.strategy.zero == 1:
@@ -167,7 +178,7 @@ def _in_part(plan: Plan) -> Iterator[Lost]:
                    "where there is a warm-up and every step has an earlier one's rate")  # fmt: skip
     if (spelled := _spelled(job)).lost:
         yield lost(plan, spelled.lost, spelled.why)
-    if job.precision == "bf16":
+    if job.precision == "bf16" and job.adapter is None:
         yield lost(plan, "precision", "the program loads the model with dtype=torch.bfloat16")
     if gathers(strategy) and job.precision.endswith("-mixed"):
         yield lost(plan, "precision", "gradients are reduced in 16 bits, not fp32")

@@ -4,7 +4,7 @@ A target names the fields that it says; every other field that asks for somethin
 listed, so that a field that is new is never dropped in silence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from textwrap import wrap
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from brimful.plan import Plan
 from brimful.strategy import Strategy, data_parallel, num_micro_batches
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, whole_of
 
+BITSANDBYTES = frozenset({"nf4", "nf4-double", "llm-int8"})
+"""Bases that transformers loads by bitsandbytes, and so do programs on top of it."""
 Changes = Literal["mathematics", "memory", "speed"]
 _WIDTH = 96
 
@@ -160,29 +162,43 @@ def _idle(plan: Plan) -> frozenset[str]:
     return frozenset(idle)
 
 
-def refuse(plan: Plan, to: str, also: Iterable[tuple[str, str]] = ()) -> None:
+def refuse(
+    plan: Plan,
+    to: str,
+    also: Iterable[tuple[str, str]] = (),
+    *,
+    bases: Container[str] = (),
+) -> None:
     """Refuse what would become another training where the target leaves it out.
 
     Args:
         plan: What is to be written.
         to: The target.
         also: What this target cannot be given besides, each with what to use instead.
+        bases: Quantised bases of adapters that it loads.
 
     Raises:
         UnsupportedError: Names the first, and what to change.
     """
-    refused = next(iter([*_refused(plan.job), *also]), None)
+    refused = next(iter([*_refused(plan.job, bases), *also]), None)
     if refused is not None:
         what, fix = refused
         raise UnsupportedError(
             f"{what} cannot be said to {to}, which would run something else; {fix}, or export "
-            f"--to torchrun, which runs the plan as it is"
+            f"--to {_loads_it(plan.job, bases)}torchrun, which runs the plan as it is"
         )
 
 
-def _refused(job: Job) -> Iterator[tuple[str, str]]:
+def _loads_it(job: Job, bases: Container[str]) -> str:
+    """Name the targets that load a quantised base, where another does not."""
     adapter = job.adapter
-    if adapter is not None and adapter.base in QUANTIZED:
+    is_loaded = adapter is not None and adapter.base in BITSANDBYTES and adapter.base not in bases
+    return "trl or axolotl, which load it, or to " if is_loaded else ""
+
+
+def _refused(job: Job, bases: Container[str]) -> Iterator[tuple[str, str]]:
+    adapter = job.adapter
+    if adapter is not None and adapter.base in QUANTIZED and adapter.base not in bases:
         yield f"base={adapter.base}", "use base=bf16"
     if job.method == QAT:
         yield f"method={QAT}", "use method=full"

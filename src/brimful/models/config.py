@@ -96,8 +96,12 @@ def _source_of(name_or_path: str) -> str | Path:
 
 def _with_nearest(error: InputError, name_or_path: str) -> InputError:
     """Name in an error the known model that an unknown one is but for a word of its name."""
-    near, what = names.without_qualifiers(name_or_path)
-    return type(error)(f"{error}; {what}", nearest={"model": near}) if near else error
+    near, what, on_top = names.without_qualifiers(name_or_path)
+    if not near:
+        near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))
+    return (
+        type(error)(f"{error}; {what}", nearest={"model": near}, on_top=on_top) if near else error
+    )
 
 
 def _exists(name_or_path: str) -> bool:

@@ -124,6 +124,12 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     )
 
 
+def is_rotary(spec: ModelSpec) -> bool:
+    """Whether a model's positions are angles, by its configuration's own class."""
+    made = _make(spec.name, spec.model_type, spec.hf_config)
+    return bool(_value(made, "rope_parameters")) and "max_position_embeddings" in spec.hf_config
+
+
 def _make(name: str, model_type: str, config: dict[str, Any]) -> Any:
     quiet_libraries()
     from transformers import AutoConfig

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from brimful.errors import UnknownNameError
 from brimful.models.registry import registry
+from brimful.units import format_count
 
 MIRRORS = frozenset(
     {
@@ -61,11 +62,15 @@ _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _LONGEST = 200
 _IMAGES = "its language part is {}, without what images and sounds and their encoders take"
+IMAGES = "images"
+"""What comes on top of the language part; see ``BrimfulError.on_top``."""
 _QUALIFIERS = {
     "vl": _IMAGES, "vision": _IMAGES, "omni": _IMAGES, "audio": _IMAGES,
     "1m": "of fewer positions there is {}", "128k": "of fewer positions there is {}",
 }  # fmt: skip
 """Words that a known model lacks which has the same blocks, and what it is then."""
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""What configurations call the number of experts."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -186,14 +191,15 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
     return UnknownNameError(f"unknown model {shown!r}; {hint}{more}")
 
 
-def without_qualifiers(text: str) -> tuple[str, str]:
+def without_qualifiers(text: str) -> tuple[str, str, str]:
     """Find a known model whose name lacks a word of an unknown one, and has the same blocks.
 
     Args:
         text: The name that is not known.
 
     Returns:
-        The model, and what it is to the other, in words; both empty where there is none.
+        The model, what it is to the other, in words, and what comes on top of it; all empty where
+        there is none.
     """
     for word, what in _QUALIFIERS.items():
         name, num = re.subn(rf"(?<![a-z0-9]){word}(?![a-z0-9])", "", text, flags=re.IGNORECASE)
@@ -202,8 +208,36 @@ def without_qualifiers(text: str) -> tuple[str, str]:
         except UnknownNameError:
             continue
         if taken is not None and taken.is_own:
-            return taken.name, what.format(taken.name)
-    return "", ""
+            return taken.name, what.format(taken.name), IMAGES if what == _IMAGES else ""
+    return "", "", ""
+
+
+def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
+    """Find a known model that is as large as the name of an unknown one says.
+
+    Args:
+        text: The name that is not known.
+        preferred: Types of models that are rather named than others.
+
+    Returns:
+        The model, and why it, in words; both empty where the name says no size.
+    """
+    parts = _parts(_split(text)[1][:_LONGEST])
+    counts = [count for size in parts.sizes if (count := _count(size))]
+    if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
+        return "", ""
+    family = _split(text)[1].lower()
+    near = nearest(counts[0], family, is_mixture=bool(parts.active), preferred=preferred)
+    size = format_count(num_parameters(registry()[near]))
+    sort = ", and is a mixture of experts" if parts.active else ""
+    said = f"by its name it has {format_count(counts[0])} parameters{sort}"
+    return near, f"{said}; the nearest is {near} ({size})"
+
+
+def _count(size: str) -> float:
+    """Read ``8b`` or ``8x7b`` as parameters; experts share what is no expert, which is left out."""
+    found = re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([mbt])", size)
+    return int(found[1] or 1) * float(found[2]) * _COUNTS[found[3]] if found else 0.0
 
 
 def nearest_size(name: str, without: frozenset[str]) -> str:
@@ -213,15 +247,43 @@ def nearest_size(name: str, without: frozenset[str]) -> str:
         name: Of the registry.
         without: Types of models that are left out.
     """
-    size = num_parameters(registry()[name])
+    entry = registry()[name]
+    return nearest(num_parameters(entry), name, is_mixture=has_experts(entry), without=without)
 
-    def distance(known: str) -> tuple[bool, bool, float]:
+
+def nearest(
+    size: float,
+    name: str,
+    *,
+    is_mixture: bool,
+    without: frozenset[str] = frozenset(),
+    preferred: frozenset[str] = frozenset(),
+) -> str:
+    """Name the known model of the same sort that is nearest in size, of a family where it may be.
+
+    Args:
+        size: Parameters.
+        name: Whose beginning says the family.
+        is_mixture: Whether it has experts: of these few parameters compute a token.
+        without: Types of models that are left out.
+        preferred: Types that are rather named than others.
+    """
+
+    def distance(known: str) -> tuple[bool, bool, bool, bool, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
-        return factor > _FAR, _family(known) != _family(name), factor
+        entry = registry()[known]
+        is_other, is_strange = has_experts(entry) != is_mixture, _family(known) != _family(name)
+        is_rarer = bool(preferred) and entry["model_type"] not in preferred
+        return factor > _FAR, is_other, is_strange, is_rarer, factor
 
     others = [known for known, entry in registry().items() if entry["model_type"] not in without]
     return min(others, key=distance)
+
+
+def has_experts(entry: dict[str, Any]) -> bool:
+    """Whether a registered model is a mixture of experts."""
+    return any((entry["config"].get(field) or 0) > 1 for field in NUM_EXPERTS)
 
 
 def longer(name: str, seq_len: int) -> tuple[str, ...]:

@@ -3,9 +3,46 @@
 import msgspec
 
 from brimful.errors import InputError
+from brimful.models import generic
+from brimful.models.config import ARCHITECTURES
 from brimful.models.spec import MODULE, ModelSpec
 
 MAX_LABELS = 10**6
+_LEARNED = frozenset({"bert", "gpt2", "t5"})
+"""Architectures with a layout of their own whose positions are not rotary."""
+
+
+def is_rotary(spec: ModelSpec) -> bool:
+    """Whether a model's positions are angles, so that more of them take no parameters."""
+    if spec.model_type == MODULE:
+        return False
+    if spec.model_type in ARCHITECTURES:
+        return spec.model_type not in _LEARNED
+    return generic.is_rotary(spec)
+
+
+def with_positions(spec: ModelSpec, num_positions: int) -> ModelSpec:
+    """Return the model for longer texts than it has learnt, as scaling its rotary angles makes it.
+
+    Args:
+        spec: A model with rotary positions.
+        num_positions: How many it is to have.
+
+    Raises:
+        InputError: Its positions are a table, or there are more of them already.
+    """
+    if not is_rotary(spec):
+        raise InputError(
+            f"--max-positions {num_positions}: {spec.name} has no rotary positions, which alone "
+            f"can be scaled to longer texts; leave it out"
+        )
+    if num_positions < spec.max_seq_len:
+        raise InputError(
+            f"--max-positions {num_positions}: {spec.name} has {spec.max_seq_len} already; leave "
+            f"it out, or give more"
+        )
+    config = {**spec.hf_config, "max_position_embeddings": num_positions}
+    return msgspec.structs.replace(spec, max_seq_len=num_positions, hf_config=config)
 
 
 def with_vocab_size(spec: ModelSpec, num_tokens: int) -> ModelSpec:

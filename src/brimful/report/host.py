@@ -13,17 +13,6 @@ def host_words(host: HostMemory | None) -> list[tuple[str, str]]:
     return [("host memory", _memory_words(host)), ("checkpoint", _disk_words(host))]
 
 
-def host_sentence(host: HostMemory | None) -> str:
-    """Say in one sentence that the host's memory does not suffice; empty where it may."""
-    if host is None or host.fits is not False:
-        return ""
-    band = format_band(host.predicted_host_bytes, unit="bytes")
-    return (
-        f"does not fit the host: a node needs {band} and has {format_bytes(host.usable_bytes)}; "
-        f"give hosts with more memory (--host-memory), or more nodes with fewer devices each"
-    )
-
-
 def _memory_words(host: HostMemory) -> str:
     band = format_band(host.predicted_host_bytes, unit="bytes")
     has = format_bytes(host.usable_bytes) if host.usable_bytes else UNKNOWN

@@ -44,6 +44,7 @@ class Rule(NamedTuple):
         statement: The rule, in our words.
         stated: The figures as they circulate.
         check: Holds it against our numbers; may raise ``UnsupportedError``.
+        is_of_full: Whether it is about training every parameter, and of nothing else.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Rule(NamedTuple):
     statement: str
     stated: str
     check: Callable[[Subject], Finding]
+    is_of_full: bool = False
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

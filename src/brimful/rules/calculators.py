@@ -161,13 +161,14 @@ def _half_again(subject: Subject) -> Finding:
 
 CALCULATOR_RULES = (
     Rule("accelerate-4x", GROUP, "accelerate estimate-memory: four times the weights",
-         "16 B per parameter, no activations", _accelerate),
-    Rule("deepspeed-zero2", GROUP, "DeepSpeed's estimator of ZeRO-2", "2 P + 18 P / N", _zero2),
+         "16 B per parameter, no activations", _accelerate, is_of_full=True),
+    Rule("deepspeed-zero2", GROUP, "DeepSpeed's estimator of ZeRO-2", "2 P + 18 P / N", _zero2,
+         is_of_full=True),
     Rule("deepspeed-zero3", GROUP, "DeepSpeed's estimator of ZeRO-3",
-         "4 x the largest layer + 18 P / N", _zero3),
+         "4 x the largest layer + 18 P / N", _zero3, is_of_full=True),
     Rule("eleuther", GROUP, "EleutherAI's Transformer Math 101: 16 B per parameter + activations",
-         "16 P + L s b h (34 + 5 a s / h)", _eleuther),
+         "16 P + L s b h (34 + 5 a s / h)", _eleuther, is_of_full=True),
     Rule("korthikanti", GROUP, "Activations of one layer: s b h (34 + 5 a s / h)",
          "Korthikanti et al. 2022", _korthikanti),
-    Rule("times-1.5", GROUP, "Whatever is held, times 1.5", "x 1.5", _half_again),
+    Rule("times-1.5", GROUP, "Whatever is held, times 1.5", "x 1.5", _half_again, is_of_full=True),
 )  # fmt: skip

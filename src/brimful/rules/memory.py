@@ -241,15 +241,16 @@ MEMORY_RULES = (
         "full-70b-parts", FULL,
         "In 16 bits parameters take 2 bytes, gradients as much, AdamW four times as much",
         "70B: 130.4 GiB, said as 140 GB; 140; 560; sum 840 GB, about 1 TB in practice", _parts,
+        is_of_full=True,
     ),
     Rule(
         "full-formula", FULL,
         "Memory = parameters x (b + b + 4 b) x 1.5, b bytes each; the 1.5 covers all else",
-        "18 bytes per parameter in 16 bits", _formula,
+        "18 bytes per parameter in 16 bits", _formula, is_of_full=True,
     ),
     Rule(
         "full-linear", FULL, "Memory is linear in the number of parameters",
-        "13B is a fifth of 70B, under 200 GB", _linear,
+        "13B is a fifth of 70B, under 200 GB", _linear, is_of_full=True,
     ),
     Rule(
         "low-bit-partial", FULL,
@@ -277,6 +278,6 @@ MEMORY_RULES = (
     Rule(
         "zero-paper-16", "other calculators",
         "ZeRO's table: 2 + 2 + 12 bytes per parameter with Adam in mixed precision",
-        "16 B per parameter", _sixteen,
+        "16 B per parameter", _sixteen, is_of_full=True,
     ),
 )  # fmt: skip

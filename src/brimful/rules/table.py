@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from brimful.errors import InputError, UnsupportedError
 from brimful.rules.base import Checked, Finding, Rule, stated
 from brimful.rules.calculators import CALCULATOR_RULES
@@ -30,7 +32,7 @@ def check_rules(subject: Subject) -> Iterator[Checked]:
         A row per rule; one that no formula of ours covers is ``unknown`` and says why.
     """
     for rule in RULES:
-        found = _check(rule, subject)
+        found = _for_method(rule, _check(rule, subject), subject)
         yield Checked(
             key=rule.key,
             group=rule.group,
@@ -42,6 +44,14 @@ def check_rules(subject: Subject) -> Iterator[Checked]:
             error=found.error,
             why=found.why,
         )
+
+
+def _for_method(rule: Rule, found: Finding, subject: Subject) -> Finding:
+    """Say of a rule about training every parameter that it is none about adapters."""
+    if not rule.is_of_full or subject.job.adapter is None or found.verdict != "holds":
+        return found
+    why = f"every parameter trains, and with method={subject.job.method} few do; {found.why}"
+    return replace(found, verdict="holds only when", why=why)
 
 
 def _check(rule: Rule, subject: Subject) -> Finding:

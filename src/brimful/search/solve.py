@@ -20,6 +20,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.rungs import Reserved
 from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
 from brimful.search.record import Considered, SearchRecord
@@ -148,6 +149,8 @@ class Solution(NamedTuple):
         frontier: What fits and is beaten in both time and peak by nothing, fastest first.
         space: What it was found in; None: it was simulated.
         row: Its row there.
+        reserved: What the allocator made of it where it was simulated; None: that is not known.
+        host_bytes: What a node's host holds of what is offloaded, where it was simulated.
     """
 
     plan: Plan
@@ -155,6 +158,8 @@ class Solution(NamedTuple):
     frontier: tuple[Considered, ...] = ()
     space: Space | None = None
     row: int = 0
+    reserved: Reserved | None = None
+    host_bytes: int = 0
 
 
 def solve(  # noqa: PLR0913 - what is searched, and how

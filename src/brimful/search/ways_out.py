@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.estimate import allocatable_bytes, estimate_or_none, limit_bytes
+from brimful.cost.money import shipped_prices
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
@@ -22,7 +23,7 @@ from brimful.search.holding import hold
 from brimful.search.offers import offers
 from brimful.search.solve import Solution, solve
 from brimful.strategy import Strategy
-from brimful.units import format_bytes
+from brimful.units import GIB, format_bytes
 
 IN_A_NODE = (2, 4, 8)
 """Devices of one node that are tried."""
@@ -30,6 +31,10 @@ NODES = (2, 4, 8, 16, 32)
 """Whole nodes that are tried behind those."""
 MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
+ALIKE_BYTES = 4 * GIB
+"""Cards in a step of so much are told as equally large."""
+LEAST_HELP = 0.25
+"""Of what a plan lacks: what does not fit either, and leaves more of that, is not named."""
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
 there is none says more than by how much the rest is short."""
@@ -181,7 +186,7 @@ def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
         else:
             go_on(number)
     lacks = math.inf if plan.estimate is None else _short_bytes(plan.estimate)
-    helpful = [way for way in misses if way.short_bytes < lacks]
+    helpful = [way for way in misses if way.short_bytes <= (1 - LEAST_HELP) * lacks]
     yield from sorted(helpful, key=lambda way: way.short_bytes)
 
 
@@ -343,10 +348,19 @@ def _larger_gpu(plan: Plan) -> _Way:
 
 def _more_gpus(plan: Plan) -> _Way:
     """Try more of the same GPU: in a node, then in several."""
-    return _Way(
-        _Option(f"--gpus {spelled(cluster)}", plan.job, cluster)
-        for cluster in _larger_clusters(plan.cluster)
-    )
+    return _Way(_for_more(plan))
+
+
+def _for_more(plan: Plan) -> Iterator[_Option]:
+    """Yield a job on more devices, and with a larger batch where they cannot all share its own."""
+    job = plan.job
+    for cluster in _larger_clusters(plan.cluster):
+        gpus, num = f"--gpus {spelled(cluster)}", cluster.num_devices
+        yield _Option(gpus, job, cluster)
+        if job.global_batch < num:
+            larger = msgspec.structs.replace(job, global_batch=num)
+            why = "a larger batch changes what is learnt"
+            yield _Option(f"{gpus} --global-batch {num}", larger, cluster, why)
 
 
 def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
@@ -397,7 +411,13 @@ def _no_gpu(plan: Plan) -> str:
 
 
 def cards_for(job: Job) -> Iterator[Device]:
-    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl)."""
-    for device in cards():
+    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl).
+
+    The smallest first; of those about as large, what somebody rents out.
+    """
+    rented = shipped_prices().gpus
+    for device in sorted(
+        cards(), key=lambda d: (d.usable_bytes // ALIKE_BYTES, d.name not in rented)
+    ):
         if device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16"):
             yield device

@@ -27,10 +27,14 @@ LEAST_SHARE = 0.02
 def spread_facts(estimate: Estimate, others: Sequence[Beside]) -> tuple[Fact, ...]:
     """Say what a run would take with the neighbouring stages of ZeRO, or without its pipeline.
 
+    Of one that does not fit they are among the others, in the order of what they save.
+
     Args:
         estimate: What is predicted of it.
         others: The same with one setting changed.
     """
+    if not estimate.fits:
+        return ()
     spread = sorted(
         (each for each in others if each.setting in SPREADS), key=lambda each: _peak(each.made)
     )
@@ -48,24 +52,26 @@ def beside_facts(
 ) -> tuple[Fact, ...]:
     """Say what a run would take with one setting changed: of each setting the leanest value.
 
+    Of one that does not fit: what saves anything, the most first.
+
     Args:
         job: What is trained.
         strategy: What was asked about.
         estimate: What is predicted of it.
-        others: The same with one setting changed; how it is spread is not said here.
+        others: The same with one setting changed; how it is spread is not said here of what fits.
     """
-    peak_bytes = _peak(estimate)
+    peak_bytes, fits = _peak(estimate), estimate.fits
     least: dict[str, Beside] = {}
     for each in others:
         at_least = least.get(each.setting)
         if at_least is None or _peak(each.made) < _peak(at_least.made):
             least[each.setting] = each
     most = LEAST_SHARE * peak_bytes
-    differing = [
-        each
-        for each in least.values()
-        if each.setting not in SPREADS and abs(_peak(each.made) - peak_bytes) > most
-    ]
+    if fits:
+        near = [each for each in least.values() if each.setting not in SPREADS]
+        differing = [each for each in near if abs(_peak(each.made) - peak_bytes) > most]
+    else:
+        differing = [each for each in least.values() if peak_bytes - _peak(each.made) > most]
     differing.sort(key=lambda each: _peak(each.made))
     words = [
         f"{', '.join(differing_words(job, strategy, each.strategy))}: "

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from brimful.cost.least import Least, Spread, least_on_device
 from brimful.job import Job
 from brimful.show.predicted import job_words, short_gpu
-from brimful.show.summary import Fact, Meter, Summary, Verdict
+from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
 from brimful.units import format_bytes, format_count
 
 
@@ -44,7 +44,7 @@ def bound_summary(known: Bounded, beside: tuple[Fact, ...]) -> Summary:
     return Summary(
         verdict,
         f"{job_words(known.job)} on {num} x {short_gpu(known.gpu)}",
-        Meter(each.total, known.usable_bytes, f"at least{', on each GPU' if num > 1 else ''}"),
+        on_each(Meter(each.total, known.usable_bytes, "at least"), num),
         (
             Fact("at least", _parts(known, each)),
             Fact("left out", "activations and buffers, of which nothing is known: this is no FITS"),

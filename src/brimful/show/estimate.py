@@ -9,9 +9,16 @@ from brimful.plan import Estimate, MemoryItem
 from brimful.search.beside import Beside
 from brimful.search.without import Without, without
 from brimful.show.beside import beside_facts, spread_facts
-from brimful.show.predicted import meter_of, subject_words, tight_facts, verdict_of
+from brimful.show.predicted import (
+    host_facts,
+    host_meter,
+    meter_of,
+    subject_words,
+    tight_facts,
+    verdict_of,
+)
 from brimful.show.settings import settings_words
-from brimful.show.summary import Fact, Summary
+from brimful.show.summary import Fact, Summary, on_each
 from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
@@ -46,12 +53,14 @@ def estimate_summary(
         estimate: What was predicted.
         around: What else is said.
     """
-    verdict = verdict_of(estimate)
+    host = host_meter(estimate)
+    verdict = "NO" if host is not None else verdict_of(estimate)
     return Summary(
         verdict,
         subject_words(job, cluster),
-        meter_of(estimate),
+        on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
         (
+            *host_facts(host),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
             *around.fixes,
@@ -62,6 +71,7 @@ def estimate_summary(
             *beside_facts(job, strategy, estimate, around.others),
             *without_facts([w for w in without(job, cluster, strategy) if w.is_jobs]),
         ),
+        host,
     )
 
 

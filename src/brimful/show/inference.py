@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from brimful.cost.formats import COMPUTE_BYTES
+from brimful.cost.held import held_bytes, pack_experts
 from brimful.cost.inference import (
     FormatFit,
     InferenceEstimate,
@@ -11,11 +12,12 @@ from brimful.cost.inference import (
     why_not_simulated,
 )
 from brimful.cost.inference_gpus import smallest_gpu
+from brimful.cost.inference_shared import SharedInference
 from brimful.hardware.cluster import Cluster
 from brimful.models.mixtures import known_experts
 from brimful.plan import Word
 from brimful.show.estimate import largest_facts
-from brimful.show.predicted import TENSORS_ALONE, replayed_meter, tight_facts
+from brimful.show.predicted import TENSORS_ALONE, gpu_words, replayed_meter, tight_facts
 from brimful.show.simulate import beside_facts, failed_facts
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes
@@ -49,8 +51,10 @@ def inference_summary(
         else (estimate.predicted_floor_bytes, "weights and cache alone")
     )
     alone = f" ({what})" if estimate.fits or peak is None else ""
+    saved = pack_experts(job.model, job.weights_format, job.compute)
+    is_ours = bool(saved) and estimate.predicted_floor_bytes - saved <= estimate.usable_bytes
     return Summary(
-        _VERDICTS[estimate.fits],
+        "UNKNOWN" if is_ours and estimate.fits is False else _VERDICTS[estimate.fits],
         _subject(job, cluster),
         Meter(counted, estimate.usable_bytes, f"predicted{alone}"),
         (
@@ -97,10 +101,52 @@ def inference_simulation_summary(
     )
 
 
+def shared_summary(job: InferenceJob, cluster: Cluster, shared: SharedInference) -> Summary:
+    """Say what is known of a model that several GPUs hold.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+        shared: The bounds.
+    """
+    most, least, num = shared.most_bytes, shared.least_bytes, shared.num_devices
+    is_most = shared.fits is not False and most is not None
+    meter = Meter(
+        most if is_most and most is not None else least,
+        shared.usable_bytes,
+        f"predicted, at {'most' if is_most else 'least'}",
+        "per GPU",
+    )
+    facts = [
+        Fact(
+            "shared",
+            f"weights {format_bytes(shared.packed_bytes)} and KV cache "
+            f"{format_bytes(shared.cache_bytes)} evenly over {num} GPUs, as tensor parallel does",
+        )
+    ]
+    if shared.weights_bytes > shared.packed_bytes:
+        words = (
+            f"counted as packed like other weights, as published checkpoints are; libraries that "
+            f"pack linear layers only leave them in 16 bits: {format_bytes(shared.weights_bytes)}"
+        )
+        facts.append(Fact("experts", words))
+    if shared.fits is not True:
+        facts += [Fact("needs", f"{shared.needed} of these GPUs")] if shared.needed else []
+    elif most is not None:
+        free = (shared.usable_bytes - most) * min(num, shared.num_heads)
+        tokens = job.num_sequences * job.seq_len
+        more = int(free * tokens / shared.cache_bytes) + tokens
+        facts.append(Fact("at most", f"about {more:,} tokens of text in the cache, of all texts"))
+    note = "engines that page their cache, such as vLLM, take what is left of each GPU for it"
+    facts.append(Fact("note", note))
+    return Summary(_VERDICTS[shared.fits], _subject(job, cluster), meter, tuple(facts))
+
+
 def _subject(job: InferenceJob, cluster: Cluster) -> str:
     texts = f"{job.num_sequences} x " if job.num_sequences > 1 else ""
     tokens = f"{job.seq_len:,} tokens"
-    name = cluster.device.description
+    several = cluster.num_devices > 1
+    name = gpu_words(cluster) if several else cluster.device.description
     return f"{job.model.name} in {job.weights_format}, {texts}{tokens} of text, on {name}"
 
 
@@ -154,5 +200,11 @@ def _experts(job: InferenceJob) -> tuple[Fact, ...]:
     is_packed = job.weights_format not in COMPUTE_BYTES
     if not is_packed or not known_experts(job.model).num_experts:
         return ()
-    words = "left in 16 bits: formats pack linear layers, and stacked experts are none"
+    held = held_bytes(job.model, job.weights_format, job.compute).total
+    packed = held - pack_experts(job.model, job.weights_format, job.compute)
+    words = (
+        f"left in 16 bits: this format packs linear layers, and stacked experts are none; packed "
+        f"too, as in published checkpoints, which are not loaded here, weights are "
+        f"{format_bytes(packed)}"
+    )
     return (Fact("experts", words),)

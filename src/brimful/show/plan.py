@@ -5,7 +5,9 @@ from msgspec.structs import replace
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.rungs import Reserved
+from brimful.job import PREFERENCE
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Reserved
+from brimful.search.most import largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
@@ -13,7 +15,10 @@ from brimful.search.ways_out import least_devices
 from brimful.search.without import without
 from brimful.show.estimate import without_facts
 from brimful.show.predicted import (
+    HOST,
     TENSORS_ALONE,
+    host_facts,
+    host_meter,
     meter_of,
     replayed_meter,
     subject_words,
@@ -21,7 +26,7 @@ from brimful.show.predicted import (
     verdict_of,
 )
 from brimful.show.settings import differing_words, settings_words
-from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
+from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
 from brimful.strategy import check_strategy, gathers
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import format_bytes
@@ -30,6 +35,8 @@ LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
+_STAYS = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, REFERENCE})
+"""What ZeRO-3 shards among all devices."""
 NUM_NAMED = 4
 """Settings by which another strategy is told."""
 _BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
@@ -53,28 +60,43 @@ def plan_summary(
     )
     if made is not None:
         verdict, meter = verdict_of(made), meter_of(made)
-    if verdict == "NO" and found.record.untried is not None:
-        verdict = "UNKNOWN"
     tight = tight_facts(None if made is None else made.predicted_reserved)
+    proven = found.reserved if proven is None else proven
     if proven is not None:
         verdict, tight = VERDICTS[proven.word], tight_facts(proven)
         meter = replayed_meter(proven)
-    fits = best.fits and verdict != "NO"
+    host = host_meter(made) or _simulated_host(found)
+    fits = (best.fits or host is not None) and verdict != "NO"
+    if host is not None:
+        verdict = "NO"
+    left_out = _left_out(found) if verdict == "NO" and host is None else ()
+    if verdict == "NO" and (found.record.untried is not None or left_out):
+        verdict = "UNKNOWN"
     settings = Fact(
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
     if not fits:
-        why = _tried(found)
+        why = (*left_out, *_tried(found))
     elif verdict == "FITS":
-        why = (*_why(found), *_tighter(found))
+        first, *faster = _why(found)
+        why = (first, *_most(found), *_tighter(found), *faster)
     else:
         why = _untried(found)
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
-        meter,
-        (*tight, settings, *(facts if fits else ()), *why, *_without(found)),
+        on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
+        (*host_facts(host), *tight, settings, *(facts if fits else ()), *why, *_without(found)),
+        host,
     )
+
+
+def _simulated_host(found: Solution) -> Meter | None:
+    """Return what a simulated run keeps on a host that has too little for it."""
+    cluster, held = found.plan.cluster, found.host_bytes
+    if not cluster.host_ram_bytes or held <= cluster.host_ram_bytes:
+        return None
+    return Meter(held, cluster.host_ram_bytes, "simulated", HOST)
 
 
 def _without(found: Solution) -> tuple[Fact, ...]:
@@ -97,7 +119,8 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         else f"{best_is} of {record.num_fitting:,} that fit"
     )
     if best.step_s is None:
-        one = f"one of {record.num_fitting:,} that fit; speeds are unknown"
+        several = f"one of {record.num_fitting:,} that fit"
+        one = f"{'only one fits' if record.num_fitting == 1 else several}; speeds are unknown"
     words = f"{one}, {record.num_considered:,} {how}"
     if record.untried is not None:
         words = f"{one} so far, of {record.num_considered:,} {how}{_left_words(record.untried)}"
@@ -125,6 +148,29 @@ def _left_words(left: Untried) -> str:
 
 def _is_faster(row: Considered, best: Considered) -> bool:
     return row.step_s is not None and best.step_s is not None and row.step_s < best.step_s
+
+
+def _most(found: Solution) -> tuple[Fact, ...]:
+    """Say how long a text, and how many at once, the same GPUs hold with everything recomputed."""
+    plan = found.plan
+    if plan.estimate is None or plan.job.task == "module":
+        return ()
+    lean = leanest(plan.job, plan.strategy)
+    text, texts = (find(plan.job, plan.cluster, lean) for find in (longest, largest_micro_batch))
+    words = [
+        f"{text.number:,} tokens a text{' (its positions end there)' * text.is_all}"
+        if text
+        else "",
+        f"{texts.number:,} {'pairs' if plan.job.task == PREFERENCE else 'texts'} at once"
+        if texts
+        else "",
+    ]
+    said = " or ".join(filter(None, words))
+    each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
+    how = (
+        f"all layers checkpointed{f', loss in {lean.loss_chunks} chunks' * (lean.loss_chunks > 1)}"
+    )
+    return (Fact("at most", f"{said}, with {how}{each}"),) if said else ()
 
 
 def _tighter(found: Solution) -> tuple[Fact, ...]:
@@ -162,7 +208,6 @@ def _tried(found: Solution) -> tuple[Fact, ...]:
     return (
         *_needed(found),
         Fact("tried", f"{record.num_considered:,} settings {how}, {_none(found)}"),
-        *_left_out(found),
         *_untried(found),
     )
 
@@ -188,15 +233,26 @@ def _needed(found: Solution) -> tuple[Fact, ...]:
 
 
 def _left_out(found: Solution) -> tuple[Fact, ...]:
-    """Say why all devices share nothing of what stays, where this version does not run that."""
+    """Say what each device would hold if all shared what stays, which this version does not run.
+
+    Nothing where that is run, or has no room either: then it is the GPUs that have too little.
+    """
     plan, num = found.plan, found.plan.cluster.num_devices
-    if num == 1 or gathers(plan.strategy):
+    if num == 1 or gathers(plan.strategy) or plan.estimate is None:
+        return ()
+    stays = sum(each.num_bytes for each in plan.estimate.items if each.name in _STAYS)
+    reference = sum(each.num_bytes for each in plan.estimate.items if each.name == REFERENCE)
+    if stays / num > limit_bytes(plan):
         return ()
     shared = replace(plan.strategy, zero=3, dp_shard=num, dp_replicate=1, micro_batch=1)
     try:
         check_strategy(plan.job, shared)
     except UnsupportedError as error:
-        return (Fact("left out", str(error).partition(";")[0]),)
+        of_it = f", {format_bytes(reference / num)} of it the reference model" if reference else ""
+        each = f"{format_bytes(stays / num)} and activations on each GPU{of_it}"
+        why = str(error).partition(" is not run")[0]
+        words = f"this version does not shard it ({why}); a trainer that does would hold {each}"
+        return (Fact("not run", words),)
     except InputError:
         return ()  # the batch is not for so many
     return ()

@@ -15,13 +15,16 @@ _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "Q
 _TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
 TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
+HOST = "host"
+"""Whose memory is too little, where that of the GPUs may not be."""
 _SIZE = re.compile(r" \d+GB\b")
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
 
 
 def subject_words(job: Job, cluster: Cluster) -> str:
-    """Say what is asked about: ``LoRA of llama-3.1-8b on 1 x RTX 4090 24GB``."""
-    return f"{job_words(job)} on {gpu_words(cluster)}"
+    """Say what is asked about: ``LoRA of llama-3.1-8b at 4,096 tokens on 1 x RTX 4090 24GB``."""
+    length = "" if job.task == "module" else f" at {job.seq_len:,} tokens"
+    return f"{job_words(job)}{length} on {gpu_words(cluster)}"
 
 
 def job_words(job: Job) -> str:
@@ -69,6 +72,22 @@ def meter_of(estimate: Estimate) -> Meter:
     if reserved.short_bytes:
         used = reserved.predicted_unhindered_bytes
     return Meter(used, most_bytes(reserved), "predicted")
+
+
+def host_meter(estimate: Estimate | None) -> Meter | None:
+    """Return what a node's processes take of a host that has too little; None: it may suffice."""
+    host = None if estimate is None else estimate.host
+    if host is None or host.fits is not False:
+        return None
+    return Meter(int(host.predicted_host_bytes.low), host.usable_bytes, "predicted", HOST)
+
+
+def host_facts(host: Meter | None) -> tuple[Fact, ...]:
+    """Say what helps where a node's host has too little memory."""
+    if host is None:
+        return ()
+    words = "the host is short, not the GPUs: give hosts with more memory, or fewer GPUs to a node"
+    return (Fact("instead", f"{words} (--host-memory)"),)
 
 
 def replayed_meter(reserved: Reserved) -> Meter:

@@ -48,10 +48,9 @@ def pretend_summary(
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *([Fact("allocator", report.allocator)] if report.allocator else []),
+            *_allocator(report),
             Fact("peak", _peak(report)),
             *_holders(report),
-            *_allocator(report),
         ),
     )
 
@@ -198,11 +197,24 @@ def _module(owner: ModuleBytes) -> str:
 
 
 def _allocator(report: PretendReport) -> tuple[Fact, ...]:
-    """Name PyTorch's other allocator where the program would reserve less with it."""
-    reserved = report.reserved
-    held = reserved.simulated_peak_reserved_bytes
-    saved = held - reserved.simulated_peak_reserved_expandable_bytes
-    if EXPANDABLE in report.allocator or saved < LEAST_SAVED * held:
+    """Lay what PyTorch's two kinds of segments hold beside one another.
+
+    Said where somebody gave settings, or the other kind would hold less.
+    """
+    reserved, tensors = report.reserved, report.simulated_peak_allocated_bytes
+    native = reserved.simulated_peak_reserved_native_bytes
+    expandable = reserved.simulated_peak_reserved_expandable_bytes
+    saved = native - expandable
+    if not report.allocator and saved < LEAST_SAVED * native:
         return ()
-    words = f"PYTORCH_ALLOC_CONF={EXPANDABLE} reserves {format_bytes(saved)} less"
-    return (Fact("try", words),)
+    words = (
+        f"expandable segments hold {format_bytes(expandable)}, the default {format_bytes(native)}"
+    )
+    more = format_bytes(abs(saved))
+    if tensors > _firm(report):
+        words += f": no help, as tensors alone are {format_bytes(tensors)}"
+    elif abs(saved) < LEAST_SAVED * native:
+        words += ": no difference to speak of"
+    else:
+        words += f": {more} {'less' if saved > 0 else 'more'} with PYTORCH_ALLOC_CONF={EXPANDABLE}"
+    return (Fact("allocator", words),)

@@ -10,6 +10,8 @@ from brimful.show.summary import Fact
 from brimful.units import format_count, format_days, format_money, format_range, format_seconds
 
 _DAY_H = 24.0
+LEAST_WAITING = 0.1
+"""Of a step, from which what does not overlap with computing is told."""
 _BILLION, _MILLION = 1e9, 1e6
 
 
@@ -30,6 +32,9 @@ def speed_facts(
     spread = f", {format_range(step_s * (1 - half), step_s * (1 + half))}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
+    parts = None if estimate is None else estimate.predicted_step_time
+    if parts is not None and parts.exposed_s > LEAST_WAITING * parts.total_s:
+        used += f"; {parts.exposed_s / parts.total_s:.0%} of it waits for other GPUs"
     return (
         Fact("speed", f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),
     )

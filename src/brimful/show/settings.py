@@ -72,7 +72,7 @@ def _data_parallel(strategy: Strategy) -> str:
     if strategy.zero:
         copies = f" x {replicate} replicas" if replicate > 1 else ""
         return f"ZeRO-{strategy.zero} over {shard} GPU{'s' * (shard > 1)}{copies}"
-    return f"data parallel (DDP) {replicate}" if replicate > 1 else ""
+    return f"DDP over {replicate} GPUs (a whole copy on each)" if replicate > 1 else ""
 
 
 def _micro_batch(job: Job, strategy: Strategy) -> str:

@@ -34,11 +34,13 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
     facts = (
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
+        *_enough(job, limits, choice),
+        *(_yours(each, best) for each in found.owned),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
         *_fewest(found),
         *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
         *_others("at best", found.likely),
-        *(Fact("yours", f"{each.gpus}: {_both(each)}") for each in found.owned),
+        *_tie(best, [*found.frontier, *found.likely]),
     )
     return Summary(None if choice.meets else "NO", subject, None, facts)
 
@@ -80,6 +82,50 @@ def _over(choice: Choice) -> tuple[Fact, ...]:
     if not choice.band_meets:
         return (Fact("risk", "the slow end of the range misses what was asked"),)
     return ()
+
+
+def _enough(job: Job, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
+    """Say for how many tokens the money or the time is enough: both grow with their number."""
+    best, words = choice.best, []
+    tokens = job.num_steps * job.tokens_per_step
+    if choice.over_usd and limits.budget_usd is not None and best.predicted_usd:
+        num = format_count(tokens * limits.budget_usd / best.predicted_usd)
+        words.append(f"{format_money(limits.budget_usd)} pay for {num} tokens there")
+    if choice.over_days and limits.deadline_s is not None:
+        num = format_count(tokens * limits.deadline_s / DAY_S / best.predicted_days)
+        words.append(f"{format_days(limits.deadline_s / DAY_S)} are enough for {num} tokens")
+    return (Fact("enough", ", and ".join(words)),) if words else ()
+
+
+def _tie(best: Option, others: Sequence[Option]) -> tuple[Fact, ...]:
+    """Say that another kind of GPU costs about as much: within the range of both predictions."""
+    band = best.predicted_usd_band
+    near = [
+        each
+        for each in others
+        if each.kind != best.kind and each.predicted_usd is not None and band is not None
+        if each.predicted_usd <= band.high
+    ]
+    if not near or not best.predicted_usd:
+        return ()
+    other = min(near, key=lambda each: each.predicted_usd or 0.0)
+    more = (other.predicted_usd or 0.0) / best.predicted_usd - 1
+    words = f"{other.gpus} costs {more:.0%} more, which is within the range of both: no difference"
+    return (Fact("a tie", f"{words} is sure"),)
+
+
+def _yours(owned: Option, best: Option) -> Fact:
+    """Say what a run takes on one's own GPUs, and whether that is cheaper than to rent."""
+    words, kwh = f"{owned.gpus}: {_both(owned)}", owned.predicted_energy_kwh
+    rent = best.predicted_usd
+    if rent is None or not kwh:
+        return Fact("yours", words)
+    if owned.predicted_usd is None:
+        words += f"; cheaper than to rent below {rent / kwh:.2f} USD a kWh ({kwh:,.0f} kWh)"
+    else:
+        less = "cheaper" if owned.predicted_usd < rent else "dearer"
+        words += f" of electricity ({kwh:,.0f} kWh), {less} than to rent {best.gpus}"
+    return Fact("yours", words)
 
 
 def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:

@@ -8,7 +8,7 @@ from brimful.rungs import Reserved, Simulation
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
-from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least, on_each
 from brimful.units import format_bytes, format_signed_percent
 from brimful.unknown_memory import unknown_words
 
@@ -24,7 +24,9 @@ def simulate_summary(
         word: Whether it holds.
         beside: What would make it fit, and what it takes with other settings.
     """
-    reserved, meter = simulation.reserved, _meter(plan, simulation)
+    reserved = simulation.reserved
+    num, kernels = plan.cluster.num_devices, plan.cluster.device.kernels
+    meter = on_each(_meter(plan, simulation), num, kernels)
     is_bound = bool(simulation.unknown_ops) and word != "no"
     bound = f"{LOWER_BOUND} " if is_bound else ""
     return Summary(

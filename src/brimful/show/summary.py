@@ -16,11 +16,13 @@ class Meter(NamedTuple):
         used_bytes: What is needed.
         usable_bytes: What there is.
         how: Which figure this is and how it was found, in words.
+        label: Whose memory it is.
     """
 
     used_bytes: int
     usable_bytes: int
     how: str
+    label: str = "memory"
 
     @property
     def share(self) -> float:
@@ -34,6 +36,12 @@ class Meter(NamedTuple):
         short = self.used_bytes - self.usable_bytes
         missing = f", short by {format_bytes(short)}" if short > 0 else ""
         return f"{both}{missing}, {self.how}"
+
+
+def on_each(meter: Meter, num_devices: int, kernels: str = "cuda") -> Meter:
+    """Say of a meter that each of several devices has as much, and needs it."""
+    label = "each CPU" if kernels == "cpu" else "per GPU"
+    return meter if num_devices == 1 else meter._replace(label=label)
 
 
 LOWER_BOUND = "as far as kernels are known:"
@@ -60,9 +68,16 @@ class Summary(NamedTuple):
         subject: What was asked about.
         meter: Memory at its peak; None where nothing is known of it.
         facts: What else is to be known, the most important first.
+        host: Memory of a node's host, where that does not suffice; None: it does, or may.
     """
 
     verdict: Verdict | None
     subject: str
     meter: Meter | None
     facts: tuple[Fact, ...]
+    host: Meter | None = None
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        """What there is too little of, or may be."""
+        return tuple(each for each in (self.meter, self.host) if each is not None)

@@ -39,8 +39,8 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     first = fact_lines([Fact(word, summary.subject)])
     if summary.verdict is not None:
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
-    meter = [] if summary.meter is None else fact_lines([Fact("memory", _metered(summary.meter))])
-    head, each = [*first, *meter], [fact_lines([fact]) for fact in summary.facts]
+    meters = fact_lines(map(metered_fact, summary.meters))
+    head, each = [*first, *meters], [fact_lines([fact]) for fact in summary.facts]
     while each and len(head) + sum(map(len, each)) > most:
         each.pop()
     return [*head, *(line for lines in each for line in lines)]
@@ -64,9 +64,9 @@ def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
     return lines
 
 
-def _metered(meter: Meter) -> str:
+def metered_fact(meter: Meter) -> Fact:
     """Draw a bar before both numbers; one that ends in an arrow where there is too little."""
     if meter.share > 1:
-        return f"{'█' * OVERFULL_WIDTH}▶ {meter.words}"
+        return Fact(meter.label, f"{'█' * OVERFULL_WIDTH}▶ {meter.words}")
     full = round(meter.share * BAR_WIDTH)
-    return f"{'█' * full}{'░' * (BAR_WIDTH - full)} {meter.words}"
+    return Fact(meter.label, f"{'█' * full}{'░' * (BAR_WIDTH - full)} {meter.words}")

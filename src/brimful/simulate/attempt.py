@@ -17,7 +17,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.items import HostPeak, read_host
 from brimful.simulate.run import NUM_STEPS, trace
@@ -39,12 +39,16 @@ class Attempt(NamedTuple):
             where the host's memory is known.
         step_s: Predicted seconds of a step; None where the device's rates are unknown, or
             where modules are kept in fp32.
+        reserved: What the caching allocator makes of it; None: of a CPU, or tensors do not fit.
+        host_bytes: What a node's host holds for its GPUs.
     """
 
     strategy: Strategy
     peak_bytes: int
     short_bytes: int
     step_s: float | None
+    reserved: Reserved | None = None
+    host_bytes: int = 0
 
 
 def attempt(
@@ -86,12 +90,17 @@ def attempt(
     num = num_micro_batches(job, strategy)
     host = read_host(hosts[-1])
     work, copied = step_work(recording, num), step_copies(recording, host, num)
-    short_bytes = _short_bytes(recording, peak_bytes, cluster, strategy.allocator)
+    short = max(0, peak_bytes - tensor_limit_bytes(cluster))
+    reserved = None if short else reserve_for(recording, cluster, allocator=strategy.allocator)
+    short = short if reserved is None else reserved.short_bytes
+    host_bytes = host.block_bytes * cluster.devices_per_node
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
-        short_bytes=max(short_bytes, _short_of_host(host, cluster)),
+        short_bytes=max(short, _short_of_host(host_bytes, cluster)),
         step_s=_seconds(job, strategy, work, copied, device),
+        reserved=reserved,
+        host_bytes=host_bytes,
     )
 
 
@@ -108,17 +117,11 @@ def _seconds(
     return None if more_s is None else busy_s + more_s
 
 
-def _short_bytes(recording: Recording, peak_bytes: int, cluster: Cluster, allocator: str) -> int:
-    short = max(0, peak_bytes - tensor_limit_bytes(cluster))
-    reserved = None if short else reserve_for(recording, cluster, allocator=allocator)
-    return short if reserved is None else reserved.short_bytes
-
-
-def _short_of_host(host: HostPeak, cluster: Cluster) -> int:
+def _short_of_host(host_bytes: int, cluster: Cluster) -> int:
     """Return by how much a node's host is too small for what its GPUs keep there; 0: unknown."""
     if not cluster.host_ram_bytes or cluster.device.kernels == "cpu":
         return 0
-    return max(0, host.block_bytes * cluster.devices_per_node - cluster.host_ram_bytes)
+    return max(0, host_bytes - cluster.host_ram_bytes)
 
 
 def step_work(recording: Recording, num_micro_batches: int) -> StepWork:

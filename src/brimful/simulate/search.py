@@ -359,11 +359,12 @@ def _solution(
 ) -> Solution:
     table = _tabulate(job, attempts)
     order = rank(table, objective=objective)
+    best = attempts[order[0]]
     plan = Plan(
         schema=PLAN_SCHEMA,
         job=job,
         cluster=cluster,
-        strategy=attempts[order[0]].strategy,
+        strategy=best.strategy,
         estimate=None,
     )
     found = record(
@@ -373,7 +374,8 @@ def _solution(
         limit_bytes=tensor_limit_bytes(cluster),
         strategy=lambda row: attempts[row].strategy,
     )
-    return Solution(plan, msgspec.structs.replace(found, untried=untried))
+    found = msgspec.structs.replace(found, untried=untried)
+    return Solution(plan, found, reserved=best.reserved, host_bytes=best.host_bytes)
 
 
 def _tabulate(job: Job, attempts: list[Attempt]) -> Table:

@@ -1,0 +1,90 @@
+"""What a plan is compared with behind its answer, where its question asks for that."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brimful.cli import flags
+from brimful.errors import InputError, UnsupportedError
+from brimful.search.budget import Budget
+from brimful.show.summary import Fact
+
+if TYPE_CHECKING:
+    from brimful.search.solve import Solution
+
+Search = Callable[[argparse.Namespace, Budget], "Solution"]
+
+
+def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
+    """Lay a plan beside what its flags ask about: a recipe, a network, what is offloaded.
+
+    Args:
+        args: The flags.
+        found: The plan.
+        search: Finds another one.
+    """
+    return (*_offloaded(found), *_against(args, found), *_alone(args, found, search))
+
+
+def _offloaded(found: "Solution") -> tuple[Fact, ...]:
+    """Simulate a plan that offloads with and without that; nothing of one that does not.
+
+    Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
+    """
+    from brimful.cost.estimate import limit_bytes
+    from brimful.offload import NONE
+
+    plan = found.plan
+    if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
+        return ()
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    from brimful.show.compared import offload_facts
+    from brimful.simulate.run import simulate
+
+    here = msgspec.structs.replace(plan.strategy, offload=NONE)
+    try:
+        both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
+    except UnsupportedError:
+        return ()
+    return offload_facts(plan.cluster, *both)
+
+
+def _against(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
+    """Lay the recipe that somebody typed beside the one that is usual; nothing where it is that."""
+    from brimful.cost.estimate import estimate
+    from brimful.cost.formula import missing_formula
+    from brimful.show.compared import against_facts
+
+    if args.precision is None:
+        return ()
+    _, cluster, strategy = plan = flags.Asked(
+        found.plan.job, found.plan.cluster, found.plan.strategy
+    )
+    unsaid = argparse.Namespace(**{**vars(args), "precision": None})
+    try:
+        job = flags.job_from(unsaid)
+        if job.precision == plan.job.precision or missing_formula(job, strategy, cluster.device):
+            return ()
+        made = estimate(job, cluster, strategy)
+    except (InputError, UnsupportedError):
+        return ()
+    return against_facts(found, job, made)
+
+
+def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
+    """Lay one node beside all where somebody asks about the network between them."""
+    from brimful.show.compared import alone_fact
+
+    cluster = found.plan.cluster
+    if args.network is None or cluster.num_nodes == 1 or found.space is None:
+        return ()
+    one = {"gpus": f"{cluster.devices_per_node}x{cluster.device.name}", "network": None}
+    try:
+        alone = search(argparse.Namespace(**{**vars(args), **one}), Budget(args.budget))
+    except (InputError, UnsupportedError):
+        return ()
+    return (alone_fact(found, alone),)

@@ -1,0 +1,87 @@
+"""Room for what comes on top of a job that is answered in place of another: images, rollouts.
+
+What can be counted is: a copy of the weights that writes, its cache, a reference model. Of an
+encoder of images nothing is known here, so that a share of each GPU is left to it, and said.
+"""
+
+import argparse
+from typing import NamedTuple
+
+from brimful.errors import BrimfulError
+from brimful.models.names import IMAGES
+from brimful.units import GIB, format_bytes
+
+SHARE_FOR_IMAGES = 0.15
+"""Of a GPU, left to an encoder and its images; assumed, as nothing is counted."""
+
+
+class Room(NamedTuple):
+    """What is left of each GPU for what comes on top.
+
+    Attributes:
+        limit_bytes: What the rest may take.
+        words: Which it is, and how much.
+    """
+
+    limit_bytes: int
+    words: str
+
+
+def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
+    """Return what is left on each GPU; None where nothing comes on top or it cannot be counted.
+
+    Args:
+        on_top: ``images``, ``rollouts``, or empty.
+        args: The flags of what is answered.
+    """
+    if not on_top or args.memory_limit is not None:
+        return None
+    try:
+        return _room(on_top, args)
+    except BrimfulError:
+        return None  # what it is about is refused as well
+
+
+def _room(on_top: str, args: argparse.Namespace) -> Room:
+    from brimful.cli import flags
+    from brimful.hardware.cluster import offered_bytes
+
+    cluster = flags.cluster_from(args)
+    usable = offered_bytes(cluster)
+    if on_top == IMAGES:
+        size = SHARE_FOR_IMAGES * usable
+        words = (
+            f"{format_bytes(size)} of each GPU are left for the encoder and its images, which "
+            f"nothing counts here ({SHARE_FOR_IMAGES:.0%}, assumed); count the images' tokens in "
+            f"--seq-len"
+        )
+    else:
+        size, words = _rollouts(args, cluster.num_devices)
+    limit = int((usable - size) / GIB * 10) / 10 * GIB
+    return Room(max(int(limit), 1), words)
+
+
+def _rollouts(args: argparse.Namespace, num_devices: int) -> tuple[float, str]:
+    """Count a copy of the weights that writes, its cache of keys and values, and a reference."""
+    from brimful.cli import flags
+    from brimful.cost.formats import COMPUTE_BYTES
+    from brimful.cost.held import held_bytes
+    from brimful.cost.kv_cache import cache_layers, prefilled_bytes
+
+    job = flags.job_from(args)
+    weights = held_bytes(job.model, "bf16", "bf16").total
+    texts = -(-job.global_batch // num_devices)
+    cache = prefilled_bytes(
+        cache_layers(job.model),
+        num_tokens=job.seq_len,
+        num_sequences=texts,
+        element_bytes=COMPUTE_BYTES["bf16"],
+    )
+    reference = 0 if job.adapter is not None else -(-weights // num_devices)
+    parts = [
+        f"weights that write the texts {format_bytes(weights)}",
+        f"KV cache of {texts} x {job.seq_len:,} tokens {format_bytes(cache)}",
+        *([f"reference model, sharded, {format_bytes(reference)}"] if reference else []),
+    ]
+    total = weights + cache + reference
+    return total, f"{format_bytes(total)} of each GPU are left for {', '.join(parts)} (bf16)"

@@ -1,0 +1,101 @@
+"""A model that several GPUs hold together to write text, as engines of inference do: bounds.
+
+Nothing here runs it, so that nothing is exact: weights and cache are shared out evenly at best, and
+beside its share no GPU needs more for a forward than one GPU would that had it all.
+"""
+
+from typing import NamedTuple
+
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.formats import COMPUTE_BYTES
+from brimful.cost.held import held_bytes, pack_experts
+from brimful.cost.inference import InferenceJob, estimate_inference
+from brimful.cost.kv_cache import cache_layers, prefilled_bytes
+from brimful.hardware.cluster import Cluster
+
+COUNTS = (2, 4, 8, 16, 32, 64)
+"""Of GPUs that hold a model together, which are looked at."""
+LATENT = frozenset({"deepseek_v2", "deepseek_v3"})
+"""Types whose cache is one latent of all heads, that every GPU holds."""
+
+
+class SharedInference(NamedTuple):
+    """What a model takes that several GPUs hold.
+
+    Attributes:
+        num_devices: That share it.
+        num_heads: Of keys and values, by which the cache is shared out; 1: not at all.
+        weights_bytes: Of all together, experts as this version's formats leave them.
+        packed_bytes: The same with experts packed as other weights are; equal where there are none.
+        cache_bytes: Keys and values of all the text.
+        beside_bytes: What one GPU's forward takes at most beside weights and cache; None: unknown.
+        usable_bytes: Of each.
+    """
+
+    num_devices: int
+    num_heads: int
+    weights_bytes: int
+    packed_bytes: int
+    cache_bytes: int
+    beside_bytes: int | None
+    usable_bytes: int
+
+    @property
+    def least_bytes(self) -> int:
+        """What each GPU holds at least, whoever packs the weights."""
+        return self._share(self.num_devices)
+
+    @property
+    def most_bytes(self) -> int | None:
+        """What each takes at most, if its share is even; None: unknown."""
+        if self.beside_bytes is None:
+            return None
+        return self.least_bytes + self.beside_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None: between both bounds."""
+        if self.least_bytes > self.usable_bytes:
+            return False
+        most = self.most_bytes
+        return True if most is not None and most <= self.usable_bytes else None
+
+    @property
+    def needed(self) -> int | None:
+        """How many such GPUs hold it; None: no number of those that are looked at does."""
+        room = self.usable_bytes - (self.beside_bytes or 0)
+        return next((n for n in COUNTS if self._share(n) <= room), None)
+
+    def _share(self, num_devices: int) -> int:
+        cache = -(-self.cache_bytes // min(num_devices, self.num_heads))
+        return -(-self.packed_bytes // num_devices) + cache
+
+
+def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
+    """Bound what a model takes that all devices of a cluster hold.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+
+    Raises:
+        UnsupportedError: The architecture has no layout or no cache that is known.
+    """
+    held = held_bytes(job.model, job.weights_format, job.compute)
+    cache = prefilled_bytes(
+        cache_layers(job.model),
+        num_tokens=job.seq_len,
+        num_sequences=job.num_sequences,
+        element_bytes=COMPUTE_BYTES[job.compute],
+    )
+    alone = estimate_inference(job, cluster)
+    peak = alone.predicted_peak_allocated_bytes
+    return SharedInference(
+        num_devices=cluster.num_devices,
+        num_heads=1 if job.model.model_type in LATENT else job.model.num_kv_heads,
+        weights_bytes=held.total,
+        packed_bytes=held.total - pack_experts(job.model, job.weights_format, job.compute),
+        cache_bytes=cache,
+        beside_bytes=None if peak is None else max(0, peak - held.total - cache),
+        usable_bytes=tensor_limit_bytes(cluster),
+    )

@@ -1,0 +1,34 @@
+"""Adapters and the model beside them, as programs on top of transformers and PEFT load them."""
+
+from typing import Any
+
+from brimful.cost.recipes import RECIPES
+from brimful.job import Adapter, Job
+from brimful.models.registry import registry
+
+HUB = "https://huggingface.co/"
+ALL_LINEAR = ("all-linear",)
+HALF_BYTES = 2
+
+
+def model_name(job: Job) -> str:
+    """Return what transformers loads: the plan's weights, else where the model was published."""
+    source = registry().get(job.model.name, {}).get("source", "")
+    path = source.removeprefix(HUB).partition("/blob/")[0].partition("/raw/")[0]
+    published = path if source.startswith(HUB) and path.count("/") == 1 else job.model.name
+    return job.weights or published
+
+
+def half_type(job: Job) -> str:
+    """Return the type in which the weights are held that are not quantised, as torch calls it."""
+    adapter, kind = job.adapter, job.precision.partition("-")[0]
+    named = {"bf16": "bfloat16", "fp16": "float16"}
+    if adapter is not None and adapter.base != "same":
+        return named.get(adapter.base, named.get(kind, "float32"))
+    is_half = RECIPES[job.precision].parameter == HALF_BYTES
+    return named.get(kind, "float32") if is_half else "float32"
+
+
+def targets(adapter: Adapter) -> Any:
+    """Return which layers get an adapter, as PEFT takes it."""
+    return "all-linear" if adapter.targets == ALL_LINEAR else list(adapter.targets)

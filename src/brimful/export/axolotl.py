@@ -1,0 +1,189 @@
+"""The YAML that ``axolotl train`` reads.
+
+Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, ``training.py``) and
+``loaders/model.py`` of Axolotl 0.19.0.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from brimful.escaping import yaml_text
+from brimful.export import deepspeed
+from brimful.export.adapters import ALL_LINEAR, model_name
+from brimful.export.given import Exported, Given, header
+from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
+from brimful.job import Adapter, Job
+from brimful.offload import away_of
+from brimful.plan import Plan
+from brimful.strategy import (
+    gathers,
+    is_selective,
+    num_checkpointed,
+    num_micro_batches,
+    world_size,
+)
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+
+TO = "axolotl"
+_SAID = (
+    "model", "task", "method", "adapter", "precision", "seq_len", "packing", "attention",
+    "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
+    "epsilon", "clip", "seed", "optimizer", "schedule", "warmup_steps", "zero", "dp_shard",
+    "dp_replicate", "activation_checkpointing", "engine",
+)  # fmt: skip
+_TASKS = {"causal-lm": "completion", "chat": "chat_template"}
+"""Of a data set."""
+
+
+def text(plan: Plan, given: Given) -> Exported:
+    """Return the YAML, and what it does not say."""
+    content, found = config(plan, given), losses(plan)
+    body = yaml_text(content)
+    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
+
+
+def config(plan: Plan, given: Given) -> dict[str, Any]:
+    """Return the YAML's content.
+
+    Raises:
+        UnsupportedError: Axolotl would train something else.
+    """
+    job, strategy = plan.job, plan.strategy
+    refuse(plan, TO, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)], bases=BITSANDBYTES)
+    is_half = job.precision in {"bf16", "fp16"}
+    kind = job.precision.partition("-")[0]
+    return {
+        "base_model": model_name(job),
+        **({} if job.adapter is None else _adapter(job, job.adapter)),
+        "datasets": [{"path": given.data, "type": _TASKS[job.task]}],
+        "output_dir": given.out,
+        "sequence_len": job.seq_len,
+        "sample_packing": job.packing == "documents",
+        "pad_to_sequence_len": True,
+        "attn_implementation": strategy.attention,
+        "micro_batch_size": strategy.micro_batch,
+        "gradient_accumulation_steps": num_micro_batches(job, strategy),
+        "max_steps": job.num_steps,
+        **_rates(job),
+        **({"bfloat16" if kind == "bf16" else "float16": True} if is_half else {}),
+        **({kind: True} if kind in {"bf16", "fp16"} and not is_half else {}),
+        "tf32": job.precision == "tf32",
+        "seed": job.seed,
+        **_memory(plan),
+    }
+
+
+def _adapter(job: Job, adapter: Adapter) -> dict[str, Any]:
+    is_4bit = adapter.base in {"nf4", "nf4-double"}
+    content: dict[str, Any] = {
+        "adapter": "qlora" if is_4bit else "lora",
+        "load_in_4bit": is_4bit,
+        "load_in_8bit": adapter.base == "llm-int8",
+        "lora_r": adapter.rank,
+        "lora_alpha": int(adapter.alpha),
+        "lora_dropout": 0.0,
+    }
+    if adapter.targets == ALL_LINEAR:
+        content["lora_target_linear"] = True
+    else:
+        content["lora_target_modules"] = list(adapter.targets)
+    if adapter.trained_modules:
+        content["lora_modules_to_save"] = list(adapter.trained_modules)
+    if job.method == "dora":
+        content["peft_use_dora"] = True
+    if adapter.base == "nf4":  # it is double otherwise
+        content["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
+    if job.precision in {"bf16", "fp16"} and adapter.dtype == "same":
+        content["peft_autocast_adapter_dtype"] = False
+    return content
+
+
+def _rates(job: Job) -> dict[str, Any]:
+    spelled = OPTIMIZERS[job.optimizer].transformers
+    assert spelled is not None, "refused"
+    schedule: dict[str, Any] = {"lr_scheduler": job.schedule}
+    if job.schedule == "cosine":
+        schedule["cosine_min_lr_ratio"] = deepspeed.COSINE_ENDS_AT
+    if job.schedule == "constant" and job.warmup_steps:
+        schedule = {"lr_scheduler": "constant_with_warmup"}
+    return {
+        "optimizer": spelled.name,
+        "learning_rate": job.learning_rate,
+        "adam_beta1": job.beta1,
+        "adam_beta2": job.beta2,
+        "adam_epsilon": job.epsilon,
+        "weight_decay": job.weight_decay,
+        "max_grad_norm": job.clip,
+        **schedule,
+        "warmup_steps": job.warmup_steps,
+    }
+
+
+def _memory(plan: Plan) -> dict[str, Any]:
+    strategy, layers = plan.strategy, plan.job.model.num_layers
+    has_checkpoints = num_checkpointed(strategy, num_layers=layers) > 0
+    content: dict[str, Any] = {"gradient_checkpointing": has_checkpoints}
+    if has_checkpoints:
+        content["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if not gathers(strategy):
+        return content
+    if strategy.dp_replicate > 1:
+        content |= {
+            "dp_replicate_size": strategy.dp_replicate, "dp_shard_size": strategy.dp_shard,
+        }  # fmt: skip
+    return content | {
+        "fsdp_version": 2,
+        "fsdp_config": {
+            "reshard_after_forward": strategy.zero == 3,  # noqa: PLR2004 - ZeRO-3
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "offload_params": away_of(strategy.offload, num_layers=layers).optimizer,
+            "state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+
+
+def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
+    job, strategy = plan.job, plan.strategy
+    if job.task not in _TASKS:
+        yield f"task={job.task}", "use task=causal-lm or chat"
+    if OPTIMIZERS[job.optimizer].transformers is None:
+        yield f"optimizer={job.optimizer}", f"use optimizer={DEFAULT}"
+    if job.precision.endswith("-master"):
+        yield f"precision={job.precision}", "use precision=bf16"
+    if job.adapter is None and job.precision.endswith("-mixed"):
+        # It loads what trains in the type that it computes in.
+        yield f"precision={job.precision} with method=full", f"use precision={job.precision[:4]}"
+    if job.adapter is not None and job.adapter.alpha != int(job.adapter.alpha):
+        yield f"alpha={job.adapter.alpha:g}", "use a whole number"
+    if strategy.zero == 1:
+        yield "zero=1", "plan with --zero 0, 2 or 3"
+    if strategy.engine != "torch":
+        yield f"engine={strategy.engine}", "use engine=torch"
+
+
+def losses(plan: Plan) -> tuple[Lost, ...]:
+    """List what the YAML does not say, or says in part."""
+    whys = {
+        "offload": "FSDP keeps parameters, gradients and state on the host, of all blocks or none",
+        "accumulate": "the Trainer below it decides when gradients are reduced",
+    }
+    return (*unsaid(plan, _SAID, whys), *_in_part(plan))
+
+
+def _in_part(plan: Plan) -> Iterator[Lost]:
+    job, strategy = plan.job, plan.strategy
+    if job.packing == "wrapped":
+        yield lost(plan, "packing", "each sample is a row of its own, padded to sequence_len")
+    if job.schedule == "cosine" or job.warmup_steps:
+        yield lost(plan, "schedule", "its steps count from 0: each has an earlier one's rate")
+    adapter = job.adapter
+    if adapter is not None and adapter.base in BITSANDBYTES:
+        is_upcast = not gathers(strategy)
+        if is_upcast != (adapter.upcast == "all"):
+            how = "all that is not quantised is held in fp32" if is_upcast else "nothing is upcast"
+            yield lost(plan, "adapter", f"{how} (prepare_model_for_kbit_training)", "memory")
+    blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    if blocks and (blocks < job.model.num_layers or is_selective(strategy)):
+        yield lost(plan, "activation_checkpointing", "its switch recomputes every block in full")
+    if world_size(strategy) > 1 and strategy.zero == 0:
+        yield lost(plan, "dp_replicate", "axolotl train starts a process on every GPU it sees")

@@ -1,0 +1,104 @@
+"""The YAML that ``trl sft --config`` reads: the Trainer's, with model, adapters and rows.
+
+Source: ``trl/trainer/sft_config.py``, ``trainer/model_config.py``, ``trainer/sft_trainer.py`` and
+``scripts/utils.py`` of TRL 1.16.0.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from brimful.escaping import yaml_text
+from brimful.export import hf_trainer
+from brimful.export.adapters import half_type, model_name, targets
+from brimful.export.given import Exported, Given, header
+from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
+from brimful.job import Adapter, Job
+from brimful.plan import Plan
+
+TO = "trl"
+_SAID = ("model", "task", "method", "adapter", "seq_len", "packing", "attention")
+_TASKS = frozenset({"causal-lm", "chat"})
+
+
+def text(plan: Plan, given: Given) -> Exported:
+    """Return the YAML, and what it does not say."""
+    content, found = config(plan, given), losses(plan)
+    body = yaml_text(content)
+    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
+
+
+def config(plan: Plan, given: Given) -> dict[str, Any]:
+    """Return the YAML's content.
+
+    Raises:
+        UnsupportedError: TRL would train something else.
+    """
+    job = plan.job
+    refuse(plan, TO, _refused(job), bases=BITSANDBYTES)
+    trainer = hf_trainer.config(plan, given, to=TO, bases=BITSANDBYTES)
+    trainer.pop("remove_unused_columns")
+    return {
+        "model_name_or_path": model_name(job),
+        "dtype": half_type(job),
+        "attn_implementation": plan.strategy.attention,
+        "dataset_name": given.data,
+        "max_length": job.seq_len,
+        **_rows(job),
+        **({} if job.adapter is None else _adapter(job, job.adapter)),
+        "gradient_checkpointing": False,
+        **trainer,
+    }
+
+
+def _rows(job: Job) -> dict[str, Any]:
+    """Return how rows are made of texts, and which of their tokens are learnt."""
+    packing: dict[str, Any] = {"packing": job.packing != "none"}
+    if job.packing != "none":
+        packing["packing_strategy"] = "wrapped" if job.packing == "wrapped" else "bfd"
+    return packing | ({"assistant_only_loss": True} if job.task == "chat" else {})
+
+
+def _adapter(job: Job, adapter: Adapter) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "use_peft": True,
+        "lora_r": adapter.rank,
+        "lora_alpha": int(adapter.alpha),
+        "lora_dropout": 0.0,
+        "lora_target_modules": targets(adapter),
+        "use_dora": job.method == "dora",
+    }
+    if adapter.trained_modules:
+        content["lora_modules_to_save"] = list(adapter.trained_modules)
+    if adapter.base in {"nf4", "nf4-double"}:
+        content["load_in_4bit"] = True
+        content["bnb_4bit_quant_type"] = "nf4"
+        content["use_bnb_nested_quant"] = adapter.base == "nf4-double"
+    if adapter.base == "llm-int8":
+        content["load_in_8bit"] = True
+    return content
+
+
+def _refused(job: Job) -> Iterator[tuple[str, str]]:
+    if job.task not in _TASKS:
+        yield f"task={job.task}", "use task=causal-lm or chat"
+    if job.adapter is not None and job.adapter.alpha != int(job.adapter.alpha):
+        yield f"alpha={job.adapter.alpha:g}", "use a whole number"
+
+
+def losses(plan: Plan) -> tuple[Lost, ...]:
+    """List what the YAML does not say, or says in part."""
+    return (*hf_trainer.losses(plan, _SAID), *_in_part(plan))
+
+
+def _in_part(plan: Plan) -> Iterator[Lost]:
+    adapter = plan.job.adapter
+    if adapter is None:
+        return
+    if adapter.base in BITSANDBYTES:
+        why = "adapters beside a quantised base are held in bfloat16, after PEFT made them fp32"
+        yield lost(plan, "adapter", why, "mathematics")
+    elif plan.job.precision in {"bf16", "fp16"}:
+        why = "PEFT holds adapters in fp32 beside a base of 16 bits"
+        yield lost(plan, "adapter", why, "mathematics")
+    if adapter.upcast != "none":
+        yield lost(plan, "adapter", "nothing of the base is held in fp32", "memory")

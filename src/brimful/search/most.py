@@ -1,0 +1,130 @@
+"""The longest text and the largest micro-batch that fit: what is asked as "how long", "how many".
+
+Memory grows with both, so that each is found by halving, on what is predicted; the end is replayed
+by the allocator's rules, and given up in small steps until it holds.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.plan import Estimate
+from brimful.search.holding import as_it_fits
+from brimful.search.ledger import Point, predict
+from brimful.search.space import CHUNKED
+from brimful.strategy import Strategy, data_parallel
+
+STEP_TOKENS = 256
+"""Lengths are told in steps of so many."""
+MAX_SEQUENCES = 4096
+"""Micro-batches beyond are not looked for."""
+CHUNKS = 16
+SHARES_GIVEN_UP = (0.0, 0.02, 0.05, 0.1, 0.2)
+"""Of what fits by live bytes: replayed in this order until it holds."""
+
+
+class Most(NamedTuple):
+    """The largest of a size that fits.
+
+    Attributes:
+        number: Of tokens or sequences.
+        is_all: Whether it is the size that ends there, and not the memory.
+        strategy: How the job runs then.
+    """
+
+    number: int
+    is_all: bool
+    strategy: Strategy
+
+
+def leanest(job: Job, strategy: Strategy) -> Strategy:
+    """Return a strategy with everything recomputed and one sequence at a time.
+
+    Args:
+        job: What is trained.
+        strategy: Which says how it is spread.
+    """
+    return msgspec.structs.replace(
+        strategy,
+        micro_batch=1,
+        activation_checkpointing="full",
+        loss_chunks=max(CHUNKS, strategy.loss_chunks) if job.task in CHUNKED else 1,
+    )
+
+
+def longest(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:
+    """Find the longest text with which a strategy fits.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How.
+
+    Returns:
+        Tokens of a sequence; None: no formula says, or none that is longer than the job's fits.
+    """
+
+    def at(number: int) -> tuple[Job, Strategy]:
+        return msgspec.structs.replace(job, seq_len=number * STEP_TOKENS), strategy
+
+    most = job.model.max_seq_len // STEP_TOKENS
+    return _most(at, cluster, job.seq_len // STEP_TOKENS, most, scale=STEP_TOKENS)
+
+
+def largest_micro_batch(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:
+    """Find how many sequences a device can take at once.
+
+    Args:
+        job: What is trained; its batch grows where it has fewer.
+        cluster: On what.
+        strategy: How.
+
+    Returns:
+        Sequences; None: no formula says, or no more than the strategy has fit.
+    """
+    shares = data_parallel(strategy)
+
+    def at(number: int) -> tuple[Job, Strategy]:
+        larger = msgspec.structs.replace(job, global_batch=number * shares)
+        return larger, msgspec.structs.replace(strategy, micro_batch=number)
+
+    return _most(at, cluster, strategy.micro_batch, MAX_SEQUENCES, scale=1)
+
+
+_At = Callable[[int], tuple[Job, Strategy]]
+
+
+def _most(at: _At, cluster: Cluster, low: int, most: int, *, scale: int) -> Most | None:
+    def fits(number: int) -> bool:
+        job, strategy = at(number)
+        made = predict(Point(job, strategy), cluster)
+        return isinstance(made, Estimate) and made.fits
+
+    first, high = low, max(low + 1, 2 * low)
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > max(1, low // 64):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if low == most - 1 and fits(most):
+        low = most
+    for number in sorted({int(low * (1 - share)) for share in SHARES_GIVEN_UP}, reverse=True):
+        if number <= first:
+            return None
+        job, strategy = at(number)
+        held = _held(job, cluster, strategy)
+        if held is not None:
+            return Most(number * scale, number == most, held)
+    return None
+
+
+def _held(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | None:
+    try:
+        return as_it_fits(job, cluster, strategy)
+    except (InputError, UnsupportedError):
+        return None

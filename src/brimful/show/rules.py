@@ -1,0 +1,77 @@
+"""The answer to ``rules``: which rules of thumb hold for a job, those of its method first."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.models.mixtures import has_experts
+from brimful.rules.base import Checked, verdict_words
+from brimful.rules.calculators import GROUP as CALCULATORS
+from brimful.rules.memory import ADAPTERS, FULL, MOE
+from brimful.rules.subject import held_bytes, num_parameters
+from brimful.show.predicted import subject_words
+from brimful.show.summary import Fact, Summary
+from brimful.units import format_bytes
+
+NUM_TOLD = 4
+"""Rules that are told in a line each."""
+_PLURAL = {"holds": "hold", "holds only when": "hold only under a condition", "wrong": "are wrong"}
+
+
+def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about: str) -> Summary:
+    """Say what was found, what a parameter takes first.
+
+    Args:
+        rows: What the checks found, of every rule or of those that were asked about.
+        job: What they were checked on.
+        cluster: On what.
+        about: What was asked about; empty: everything.
+    """
+    counts = Counter(row.verdict for row in rows)
+    said = ", ".join(f"{num} {_PLURAL.get(word, f'are {word}')}" for word, num in counts.items())
+    told = sorted(rows, key=lambda row: _rank(row, job))
+    facts = [
+        Fact("states", _states(job)),
+        Fact("verdicts", f"of {len(rows)} rules{f' on {about!r}' * bool(about)} {said or 'none'}"),
+    ]
+    for row in told[:NUM_TOLD]:
+        words = f"{row.statement}: {row.says}, here {row.ours}"
+        facts.append(Fact(_LABELS.get(row.verdict, "unknown"), words))
+    return Summary(None, f"rules of thumb, {subject_words(job, cluster)}", None, tuple(facts))
+
+
+_LABELS = {"holds": "holds", "holds only when": "in part", "wrong": "wrong"}
+
+
+def _states(job: Job) -> str:
+    """Say how many bytes a parameter takes between steps: of this job, and of full training."""
+    num, held = num_parameters(job), held_bytes(job)
+    words = f"{held / num:.2f} bytes a parameter, {format_bytes(held)} of {num / 1e9:.2f}B of them"
+    if job.adapter is not None:
+        words += f": {job.method} trains few; rules of 16 bytes are of training all"
+    return words
+
+
+def _rank(row: Checked, job: Job) -> tuple[int, float]:
+    """Order rules: of the job's own method, then others by how far they are off."""
+    own = {ADAPTERS} if job.adapter is not None else {FULL, CALCULATORS}
+    own |= {MOE} if has_experts(job.model) else set()
+    first = 0 if row.group in own else 1
+    return first, -abs(row.error or 0.0)
+
+
+def rule_facts(rows: Sequence[Checked]) -> tuple[Fact, ...]:
+    """Say of rules that were asked about what was found, and why.
+
+    Args:
+        rows: Those.
+    """
+    return tuple(
+        Fact(
+            "" if place else "rules",
+            f"{row.key}: {row.statement}: {row.says}. Here: {row.ours}. {verdict_words(row)}: "
+            f"{row.why}",
+        )
+        for place, row in enumerate(rows)
+    )

@@ -1,0 +1,102 @@
+"""QLoRA and LoRA as TRL and Axolotl take them: what they load, and what is refused."""
+
+import sys
+
+import pytest
+import yaml
+
+from brimful.cli.main import main
+from brimful.export import TARGETS
+from brimful.export.given import Given
+from brimful.plan import read_plan
+
+ASKED = ("plan", "qwen2.5-0.5b", "--gpus", "rtx-4090", "--seq-len", "512", "--no-proof")
+GIVEN = Given("plan.yaml", "my/data", "out")
+
+
+@pytest.fixture
+def planned(tmp_path, capsys):
+    def make(*more):
+        path = tmp_path / "plan.yaml"
+        assert main([*ASKED, *more, "-o", str(path)]) == 0, capsys.readouterr()
+        return read_plan(path)
+
+    return make
+
+
+def written(target, plan):
+    exported = TARGETS[target](plan, GIVEN)
+    return yaml.safe_load(exported.text), {each.field for each in exported.lost}
+
+
+@pytest.mark.parametrize("base", ["nf4", "nf4-double", "llm-int8"])
+def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
+    more = ("--method", "qlora", "--base", base, "--global-batch", "8", "--lora-rank", "32")
+    plan = planned(*more, "--micro-batch", "2")
+    trl, _ = written("trl", plan)
+    axolotl, _ = written("axolotl", plan)
+    is_4bit = base != "llm-int8"
+    assert trl.get("load_in_4bit", False) == axolotl["load_in_4bit"] == is_4bit
+    assert trl.get("load_in_8bit", False) == axolotl["load_in_8bit"] == (not is_4bit)
+    if is_4bit:
+        assert trl["use_bnb_nested_quant"] == (base == "nf4-double")
+        double = axolotl.get("bnb_config_kwargs", {}).get("bnb_4bit_use_double_quant", True)
+        assert double == (base == "nf4-double")
+        assert axolotl["adapter"] == "qlora"
+    assert (trl["lora_r"], axolotl["lora_r"]) == (32, 32)
+    assert trl["model_name_or_path"] == axolotl["base_model"] == "Qwen/Qwen2.5-0.5B"
+    assert (trl["dtype"], axolotl["bf16"]) == ("bfloat16", True)
+    assert trl["per_device_train_batch_size"] == axolotl["micro_batch_size"] == 2
+    assert trl["gradient_accumulation_steps"] == axolotl["gradient_accumulation_steps"] == 4
+
+
+def test_what_they_cannot_be_told_is_listed(planned):
+    _, trl = written("trl", planned("--method", "qlora", "--loss-chunks", "4"))
+    _, axolotl = written("axolotl", planned("--method", "lora", "--ac", "full:3"))
+    assert {"weights", "adapter", "loss_chunks"} <= trl
+    assert {"weights", "packing", "activation_checkpointing"} <= axolotl
+
+
+@pytest.mark.parametrize(
+    ("more", "target", "words"),
+    [
+        (("--method", "full"), "axolotl", "precision=bf16-mixed with method=full"),
+        (("--method", "qlora"), "hf-trainer", "--to trl or axolotl, which load it"),
+        (("--method", "lora"), "llama-factory", "the nearest is --to trl"),
+    ],
+)
+def test_what_would_train_something_else_is_refused(tmp_path, capsys, more, target, words):
+    path = tmp_path / "plan.yaml"
+    assert main([*ASKED, *more, "-o", str(path)]) == 0
+    assert main(["export", str(path), "--to", target]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_trl_reads_it(planned, tmp_path, monkeypatch):
+    trl = pytest.importorskip("trl")
+    path = tmp_path / "trl.yaml"
+    path.write_text(TARGETS["trl"](planned("--method", "qlora"), GIVEN).text)
+    monkeypatch.setattr(sys, "argv", ["trl"])
+    # A type is refused where the device has no units for it, and the plan's device is not here.
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: True)
+    classes = (trl.ScriptArguments, trl.SFTConfig, trl.ModelConfig)
+    script, trainer, model = trl.TrlParser(classes).parse_args_and_config(["--config", str(path)])
+    assert script.dataset_name == "my/data"
+    assert (trainer.max_length, trainer.packing) == (512, True)
+    assert (model.load_in_4bit, model.use_bnb_nested_quant, model.lora_r) == (True, True, 16)
+
+
+@pytest.mark.parametrize(
+    "more", [("--method", "qlora"), ("--method", "dora"), ("--precision", "bf16")]
+)
+def test_axolotl_reads_it(planned, more):
+    pytest.importorskip("axolotl")
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    content, _ = written("axolotl", planned(*more))
+    assert set(content) <= set(AxolotlInputConfig.model_fields), "it drops what it does not know"
+    read = AxolotlInputConfig(**content)
+    assert (read.sequence_len, read.max_steps) == (512, 100)
+    assert read.adapter == (None if "--precision" in more else content["adapter"])
+    assert read.micro_batch_size == content["micro_batch_size"]

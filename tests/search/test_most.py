@@ -1,0 +1,54 @@
+"""The longest text and the most texts at once: what is named holds, and much more does not."""
+
+import msgspec
+
+from brimful.hardware.gpus import load_cluster
+from brimful.job import plain_job
+from brimful.models.config import load_model
+from brimful.plan import Estimate
+from brimful.search.holding import as_it_fits
+from brimful.search.ledger import Point, predict
+from brimful.search.most import largest_micro_batch, leanest, longest
+from brimful.strategy import Strategy
+
+JOB = plain_job(load_model("llama-3.2-1b"), precision="bf16", seq_len=2048)
+CARD = load_cluster("rtx-4090", memory_limit_bytes=None)
+LEAN = leanest(
+    JOB,
+    Strategy(micro_batch=4, activation_checkpointing="none", loss_chunks=1, attention="sdpa"),
+)
+
+
+def fits(job, strategy):
+    made = predict(Point(job, strategy), CARD)
+    return isinstance(made, Estimate) and made.fits
+
+
+def test_the_longest_text_holds_and_a_longer_one_does_not():
+    found = longest(JOB, CARD, LEAN)
+    at = msgspec.structs.replace(JOB, seq_len=found.number)
+    assert not found.is_all
+    assert found.number > JOB.seq_len
+    assert as_it_fits(at, CARD, found.strategy) is not None
+    assert not fits(msgspec.structs.replace(JOB, seq_len=found.number * 3 // 2), LEAN)
+
+
+def test_the_most_texts_at_once_hold_and_more_do_not():
+    found = largest_micro_batch(JOB, CARD, LEAN)
+    more = found.number * 3 // 2
+    wide = msgspec.structs.replace(JOB, global_batch=more)
+    assert found.number > 1
+    assert found.strategy.micro_batch == found.number
+    assert not fits(wide, msgspec.structs.replace(LEAN, micro_batch=more))
+
+
+def test_positions_end_before_the_memory_does():
+    small = plain_job(load_model("gpt2"), seq_len=512)
+    large = load_cluster("rtx-4090", memory_limit_bytes=None)
+    found = longest(small, large, LEAN)
+    assert (found.number, found.is_all) == (small.model.max_seq_len, True)
+
+
+def test_nothing_more_fits_where_nothing_does():
+    tight = load_cluster("rtx-4090", memory_limit_bytes=2**30)
+    assert longest(JOB, tight, LEAN) is None
