@@ -4,12 +4,10 @@ import msgspec
 
 from brimful.errors import InputError
 from brimful.models import generic
-from brimful.models.config import ARCHITECTURES
+from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.spec import MODULE, ModelSpec
 
 MAX_LABELS = 10**6
-_LEARNED = frozenset({"bert", "gpt2", "t5"})
-"""Architectures with a layout of their own whose positions are not rotary."""
 
 
 def is_rotary(spec: ModelSpec) -> bool:
@@ -17,7 +15,7 @@ def is_rotary(spec: ModelSpec) -> bool:
     if spec.model_type == MODULE:
         return False
     if spec.model_type in ARCHITECTURES:
-        return spec.model_type not in _LEARNED
+        return bool(record_of(spec.model_type).rotates)
     return generic.is_rotary(spec)
 
 
