@@ -1,8 +1,9 @@
 """Every architecture of transformers that has a head for text: is it predicted after one trace?
 
 Each is built from its own class's defaults: widths, windows and kinds of blocks as the class makes
-them, with at most twelve blocks. Two strategies are drawn for each, one on one GPU and one on several; for
-each a profile is traced and its live and reserved peaks are compared with the simulation's.
+them, with at most twelve blocks. Two strategies are drawn for each, one on one GPU and one on
+several; for each a profile is traced and its live and reserved peaks are compared with the
+simulation's.
 
 Every architecture is a fork with a limit of time. Rows are kept as they come, by sources and seed,
 so that a run that was cut short goes on.
@@ -313,8 +314,7 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
         ),
         missed=tuple(missed),
         findings=(
-            f"{len(builds)} of {len(rows)} types build from their class's defaults, "
-            f"{len(told)} are predicted",
+            f"{len(builds)} of {len(rows)} types build, {len(told)} are predicted",
             *(f"{num} times: {cause}" for cause, num in causes.most_common()),
         ),
     )

@@ -34,8 +34,10 @@ from brimful.cost.programs import (
     tuning_of,
     untraced_attention,
 )
+from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
 from brimful.job import Job
+from brimful.models.sequence import numbered
 from brimful.models.traced import find_built, num_windows_within
 from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import digest
@@ -133,6 +135,22 @@ def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
     if untraced_attention(job.model, job.precision, attention, kernels):
         return False
     return is_shipped(program_of(job, attention, kernels, "full").key)
+
+
+def blocks_of(job: Job) -> Blocks:
+    """Return what a model's blocks are, of which a profile of its own was traced."""
+    built = find_built(job.model)
+    assert built is not None
+    parts = [run.parameters for run in built.layout.blocks for _ in range(run.num_blocks)]
+    return Blocks(built.kinds, numbered(map(repr, parts)))
+
+
+def has_several_kinds(job: Job, attention: Attention, kernels: Kernels) -> bool:
+    """Whether a job is predicted by a profile of its own whose blocks are of several kinds."""
+    if is_foreseen(job, attention, kernels):
+        return False
+    built = find_built(job.model)
+    return built is not None and len(set(built.kinds)) > 1
 
 
 def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:

@@ -15,7 +15,7 @@ from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.models.traced import BuiltModel, find_built, is_uniform, keep_built
+from brimful.models.traced import BuiltModel, find_built, keep_built
 from brimful.simulate.own_profile import OwnProgram, with_variants
 from brimful.strategy import Attention, Strategy
 from brimful.traced_files import keep_traced, read_traced
@@ -78,11 +78,7 @@ def _check_refused(key: str) -> None:
 
 
 def _built(job: Job, attention: Attention) -> BuiltModel:
-    """Return what a job's model is when it is built, from an earlier time if there was one.
-
-    Raises:
-        UnsupportedError: Its blocks are of several kinds.
-    """
+    """Return what a job's model is when it is built, from an earlier time if there was one."""
     built = find_built(job.model)
     if built is None:
         full = msgspec.structs.replace(job, method="full", adapter=None, weights=None)
@@ -91,6 +87,4 @@ def _built(job: Job, attention: Attention) -> BuiltModel:
         )
         built = read_model(full, plain)
         keep_built(job.model, built)
-    if not is_uniform(built, job.seq_len):
-        raise UnsupportedError(f"the blocks of {job.model.name} are of several kinds")
     return built

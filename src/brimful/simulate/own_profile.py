@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import torch
-from transformers import CONFIG_MAPPING
 
 from brimful.build import phases
 from brimful.build.batch import Batch
@@ -35,14 +34,14 @@ from brimful.cost.profiles import (
 from brimful.cost.programs import HALF, Adapted, Program
 from brimful.errors import UnsupportedError
 from brimful.job import Adapter, Job, plain_job
-from brimful.models.spec import ModelSpec
+from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_fit import OwnFit, TokenShape
 from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
-from brimful.simulate.runs import GROUP_SIZE, Blocks, Parts, RunFitter, Tables, cut
+from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, source_hash
@@ -55,7 +54,6 @@ chunks are of one size at the first, by which members of a group are compared, a
 (``_undivided``), where a fifth is told from a chunk."""
 _ROUNDED_TOKENS = 128
 _BETWEEN = "between"
-_TYPES = "layer_types"
 
 Wanted = Mapping[Body, frozenset[int]]
 """What of a program is asked for: numbers of chunks of the loss, by body."""
@@ -115,7 +113,22 @@ def with_variants(
         kinds=tuple(tables.kinds),
         works=tuple(tables.works),
         variants=variants,
+        sequence=_kinds_shown(own.built),
     )
+
+
+def _kinds_shown(built: BuiltModel) -> tuple[int, ...]:
+    """Return the kinds of the blocks that are traced, where there are several."""
+    if len(set(built.kinds)) == 1:
+        return ()
+    return tuple(built.kinds[place] for place in shown_by(built.kinds))
+
+
+def _places(built: BuiltModel, body: Body) -> tuple[int, ...]:
+    """Return which blocks are traced, in order; of a mixed body first as checkpointed, then not."""
+    last = len(built.kinds) - 1
+    shown = shown_by(built.kinds) if len(set(built.kinds)) > 1 else (0, min(1, last), last)
+    return shown * (1 + (body == "mixed"))
 
 
 def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
@@ -183,7 +196,8 @@ class _Trial:
         cases = list(chain.from_iterable(groups))
         recording = _recorded(own, body, cases)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
-        self._blocks = Blocks(_num_checkpointed(body), _path_of(own.built))
+        num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
+        self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own.built))
         self._numbers = {case: number for number, case in enumerate(cases, start=1)}
         self._body, self._tables = body, tables
 
@@ -243,14 +257,6 @@ def _undivided(number: int) -> int:
     return number + (number % NUM_CHUNKS == 0)
 
 
-def _num_blocks(body: Body) -> int:
-    return (1 + (body == "mixed")) * GROUP_SIZE
-
-
-def _num_checkpointed(body: Body) -> int:
-    return 0 if body == "plain" else GROUP_SIZE
-
-
 def _path_of(built: BuiltModel) -> re.Pattern[str]:
     """Return what finds a block in the path of a module."""
     return re.compile(rf"(?:^|\.){re.escape(built.layout.blocks[0].prefix)}\.(\d+)(?:\.|$)")
@@ -262,12 +268,13 @@ def _parts(number: int) -> Parts:
 
 def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recording:
     """Run micro-batches of every case by one build, and return its tape."""
-    program = own.program
-    job = _traced_job(own, num_blocks=_num_blocks(body), seq_len=max(case.S for case in cases))
+    program, places = own.program, _places(own.built, body)
+    job = _traced_job(own, num_blocks=len(places), seq_len=max(case.S for case in cases))
+    num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
         activation_checkpointing=spell_checkpointing(
-            _num_checkpointed(body), num_layers=_num_blocks(body), recompute=program.recompute
+            num_again, num_layers=len(places), recompute=program.recompute
         ),
         loss_chunks=1,
         attention=program.attention,
@@ -277,6 +284,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(_run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
+        arranged=places,
     ).recording  # fmt: skip
 
 
@@ -316,7 +324,7 @@ def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
     """Return the job that is traced: the same program in few blocks."""
     adapted = traced_adapters(own.job, gathers=own.gathers)
     return plain_job(
-        at_depth(own.job.model, num_blocks),
+        msgspec.structs.replace(own.job.model, num_layers=num_blocks),
         task=own.job.task,
         method=own.job.method,
         adapter=None if adapted is None else _adapter(own.job, adapted),
@@ -337,31 +345,3 @@ def _adapter(job: Job, adapted: Adapted) -> Adapter:
         base=BASES[adapted.base],
         upcast=adapted.upcast,
     )
-
-
-def at_depth(spec: ModelSpec, num_blocks: int) -> ModelSpec:
-    """Return a model with fewer blocks, in the description and in the configuration."""
-    made: Any = CONFIG_MAPPING[spec.model_type](**spec.hf_config)
-    usual = "num_hidden_layers"
-    own = made.attribute_map.get(usual, usual)
-    given = {field: value for field, value in spec.hf_config.items() if field != usual}
-    if types := getattr(made.get_text_config(), _TYPES, None):
-        given[_TYPES] = list(types)
-    config = {
-        field: _fewer(value, num_blocks)
-        if isinstance(value, list) and len(value) == spec.num_layers
-        else value
-        for field, value in given.items()
-    }
-    return msgspec.structs.replace(
-        spec, num_layers=num_blocks, hf_config={**config, own: num_blocks}
-    )
-
-
-def _fewer(kinds: list[Any], num_blocks: int) -> list[Any]:
-    """Return the kinds of fewer blocks, every kind among them where there is room.
-
-    What is made once for each kind, as tables of rotations are, is made all the same.
-    """
-    others = [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]][1:num_blocks]
-    return [*kinds[:1] * (num_blocks - len(others)), *others]
