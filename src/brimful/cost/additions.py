@@ -4,7 +4,9 @@ Owns the names of the pieces and the few events that all ways of sharding share;
 when is said by ``spread.py`` and ``spread_experts.py``, how large they are by ``shards.py``.
 """
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
 from brimful.cost.profiles import Run
@@ -133,20 +135,24 @@ class Neighbours(NamedTuple):
     behind: int = 0
 
 
-def neighbours(runs: tuple[Run, ...], index: int) -> Neighbours:
-    """Say where a run stands in its phase."""
-    phase = [i for i, run in enumerate(runs) if run.phase == runs[index].phase]
-    blocks = [i for i in phase if is_block(runs[i])]
-    before, behind = [i for i in blocks if i < index], [i for i in blocks if i > index]
-    return Neighbours(
-        begins=index == phase[0],
-        ends=index == phase[-1],
-        first_block=index == blocks[0],
-        last_block=index == blocks[-1],
-        before=runs[before[-1]].part if before else 0,
-        own=runs[index].part,
-        behind=runs[behind[0]].part if behind else 0,
-    )
+def neighbours(runs: Sequence[Run]) -> Iterator[Neighbours]:
+    """Say of every run where it stands in its phase."""
+    for _, together in groupby(runs, key=lambda run: run.phase):
+        phase = list(together)
+        blocks = [index for index, run in enumerate(phase) if is_block(run)]
+        num_before = 0
+        for index, run in enumerate(phase):
+            num_behind = num_before + is_block(run)
+            yield Neighbours(
+                begins=index == 0,
+                ends=index == len(phase) - 1,
+                first_block=index == blocks[0],
+                last_block=index == blocks[-1],
+                before=phase[blocks[num_before - 1]].part if num_before else 0,
+                own=run.part,
+                behind=phase[blocks[num_behind]].part if num_behind < len(blocks) else 0,
+            )
+            num_before = num_behind
 
 
 def is_block(run: Run) -> bool:

@@ -98,8 +98,12 @@ def forms(
     level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))), np.zeros((2, num)))
     found: list[Form] = []
     for (profile, runs), mine in zip(steps, sizes, strict=True):
+        known: dict[int, _Inside] = {}
         for run in runs:
-            found += _run_forms(_Place(profile, run, runs), mine, counts, level)
+            place = _Place(profile, run, runs)
+            if run.work not in known:
+                known[run.work] = _inside(place, mine, counts)
+            found += _run_forms(place, known[run.work], counts, level)
     level.plain[0] += at_end
     found.append(Form(level.plain[None], level.pieces[None], 0, counts.num_layers))
     return _joined(found)
@@ -113,9 +117,12 @@ class _Place(NamedTuple):
     runs: tuple[Run, ...]
 
 
-def _run_forms(place: _Place, sizes: Array, counts: Counts, level: _Level) -> Iterator[Form]:
+_Inside = tuple[Array, Array, _Level]
+
+
+def _run_forms(place: _Place, inside: _Inside, counts: Counts, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    plain, pieces, end = _inside(place, sizes, counts)
+    plain, pieces, end = inside
     if place.run.role != "middle":
         least, most = _bounds(place, counts)
         yield Form(level.plain + plain, level.pieces + pieces, least, most)
@@ -203,7 +210,7 @@ def _make_outline(profile: Profile, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
-def _inside(place: _Place, sizes: Array, counts: Counts) -> tuple[Array, Array, _Level]:
+def _inside(place: _Place, sizes: Array, counts: Counts) -> _Inside:
     """Return the highest levels of a run's segments above its start, and what it ends with."""
     outline = _outline(place.profile, place.run)
     running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)

@@ -26,7 +26,7 @@ from brimful.cost.family import (
 )
 from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
-from brimful.cost.profiles import Dimensions, Profile, Run, is_own, load_profile
+from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
@@ -191,8 +191,12 @@ def blas_bytes(
     cublas = libraries().cublas_bytes(version_of(device.capability))
     if profile is not None and is_own(profile.key):
         runs = family_variant(job, profile, family).first
-        events = itertools.chain.from_iterable(profile.works[run.work].events for run in runs)
-        marks = Counter(profile.kinds[event].mark for event in events)
+        marked = {place for place, kind in enumerate(profile.kinds) if kind.mark}
+        marks = Counter[Mark]()
+        for number, times in Counter(run.work for run in runs).items():
+            for event in marked.intersection(profile.works[number].events):
+                of_work = profile.works[number].events.count(event)
+                marks[profile.kinds[event].mark] += times * of_work
         light = marks["cuBLASLt"] * min(libraries().cublas_lt_bytes, cublas)
         return np.full(len(num_blocks), marks["cuBLAS"] * cublas + light, dtype=np.int64)
     again = (num_blocks > 0) & (family.recompute == "full")

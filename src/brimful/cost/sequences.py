@@ -96,9 +96,9 @@ class _Writer:
             blocks: Of the model.
             num_checkpointed: How many of them are.
         """
-        self.works = list[Work]()
-        self._numbers = dict[Work, int]()
+        self.works = list(profile.works)
         self._profile, self._blocks = profile, blocks
+        self._caused = {place for place, kind in enumerate(profile.kinds) if is_place(kind.origin)}
         num = len(blocks.kinds)
         self._groups: list[Group] = ["checkpointed"] * num_checkpointed
         self._groups += ["plain"] * (num - num_checkpointed)
@@ -125,25 +125,25 @@ class _Writer:
         for run in runs[: places[0]]:
             yield self._run(run, like)
         order = range(len(like)) if phase == "forward" else range(len(like) - 1, -1, -1)
+        made = {group: self._run(run, like) for group, run in of_place.items()}
         for block in order:
-            run = self._run(of_place[like[block]], like)
+            run = made[like[block]]
             yield Run(phase, self._groups[block], "other", run.work, self._blocks.parts[block])
         for run in runs[places[-1] + 1 :]:
             yield self._run(run, like)
 
     def _run(self, run: Run, like: list[Group]) -> Run:
         work = self._profile.works[run.work]
+        if self._caused.isdisjoint(work.events):
+            return run
         events = tuple(self._events(work.events, like))
-        made = Work(events, *(getattr(work, name) for name in _AMOUNTS))
-        number = self._numbers.setdefault(made, len(self.works))
-        if number == len(self.works):
-            self.works.append(made)
-        return Run(run.phase, run.group, run.role, number)
+        self.works.append(Work(events, *(getattr(work, name) for name in _AMOUNTS)))
+        return Run(run.phase, run.group, run.role, len(self.works) - 1)
 
     def _events(self, events: Sequence[int], like: list[Group]) -> Iterator[int]:
         """Yield a run's events, those that happen for traced blocks for what is like each."""
         kinds = self._profile.kinds
-        for is_caused, together in groupby(events, key=lambda event: is_place(kinds[event].origin)):
+        for is_caused, together in groupby(events, key=self._caused.__contains__):
             if not is_caused:
                 yield from together
                 continue

@@ -80,9 +80,9 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     block has its own.
     """
     found = []
-    for index, run in enumerate(runs):
+    for run, at in zip(runs, neighbours(runs), strict=True):
         adds = _forward if run.phase == "forward" else _backward
-        before, behind = adds(run, neighbours(runs, index), way)
+        before, behind = adds(run, at, way)
         found.append(Additions(before, behind))
     return found
 
@@ -104,8 +104,7 @@ def pipelined_additions(
     """
     way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
     found = []
-    for index, run in enumerate(runs):
-        at = neighbours(runs, index)
+    for run, at in zip(runs, neighbours(runs), strict=True):
         if run.phase == "forward":
             before, behind = _forward_in_row(run, at, way, is_gathered=is_gathered)
             rest = _GATHER_REST if at.begins and is_first else ()
@@ -245,14 +244,21 @@ def _spread(profile: Profile, runs: tuple[Run, ...], way: Way) -> _Spread:
     if whole:
         works = list(_freed_at_once(profile, runs, way))
     else:
-        works = [
-            _worked(profile.works[run.work], 2 * num, more, num_parts)
-            for run, more in zip(runs, _additions(profile.key, runs, way), strict=True)
-        ]
+        made: dict[tuple[int, Additions], Work] = {}
+        works = []
+        for run, more in zip(runs, _additions(profile.key, runs, way), strict=True):
+            if (run.work, more) not in made:
+                work = _worked(profile.works[run.work], 2 * num, more, num_parts)
+                made[run.work, more] = work
+            works.append(made[run.work, more])
+    numbers: dict[int, int] = {}
+    places = [numbers.setdefault(id(work), len(numbers)) for work in works]
     renamed = tuple(
-        Run(run.phase, run.group, run.role, index, run.part) for index, run in enumerate(runs)
+        Run(run.phase, run.group, run.role, place, run.part)
+        for run, place in zip(runs, places, strict=True)
     )
-    return replaced(profile, kinds, tuple(works), num_parts), renamed
+    different = {id(work): work for work in works}
+    return replaced(profile, kinds, tuple(different.values()), num_parts), renamed
 
 
 def num_parts_of(runs: tuple[Run, ...]) -> int:
@@ -379,7 +385,7 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
 
     Those of a block at once; those that several parts add to, when the last part has.
     """
-    num, waiting = len(profile.kinds), list[int]()
+    num, waiting, known = len(profile.kinds), list[int](), dict[int, Work]()
     gradient = ITEM_NAMES.index(GRADIENTS)
     last = len(runs) - 1
     is_chunked = any(run.group == "chunk" for run in runs)
@@ -388,12 +394,19 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
         if is_block(run) and not way.tied:
             events += waiting
             waiting = []
+        is_alone = is_block(run) and not events
+        if is_alone and run.work in known and index != last:
+            yield known[run.work]
+            continue
         for event in work.events:
             events.append(event)
             if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
                 at_once = is_block(run) or not (is_chunked or way.tied)
                 (events if at_once else waiting).append(num + event)
-        yield with_events(work, (*events, *(waiting if index == last else ())))
+        made = with_events(work, (*events, *(waiting if index == last else ())))
+        if is_alone:
+            known[run.work] = made
+        yield made
 
 
 def _grows(kind: EventKind) -> bool:

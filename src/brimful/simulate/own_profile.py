@@ -21,7 +21,7 @@ from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.cost.own_programs import traced_adapters
+from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
@@ -48,11 +48,11 @@ from brimful.traced_files import all_versions, source_hash
 
 _SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
 """Sequences of three shapes: several, and one, which may be another program."""
-_LENGTHS, _SHORT_LENGTHS = (3, 7, 9), (3, 2, 4)
-"""Multiples of the tokens that kernels round to. No two products of these shapes grow alike. Five
-chunks are of one size at the first, by which members of a group are compared, and not at the others
-(``_undivided``), where a fifth is told from a chunk."""
-_ROUNDED_TOKENS = 128
+_LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
+"""Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
+the first shape, by which members of a group are compared, and not at the others, where a fifth is
+told from a chunk."""
+_ROUNDINGS = (ROUNDED_TOKENS, 32, 8, 1)
 _BETWEEN = "between"
 
 Wanted = Mapping[Body, frozenset[int]]
@@ -237,24 +237,26 @@ class _Trial:
 
 
 def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[TokenShape]:
-    """Return the shapes to trace: on the same side of windows as the job's own sequences."""
+    """Return the shapes to trace: on the same side of windows as the job's own sequences.
+
+    What kernels round tokens up to leaves of them what it leaves of the job's own.
+
+    Raises:
+        UnsupportedError: No three lengths are so.
+    """
     seq_len, windows = own.job.seq_len, own.built.windows
-    least = -(-max((w for w in windows if w < seq_len), default=0) // _ROUNDED_TOKENS)
+    least = max((window for window in windows if window < seq_len), default=0)
     most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
-    first, *others = (least + length for length in _LENGTHS)
-    if sequences[0] % NUM_CHUNKS:
-        first = (least // NUM_CHUNKS + 1) * NUM_CHUNKS
-    lengths, unit = [first, *map(_undivided, others)], _ROUNDED_TOKENS
-    if max(lengths) * unit > most:
-        lengths = [least + length for length in _SHORT_LENGTHS]
-    if max(lengths) * unit > most:
-        unit = _undivided(max(1, most // max(lengths) - 1))
-    return [TokenShape(num, length * unit) for num, length in zip(sequences, lengths, strict=True)]
-
-
-def _undivided(number: int) -> int:
-    """Return a number, or the next, that five does not divide."""
-    return number + (number % NUM_CHUNKS == 0)
+    for unit in _ROUNDINGS:
+        start = least // unit * unit + seq_len % unit
+        every = [start + length * unit for length in _LENGTHS]
+        fitting = [length for length in every if least < length <= most]
+        firsts = [n for n in fitting if sequences[0] * n % NUM_CHUNKS == 0]
+        others = [n for n in fitting if n % NUM_CHUNKS and n not in firsts[:1]]
+        if firsts and len(others) > 1:
+            lengths = (firsts[0], *others[:2])
+            return [TokenShape(num, n) for num, n in zip(sequences, lengths, strict=True)]
+    raise UnsupportedError(f"{own.job.model.name} has too few tokens to be profiled")
 
 
 def _path_of(built: BuiltModel) -> re.Pattern[str]:
