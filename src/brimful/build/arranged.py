@@ -5,7 +5,7 @@ configuration makes a block what it is.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,12 +14,16 @@ from transformers import PretrainedConfig
 from brimful.build.blocks import decoder_blocks
 
 
-def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> None:
+def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> Callable[[], None]:
     """Put blocks in the place of all blocks: one that is named twice is copied.
 
     Args:
         skeleton: On ``meta``; its blocks stand in one list.
         places: Of the blocks that stay, in the order in which they are to run.
+
+    Returns:
+        Lets the configuration say of them what it says of each, once the model has its first
+        weights, which some classes draw by it.
     """
     blocks = decoder_blocks(skeleton)
     stack = next(m for m in skeleton.modules() if blocks[0] in m.children())
@@ -33,8 +37,12 @@ def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> None:
     for place, block in enumerate(chosen):
         stack.add_module(str(place), block)
     configs = {id(m.config): m.config for m in skeleton.modules() if hasattr(m, "config")}
-    for config in configs.values():
-        _shorten(config, len(blocks), places)
+
+    def shorten() -> None:
+        for config in configs.values():
+            _shorten(config, len(blocks), places)
+
+    return shorten
 
 
 def _copied(block: nn.Module) -> nn.Module:
@@ -49,16 +57,17 @@ def _copied(block: nn.Module) -> nn.Module:
 
 
 def _shorten(config: Any, num_blocks: int, places: Sequence[int]) -> None:
-    """Let a configuration say of the blocks what it said of each; its parts' too."""
+    """Let a configuration say of the blocks what it said of each.
+
+    How many there are stays, where it can, as other widths are multiples of it in some classes.
+    """
     if not isinstance(config, PretrainedConfig):
         return
     for field, value in list(vars(config).items()):
-        if isinstance(value, PretrainedConfig):
-            _shorten(value, num_blocks, places)
-        elif isinstance(value, list | tuple) and len(value) == num_blocks:
+        if isinstance(value, list | tuple) and len(value) == num_blocks:
             vars(config)[field] = [value[place] for place in places]
     for depth in _DEPTHS:
-        if vars(config).get(depth) == num_blocks:
+        if vars(config).get(depth) == num_blocks < len(places):
             vars(config)[depth] = len(places)
 
 

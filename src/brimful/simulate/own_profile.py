@@ -32,7 +32,7 @@ from brimful.cost.profiles import (
     variant_key,
 )
 from brimful.cost.programs import HALF, Adapted, Program
-from brimful.errors import UnsupportedError
+from brimful.errors import BrimfulError, UnsupportedError
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
@@ -53,6 +53,7 @@ _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""
 _ROUNDINGS = (ROUNDED_TOKENS, 32, 8, 1)
+_REASON_LENGTH = 160
 _BETWEEN = "between"
 
 Wanted = Mapping[Body, frozenset[int]]
@@ -100,9 +101,12 @@ def with_variants(
             before = None if not variants else not _differs_for_one(variants)
             try:
                 variants.update(_variants(own, body, missing, tables, fits_one=before))
-            except ValueError as error:
+            except BrimfulError:
+                raise
+            except Exception as error:  # what classes raise that are run in few of their blocks
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise UnsupportedError(
-                    f"{own.job.model.name} ({body}) cannot be profiled: {error}"
+                    f"{own.job.model.name} ({body}) cannot be profiled: {reason[:_REASON_LENGTH]}"
                 ) from error
             on_progress()
     return Profile(
