@@ -46,7 +46,7 @@ from brimful.strategy import Attention, Strategy, world_size
 from brimful.traced_files import source_hash
 
 MOST_BLOCKS = 12
-LIMIT_S = 240
+LIMIT_S = 90
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
