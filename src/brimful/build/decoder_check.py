@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from brimful.build.attention.own import attends_by_itself
-from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_of, window_of
+from brimful.build.attention.own import attends_by_itself, other_kinds
+from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.job import Job
@@ -126,10 +126,9 @@ def _left_out(module_name: str) -> str:
 
 def _check_kinds(config: Any, job: Job) -> None:
     """Refuse blocks of another kind than attention, full or in a window."""
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    if others := {kind for kind in kinds if kind != FULL and SLIDING not in kind}:
+    if others := other_kinds(config):
         raise UnsupportedError(
-            f"{job.model.name} has blocks of {' and '.join(sorted(others))}, and this version runs "
+            f"{job.model.name} has blocks of {' and '.join(others)}, and this version runs "
             f"full and sliding attention; use another model"
         )
 

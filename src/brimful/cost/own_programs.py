@@ -183,7 +183,7 @@ def _own(
         model.model_type,
         model.hf_config,
         None if built is None else num_windows_within(built, job.seq_len),
-        job.seq_len % ROUNDED_TOKENS,
+        job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS,
         job.task,
         job.method,
         job.packing,

@@ -51,9 +51,9 @@ _POSITIONS_AFTER_PADDING = frozenset(
 NOT_YET = frozenset(
     {
         # Blocks besides full and sliding attention.
-        "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "granitemoehybrid", "lfm2", "lfm2_moe",
+        "deepseek_v32", "deepseek_v4", "glm_moe_dsa",
         # Attention that cannot be given from outside.
-        "deberta-v2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+        "deberta-v2",
         # Logits that change after the output layer by more than a scale or a cap.
         "falcon", "opt",
         # Experts that run on as many tokens as choose them.

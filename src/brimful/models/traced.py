@@ -20,12 +20,15 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         kinds: The number of every block's kind, in order of appearance: blocks of one run the same
             operations.
         buffers: Bytes of every tensor that the model holds beside its parameters.
+        loops: Whether other operations run with every length of a sequence, as where a recurrence
+            is a loop: then it is traced at a job's own length.
     """
 
     layout: Layout
     windows: tuple[int, ...]
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
+    loops: bool = False
 
 
 _known: dict[str, BuiltModel | None] = {}

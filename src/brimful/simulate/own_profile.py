@@ -26,6 +26,7 @@ from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
     PROFILE_SCHEMA,
+    TWO_CHUNKS,
     Body,
     Profile,
     Variant,
@@ -41,7 +42,7 @@ from brimful.pretend.tape import Tape
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_fit import OwnFit, TokenShape
 from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
-from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, cut
+from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, source_hash
@@ -89,6 +90,8 @@ def with_variants(
 
     Raises:
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
+        UnlikeShapesError: It is another program with every length of a sequence, and was traced at
+            several.
     """
     tables = Tables()
     variants = {} if known is None else dict(known.variants)
@@ -102,6 +105,13 @@ def with_variants(
             try:
                 variants.update(_variants(own, body, missing, tables, fits_one=before))
             except BrimfulError:
+                raise
+            except UnlikeShapesError:
+                if own.built.loops:
+                    raise UnsupportedError(
+                        f"{own.job.model.name} ({body}) cannot be profiled: other micro-batches "
+                        f"run other operations"
+                    ) from None
                 raise
             except Exception as error:  # what classes raise that are run in few of their blocks
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -151,6 +161,8 @@ def _variants(
         tables: Kinds and works so far.
         fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
     """
+    if own.built.loops and own.job.seq_len % NUM_CHUNKS == 0 and max(chunks) > TWO_CHUNKS:
+        raise ValueError("chunks of sequences of one length are fifths of them")
     losses = _losses(shapes_of(own), chunks, is_first=fits_one is None)
     single = [] if fits_one is not None else [_single(own, chunks[0])]
     trial = _Trial(own, body, [*losses, *([single] if single else [])], tables)
@@ -160,6 +172,8 @@ def _variants(
         fits_one = trial.holds(told, single[0])
     if fits_one:
         return variants
+    if own.built.loops and max(chunks) > TWO_CHUNKS:
+        raise ValueError("chunks of one sequence of one length are of one size")
     ones = _losses(shapes_of(own, _ONE), chunks, is_first=True)
     of_one = _Trial(own, body, ones, tables).variants(ones)
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
@@ -249,6 +263,8 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[Toke
         UnsupportedError: No three lengths are so.
     """
     seq_len, windows = own.job.seq_len, own.built.windows
+    if own.built.loops:
+        return [TokenShape(num, seq_len) for num in sequences]
     least = max((window for window in windows if window < seq_len), default=0)
     most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
     for unit in _ROUNDINGS:

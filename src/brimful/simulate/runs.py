@@ -35,6 +35,10 @@ _ROLES: dict[int, tuple[Role, ...]] = {
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
 
 
+class UnlikeShapesError(ValueError):
+    """Recordings at several shapes are not of the same operations."""
+
+
 class Blocks(NamedTuple):
     """Which modules are blocks of which kind.
 
@@ -319,7 +323,7 @@ def aligned(
         blocks: Which modules are blocks.
 
     Raises:
-        ValueError: They are not the same program.
+        UnlikeShapesError: They are not the same program.
     """
     cuts = [
         cut(recording, each, micro_batch=micro_batch, blocks=blocks)
@@ -327,7 +331,7 @@ def aligned(
     ]
     outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
     if any(outline != outlines[0] for outline in outlines):
-        raise ValueError("the program differs between shapes")
+        raise UnlikeShapesError("the program differs between shapes")
     return list(zip(*cuts, strict=True))
 
 
