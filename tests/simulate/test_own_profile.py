@@ -130,22 +130,6 @@ def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
     assert not missing_formula(job, strategy, cluster.device)
 
 
-@pytest.mark.long
-def test_a_recurrence_that_is_a_loop_is_traced_at_the_length_that_was_asked_for():
-    own = {
-        "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4,
-        "num_experts_per_tok": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "partial_rotary_factor": 0.5,
-    }  # fmt: skip
-    job, cluster = other_job("qwen3_next", seq_len=192, own=own), make_cluster("cuda")
-    strategy = make_strategy(attention="eager", micro_batch=2)
-    predicted, expected = traced(job, strategy, cluster), simulated(job, strategy, cluster)
-    assert predicted == pytest.approx(expected, rel=1e-3)
-    longer = msgspec.structs.replace(job, seq_len=320)
-    assert "has no formula" in missing_formula(longer, strategy, cluster.device)
-
-
 def test_what_has_no_formula_is_refused_once_and_for_all(monkeypatch):
     from brimful.simulate import own_fit, own_profile
 

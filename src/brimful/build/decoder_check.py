@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from brimful.build.attention.own import attends_by_itself, other_kinds
-from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
+from brimful.build.attention.own import attends_by_itself
+from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.job import Job
@@ -57,8 +57,8 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
             f"{name} asks for the routers' auxiliary loss (output_router_logits: true), which this "
             f"version does not train; set it to false in config.json"
         )
+    _check_kinds(model.config, job)
     if not is_own:
-        _check_kinds(model.config, job)
         _check_masks(model, job, strategy)
     return steps
 
@@ -126,9 +126,10 @@ def _left_out(module_name: str) -> str:
 
 def _check_kinds(config: Any, job: Job) -> None:
     """Refuse blocks of another kind than attention, full or in a window."""
-    if others := other_kinds(config):
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if others := {kind for kind in kinds if kind != FULL and SLIDING not in kind}:
         raise UnsupportedError(
-            f"{job.model.name} has blocks of {' and '.join(others)}, and this version runs "
+            f"{job.model.name} has blocks of {' and '.join(sorted(others))}, and this version runs "
             f"full and sliding attention; use another model"
         )
 

@@ -51,11 +51,10 @@ _POSITIONS_AFTER_PADDING = frozenset(
 NOT_YET = frozenset(
     {
         # Blocks besides full and sliding attention.
-        "deepseek_v32", "deepseek_v4", "glm_moe_dsa",
-        # Attention that cannot be given from outside.
-        "deberta-v2",
+        "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "granitemoehybrid", "lfm2", "lfm2_moe",
+        "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
         # Logits that change after the output layer by more than a scale or a cap.
-        "falcon", "opt",
+        "falcon", "nemotron_h", "opt",
         # Experts that run on as many tokens as choose them.
         "llama4_text",
     }
