@@ -5,6 +5,9 @@ them, with at most twelve blocks. Two strategies are drawn for each, one on one 
 several; for each a profile is traced and its live and reserved peaks are compared with the
 simulation's.
 
+``python validation/architectures_part.py [SEED]`` prints what the rows say together; it becomes a
+part of ``prove.py`` with its first whole run.
+
 Every architecture is a fork with a limit of time. Rows are kept as they come, by sources and seed,
 so that a run that was cut short goes on.
 """
@@ -13,6 +16,7 @@ import contextlib
 import logging
 import multiprocessing
 import random
+import sys
 import tempfile
 import time
 import traceback
@@ -318,3 +322,11 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
             *(f"{num} times: {cause}" for cause, num in causes.most_common()),
         ),
     )
+
+
+if __name__ == "__main__":
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    found = run(seed=int(sys.argv[1]) if len(sys.argv) > 1 else 0, quick=False)
+    print(msgspec.json.format(msgspec.json.encode(found[1])).decode())

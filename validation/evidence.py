@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
-from architecture_rows import ArchitectureRow
 from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
@@ -78,7 +77,6 @@ Part = Literal[
     "reserved",
     "plans_hold",
     "small_spaces",
-    "architectures",
 ]
 
 
@@ -390,7 +388,6 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "reserved": ReservedRow,
     "plans_hold": PlannedRow,
     "small_spaces": SpaceRow,
-    "architectures": ArchitectureRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

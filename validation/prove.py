@@ -61,7 +61,6 @@ _MODULES: dict[Part, str] = {
     "reserved": "reserved_part",
     "plans_hold": "plans_hold_part",
     "small_spaces": "small_spaces_part",
-    "architectures": "architectures_part",
 }
 BARS_MISSED, REFUSED = 1, 2
 NUM_NAMED = 3
