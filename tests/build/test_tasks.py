@@ -286,10 +286,26 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("model_type", OTHERS)
+OWN = {
+    "biogpt": {},
+    "bloom": {},
+    "codegen": {"n_positions": 128, "n_ctx": 128, "rotary_dim": 4, "n_inner": 80},
+    "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]], "window_size": 16},
+    "gptj": {"n_positions": 128, "rotary_dim": 4, "n_inner": 80},
+    "stablelm": {"num_key_value_heads": 2},
+    "xglm": {"ffn_dim": 80},
+}
+"""Decoders whose attention is their own, and written out."""
+ATTENDED = [
+    *((name, attention) for name in OTHERS for attention in ("sdpa", "eager")),
+    *((name, "eager") for name in OWN),
+]
+
+
+@pytest.mark.parametrize(("model_type", "attention"), ATTENDED)
 def test_other_decoders_compute_what_their_own_forward_does(model_type, attention):
-    model = read_config(model_type, {"model_type": model_type, **SIZES, **OTHERS[model_type]})
+    own = {**OTHERS, **OWN}[model_type]
+    model = read_config(model_type, {"model_type": model_type, **SIZES, **own})
     job = make_job(model=model)
     program = build_program(job, make_strategy(attention=attention), CPU)
     assert len(decoder_blocks(program.model)) == model.num_layers
@@ -316,7 +332,7 @@ def test_other_decoders_compute_what_their_own_forward_does(model_type, attentio
             {"output_router_logits": True, "num_local_experts": 2, "num_key_value_heads": 2},
             ("auxiliary", "false"),
         ),
-        ("bloom", {}, ("bloom", "llama")),
+        ("rembert", {}, ("rembert", "hides later tokens", "llama")),
     ],
 )
 def test_decoders_of_another_mathematics_are_refused(model_type, changes, facts):
@@ -326,21 +342,22 @@ def test_decoders_of_another_mathematics_are_refused(model_type, changes, facts)
     assert all(fact in str(raised.value) for fact in facts)
 
 
-@pytest.mark.parametrize("model_type", ["distilbert", "roberta", "electra", "albert"])
+@pytest.mark.parametrize(
+    "model_type", ["distilbert", "roberta", "electra", "albert", "rembert", "roformer"]
+)
 def test_other_encoders_classify_as_their_own_forward_does(model_type):
     fields = {**SIZES, "id2label": {"0": "a", "1": "b", "2": "c"}, "pad_token_id": 0}
     if model_type == "distilbert":
         fields |= {"dim": 32, "hidden_dim": 80, "n_layers": 3, "n_heads": 4}
     model = read_config(model_type, {"model_type": model_type, **fields})
     job = make_other_job("bert", model=model)
-    program = build_program(job, strategy_for(job.model.model_type[:6]), CPU)
+    is_own = model_type in {"rembert", "roformer"}
+    program = build_program(job, make_strategy(attention="eager" if is_own else "sdpa"), CPU)
     batch = ragged(job, step=0)
     program.model.eval()
+    mask = (batch.segments != 0).long() if is_own else padding_mask(batch, torch.float32)
     with torch.no_grad():
-        logits = program.model(
-            input_ids=batch.inputs,
-            attention_mask=padding_mask(batch, torch.float32),
-        ).logits
+        logits = program.model(input_ids=batch.inputs, attention_mask=mask).logits
     rows = [
         program.model(input_ids=row.inputs[:, : int(row.segments.sum())]).logits
         for row in cut(batch, 1)

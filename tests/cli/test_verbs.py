@@ -216,10 +216,11 @@ def test_models_json(brimful):
         "predicted": "by formula",
     }
     assert rows["gemma-2-2b"]["predicted"] == rows["mixtral-8x7b"]["predicted"] == "by formula"
-    assert rows["deepseek-v3"]["predicted"] == "by simulation"  # its parameters alone are counted
+    assert rows["deepseek-v3"]["predicted"] == "once traced"
+    assert rows["t5-small"]["predicted"] == "by simulation"
     # EleutherAI's model card counts 70,426,624.
     pythia, nemotron = rows["pythia-70m"], rows["nemotron-3-nano-30b-a3b"]
-    assert (pythia["num_parameters"], pythia["predicted"]) == (70_426_624, "by simulation")
+    assert (pythia["num_parameters"], pythia["predicted"]) == (70_426_624, "once traced")
     assert pythia["num_active_parameters"] is None
     assert (nemotron["num_parameters"], nemotron["predicted"]) == (31_577_937_344, "not yet")
 

@@ -5,7 +5,7 @@ import pytest
 from brimful.errors import UnsupportedError
 from brimful.job import plain_job
 from brimful.models.architectures import ARCHITECTURES
-from brimful.models.attention_source import NO_SDPA, left_out_of, scores_of
+from brimful.models.attention_source import OWN_ATTENTION, left_out_of, scores_of
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import OWN_SCORES, attentions_of, check_taken, left_out
 from other_decoders import make_decoder
@@ -39,5 +39,5 @@ def test_what_architectures_say_of_their_scores_is_what_their_classes_do():
 def test_other_architectures_are_asked_by_their_source():
     assert left_out_of("starcoder2") == ""
     assert left_out_of("vaultgemma") == "cap on scores"
-    assert left_out_of("gptj") == NO_SDPA
+    assert left_out_of("gptj") == OWN_ATTENTION
     assert left_out_of("no_such_type") == ""

@@ -103,14 +103,31 @@ def test_what_a_model_holds_beside_its_parameters_is_read_off_it(case):
     assert reserved.predicted_peak_reserved_bytes >= predicted
 
 
-def test_blocks_of_several_kinds_are_refused_and_simulated_as_before():
-    job = other_job(
-        "gemma3_text", own={"head_dim": 16, "sliding_window": 256, "num_hidden_layers": 7}
-    )
-    strategy, cluster = make_strategy(attention="sdpa"), make_cluster("cuda")
-    with pytest.raises(UnsupportedError, match="several kinds"):
-        traced(job, strategy, cluster)
-    assert "model_type=gemma3_text has no formula" in missing_formula(job, strategy, cluster.device)
+SEQUENCES = {
+    "short windows": ("gemma3_text", {"head_dim": 16, "sliding_window": 256}),
+    "dense before experts": (
+        "glm4_moe",
+        {
+            "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+            "num_key_value_heads": 2, "head_dim": 16, "first_k_dense_replace": 2,
+        },
+    ),
+}  # fmt: skip
+SPREADS = {
+    "alone": ({}, {"activation_checkpointing": "full:5", "loss_chunks": 4}),
+    "sharded": ({"global_batch": 16}, {"dp_shard": 8, "zero": 3}),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
+    (model_type, own), (of_job, of_strategy) = SEQUENCES[sequence], SPREADS[spread]
+    job = other_job(model_type, own={**own, "num_hidden_layers": 11}, **of_job)
+    strategy, cluster = make_strategy(attention="sdpa", **of_strategy), make_cluster("cuda")
+    predicted, expected = traced(job, strategy, cluster), simulated(job, strategy, cluster)
+    assert predicted == pytest.approx(expected, rel=1e-3)
+    assert not missing_formula(job, strategy, cluster.device)
 
 
 def test_what_has_no_formula_is_refused_once_and_for_all(monkeypatch):

@@ -13,13 +13,16 @@ from typing import Any
 
 from torch import nn
 
+from brimful.build.attention.own import attends_by_itself
 from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.job import Job
-from brimful.models.attention_source import scores_of
+from brimful.models.attention_source import is_causal_by_itself, scores_of
 from brimful.strategy import Strategy
 
+_PLAIN = ("wrapped", "none")
+"""Packings whose rows are one text each, so that a causal mask is all that there is to hide."""
 _ONE_WIDTH = ("flash", "varlen")
 """Kernels of FlashAttention-2, whose keys and values are equally wide."""
 
@@ -39,11 +42,9 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
         UnsupportedError: It cannot be trained as what it is.
     """
     name = job.model.name
-    if not model._supports_attention_backend:  # noqa: SLF001 - the class says it nowhere else
-        raise UnsupportedError(
-            f"{name} is of type {job.model.model_type}, whose attention cannot be given from "
-            f"outside; use a decoder like llama"
-        )
+    is_own = attends_by_itself(model)
+    if is_own:
+        _check_own_attention(model, job, strategy)
     try:
         steps = read_steps(model)
     except OwnWayError as error:
@@ -57,8 +58,26 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
             f"version does not train; set it to false in config.json"
         )
     _check_kinds(model.config, job)
-    _check_masks(model, job, strategy)
+    if not is_own:
+        _check_masks(model, job, strategy)
     return steps
+
+
+def _check_own_attention(model: Any, job: Job, strategy: Strategy) -> None:
+    """Refuse a class whose attention is its own where it would not be run as the class runs it."""
+    name, model_type = job.model.name, job.model.model_type
+    source = inspect.getsource(sys.modules[type(model).__module__])
+    is_encoder = getattr(model.config, "is_decoder", True) is False
+    if is_encoder or not is_causal_by_itself(source):
+        raise UnsupportedError(
+            f"{name} is of type {model_type}, whose attention cannot be given from outside and "
+            f"hides later tokens only where it is told to; use a decoder like llama"
+        )
+    if strategy.attention != "eager" or job.packing == "documents":
+        raise UnsupportedError(
+            f"{name} is of type {model_type}, whose attention cannot be given from outside; use "
+            f"attention=eager, and packing={' or '.join(_PLAIN)}"
+        )
 
 
 def check_scores(model: Any, job: Job, strategy: Strategy) -> None:

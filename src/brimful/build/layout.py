@@ -4,19 +4,21 @@ What ``models`` says of the architectures that it describes, read off any other:
 stand, which parameters are before and behind them, and of which kind each is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
-from brimful.build.attention.windows import FULL, SLIDING
+from brimful.build.attention.windows import SLIDING
 from brimful.build.blocks import decoder_blocks
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.layout import Kind, Layout, Parameter, runs
+from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel
 from brimful.strategy import Strategy
 
@@ -35,34 +37,53 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     """
     skeleton = task_of(job).skeleton(job, strategy)
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
-    num_blocks = len(decoder_blocks(skeleton))
-    kinds, windowed = _kinds(config, num_blocks)
+    blocks = decoder_blocks(skeleton)
     window = getattr(config, "sliding_window", None)
-    windows = (window,) if isinstance(window, int) and any(windowed) else ()
+    types = getattr(config, _TYPES, None) or [SLIDING]
+    is_windowed = any(SLIDING in kind for kind in types)
     return BuiltModel(
         layout=_layout(skeleton, job),
-        windows=windows,
-        kinds=kinds,
-        windowed=windowed,
+        windows=(window,) if is_windowed and isinstance(window, int) else (),
+        kinds=numbered(zip(_told(config, len(blocks)), _features(blocks), strict=True)),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
     )
 
 
-def _kinds(config: Any, num_blocks: int) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """Return what lists of a configuration say of every block, and which have a window."""
+def _told(config: Any, num_blocks: int) -> list[str]:
+    """Return what lists of a configuration say of every block."""
     lists = [
-        value if name != _TYPES else [_without_window(kind) for kind in value]
-        for name, value in sorted(config.to_dict().items())
+        value
+        for _, value in sorted(config.to_dict().items())
         if isinstance(value, list | tuple) and len(value) == num_blocks
     ]
-    types = getattr(config, _TYPES, None) or [SLIDING] * num_blocks
-    has_window = isinstance(getattr(config, "sliding_window", None), int)
-    told = tuple(repr([each[block] for each in lists]) for block in range(num_blocks))
-    return told, tuple(has_window and SLIDING in kind for kind in types)
+    return [repr([each[block] for each in lists]) for block in range(num_blocks)]
 
 
-def _without_window(kind: str) -> str:
-    return FULL if SLIDING in kind else kind
+def _features(blocks: Sequence[nn.Module]) -> list[frozenset[Any]]:
+    """Return what tells a block's operations apart: its modules' classes, parameters and switches.
+
+    What has another value in each of them only numbers them.
+    """
+    every = [dict(_features_of(block)) for block in blocks]
+    values: defaultdict[Hashable, list[Any]] = defaultdict(list)
+    for features in every:
+        for name, value in features.items():
+            values[name].append(value)
+    numbers = {name for name, each in values.items() if 1 < len(each) == len(set(each))}
+    numbers = {name for name in numbers if all(type(value) is int for value in values[name])}
+    return [
+        frozenset((n, v) for n, v in features.items() if n not in numbers) for features in every
+    ]
+
+
+def _features_of(block: nn.Module) -> Iterator[tuple[Hashable, Hashable]]:
+    for path, module in block.named_modules():
+        yield (path, "class"), type(module).__name__
+        for name, parameter in module.named_parameters(recurse=False):
+            yield (path, name), tuple(parameter.shape)
+        for name, value in vars(module).items():
+            if not name.startswith("_") and isinstance(value, bool | int | str | None):
+                yield (path, name), value
 
 
 def _layout(skeleton: Any, job: Job) -> Layout:

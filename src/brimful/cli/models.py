@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 HELP = "list the known models"
 _GPU = "h100-80gb"
+_TRACED = "once traced"
+"""By formulas of a profile that is traced when a model is first asked for."""
 _SEQ_LEN = 2048
 
 
@@ -51,7 +53,7 @@ def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
             **row,
             "num_parameters": entry["num_parameters"],
             "num_active_parameters": None,
-            "predicted": "not yet" if entry["model_type"] in NOT_YET else "by simulation",
+            "predicted": "not yet" if entry["model_type"] in NOT_YET else _TRACED,
         }
     spec = load_model(name)
     return {
@@ -64,7 +66,7 @@ def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _predicted(spec: "ModelSpec") -> str:
     """Say what predicts a model's training as it usually is, on one GPU."""
-    from brimful.cost.formula import missing_formula
+    from brimful.cost.formula import is_traceable, missing_formula
     from brimful.hardware.gpus import load_cluster
     from brimful.job import plain_job
     from brimful.models.config import default_task
@@ -76,8 +78,10 @@ def _predicted(spec: "ModelSpec") -> str:
     strategy = Strategy(
         micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention=attention
     )
-    missing = missing_formula(job, strategy, load_cluster(_GPU, memory_limit_bytes=None).device)
-    return "by simulation" if missing else "by formula"
+    device = load_cluster(_GPU, memory_limit_bytes=None).device
+    if is_traceable(job, strategy, device):
+        return _TRACED
+    return "by simulation" if missing_formula(job, strategy, device) else "by formula"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:

@@ -4,7 +4,9 @@ Owns the names of the pieces and the few events that all ways of sharding share;
 when is said by ``spread.py`` and ``spread_experts.py``, how large they are by ``shards.py``.
 """
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
 from brimful.cost.profiles import Run
@@ -86,10 +88,17 @@ class Way(NamedTuple):
         return self.is_last or self.accumulate == "reduce-each"
 
 
-Signed = tuple[int, Piece]
+Signed = tuple[int, int]
+"""Whether it comes or goes, and the piece; of blocks that hold other parameters than the first, the
+piece behind those of all such blocks before (``of_part``)."""
 
 
 COME, GO = 1, -1
+
+
+def of_part(part: int, *signed: Signed) -> tuple[Signed, ...]:
+    """Return pieces of a block that holds the parameters of one of several kinds."""
+    return tuple((sign, piece + part * NUM_PIECES) for sign, piece in signed)
 
 
 def gather(cast: Piece, whole: Piece) -> tuple[Signed, ...]:
@@ -105,24 +114,45 @@ class Additions(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """Where a run stands in its phase."""
+    """Where a run stands in its phase.
+
+    Attributes:
+        begins: Whether the phase begins with it.
+        ends: Whether it ends with it.
+        first_block: Whether it is of the phase's first block.
+        last_block: Whether it is of its last.
+        before: What the block before it holds (``Run.part``).
+        own: What the block holds that it is of, if it is of any.
+        behind: What the block behind it holds.
+    """
 
     begins: bool
     ends: bool
     first_block: bool
     last_block: bool
+    before: int = 0
+    own: int = 0
+    behind: int = 0
 
 
-def neighbours(runs: tuple[Run, ...], index: int) -> Neighbours:
-    """Say where a run stands in its phase."""
-    phase = [i for i, run in enumerate(runs) if run.phase == runs[index].phase]
-    blocks = [i for i in phase if is_block(runs[i])]
-    return Neighbours(
-        begins=index == phase[0],
-        ends=index == phase[-1],
-        first_block=index == blocks[0],
-        last_block=index == blocks[-1],
-    )
+def neighbours(runs: Sequence[Run]) -> Iterator[Neighbours]:
+    """Say of every run where it stands in its phase."""
+    for _, together in groupby(runs, key=lambda run: run.phase):
+        phase = list(together)
+        blocks = [index for index, run in enumerate(phase) if is_block(run)]
+        num_before = 0
+        for index, run in enumerate(phase):
+            num_behind = num_before + is_block(run)
+            yield Neighbours(
+                begins=index == 0,
+                ends=index == len(phase) - 1,
+                first_block=index == blocks[0],
+                last_block=index == blocks[-1],
+                before=phase[blocks[num_before - 1]].part if num_before else 0,
+                own=run.part,
+                behind=phase[blocks[num_behind]].part if num_behind < len(blocks) else 0,
+            )
+            num_before = num_behind
 
 
 def is_block(run: Run) -> bool:
@@ -130,14 +160,14 @@ def is_block(run: Run) -> bool:
     return run.group in {"plain", "checkpointed"}
 
 
-def hold(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
+def hold(way: Way, gradients: int, held: int) -> tuple[Signed, ...]:
     """Keep whole gradients, in the type that they are reduced in."""
     if not way.widens:
         return ()
     return ((GO, gradients), (COME, held)) if way.is_first else ((GO, gradients),)
 
 
-def held_gone(way: Way, gradients: Piece, held: Piece) -> tuple[Signed, ...]:
+def held_gone(way: Way, gradients: int, held: int) -> tuple[Signed, ...]:
     """Let go of what was reduced; what is copied into the buffer is the last of it."""
     if way.is_first or way.accumulate == "reduce-each" or not way.widens:
         return ((GO, gradients),)

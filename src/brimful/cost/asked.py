@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.allocator.replay import Requests
-from brimful.cost.additions import Piece
+from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.piece_tensors import NUM_STREAMS, OLDEST_FIRST, Tensors
 from brimful.cost.profiles import Alike
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
@@ -21,7 +21,8 @@ from brimful.rungs import GRADIENTS, ITEM_NAMES
 GRADIENT = ITEM_NAMES.index(GRADIENTS)
 SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})
 _Rows = defaultdict[Alike, list[int]]
-_Pieces = defaultdict[Piece, list[list[int]]]
+_Pieces = defaultdict[int, list[list[int]]]
+"""By piece and part (``additions.of_part``)."""
 
 
 class Move(NamedTuple):
@@ -207,7 +208,7 @@ class Asked:
         *,
         is_block: bool,
         is_experts: bool | None = None,
-        held: Piece | None = None,
+        held: int | None = None,
         newest: bool = False,
         last_bytes: int = 0,
     ) -> None:
@@ -257,7 +258,7 @@ class Asked:
         self._of_rest.clear()
         for stage in [*self._pieces_of.values()] or [self._pieces]:
             self._pieces = stage
-            for piece in (Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
+            for piece in self.whichever(Piece.EXPERTS_SHARD, Piece.BLOCK_SHARD, Piece.REST_SHARD):
                 self.drop(piece)
 
     def _let_go(self, rows: Iterable[int]) -> None:
@@ -267,10 +268,14 @@ class Asked:
 
     # -- pieces --
 
-    def come_piece(self, piece: Piece, tensors: Tensors) -> None:
+    def whichever(self, *pieces: Piece) -> list[int]:
+        """Return pieces of every part that there are of, in order."""
+        return [each for piece in pieces for each in self._pieces if each % NUM_PIECES == piece]
+
+    def come_piece(self, piece: int, tensors: Tensors) -> None:
         """Ask for the tensors of a piece."""
         stream = tensors.stream and self._first_stream + tensors.stream
-        if piece not in SHARDS:
+        if piece % NUM_PIECES not in SHARDS:
             self._free_late()
         rows = [self.allocate(num_bytes, stream) for num_bytes in tensors.num_bytes]
         self._pieces[piece].append(rows)
@@ -280,18 +285,18 @@ class Asked:
         late, self._late = self._late, []
         self._let_go(late)
 
-    def has(self, piece: Piece) -> bool:
+    def has(self, piece: int) -> bool:
         """Whether there is any of a piece."""
         return bool(self._pieces[piece])
 
-    def go_piece(self, piece: Piece) -> None:
+    def go_piece(self, piece: int) -> None:
         """Give a piece back."""
         if not self._pieces[piece]:
             self.num_unmatched += 1
             return
-        self.free(self._pieces[piece].pop(0 if piece in OLDEST_FIRST else -1))
+        self.free(self._pieces[piece].pop(0 if piece % NUM_PIECES in OLDEST_FIRST else -1))
 
-    def drop(self, piece: Piece) -> None:
+    def drop(self, piece: int) -> None:
         """Give back all that there is of a piece."""
         for rows in reversed(self._pieces.pop(piece, [])):
             self.free(rows)

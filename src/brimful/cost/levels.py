@@ -8,7 +8,7 @@ remains are segments. Tested equal to ``follow``, which is the slow obvious way.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.additions import NUM_PIECES
 from brimful.cost.profiles import EventKind, Group, Profile, Run
-from brimful.cost.spread import has_pieces
+from brimful.cost.spread import has_pieces, num_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ class _Level:
     """The level so far: a form of one segment, over which the walk adds up."""
 
     plain: Array
-    pieces: Array = field(default_factory=lambda: np.zeros((2, NUM_PIECES)))
+    pieces: Array
 
 
 def forms(
@@ -94,11 +94,16 @@ def forms(
         counts: Members of the groups.
         at_end: [batches], what comes on top of the level that the step ends with.
     """
-    level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))))
+    num = max(NUM_PIECES, *(num_pieces(profile) for profile, _ in steps))
+    level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))), np.zeros((2, num)))
     found: list[Form] = []
     for (profile, runs), mine in zip(steps, sizes, strict=True):
+        known: dict[int, _Inside] = {}
         for run in runs:
-            found += _run_forms(_Place(profile, run, runs), mine, counts, level)
+            place = _Place(profile, run, runs)
+            if run.work not in known:
+                known[run.work] = _inside(place, mine, counts)
+            found += _run_forms(place, known[run.work], counts, level)
     level.plain[0] += at_end
     found.append(Form(level.plain[None], level.pieces[None], 0, counts.num_layers))
     return _joined(found)
@@ -112,9 +117,12 @@ class _Place(NamedTuple):
     runs: tuple[Run, ...]
 
 
-def _run_forms(place: _Place, sizes: Array, counts: Counts, level: _Level) -> Iterator[Form]:
+_Inside = tuple[Array, Array, _Level]
+
+
+def _run_forms(place: _Place, inside: _Inside, counts: Counts, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    plain, pieces, end = _inside(place, sizes, counts)
+    plain, pieces, end = inside
     if place.run.role != "middle":
         least, most = _bounds(place, counts)
         yield Form(level.plain + plain, level.pieces + pieces, least, most)
@@ -182,12 +190,13 @@ def _is_caused(kinds: _Kinds) -> Mask:
 
 def _make_outline(profile: Profile, numbers: tuple[int, ...]) -> _Outline:
     events = np.array(numbers, dtype=np.int64)
-    base = len(profile.kinds) - 2 * NUM_PIECES if has_pieces(profile) else len(profile.kinds)
+    num = num_pieces(profile)
+    base = len(profile.kinds) - 2 * num
     is_piece = events >= base
-    pieces = np.zeros((len(events), 2, NUM_PIECES))
+    pieces = np.zeros((len(events), 2, max(num, NUM_PIECES)))
     for place in np.flatnonzero(is_piece):
-        sign = 1 if events[place] < base + NUM_PIECES else -1
-        pieces[place, 0, (events[place] - base) % NUM_PIECES] = sign
+        sign = 1 if events[place] < base + num else -1
+        pieces[place, 0, (events[place] - base) % num] = sign
     places = np.flatnonzero(_is_caused(profile.kinds)[events])
     caused = tuple((int(i), int(events[i]), profile.kinds[events[i]].origin) for i in places)
     special = is_piece.copy()
@@ -201,7 +210,7 @@ def _make_outline(profile: Profile, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
-def _inside(place: _Place, sizes: Array, counts: Counts) -> tuple[Array, Array, _Level]:
+def _inside(place: _Place, sizes: Array, counts: Counts) -> _Inside:
     """Return the highest levels of a run's segments above its start, and what it ends with."""
     outline = _outline(place.profile, place.run)
     running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)

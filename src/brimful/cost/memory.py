@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.additions import is_block
 from brimful.cost.embedding import with_embedding
 from brimful.cost.family import (
     Family,
@@ -23,10 +24,11 @@ from brimful.cost.family import (
     family_variant,
     runs_one,
 )
-from brimful.cost.own_programs import chosen_program
+from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
-from brimful.cost.profiles import Dimensions, Profile, Run, is_own, load_profile
+from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
+from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
@@ -92,13 +94,20 @@ def unaltered(step: Step) -> Step:
 
 
 def profile_for(job: Job, attention: Attention, device: Device, family: Family) -> Profile:
-    """Load the profile of a job that has a formula (``formula.py``)."""
+    """Load the profile of a job that has a formula (``formula.py``).
+
+    Where blocks are of several kinds it is that of one number of checkpointed blocks.
+    """
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     program = chosen_program(
         job, attention, kernels_of(device), recompute,
         gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
     )  # fmt: skip
-    return load_profile(program.key)
+    profile = load_profile(program.key)
+    if not profile.sequence:
+        return profile
+    (num_again,) = np.atleast_1d(np.asarray(family.num_blocks))
+    return written_out(profile, blocks_of(job), int(num_again))
 
 
 def follow_family(  # noqa: PLR0913 - what a step is made of
@@ -182,8 +191,12 @@ def blas_bytes(
     cublas = libraries().cublas_bytes(version_of(device.capability))
     if profile is not None and is_own(profile.key):
         runs = family_variant(job, profile, family).first
-        events = itertools.chain.from_iterable(profile.works[run.work].events for run in runs)
-        marks = Counter(profile.kinds[event].mark for event in events)
+        marked = {place for place, kind in enumerate(profile.kinds) if kind.mark}
+        marks = Counter[Mark]()
+        for number, times in Counter(run.work for run in runs).items():
+            for event in marked.intersection(profile.works[number].events):
+                of_work = profile.works[number].events.count(event)
+                marks[profile.kinds[event].mark] += times * of_work
         light = marks["cuBLASLt"] * min(libraries().cublas_lt_bytes, cublas)
         return np.full(len(num_blocks), marks["cuBLAS"] * cublas + light, dtype=np.int64)
     again = (num_blocks > 0) & (family.recompute == "full")
@@ -229,12 +242,24 @@ def describe_run(runs: tuple[Run, ...], index: int) -> str:
     run = runs[index]
     if run.group == "chunk":
         return f"{run.phase} of a chunk of the loss"
+    if is_block(run) and run.role == "other":
+        return f"{run.phase} of {_numbered(runs, index)}"
     if run.group:
         return f"{run.phase} of the {run.role} {run.group} block"
     behind = itertools.takewhile(lambda r: r.phase == run.phase, reversed(runs[:index]))
     past_blocks = any(other.group in {"plain", "checkpointed"} for other in behind)
     part = "final norm and loss" if past_blocks == (run.phase == "forward") else "embedding"
     return f"{run.phase} of the {part}"
+
+
+def _numbered(runs: tuple[Run, ...], index: int) -> str:
+    """Say which block a run is of where each has its own, e.g. ``plain block 5 of 61``."""
+    start = max(i for i in range(index + 1) if i == 0 or runs[i - 1].phase != runs[i].phase)
+    alike = list(itertools.takewhile(lambda run: run.phase == runs[index].phase, runs[start:]))
+    num = sum(map(is_block, alike))
+    place = sum(map(is_block, alike[: index - start + 1]))
+    number = place if runs[index].phase == "forward" else num + 1 - place
+    return f"{runs[index].group} block {number} of {num}"
 
 
 def phase_peaks(memory: StepMemory) -> tuple[PhasePeak, ...]:

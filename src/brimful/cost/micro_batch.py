@@ -24,7 +24,7 @@ from brimful.cost.family import (
 from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike, is_own
 from brimful.cost.row_sums import Event, RowSums
-from brimful.cost.spread import has_pieces
+from brimful.cost.spread import num_pieces
 from brimful.cost.trained import has_biases
 from brimful.cost.trajectory import Array, kind_bytes, stands_for_none
 from brimful.hardware.cluster import Device
@@ -33,13 +33,13 @@ from brimful.hardware.cuda_libraries import libraries
 from brimful.job import Job
 from brimful.rungs import GATHERED, ITEM_NAMES, SAVED_ACTIVATIONS
 
-_GRADIENT_PIECES = {
+_GRADIENT_PIECES: dict[int, bool] = {
     Piece.BLOCK_GRADIENTS: False,
     Piece.REST_GRADIENTS: False,
     Piece.EXPERTS_GRADIENTS: True,
 }
 """Pieces that the profile's own events bring; whether they are experts'."""
-_HELD_OF = {
+_HELD_OF: dict[int, Piece] = {
     Piece.BLOCK_GRADIENTS: Piece.BLOCK_HELD,
     Piece.REST_GRADIENTS: Piece.REST_HELD,
     Piece.EXPERTS_GRADIENTS: Piece.EXPERTS_HELD,
@@ -116,8 +116,8 @@ class _Op(NamedTuple):
     newer: int = 0
     mark: Mark = ""
     beside: int = 0
-    piece: Piece | None = None
-    held: Piece | None = None
+    piece: int | None = None
+    held: int | None = None
     is_reduced: bool = False
 
 
@@ -154,7 +154,7 @@ class MicroBatch(NamedTuple):
         profile: Where works and kinds are.
         sizes: Bytes of kinds.
         middle: Members of every group that are not the first or the last.
-        pieces: Tensors of what sharding adds.
+        pieces: Tensors of what sharding adds, by piece and part (``additions.of_part``).
         marked: Bytes of what is marked.
         sums: What gradients of vectors leave beside them.
     """
@@ -162,7 +162,7 @@ class MicroBatch(NamedTuple):
     profile: Profile
     sizes: Sizes
     middle: Mapping[Group, Array]
-    pieces: Mapping[Piece, Tensors]
+    pieces: Mapping[int, Tensors]
     marked: Mapping[Mark, int]
     sums: RowSums
 
@@ -208,7 +208,7 @@ class MicroBatch(NamedTuple):
                         self._piece(asked, each)
                     else:
                         self._mark(asked, each.mark)
-        for piece in (Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
+        for piece in asked.whichever(Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
             asked.drop(piece)
 
     def _times(self, run: Run, runs: Sequence[Run]) -> int:
@@ -284,9 +284,9 @@ class MicroBatch(NamedTuple):
         assert piece is not None
         if op.num_bytes:
             asked.come_piece(piece, self.pieces[piece])
-        elif piece in _GRADIENT_PIECES:
-            is_experts = _GRADIENT_PIECES[piece] if self._parts_experts else None
-            is_block = piece != Piece.REST_GRADIENTS
+        elif (own := piece % NUM_PIECES) in _GRADIENT_PIECES:
+            is_experts = _GRADIENT_PIECES[own] if self._parts_experts else None
+            is_block = own != Piece.REST_GRADIENTS
             last_bytes = self.pieces[piece].num_bytes[-1] if op.is_reduced else 0
             asked.reduce(is_block=is_block, is_experts=is_experts, held=held, last_bytes=last_bytes)
         else:
@@ -305,13 +305,13 @@ class MicroBatch(NamedTuple):
 
     def _listed(self, run: Run) -> list[_Op]:
         kinds, found = self.profile.kinds, list[_Op]()
-        base = len(kinds) - 2 * NUM_PIECES if has_pieces(self.profile) else len(kinds)
+        num = num_pieces(self.profile)
+        base = len(kinds) - 2 * num
         taken_back = list[tuple[object, bool]]()
         sizes = self.sizes.last_chunk if _is_last_chunk(run) else self.sizes.everywhere
         for event in self.profile.works[run.work].events:
             if event >= base:
-                piece = Piece((event - base) % NUM_PIECES)
-                self._list_piece(found, piece, comes=event - base < NUM_PIECES)
+                self._list_piece(found, (event - base) % num, comes=event - base < num)
                 continue
             kind, size = kinds[event], round(sizes[event])
             if kind.mark:
@@ -328,15 +328,17 @@ class MicroBatch(NamedTuple):
                 del found[same[-1]]
         return found
 
-    def _list_piece(self, found: list[_Op], piece: Piece, *, comes: bool) -> None:
+    def _list_piece(self, found: list[_Op], piece: int, *, comes: bool) -> None:
         """Put a piece behind the events so far, of which it may be what gradients become."""
         before = found[-1].piece if found else None
-        if before is not None and _HELD_OF.get(before) == piece and not found[-1].num_bytes:
+        own = piece % NUM_PIECES
+        was = None if before is None else before % NUM_PIECES
+        if was is not None and _HELD_OF.get(was) == own and not found[-1].num_bytes:
             found[-1] = found[-1]._replace(held=piece)
             return
-        if piece in SHARDS and before in _GRADIENT_PIECES and before in self.pieces:
+        if own in SHARDS and was in _GRADIENT_PIECES and before in self.pieces:
             found[-1] = found[-1]._replace(is_reduced=not self._parts_experts)
-        if piece in self.pieces or piece in _GRADIENT_PIECES:
+        if piece in self.pieces or own in _GRADIENT_PIECES:
             found.append(_Op(_NO_KEY, int(comes), 1, 0, piece=piece))
 
     def _with_sums(self, ops: list[_Op]) -> list[_Op]:

@@ -34,13 +34,17 @@ from brimful.cost.programs import (
     tuning_of,
     untraced_attention,
 )
+from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
 from brimful.job import Job
-from brimful.models.traced import find_built, num_windows_within
+from brimful.models.sequence import numbered
+from brimful.models.traced import BuiltModel, find_built, num_windows_within
 from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import digest
 
-OWN_SCHEMA = "brimful.own-profile/1"
+OWN_SCHEMA = "brimful.own-profile/2"
+ROUNDED_TOKENS = 128
+"""To the next multiple of which kernels round tokens, at most."""
 
 
 class Need(NamedTuple):
@@ -135,6 +139,32 @@ def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
     return is_shipped(program_of(job, attention, kernels, "full").key)
 
 
+def blocks_of(job: Job) -> Blocks:
+    """Return what a model's blocks are, of which a profile of its own was traced."""
+    built = find_built(job.model)
+    assert built is not None
+    if id(built) not in _known_blocks:
+        _known_blocks[id(built)] = (built, _blocks_of(built))
+    return _known_blocks[id(built)][1]
+
+
+_known_blocks: dict[int, tuple[BuiltModel, Blocks]] = {}
+"""By what was read off a model, which is kept, so that its number stays its own."""
+
+
+def _blocks_of(built: BuiltModel) -> Blocks:
+    parts = [run.parameters for run in built.layout.blocks for _ in range(run.num_blocks)]
+    return Blocks(built.kinds, numbered(map(repr, parts)))
+
+
+def has_several_kinds(job: Job, attention: Attention, kernels: Kernels) -> bool:
+    """Whether a job is predicted by a profile of its own whose blocks are of several kinds."""
+    if is_foreseen(job, attention, kernels):
+        return False
+    built = find_built(job.model)
+    return built is not None and len(set(built.kinds)) > 1
+
+
 def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:
     """Return the adapters of that trace: a base in 16 bits is the recipe's own type there."""
     adapted = adapted_of(job)
@@ -153,6 +183,7 @@ def _own(
         model.model_type,
         model.hf_config,
         None if built is None else num_windows_within(built, job.seq_len),
+        job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS,
         job.task,
         job.method,
         job.packing,

@@ -13,7 +13,7 @@ from itertools import chain
 from math import prod
 from typing import NamedTuple
 
-from brimful.cost.additions import Piece
+from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.family import Family
 from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape
@@ -48,30 +48,33 @@ class Tensors(NamedTuple):
 
 
 def piece_tensors(
-    job: Job, family: Family, parts: tuple[Part, Part], totals: Array
-) -> dict[Piece, Tensors]:
+    job: Job, family: Family, parts: Sequence[Part], totals: Array
+) -> dict[int, Tensors]:
     """Return the tensors of every piece.
 
     Args:
         job: What is trained.
         family: One strategy.
-        parts: A block, and what is gathered in no block.
+        parts: Blocks that hold other parameters each, and what is gathered in no block.
         totals: [pieces], their bytes (``shards.part_pieces``).
     """
-    num = num_shards_of(family)
-    block, rest = parts
-    apart = {
-        Piece.BLOCK: _whole(job, block, num),
+    num, (*blocks, rest) = num_shards_of(family), parts
+    apart: dict[int, tuple[int, ...]] = {
         Piece.REST: _whole(job, rest, num),
-        Piece.BLOCK_GRADIENTS: _gradients(job, block.trained),
         Piece.REST_GRADIENTS: _gradients(job, rest.trained),
-        Piece.BLOCK_HELD: _held(job, block.trained),
         Piece.REST_HELD: _held(job, rest.trained),
     }
+    for part, block in enumerate(blocks):
+        first = part * NUM_PIECES
+        apart[first + Piece.BLOCK] = _whole(job, block, num)
+        apart[first + Piece.BLOCK_GRADIENTS] = _gradients(job, block.trained)
+        apart[first + Piece.BLOCK_HELD] = _held(job, block.trained)
     return {
-        piece: Tensors(apart.get(piece, (round(totals[piece]),)), _STREAMS.get(piece, COMPUTES))
+        place: Tensors(apart.get(place, (round(totals[place]),)), _STREAMS.get(piece, COMPUTES))
+        for part in range(len(blocks))
         for piece in Piece
-        if round(totals[piece]) and piece not in ROWS  # which a profile marks
+        for place in (part * NUM_PIECES + piece,)
+        if round(totals[place]) and piece not in ROWS  # which a profile marks
     }
 
 

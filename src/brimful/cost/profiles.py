@@ -31,7 +31,10 @@ EVALUATED = ".eval"
 """What the key of a profile ends in whose program runs forward only, without gradients."""
 
 Role = Literal["other", "first", "second", "middle", "later", "last"]
-Group = Literal["", "checkpointed", "plain", "chunk"]
+Group = str
+"""``checkpointed``, ``plain`` or ``chunk``; empty for what is in none. In a profile of blocks of
+several kinds each traced block is a group of its own, ``plain:3`` the fourth of them
+(``sequences.py``)."""
 Body = Literal["plain", "checkpointed", "mixed"]
 Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding"]
 """What is asked for at an instant, whose size is no product of dimensions: the workspace that the
@@ -134,12 +137,14 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         group: What kind of part it belongs to; empty for neither.
         role: Which of its kind: ``middle`` stands for all that are alike, the others for one each.
         work: Index into the profile's works.
+        part: Which block of those that hold other parameters it is, by the model's layout.
     """
 
     phase: str
     group: Group
     role: Role
     work: int
+    part: int = 0
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +171,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         works: The distinct works.
         variants: By body and how the loss is chunked: ``plain``, ``plain+2chunks``, ...
         of_one: Works that are others where there is one sequence, and which those are.
+        sequence: The kinds of the blocks that were traced, in order, where there are several; of
+            plain blocks behind checkpointed ones, of each.
+        num_parts: Of a profile with pieces (``spread.py``): kinds of blocks that hold other
+            parameters, each of which has its own.
     """
 
     schema: str
@@ -176,6 +185,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     works: tuple[Work, ...]
     variants: dict[str, Variant]
     of_one: dict[int, int] = {}
+    sequence: tuple[int, ...] = ()
+    num_parts: int = 0
+
+
+PLACE = ":"
+"""In the name of a group: before the number of the one traced block that is in it."""
+
+
+def is_place(group: Group) -> bool:
+    """Whether a group is one traced block of a sequence of kinds."""
+    return PLACE in group
 
 
 Alike = tuple[tuple[tuple[str, float], ...], int]

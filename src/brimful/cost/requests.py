@@ -8,7 +8,6 @@ A run is loading, the optimizer's state and two steps of as many micro-batches a
 """
 
 from brimful.allocator.replay import Requests
-from brimful.cost.additions import Piece
 from brimful.cost.asked import Asked
 from brimful.cost.family import (
     Family,
@@ -78,7 +77,7 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
     return asked
 
 
-def _pieces(job: Job, family: Family) -> dict[Piece, Tensors]:
+def _pieces(job: Job, family: Family) -> dict[int, Tensors]:
     if not family.is_spread or not family.gathers:
         return {}
     parts = trained_parts(job, family.tp, apart=family.ep > 1)

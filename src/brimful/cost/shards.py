@@ -73,8 +73,21 @@ def piece_bytes(job: Job, family: Family) -> Array:
     return part_pieces(job, family, trained_parts(job, family.tp, apart=family.ep > 1))
 
 
-def part_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
-    """Return the same of these parts: a block, and what is gathered in no block."""
+def part_pieces(job: Job, family: Family, parts: Sequence[Part]) -> Array:
+    """Return the same of these parts: blocks that hold other parameters each, and the rest.
+
+    The rest's pieces, which is in no block, are among those of the first.
+    """
+    *blocks, rest = parts
+    none = Part([], [])
+    every = [
+        _block_pieces(job, family, (block, none if place else rest))
+        for place, block in enumerate(blocks)
+    ]
+    return np.concatenate(every)
+
+
+def _block_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
     num_shards = family_shards(family)
     sizes = np.zeros((NUM_PIECES, len(num_shards)))
     block, rest = parts

@@ -10,7 +10,6 @@ and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 """
 
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,9 +31,10 @@ from brimful.cost.additions import (
     is_block,
     keep,
     neighbours,
+    of_part,
 )
 from brimful.cost.family import Family, family_micro_batches
-from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work, load_profile
+from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
 from brimful.cost.spread_experts import parted_additions
 from brimful.job import Job
@@ -80,9 +80,9 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     block has its own.
     """
     found = []
-    for index, run in enumerate(runs):
+    for run, at in zip(runs, neighbours(runs), strict=True):
         adds = _forward if run.phase == "forward" else _backward
-        before, behind = adds(run, neighbours(runs, index), way)
+        before, behind = adds(run, at, way)
         found.append(Additions(before, behind))
     return found
 
@@ -104,8 +104,7 @@ def pipelined_additions(
     """
     way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
     found = []
-    for index, run in enumerate(runs):
-        at = neighbours(runs, index)
+    for run, at in zip(runs, neighbours(runs), strict=True):
         if run.phase == "forward":
             before, behind = _forward_in_row(run, at, way, is_gathered=is_gathered)
             rest = _GATHER_REST if at.begins and is_first else ()
@@ -147,53 +146,64 @@ def _backward_in_row(
 def _forward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     before: tuple[Signed, ...] = _GATHER_REST if at.begins else ()
     behind: tuple[Signed, ...] = ()
+    gathered: Signed = (GO, Piece.BLOCK_GATHERED)
     if is_block(run):
-        previous = Piece.REST_GATHERED if at.first_block else Piece.BLOCK_GATHERED
-        before = (*before, *_GATHER, (COME, Piece.BLOCK), (GO, previous))
-        behind = ((GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
-    return before, (*behind, (GO, Piece.BLOCK_GATHERED)) if at.ends else behind
+        previous = ((GO, Piece.REST_GATHERED),) if at.first_block else of_part(at.before, gathered)
+        before = (*before, *of_part(at.own, *_GATHER, (COME, Piece.BLOCK)), *previous)
+        behind = of_part(at.own, (GO, Piece.BLOCK)) if way.zero == 3 else ()  # noqa: PLR2004
+    last = at.own if is_block(run) else at.before
+    return before, (*behind, *of_part(last, gathered)) if at.ends else behind
 
 
 def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
-    before: tuple[Signed, ...] = _GATHER if at.begins and regathers else ()
+    first = at.own if is_block(run) else at.behind
+    before: tuple[Signed, ...] = of_part(first, *_GATHER) if at.begins and regathers else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
         if regathers:
-            ahead = () if at.last_block else _GATHER
-            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED), *ahead)
+            ahead = () if at.last_block else of_part(at.behind, *_GATHER)
+            there = of_part(at.own, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED))
+            before = (*before, *there, *ahead)
         if way.adapts and at.last_block:
-            behind = _last_without_gradient(way, is_first=at.first_block)
+            behind = _last_without_gradient(way, at)
         else:
-            behind = ((GO, Piece.BLOCK), *_reduce_block(way, is_first=at.first_block))
-    return before, (*behind, *_end(way)) if at.ends else behind
+            behind = (*of_part(at.own, (GO, Piece.BLOCK)), *_reduce_block(way, at))
+    last = at.own if is_block(run) else at.before
+    return before, (*behind, *_end(way, last)) if at.ends else behind
 
 
-def _last_without_gradient(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
+def _last_without_gradient(way: Way, at: Neighbours) -> tuple[Signed, ...]:
     """The block whose input has no gradient: nothing tells of its end but that of all of backward.
 
     Then units go in the order of the model: what is in no block before that block.
 
     Source: ``_root_post_backward_final_callback`` of ``_fsdp_state.py``.
     """
-    previous = () if is_first or not way.reduces else ((GO, Piece.BLOCK_BUFFER),)
-    reduced = _reduce_block(way, is_first=True)
-    return ((GO, Piece.REST), *previous, (GO, Piece.BLOCK), *reduced)
+    gone = of_part(at.before, (GO, Piece.BLOCK_BUFFER))
+    previous = () if at.first_block or not way.reduces else gone
+    reduced = _reduce_block(way, at._replace(first_block=True))
+    return ((GO, Piece.REST), *previous, *of_part(at.own, (GO, Piece.BLOCK)), *reduced)
 
 
-def _reduce_block(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
+def _reduce_block(way: Way, at: Neighbours) -> tuple[Signed, ...]:
     if not way.reduces:
-        return hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
-    previous = () if is_first else ((GO, Piece.BLOCK_BUFFER),)
+        return of_part(at.own, *hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD))
+    previous = () if at.first_block else of_part(at.before, (GO, Piece.BLOCK_BUFFER))
     held = held_gone(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
-    return (
-        *previous, *held[:-1], (COME, Piece.BLOCK_BUFFER), *held[-1:],
-        *keep(way, Piece.BLOCK_SHARD),
+    own = (
+        *held[:-1], (COME, Piece.BLOCK_BUFFER), *held[-1:], *keep(way, Piece.BLOCK_SHARD),
     )  # fmt: skip
+    return (*previous, *of_part(at.own, *own))
 
 
-def _end(way: Way) -> tuple[Signed, ...]:
-    """The rows of the embedding are added up, then what is in no block is reduced."""
+def _end(way: Way, last: int) -> tuple[Signed, ...]:
+    """The rows of the embedding are added up, then what is in no block is reduced.
+
+    Args:
+        way: How devices share the work.
+        last: What the last block holds whose gradients were reduced.
+    """
     rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
     rest = () if way.adapts else ((GO, Piece.REST),)
     gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), *rest)
@@ -201,7 +211,8 @@ def _end(way: Way) -> tuple[Signed, ...]:
         return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
     held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
     return (
-        *rows, *gone, (GO, Piece.BLOCK_BUFFER), *held[:-1], (COME, Piece.REST_BUFFER), *held[-1:],
+        *rows, *gone, *of_part(last, (GO, Piece.BLOCK_BUFFER)), *held[:-1],
+        (COME, Piece.REST_BUFFER), *held[-1:],
         *keep(way, Piece.REST_SHARD), (GO, Piece.REST_BUFFER),
     )  # fmt: skip
 
@@ -214,25 +225,45 @@ def spread_runs(
     The last ``2 * NUM_PIECES`` kinds are the pieces coming, then the pieces going; their sizes are
     not formulas of the profile (``with_pieces``).
     """
-    return _spread(profile.key, len(profile.kinds), runs, way)
+    key = (id(profile), runs, way)
+    if key not in _known:
+        _known[key] = (profile, _spread(profile, runs, way))
+    return _known[key][1]
 
 
-@cache
-def _spread(
-    key: str, num_kinds: int, runs: tuple[Run, ...], way: Way
-) -> tuple[Profile, tuple[Run, ...]]:
-    profile, whole = load_profile(key), way.zero in {0, 1}
-    kinds = _with_negated(_passing(profile, runs)) if whole else _gathered_kinds(key, num_kinds)
+_Spread = tuple[Profile, tuple[Run, ...]]
+_known: dict[tuple[int, tuple[Run, ...], Way], tuple[Profile, _Spread]] = {}
+"""By profile, which is kept, so that its number stays its own; runs; how the work is shared."""
+
+
+def _spread(profile: Profile, runs: tuple[Run, ...], way: Way) -> _Spread:
+    whole, num_parts = way.zero in {0, 1}, num_parts_of(runs)
+    own = _passing(profile, runs) if whole else profile.kinds
+    kinds = _gathered_kinds(own, num_parts)
     num = len(profile.kinds)
     if whole:
         works = list(_freed_at_once(profile, runs, way))
     else:
-        works = [
-            _worked(profile.works[run.work], 2 * num, more)
-            for run, more in zip(runs, _additions(key, runs, way), strict=True)
-        ]
-    renamed = tuple(Run(run.phase, run.group, run.role, index) for index, run in enumerate(runs))
-    return replaced(profile, kinds, tuple(works)), renamed
+        made: dict[tuple[int, Additions], Work] = {}
+        works = []
+        for run, more in zip(runs, _additions(profile.key, runs, way), strict=True):
+            if (run.work, more) not in made:
+                work = _worked(profile.works[run.work], 2 * num, more, num_parts)
+                made[run.work, more] = work
+            works.append(made[run.work, more])
+    numbers: dict[int, int] = {}
+    places = [numbers.setdefault(id(work), len(numbers)) for work in works]
+    renamed = tuple(
+        Run(run.phase, run.group, run.role, place, run.part)
+        for run, place in zip(runs, places, strict=True)
+    )
+    different = {id(work): work for work in works}
+    return replaced(profile, kinds, tuple(different.values()), num_parts), renamed
+
+
+def num_parts_of(runs: tuple[Run, ...]) -> int:
+    """Count the kinds of blocks that hold other parameters."""
+    return 1 + max(run.part for run in runs)
 
 
 def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -243,11 +274,11 @@ def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
     return [Additions(with_copies(more.before), with_copies(more.behind)) for more in added]
 
 
-_COPIED = {
+_COPIED: dict[tuple[Signed, Signed], Piece] = {
     ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK_GATHERED)): Piece.BLOCK_COPY,
     ((COME, Piece.REST_CAST), (COME, Piece.REST_GATHERED)): Piece.REST_COPY,
 }
-_COPIED_BUFFER = {
+_COPIED_BUFFER: dict[Signed, Piece] = {
     (COME, Piece.BLOCK_SHARD): Piece.BLOCK_BUFFER_COPY,
     (COME, Piece.REST_SHARD): Piece.REST_BUFFER_COPY,
 }
@@ -260,24 +291,32 @@ def with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
     to a shard, a copy of it.
     """
     found: list[Signed] = []
-    for event in events:
-        copy = _COPIED.get((found[-1], event)) if found else None
-        copy = _COPIED_BUFFER.get(event, copy)
+    for place, event in enumerate(events):
+        part = event[1] // NUM_PIECES
+        before, now = (of_part(-part, *events[i : i + 1]) for i in (max(0, place - 1), place))
+        copy = _COPIED_BUFFER.get(now[0], _COPIED.get((before[0], now[0])))
         found.append(event)
         if copy is not None:
-            found += [(COME, copy), (GO, copy)]
+            found += of_part(part, (COME, copy), (GO, copy))
     return tuple(found)
 
 
-@cache
-def _gathered_kinds(key: str, _num_kinds: int) -> tuple[EventKind, ...]:
-    """Return the kinds of all ways of gathering, as one value; a profile traced here may grow."""
-    return _with_negated(load_profile(key).kinds)
+_Kinds = tuple[EventKind, ...]
+_known_kinds: dict[tuple[int, int], tuple[_Kinds, _Kinds]] = {}
+"""By kinds, which are kept, so that their number stays their own; and by how many parts hold."""
 
 
-def _with_negated(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
+def _gathered_kinds(own: _Kinds, num_parts: int) -> _Kinds:
+    """Return kinds with their opposites and those of all pieces, as one value."""
+    key = (id(own), num_parts)
+    if key not in _known_kinds:
+        _known_kinds[key] = (own, _with_negated(own, num_parts))
+    return _known_kinds[key][1]
+
+
+def _with_negated(own: _Kinds, num_parts: int) -> _Kinds:
     negated = [EventKind(negated_terms(kind.terms), kind.item, kind.origin) for kind in own]
-    return (*own, *negated, *piece_kinds())
+    return (*own, *negated, *piece_kinds(num_parts))
 
 
 def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
@@ -300,9 +339,11 @@ def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
     )
 
 
-def replaced(profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...]) -> Profile:
-    """Return a profile with other kinds and works, and without variants."""
-    return replace(profile, kinds=kinds, works=works, variants={}, of_one={})
+def replaced(
+    profile: Profile, kinds: tuple[EventKind, ...], works: tuple[Work, ...], num_parts: int = 1
+) -> Profile:
+    """Return a profile with other kinds and works, with pieces, and without variants."""
+    return replace(profile, kinds=kinds, works=works, variants={}, of_one={}, num_parts=num_parts)
 
 
 def negated_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -310,20 +351,27 @@ def negated_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     return tuple(Term(term.factors, -term.coefficient) for term in terms)
 
 
-def piece_kinds() -> Iterator[EventKind]:
-    """Yield the kinds of all pieces coming, then going; their sizes are no formulas."""
+def piece_kinds(num_parts: int = 1) -> Iterator[EventKind]:
+    """Yield the kinds of all pieces coming, then going; their sizes are no formulas.
+
+    Args:
+        num_parts: Kinds of blocks that hold other parameters; each has pieces of its own.
+    """
     for _sign in (COME, GO):
-        for piece in Piece:
-            yield EventKind((), ITEM_NAMES.index(_ITEMS.get(piece, GRADIENTS)), "")
+        for _part in range(num_parts):
+            for piece in Piece:
+                yield EventKind((), ITEM_NAMES.index(_ITEMS.get(piece, GRADIENTS)), "")
 
 
-def signed_pieces(base: int, signed: tuple[Signed, ...]) -> tuple[int, ...]:
+def signed_pieces(base: int, signed: tuple[Signed, ...], num_parts: int = 1) -> tuple[int, ...]:
     """Return the events of pieces, whose kinds begin at ``base``."""
-    return tuple(base + piece + NUM_PIECES * (sign < 0) for sign, piece in signed)
+    return tuple(base + piece + num_parts * NUM_PIECES * (sign < 0) for sign, piece in signed)
 
 
-def _worked(work: Work, base: int, more: Additions) -> Work:
-    before, behind = (signed_pieces(base, signed) for signed in (more.before, more.behind))
+def _worked(work: Work, base: int, more: Additions, num_parts: int) -> Work:
+    before, behind = (
+        signed_pieces(base, signed, num_parts) for signed in (more.before, more.behind)
+    )
     return with_events(work, (*before, *work.events, *behind))
 
 
@@ -337,7 +385,7 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
 
     Those of a block at once; those that several parts add to, when the last part has.
     """
-    num, waiting = len(profile.kinds), list[int]()
+    num, waiting, known = len(profile.kinds), list[int](), dict[int, Work]()
     gradient = ITEM_NAMES.index(GRADIENTS)
     last = len(runs) - 1
     is_chunked = any(run.group == "chunk" for run in runs)
@@ -346,12 +394,19 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
         if is_block(run) and not way.tied:
             events += waiting
             waiting = []
+        is_alone = is_block(run) and not events
+        if is_alone and run.work in known and index != last:
+            yield known[run.work]
+            continue
         for event in work.events:
             events.append(event)
             if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
                 at_once = is_block(run) or not (is_chunked or way.tied)
                 (events if at_once else waiting).append(num + event)
-        yield with_events(work, (*events, *(waiting if index == last else ())))
+        made = with_events(work, (*events, *(waiting if index == last else ())))
+        if is_alone:
+            known[run.work] = made
+        yield made
 
 
 def _grows(kind: EventKind) -> bool:
@@ -361,6 +416,11 @@ def _grows(kind: EventKind) -> bool:
 def has_pieces(profile: Profile) -> bool:
     """Whether a profile has pieces among its kinds."""
     return not profile.variants
+
+
+def num_pieces(profile: Profile) -> int:
+    """Count the pieces among a profile's kinds, which are there twice: coming, and going."""
+    return profile.num_parts * NUM_PIECES
 
 
 def with_pieces(sizes: Array, pieces: Array) -> Array:
@@ -373,7 +433,8 @@ def with_pieces(sizes: Array, pieces: Array) -> Array:
     Returns:
         [kinds, strategies].
     """
-    own = np.broadcast_to(sizes[: -2 * NUM_PIECES], (len(sizes) - 2 * NUM_PIECES, pieces.shape[1]))
+    num = len(sizes) - 2 * len(pieces)
+    own = np.broadcast_to(sizes[:num], (num, pieces.shape[1]))
     return np.concatenate([own, pieces, -pieces])
 
 

@@ -51,9 +51,9 @@ def parted_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
         way: How devices share the work.
     """
     found = []
-    for index, run in enumerate(runs):
+    for run, at in zip(runs, neighbours(runs), strict=True):
         adds = _forward if run.phase == "forward" else _backward
-        found.append(Additions(*adds(run, neighbours(runs, index), way)))
+        found.append(Additions(*adds(run, at, way)))
     return found
 
 

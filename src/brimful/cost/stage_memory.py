@@ -341,7 +341,7 @@ def shapes_of(site: Site, stage: Stage) -> Shapes:
 
 def pieces_of(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
-    block, _ = site.once("parts", partial(trained_parts, site.job, site.family.tp))
+    block, *_ = site.once("parts", partial(trained_parts, site.job, site.family.tp))
     rest = shapes_of(site, stage).trained
     return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
 

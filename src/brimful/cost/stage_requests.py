@@ -297,12 +297,12 @@ class _Device:
         else:
             self._asked.reduce(is_block=is_block, newest=True)
 
-    def _pieces(self, stage: Stage) -> dict[Piece, Tensors]:
+    def _pieces(self, stage: Stage) -> dict[int, Tensors]:
         """Return the tensors of what sharding adds to a stage."""
         site = self._site
         if not self._shards:
             return {}
-        block, _ = trained_parts(site.job, site.family.tp)
+        block, *_ = trained_parts(site.job, site.family.tp)
         rest = shapes_of(site, stage).trained
         totals = pieces_of(site, stage)[:, 0]
         return piece_tensors(site.job, site.family, (block, Part(rest, rest)), totals)

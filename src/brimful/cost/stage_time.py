@@ -250,7 +250,7 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
     if not family.is_spread:
         return 0.0, 0.0
     shards = np.array([float(site.strategy.dp_shard)])
-    block, _ = trained_parts(job, family.tp)
+    block, *_ = trained_parts(job, family.tp)
     gathers = reduces = 0.0
     times = num_micro_batches(job, site.strategy) + 1 if family.zero == 3 else 1  # noqa: PLR2004
     for stage in stages:

@@ -19,7 +19,7 @@ from brimful.cost.family import Family, family_micro_batches, family_shards
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shards import computed_bytes, padded
 from brimful.cost.step import StepSeconds
-from brimful.cost.trained import Part, trained_parts
+from brimful.cost.trained import Part, block_kinds, trained_parts
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -55,13 +55,15 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     gathers, reduces = np.zeros_like(shards), np.zeros_like(shards)
     if not family.is_spread:
         return Traffic(gathers, reduces)
-    block, rest = trained_parts(job, family.tp, apart=family.ep > 1)
+    *blocks, rest = trained_parts(job, family.tp, apart=family.ep > 1)
+    num_blocks = block_kinds(job.model).values()
     again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
     if family.ep > 1:
         gathered, reduced = experts_traffic(job, family, cluster)
         gathers = gathers + job.model.num_layers * (1 + again) * gathered
         reduces = reduces + job.model.num_layers * reduced
-    for part, times, twice in ((block, job.model.num_layers, again), (rest, 1, False)):
+    counted = [(block, num, again) for block, num in zip(blocks, num_blocks, strict=True)]
+    for part, times, twice in (*counted, (rest, 1, False)):
         if family.gathers:
             gathers = gathers + times * (1 + twice) * gather_seconds(
                 job, part, family, shards, cluster
@@ -131,8 +133,10 @@ def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
     """ZeRO-1: every device sends the parameters that it has updated to all others."""
     if family.zero != 1:
         return 0.0
-    block, rest = trained_parts(job)
+    *blocks, rest = trained_parts(job)
     shards = np.ones(1)
-    numbers = job.model.num_layers * padded(block.trained, shards) + padded(rest.trained, shards)
+    numbers = padded(rest.trained, shards)
+    for block, num_blocks in zip(blocks, block_kinds(job.model).values(), strict=True):
+        numbers = numbers + num_blocks * padded(block.trained, shards)
     num_bytes = numbers * RECIPES[job.precision].parameter
     return collective_seconds("all-gather", num_bytes, family.num_data_parallel, cluster)

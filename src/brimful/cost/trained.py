@@ -18,7 +18,13 @@ from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of, parameter_count
-from brimful.models.layout import Parameter, all_parameters, parts, unnamed_parameters
+from brimful.models.layout import (
+    Parameter,
+    Parameters,
+    all_parameters,
+    parts,
+    unnamed_parameters,
+)
 from brimful.models.spec import ModelSpec
 
 LINEAR = frozenset({"linear", "conv1d"})
@@ -105,10 +111,8 @@ class Part(NamedTuple):
     order: tuple[Status, ...] = ()
 
 
-def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, Part]:
-    """Return the parameters of one block, and of what is in no block.
-
-    Of a model with several kinds of blocks the first kind is taken.
+def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, ...]:
+    """Return the parameters of a block, of each that holds others, and of what is in no block.
 
     Args:
         job: What is trained.
@@ -116,13 +120,22 @@ def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, 
         apart: Whether a block's experts are left out, which devices part among them.
     """
     layout = layout_of(job.model)
-    kept = [p for p in layout.blocks[0].parameters if not (apart and p.kind == "experts")]
-    block = [piece_shape(p, tp) for p in kept]
+    kinds = tuple(block_kinds(job.model))
     around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
     rest = [piece_shape(p, tp) for part in around for p in part]
-    if job.adapter is None:
-        return Part(block, block), Part(rest, rest)
-    return _adapted_block(job, layout.blocks[0].parameters), Part(rest, [])
+    if job.adapter is not None:
+        return *(_adapted_block(job, parameters) for parameters in kinds), Part(rest, [])
+    kept = [[p for p in each if not (apart and p.kind == "experts")] for each in kinds]
+    blocks = [[piece_shape(p, tp) for p in parameters] for parameters in kept]
+    return *(Part(block, block) for block in blocks), Part(rest, rest)
+
+
+def block_kinds(spec: ModelSpec) -> dict[Parameters, int]:
+    """Return the parameters of every kind of block, in order, and how many blocks hold them."""
+    found: dict[Parameters, int] = {}
+    for run in layout_of(spec).blocks:
+        found[run.parameters] = found.get(run.parameters, 0) + run.num_blocks
+    return found
 
 
 def _adapted_block(job: Job, parameters: Iterable[Parameter]) -> Part:

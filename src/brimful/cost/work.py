@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_chunks, family_micro_batches, family_variant
 from brimful.cost.preference import forward_runs, runs_reference
-from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term, load_profile
+from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term
 from brimful.cost.trajectory import Array, num_special
 from brimful.job import Job
 
@@ -54,13 +53,13 @@ def grid_work(
     sizes = _Sizes(dims, len(batches), {})
     chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
     first, later = (
-        _micro_work(_sums(profile.key, runs), sizes, chunks, num_blocks, job.model.num_layers)
+        _micro_work(_sums(profile, runs), sizes, chunks, num_blocks, job.model.num_layers)
         for runs in (variant.first, variant.later)
     )
     others = np.array([family_micro_batches(job, family) - 1 for family in batches])
     work: Array = first + others[:, None] * later
     if runs_reference(batches[0].reference):
-        sums = _sums(profile.key, forward_runs(variant.first))
+        sums = _sums(profile, forward_runs(variant.first))
         asked = _micro_work(sums, sizes, chunks, num_blocks, job.model.num_layers)
         work = work + (others + 1)[:, None] * asked
     return work
@@ -103,9 +102,18 @@ def _amounts(formulas: Formulas, sizes: _Sizes) -> Array:
     return amounts
 
 
-@lru_cache(maxsize=512)
-def _sums(key: str, runs: tuple[Run, ...]) -> Sums:
-    profile = load_profile(key)
+_known_sums: dict[tuple[int, tuple[Run, ...]], tuple[Profile, Sums]] = {}
+"""By profile, which is kept, so that its number stays its own."""
+
+
+def _sums(profile: Profile, runs: tuple[Run, ...]) -> Sums:
+    key = (id(profile), runs)
+    if key not in _known_sums:
+        _known_sums[key] = (profile, _made_sums(profile, runs))
+    return _known_sums[key][1]
+
+
+def _made_sums(profile: Profile, runs: tuple[Run, ...]) -> Sums:
     middle = [run for run in runs if run.role == "middle"]
     groups = dict.fromkeys(run.group for run in middle)
     return Sums(

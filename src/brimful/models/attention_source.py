@@ -28,6 +28,11 @@ _MEANING = {
 _HAS_SDPA = "_supports_sdpa = True"
 """What a class says through which ``transformers`` runs PyTorch's fused attention."""
 NO_SDPA = "attention, which its class has written out only"
+_TAKES_OTHERS = "_supports_attention_backend = True"
+"""What a class says whose attention may be another's, and is given masks that were made outside."""
+OWN_ATTENTION = "attention, which its class shares with no kernel"
+_MAKES_CAUSAL = "create_causal_mask("
+"""What a decoder calls that hides from each token those behind it, whatever it is given."""
 
 
 def scores_of(source: str) -> str:
@@ -54,7 +59,18 @@ def left_out_of(model_type: str) -> str:
     if path is None or not path.is_file():
         return ""
     source = path.read_text("utf-8")
+    if _TAKES_OTHERS not in source:
+        return OWN_ATTENTION
     return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
+
+
+def is_causal_by_itself(source: str) -> bool:
+    """Whether the classes of a module make the mask that hides later tokens.
+
+    Args:
+        source: The text of the module.
+    """
+    return _MAKES_CAUSAL in source
 
 
 @cache

@@ -29,8 +29,18 @@ _SIZES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "encoder_layers"),
     "num_heads": ("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads"),
     "vocab_size": ("vocab_size",),
-    "max_seq_len": ("max_position_embeddings", "n_positions"),
+    "max_seq_len": (
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "max_sequence_length",
+        "seq_length",
+        "n_ctx",
+    ),
 }
+_UNKNOWN = {"intermediate_size": 0}
+"""What a size is that a configuration does not say under any of these names, and nothing is counted
+by: an MLP is as wide as it is when it is built."""
 _POSITIONS_AFTER_PADDING = frozenset(
     {
         "camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta",
@@ -42,11 +52,9 @@ NOT_YET = frozenset(
     {
         # Blocks besides full and sliding attention.
         "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "granitemoehybrid", "lfm2", "lfm2_moe",
-        # Attention that cannot be given from outside.
-        "deberta-v2", "falcon", "gpt_neo", "gptj", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text",
-        "qwen3_next", "stablelm",
+        "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
         # Logits that change after the output layer by more than a scale or a cap.
-        "opt",
+        "falcon", "nemotron_h", "opt",
         # Experts that run on as many tokens as choose them.
         "llama4_text",
     }
@@ -156,6 +164,8 @@ def _size(name: str, made: Any, field: str) -> int:
         value = _value(made, spelt)
         if type(value) is int and value > 0:
             return value
+    if field in _UNKNOWN:
+        return _UNKNOWN[field]
     raise ModelConfigError(
         f"{name} is of type {made.model_type} and has no {_SIZES[field][0]}, so that it is no "
         f"transformer of one kind of block; give another model"

@@ -4,8 +4,6 @@ An architecture that no file here describes has its parameters listed when a pro
 (``build.layout``). Reads files, and no torch.
 """
 
-from typing import Any
-
 import msgspec
 
 from brimful.models.layout import Layout
@@ -19,17 +17,18 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         layout: Its parameters.
         windows: How far back tokens see, shortest first; of blocks without a window nothing.
-        kinds: Of every block what its configuration says of it and of few others; the length of a
-            window is no such thing.
-        windowed: Of every block whether it has a window.
+        kinds: The number of every block's kind, in order of appearance: blocks of one run the same
+            operations.
         buffers: Bytes of every tensor that the model holds beside its parameters.
+        loops: Whether other operations run with every length of a sequence, as where a recurrence
+            is a loop: then it is traced at a job's own length.
     """
 
     layout: Layout
     windows: tuple[int, ...]
-    kinds: tuple[str, ...]
-    windowed: tuple[bool, ...]
+    kinds: tuple[int, ...]
     buffers: tuple[int, ...]
+    loops: bool = False
 
 
 _known: dict[str, BuiltModel | None] = {}
@@ -58,11 +57,3 @@ def keep_built(spec: ModelSpec, built: BuiltModel) -> None:
 def num_windows_within(built: BuiltModel, seq_len: int) -> int:
     """Count the windows that are shorter than a sequence: with each other operations run."""
     return sum(window < seq_len for window in built.windows)
-
-
-def is_uniform(built: BuiltModel, seq_len: int) -> bool:
-    """Whether all blocks run the same operations on sequences of a length."""
-    told: list[Any] = list(built.kinds)
-    if num_windows_within(built, seq_len):
-        told = list(zip(built.kinds, built.windowed, strict=True))
-    return len(set(told)) <= 1 and len(built.layout.blocks) == 1

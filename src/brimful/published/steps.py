@@ -9,9 +9,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from brimful.cost.additions import GO, NUM_PIECES, Piece
+from brimful.cost.additions import GO
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Work
-from brimful.cost.spread import has_pieces, negated_terms, piece_kinds, replaced, with_events
+from brimful.cost.spread import (
+    has_pieces,
+    negated_terms,
+    num_pieces,
+    piece_kinds,
+    replaced,
+    with_events,
+)
 
 Step = tuple[Profile, tuple[Run, ...]]
 
@@ -29,7 +36,7 @@ class Event(NamedTuple):
     """
 
     kind: EventKind
-    piece: Piece | None = None
+    piece: int | None = None
     sign: int = 0
 
 
@@ -51,9 +58,8 @@ def taken_apart(step: Step) -> list[Section]:
         step: A profile and its runs.
     """
     profile, runs = step
-    base = len(profile.kinds) - 2 * NUM_PIECES if has_pieces(profile) else len(profile.kinds)
     return [
-        Section(run, work, tuple(_event(profile, place, base) for place in work.events))
+        Section(run, work, tuple(_event(profile, place) for place in work.events))
         for run in runs
         for work in (profile.works[run.work],)
     ]
@@ -68,19 +74,20 @@ def put_together(profile: Profile, sections: Sequence[Section]) -> Step:
     """
     every = (event.kind for s in sections for event in s.events if event.piece is None)
     places = {kind: place for place, kind in enumerate(dict.fromkeys(every))}
-    pieces = tuple(piece_kinds()) if has_pieces(profile) else ()
-    base = len(places)
+    pieces = tuple(piece_kinds(profile.num_parts)) if has_pieces(profile) else ()
+    base, num = len(places), num_pieces(profile)
 
     def place(event: Event) -> int:
         if event.piece is None:
             return places[event.kind]
-        return base + event.piece + NUM_PIECES * (event.sign == GO)
+        return base + event.piece + num * (event.sign == GO)
 
     works = tuple(with_events(s.work, tuple(map(place, s.events))) for s in sections)
-    runs = tuple(Run(s.run.phase, s.run.group, s.run.role, n) for n, s in enumerate(sections))
+    old = [section.run for section in sections]
+    runs = tuple(Run(r.phase, r.group, r.role, n, r.part) for n, r in enumerate(old))
     kinds = (*places, *pieces)
     if pieces:
-        return replaced(profile, kinds, works), runs
+        return replaced(profile, kinds, works, profile.num_parts), runs
     return replace(profile, kinds=kinds, works=works, of_one={}), runs
 
 
@@ -107,7 +114,7 @@ def ended(kind: EventKind) -> EventKind:
     return EventKind(negated_terms(kind.terms), kind.item, kind.origin)
 
 
-def of_piece(sign: int, piece: Piece) -> Event:
+def of_piece(sign: int, piece: int) -> Event:
     """Return a piece of what sharding adds, coming (1) or going (-1)."""
     return Event(_NO_KIND, piece, sign)
 
@@ -117,9 +124,9 @@ def of_bytes(num_bytes: float, item: int) -> EventKind:
     return EventKind((Term("", num_bytes),), item, "")
 
 
-def _event(profile: Profile, place: int, base: int) -> Event:
-    kind = profile.kinds[place]
+def _event(profile: Profile, place: int) -> Event:
+    kind, num = profile.kinds[place], num_pieces(profile)
+    base = len(profile.kinds) - 2 * num
     if place < base:
         return Event(kind)
-    sign = 1 if place - base < NUM_PIECES else GO
-    return Event(kind, Piece((place - base) % NUM_PIECES), sign)
+    return Event(kind, (place - base) % num, 1 if place - base < num else GO)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.additions import NUM_PIECES
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
@@ -24,7 +23,7 @@ from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
-from brimful.cost.spread import holds_whole
+from brimful.cost.spread import holds_whole, num_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import Traffic, traffic_of
@@ -261,7 +260,8 @@ def _levels(search: Search, grid: Grid) -> Forms:
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
-    key = (spread, one.ep, one.num_shards, one.body, one.recompute, batches)
+    profile = _profile(search, grid)  # of blocks of several kinds that of so many checkpointed
+    key = (spread, one.ep, one.num_shards, one.body, one.recompute, batches, id(profile))
     if key not in search.levels:
         search.levels[key] = _make_levels(search, grid._replace(batches=grid.kin))
     if len(grid.batches) == len(grid.kin):
@@ -280,16 +280,19 @@ def _make_levels(search: Search, grid: Grid) -> Forms:
         taken = [embedding_bytes(job, family) for family in grid.batches]
         at_end = np.array([sum(each) if each[0] else NOWHERE for each in taken], dtype=np.float64)
     if one.gathers:
-        sizes = [_with_rows(job, each, grid) for each in sizes]
+        sizes = [
+            _with_rows(job, each, grid, num_pieces(profile))
+            for each, (profile, _) in zip(sizes, steps, strict=True)
+        ]
     chunks = np.array([family_chunks(job, family) for family in grid.batches], dtype=np.float64)
     return forms(steps, sizes, Counts(job.model.num_layers, chunks), at_end=at_end)
 
 
-def _with_rows(job: Job, sizes: Array, grid: Grid) -> Array:
-    """Put in the bytes of ``ROWS``, coming and going."""
+def _with_rows(job: Job, sizes: Array, grid: Grid, num: int) -> Array:
+    """Put in the bytes of ``ROWS``, coming and going, of so many pieces."""
     each = np.array([row_bytes(job, family) for family in grid.batches]).T
     sizes = sizes.copy()
-    for sign, start in ((1, 2 * NUM_PIECES), (-1, NUM_PIECES)):
+    for sign, start in ((1, 2 * num), (-1, num)):
         sizes[[len(sizes) - start + row for row in ROWS]] = sign * each
     return sizes
 

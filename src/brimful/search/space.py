@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of
 from brimful.cost.formula import missing_parted
-from brimful.cost.own_programs import Need, chosen_program, traced_chunks, traced_program
+from brimful.cost.own_programs import (
+    Need,
+    chosen_program,
+    has_several_kinds,
+    traced_chunks,
+    traced_program,
+)
 from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.errors import InputError, UnsupportedError
@@ -203,6 +209,7 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
     """
     degrees = tensor_degrees(job, pins, cluster)
     possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
+    in_sequence = has_several_kinds(job, attention, kernels_of(cluster.device))
     for spreads, recompute in product(_spreads(job, pins, cluster, degrees), RECOMPUTES):
         traced = [
             spread for spread in spreads
@@ -211,7 +218,9 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
         one_apart = any(_tells_one(job, s, attention, cluster.device, recompute) for s in traced)
         for alike in _alike(job, pins, traced, one_apart=one_apart):
             for body, num_blocks in _bodies(job, pins, recompute):
-                yield from _members(alike, body, num_blocks, recompute, pins.reference or "none")
+                apart = np.split(num_blocks, len(num_blocks)) if in_sequence else [num_blocks]
+                for some in apart:
+                    yield from _members(alike, body, some, recompute, pins.reference or "none")
 
 
 def _members(

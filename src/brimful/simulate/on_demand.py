@@ -3,7 +3,7 @@
 Shared by whoever predicts; what is asked for decides what is traced.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -15,8 +15,9 @@ from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.models.traced import BuiltModel, find_built, is_uniform, keep_built
+from brimful.models.traced import BuiltModel, find_built, keep_built
 from brimful.simulate.own_profile import OwnProgram, with_variants
+from brimful.simulate.runs import UnlikeShapesError
 from brimful.strategy import Attention, Strategy
 from brimful.traced_files import keep_traced, read_traced
 
@@ -25,7 +26,7 @@ def trace_needs(
     job: Job,
     attention: Attention,
     kernels: Kernels,
-    needs: Iterable[Need],
+    needs: Sequence[Need],
     *,
     on_progress: Callable[[float], None],
 ) -> None:
@@ -61,6 +62,10 @@ def trace_needs(
         _check_refused(program.key)
         try:
             keep_profile(with_variants(known, own, wanted, tell))
+        except UnlikeShapesError:
+            keep_built(job.model, msgspec.structs.replace(built, loops=True))
+            trace_needs(job, attention, kernels, needs, on_progress=on_progress)
+            return
         except UnsupportedError as error:
             keep_traced(_refusal_of(program.key), str(error))
             raise
@@ -78,11 +83,7 @@ def _check_refused(key: str) -> None:
 
 
 def _built(job: Job, attention: Attention) -> BuiltModel:
-    """Return what a job's model is when it is built, from an earlier time if there was one.
-
-    Raises:
-        UnsupportedError: Its blocks are of several kinds.
-    """
+    """Return what a job's model is when it is built, from an earlier time if there was one."""
     built = find_built(job.model)
     if built is None:
         full = msgspec.structs.replace(job, method="full", adapter=None, weights=None)
@@ -91,6 +92,4 @@ def _built(job: Job, attention: Attention) -> BuiltModel:
         )
         built = read_model(full, plain)
         keep_built(job.model, built)
-    if not is_uniform(built, job.seq_len):
-        raise UnsupportedError(f"the blocks of {job.model.name} are of several kinds")
     return built

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import torch
-from transformers import CONFIG_MAPPING
 
 from brimful.build import phases
 from brimful.build.batch import Batch
@@ -22,40 +21,41 @@ from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.cost.own_programs import traced_adapters
+from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
     PROFILE_SCHEMA,
+    TWO_CHUNKS,
     Body,
     Profile,
     Variant,
     variant_key,
 )
 from brimful.cost.programs import HALF, Adapted, Program
-from brimful.errors import UnsupportedError
+from brimful.errors import BrimfulError, UnsupportedError
 from brimful.job import Adapter, Job, plain_job
-from brimful.models.spec import ModelSpec
+from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_fit import OwnFit, TokenShape
 from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
-from brimful.simulate.runs import GROUP_SIZE, Blocks, Parts, RunFitter, Tables, cut
+from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, source_hash
 
 _SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
 """Sequences of three shapes: several, and one, which may be another program."""
-_LENGTHS, _SHORT_LENGTHS = (3, 7, 9), (3, 2, 4)
-"""Multiples of the tokens that kernels round to. No two products of these shapes grow alike. Five
-chunks are of one size at the first, by which members of a group are compared, and not at the others
-(``_undivided``), where a fifth is told from a chunk."""
-_ROUNDED_TOKENS = 128
+_LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
+"""Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
+the first shape, by which members of a group are compared, and not at the others, where a fifth is
+told from a chunk."""
+_ROUNDINGS = (ROUNDED_TOKENS, 32, 8, 1)
+_REASON_LENGTH = 160
 _BETWEEN = "between"
-_TYPES = "layer_types"
 
 Wanted = Mapping[Body, frozenset[int]]
 """What of a program is asked for: numbers of chunks of the loss, by body."""
@@ -90,6 +90,8 @@ def with_variants(
 
     Raises:
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
+        UnlikeShapesError: It is another program with every length of a sequence, and was traced at
+            several.
     """
     tables = Tables()
     variants = {} if known is None else dict(known.variants)
@@ -102,9 +104,19 @@ def with_variants(
             before = None if not variants else not _differs_for_one(variants)
             try:
                 variants.update(_variants(own, body, missing, tables, fits_one=before))
-            except ValueError as error:
+            except BrimfulError:
+                raise
+            except UnlikeShapesError:
+                if own.built.loops:
+                    raise UnsupportedError(
+                        f"{own.job.model.name} ({body}) cannot be profiled: other micro-batches "
+                        f"run other operations"
+                    ) from None
+                raise
+            except Exception as error:  # what classes raise that are run in few of their blocks
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise UnsupportedError(
-                    f"{own.job.model.name} ({body}) cannot be profiled: {error}"
+                    f"{own.job.model.name} ({body}) cannot be profiled: {reason[:_REASON_LENGTH]}"
                 ) from error
             on_progress()
     return Profile(
@@ -115,7 +127,22 @@ def with_variants(
         kinds=tuple(tables.kinds),
         works=tuple(tables.works),
         variants=variants,
+        sequence=_kinds_shown(own.built),
     )
+
+
+def _kinds_shown(built: BuiltModel) -> tuple[int, ...]:
+    """Return the kinds of the blocks that are traced, where there are several."""
+    if len(set(built.kinds)) == 1:
+        return ()
+    return tuple(built.kinds[place] for place in shown_by(built.kinds))
+
+
+def _places(built: BuiltModel, body: Body) -> tuple[int, ...]:
+    """Return which blocks are traced, in order; of a mixed body first as checkpointed, then not."""
+    last = len(built.kinds) - 1
+    shown = shown_by(built.kinds) if len(set(built.kinds)) > 1 else (0, min(1, last), last)
+    return shown * (1 + (body == "mixed"))
 
 
 def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
@@ -134,6 +161,8 @@ def _variants(
         tables: Kinds and works so far.
         fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
     """
+    if own.built.loops and own.job.seq_len % NUM_CHUNKS == 0 and max(chunks) > TWO_CHUNKS:
+        raise ValueError("chunks of sequences of one length are fifths of them")
     losses = _losses(shapes_of(own), chunks, is_first=fits_one is None)
     single = [] if fits_one is not None else [_single(own, chunks[0])]
     trial = _Trial(own, body, [*losses, *([single] if single else [])], tables)
@@ -143,6 +172,8 @@ def _variants(
         fits_one = trial.holds(told, single[0])
     if fits_one:
         return variants
+    if own.built.loops and max(chunks) > TWO_CHUNKS:
+        raise ValueError("chunks of one sequence of one length are of one size")
     ones = _losses(shapes_of(own, _ONE), chunks, is_first=True)
     of_one = _Trial(own, body, ones, tables).variants(ones)
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
@@ -183,7 +214,8 @@ class _Trial:
         cases = list(chain.from_iterable(groups))
         recording = _recorded(own, body, cases)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
-        self._blocks = Blocks(_num_checkpointed(body), _path_of(own.built))
+        num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
+        self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own.built))
         self._numbers = {case: number for number, case in enumerate(cases, start=1)}
         self._body, self._tables = body, tables
 
@@ -223,32 +255,28 @@ class _Trial:
 
 
 def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[TokenShape]:
-    """Return the shapes to trace: on the same side of windows as the job's own sequences."""
+    """Return the shapes to trace: on the same side of windows as the job's own sequences.
+
+    What kernels round tokens up to leaves of them what it leaves of the job's own.
+
+    Raises:
+        UnsupportedError: No three lengths are so.
+    """
     seq_len, windows = own.job.seq_len, own.built.windows
-    least = -(-max((w for w in windows if w < seq_len), default=0) // _ROUNDED_TOKENS)
+    if own.built.loops:
+        return [TokenShape(num, seq_len) for num in sequences]
+    least = max((window for window in windows if window < seq_len), default=0)
     most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
-    first, *others = (least + length for length in _LENGTHS)
-    if sequences[0] % NUM_CHUNKS:
-        first = (least // NUM_CHUNKS + 1) * NUM_CHUNKS
-    lengths, unit = [first, *map(_undivided, others)], _ROUNDED_TOKENS
-    if max(lengths) * unit > most:
-        lengths = [least + length for length in _SHORT_LENGTHS]
-    if max(lengths) * unit > most:
-        unit = _undivided(max(1, most // max(lengths) - 1))
-    return [TokenShape(num, length * unit) for num, length in zip(sequences, lengths, strict=True)]
-
-
-def _undivided(number: int) -> int:
-    """Return a number, or the next, that five does not divide."""
-    return number + (number % NUM_CHUNKS == 0)
-
-
-def _num_blocks(body: Body) -> int:
-    return (1 + (body == "mixed")) * GROUP_SIZE
-
-
-def _num_checkpointed(body: Body) -> int:
-    return 0 if body == "plain" else GROUP_SIZE
+    for unit in _ROUNDINGS:
+        start = least // unit * unit + seq_len % unit
+        every = [start + length * unit for length in _LENGTHS]
+        fitting = [length for length in every if least < length <= most]
+        firsts = [n for n in fitting if sequences[0] * n % NUM_CHUNKS == 0]
+        others = [n for n in fitting if n % NUM_CHUNKS and n not in firsts[:1]]
+        if firsts and len(others) > 1:
+            lengths = (firsts[0], *others[:2])
+            return [TokenShape(num, n) for num, n in zip(sequences, lengths, strict=True)]
+    raise UnsupportedError(f"{own.job.model.name} has too few tokens to be profiled")
 
 
 def _path_of(built: BuiltModel) -> re.Pattern[str]:
@@ -262,12 +290,13 @@ def _parts(number: int) -> Parts:
 
 def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recording:
     """Run micro-batches of every case by one build, and return its tape."""
-    program = own.program
-    job = _traced_job(own, num_blocks=_num_blocks(body), seq_len=max(case.S for case in cases))
+    program, places = own.program, _places(own.built, body)
+    job = _traced_job(own, num_blocks=len(places), seq_len=max(case.S for case in cases))
+    num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
         activation_checkpointing=spell_checkpointing(
-            _num_checkpointed(body), num_layers=_num_blocks(body), recompute=program.recompute
+            num_again, num_layers=len(places), recompute=program.recompute
         ),
         loss_chunks=1,
         attention=program.attention,
@@ -277,6 +306,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(_run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
+        arranged=places,
     ).recording  # fmt: skip
 
 
@@ -316,7 +346,7 @@ def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
     """Return the job that is traced: the same program in few blocks."""
     adapted = traced_adapters(own.job, gathers=own.gathers)
     return plain_job(
-        at_depth(own.job.model, num_blocks),
+        msgspec.structs.replace(own.job.model, num_layers=num_blocks),
         task=own.job.task,
         method=own.job.method,
         adapter=None if adapted is None else _adapter(own.job, adapted),
@@ -337,31 +367,3 @@ def _adapter(job: Job, adapted: Adapted) -> Adapter:
         base=BASES[adapted.base],
         upcast=adapted.upcast,
     )
-
-
-def at_depth(spec: ModelSpec, num_blocks: int) -> ModelSpec:
-    """Return a model with fewer blocks, in the description and in the configuration."""
-    made: Any = CONFIG_MAPPING[spec.model_type](**spec.hf_config)
-    usual = "num_hidden_layers"
-    own = made.attribute_map.get(usual, usual)
-    given = {field: value for field, value in spec.hf_config.items() if field != usual}
-    if types := getattr(made.get_text_config(), _TYPES, None):
-        given[_TYPES] = list(types)
-    config = {
-        field: _fewer(value, num_blocks)
-        if isinstance(value, list) and len(value) == spec.num_layers
-        else value
-        for field, value in given.items()
-    }
-    return msgspec.structs.replace(
-        spec, num_layers=num_blocks, hf_config={**config, own: num_blocks}
-    )
-
-
-def _fewer(kinds: list[Any], num_blocks: int) -> list[Any]:
-    """Return the kinds of fewer blocks, every kind among them where there is room.
-
-    What is made once for each kind, as tables of rotations are, is made all the same.
-    """
-    others = [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]][1:num_blocks]
-    return [*kinds[:1] * (num_blocks - len(others)), *others]

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from brimful.allocator.bounds import most_beside
 from brimful.build import phases
+from brimful.build.arranged import arrange_blocks
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.loss import CHUNK
@@ -214,6 +215,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     parted: int = 1,
     narrowed: bool = False,
     stands_in: bool = False,
+    arranged: Sequence[int] = (),
     on_op: Callable[[], None] = go_on,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
@@ -234,6 +236,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             is: what a profile is made of, to which sharding adds events (``cost.spread``).
         narrowed: Whether what comes into a block is cast to 16 bits, as FSDP2 does; likewise.
         stands_in: Whether few blocks are run and the others stand for themselves, where they may.
+        arranged: Blocks that are run in the place of all, which the job's model has as many of as
+            it says; none: all of them.
         on_op: Called before every operation; what it raises ends the simulation.
 
     Raises:
@@ -247,6 +251,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     device.register()
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
+    shorten = arrange_blocks(skeleton, arranged) if arranged else None
     reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
@@ -258,6 +263,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             expert_parallel(skeleton, init_device_mesh("gpu", (parted,), mesh_dim_names=(EXPERTS,)))
         with offload_host.listening(_keeping(tape)):
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
+        if shorten is not None:
+            shorten()
         if narrowed:
             narrow_inputs(program.model, PARAMETER_DTYPE[job.precision])
         if OPTIMIZERS[job.optimizer].compiled:

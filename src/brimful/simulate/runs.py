@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from brimful.cost.profiles import (
     NUM_CHUNKS,
+    PLACE,
     TWO_CHUNKS,
     EventKind,
     Group,
@@ -17,6 +18,7 @@ from brimful.cost.profiles import (
     Term,
     Work,
     alike,
+    is_place,
 )
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import OpCost, Recording
@@ -33,16 +35,22 @@ _ROLES: dict[int, tuple[Role, ...]] = {
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
 
 
+class UnlikeShapesError(ValueError):
+    """Recordings at several shapes are not of the same operations."""
+
+
 class Blocks(NamedTuple):
     """Which modules are blocks of which kind.
 
     Attributes:
         num_checkpointed: Blocks that are checkpointed, from the first on.
         path: Finds a block and its number in the path of a module.
+        sequence: Their kinds in order, where there are several.
     """
 
     num_checkpointed: int
     path: re.Pattern[str] = _BLOCK
+    sequence: tuple[int, ...] = ()
 
 
 Label = tuple[Group, int]
@@ -118,7 +126,8 @@ def _label(owner: str, now: Label, blocks: Blocks) -> Label:
     block = blocks.path.search(owner)
     if block:
         index = int(block[1])
-        return ("checkpointed" if index < blocks.num_checkpointed else "plain", index)
+        group: Group = "checkpointed" if index < blocks.num_checkpointed else "plain"
+        return (place_group(group, index) if blocks.sequence else group, index)
     return now if now[0] == "chunk" and owner.startswith(LOSS_OWNER) else OTHER
 
 
@@ -130,6 +139,7 @@ def _group(phase: str, index: int, labels: list[Label], start: int) -> list[Piec
         order.setdefault(labels[begin][0], []).append(labels[begin])
     for group, members in order.items():
         expected = {TWO_CHUNKS, NUM_CHUNKS} if group == "chunk" else {GROUP_SIZE}
+        expected = {1} if is_place(group) else expected
         if group and len(members) not in expected:
             raise ValueError(f"{len(members)} pieces of {group} in {phase}, not {expected}")
     return [
@@ -148,7 +158,9 @@ def _group(phase: str, index: int, labels: list[Label], start: int) -> list[Piec
 
 def _role(label: Label, order: dict[Group, list[Label]]) -> Role:
     members = order[label[0]]
-    return _ROLES[len(members)][members.index(label)] if label[0] else "other"
+    if not label[0] or is_place(label[0]):
+        return "other"
+    return _ROLES[len(members)][members.index(label)]
 
 
 class Origins:
@@ -158,18 +170,44 @@ class Origins:
     states is put together from all chunks at once.
     """
 
-    def __init__(self, recording: Recording, pieces: list[Piece]) -> None:
-        """Index the pieces of a recording by event."""
+    def __init__(
+        self, recording: Recording, pieces: list[Piece], sequence: Sequence[int] = ()
+    ) -> None:
+        """Index the pieces of a recording by event.
+
+        Args:
+            recording: What was traced.
+            pieces: How it was cut.
+            sequence: Kinds of the traced blocks, where there are several.
+        """
         self._recording = recording
+        self._of_kind: defaultdict[tuple[str, str, int], list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            if is_place(piece.label[0]):
+                self._of_kind[_kind_of(piece, sequence)].append(piece)
+        self._sequence = sequence
         self._piece_of = {e: piece for piece in pieces for e in range(piece.start, piece.stop)}
         self._first_of = {(p.phase, p.label[0]): p for p in pieces if p.role == "first"}
 
     def of(self, row: int, now: Piece) -> Group:
         """Name the group whose every middle member causes this event in the piece ``now``."""
         born = self._piece_of.get(int(self._recording.born[row]))
+        if born is not None and is_place(born.label[0]):
+            return self._of_place(row, born, now)
         if born is None or born.role != "middle" or born is now:
             return ""
         if born.label[0] == now.label[0] and not self._all_at_once(row, born, now):
+            return ""
+        return born.label[0]
+
+    def _of_place(self, row: int, born: Piece, now: Piece) -> Group:
+        """Name the traced block each of whose like causes this event, if it is not now."""
+        if born is now:
+            return ""
+        others = self._of_kind[_kind_of(born, self._sequence)]
+        if is_place(now.label[0]) and not any(
+            self._ends_alike(row, born, other, now) for other in others if other is not born
+        ):
             return ""
         return born.label[0]
 
@@ -178,7 +216,10 @@ class Origins:
 
         Otherwise each member merely ends what its neighbour began.
         """
-        first = self._first_of[born.phase, born.label[0]]
+        return self._ends_alike(row, born, self._first_of[born.phase, born.label[0]], now)
+
+    def _ends_alike(self, row: int, born: Piece, first: Piece, now: Piece) -> bool:
+        """Whether what another member made as this one made a row ends in the same piece."""
         like = [other for other in self._rows_of(born) if self._like(other, row)]
         counterparts = [other for other in self._rows_of(first) if self._like(other, row)]
         place = like.index(row)
@@ -192,6 +233,17 @@ class Origins:
     def _like(self, row: int, other: int) -> bool:
         r = self._recording
         return bool(r.op[row] == r.op[other] and r.shape_dtype[row] == r.shape_dtype[other])
+
+
+def place_group(group: Group, place: int) -> Group:
+    """Name the group of one traced block of a sequence of kinds."""
+    return f"{group}{PLACE}{place}"
+
+
+def _kind_of(piece: Piece, sequence: Sequence[int]) -> tuple[str, str, int]:
+    """Return the phase of a block's piece, whether it is checkpointed, and its kind."""
+    status, _, place = piece.label[0].partition(PLACE)
+    return piece.phase, status, sequence[int(place) % len(sequence)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +323,7 @@ def aligned(
         blocks: Which modules are blocks.
 
     Raises:
-        ValueError: They are not the same program.
+        UnlikeShapesError: They are not the same program.
     """
     cuts = [
         cut(recording, each, micro_batch=micro_batch, blocks=blocks)
@@ -279,7 +331,7 @@ def aligned(
     ]
     outlines = [[(p.phase, p.label, p.stop - p.start) for p in pieces] for pieces in cuts]
     if any(outline != outlines[0] for outline in outlines):
-        raise ValueError("the program differs between shapes")
+        raise UnlikeShapesError("the program differs between shapes")
     return list(zip(*cuts, strict=True))
 
 
@@ -317,7 +369,8 @@ class RunFitter:
             ValueError: The recordings are not the same program, or a size has no formula.
         """
         every = aligned(self._recordings, parts, micro_batch=micro_batch, blocks=self._blocks)
-        origins = Origins(self._recordings[0], [pieces[0] for pieces in every])
+        firsts = [pieces[0] for pieces in every]
+        origins = Origins(self._recordings[0], firsts, self._blocks.sequence)
         return tuple(self._run(pieces, origins) for pieces in every)
 
     def _run(self, pieces: tuple[Piece, ...], origins: Origins) -> Run:

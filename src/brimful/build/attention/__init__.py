@@ -13,6 +13,7 @@ import torch
 
 from brimful.build.attention import flex, fused, varlen
 from brimful.build.attention.masks import causal_mask, document_mask, window_mask
+from brimful.build.attention.own import attends_by_itself
 from brimful.build.attention.positions import document_positions
 from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
@@ -44,6 +45,8 @@ def model_inputs(program: Program, batch: Batch) -> dict[str, Any]:
         program: Says how it attends and whether rows hold several documents.
         batch: One micro-batch, on the device.
     """
+    if attends_by_itself(program.model):
+        return {}
     if program.job.packing == "documents" and batch.segments is not None:
         positions = document_positions(batch.segments)
         return {"position_ids": positions, **_apart(program, batch.segments)}

@@ -26,9 +26,13 @@ class DrawnWhole(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped t
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Draw whole what is drawn in place; leave everything else alone."""
+        """Draw whole what is drawn in place, or copied whole; leave everything else alone."""
         del types
         target: Any = args[0] if args else None
+        if func is torch.ops.aten.copy_.default and _is_whole(target, args[1]):
+            if not _is_elsewhere(target):
+                keep_own(target, args[1].to(self._device, target.dtype))
+            return target
         if not _draws(func) or not self._is_drawn_apart(target):
             return func(*args, **(kwargs or {}))
         whole = torch.empty(target.shape, dtype=target.dtype, device=self._device)
@@ -47,6 +51,11 @@ class DrawnWhole(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped t
 def _is_elsewhere(target: Any) -> bool:
     """Whether another device of a pipeline has a tensor, so that it has no bytes here."""
     return isinstance(target, torch.Tensor) and own_memory(target).is_meta
+
+
+def _is_whole(target: Any, source: Any) -> bool:
+    """Whether a sharded tensor is given the numbers of the whole one."""
+    return isinstance(target, DTensor) and not isinstance(source, DTensor)
 
 
 def _draws(func: Any) -> bool:

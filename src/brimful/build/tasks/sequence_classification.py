@@ -9,6 +9,7 @@ from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from brimful.build.attention import model_inputs
+from brimful.build.attention.own import attends_by_itself
 from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.decoder_check import check_window
 from brimful.build.model import skeleton_of
@@ -52,15 +53,15 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     """Build the classifier on ``meta``.
 
     Raises:
-        UnsupportedError: Its attention cannot be given a mask.
+        UnsupportedError: Its attention cannot be given from outside, and is asked to be.
     """
     check_whole_logits(job, strategy)
     check_taken(job, strategy.attention)
     model: Any = skeleton_of(AutoModelForSequenceClassification, job, strategy)
-    if not model._supports_attention_backend:  # noqa: SLF001 - the class says it nowhere else
+    if attends_by_itself(model) and strategy.attention != "eager":
         raise UnsupportedError(
             f"{job.model.name} is of type {job.model.model_type}, whose attention cannot be given "
-            f"a mask; use an encoder like bert"
+            f"from outside; use attention=eager"
         )
     check_window(model.config, job)
     return model
@@ -84,8 +85,11 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
 
 
 def _classes(program: Program, batch: Batch) -> torch.Tensor:
-    embedding = program.model.get_input_embeddings().weight
-    mask = padding_mask(batch, score_dtype(embedding))
+    mask: torch.Tensor | None
+    if attends_by_itself(program.model):  # which makes of it what its own attention needs
+        mask = None if batch.segments is None else (batch.segments != 0).long()
+    else:
+        mask = padding_mask(batch, score_dtype(program.model.get_input_embeddings().weight))
     logits: torch.Tensor = program.model(input_ids=batch.inputs, attention_mask=mask).logits
     return logits
 

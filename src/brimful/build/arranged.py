@@ -1,0 +1,74 @@
+"""A model of some of its own blocks in another order: what a sequence of kinds is traced on.
+
+Blocks that the class made keep what it gave them, so that nobody has to know which field of which
+configuration makes a block what it is.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PretrainedConfig
+
+from brimful.build.blocks import decoder_blocks
+
+
+def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> Callable[[], None]:
+    """Put blocks in the place of all blocks: one that is named twice is copied.
+
+    Args:
+        skeleton: On ``meta``; its blocks stand in one list.
+        places: Of the blocks that stay, in the order in which they are to run.
+
+    Returns:
+        Lets the configuration say of them what it says of each, once the model has its first
+        weights, which some classes draw by it.
+    """
+    blocks = decoder_blocks(skeleton)
+    stack = next(m for m in skeleton.modules() if blocks[0] in m.children())
+    taken = set[int]()
+    chosen = list[nn.Module]()
+    for place in places:
+        chosen.append(_copied(blocks[place]) if place in taken else blocks[place])
+        taken.add(place)
+    for name in list(stack._modules):  # noqa: SLF001 - one may delete, but not by slices
+        del stack._modules[name]  # noqa: SLF001
+    for place, block in enumerate(chosen):
+        stack.add_module(str(place), block)
+    configs = {id(m.config): m.config for m in skeleton.modules() if hasattr(m, "config")}
+
+    def shorten() -> None:
+        for config in configs.values():
+            _shorten(config, len(blocks), places)
+
+    return shorten
+
+
+def _copied(block: nn.Module) -> nn.Module:
+    """Copy a block, but not the configuration that its modules share with the model."""
+    shared = {
+        id(value): value
+        for module in block.modules()
+        for value in vars(module).values()
+        if isinstance(value, PretrainedConfig)
+    }
+    return copy.deepcopy(block, shared)
+
+
+def _shorten(config: Any, num_blocks: int, places: Sequence[int]) -> None:
+    """Let a configuration say of the blocks what it said of each.
+
+    How many there are stays, where it can, as other widths are multiples of it in some classes.
+    """
+    if not isinstance(config, PretrainedConfig):
+        return
+    for field, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == num_blocks:
+            vars(config)[field] = [value[place] for place in places]
+    for depth in _DEPTHS:
+        if vars(config).get(depth) == num_blocks < len(places):
+            vars(config)[depth] = len(places)
+
+
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

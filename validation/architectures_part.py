@@ -1,0 +1,332 @@
+"""Every architecture of transformers that has a head for text: is it predicted after one trace?
+
+Each is built from its own class's defaults: widths, windows and kinds of blocks as the class makes
+them, with at most twelve blocks. Two strategies are drawn for each, one on one GPU and one on
+several; for each a profile is traced and its live and reserved peaks are compared with the
+simulation's.
+
+``python validation/architectures_part.py [SEED]`` prints what the rows say together; it becomes a
+part of ``prove.py`` with its first whole run.
+
+Every architecture is a fork with a limit of time. Rows are kept as they come, by sources and seed,
+so that a run that was cut short goes on.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from architecture_rows import ArchitectureRow, ComparedPeaks
+from cases import Case
+from evidence import Summary, relative, spread_of
+from progress import shown
+from sampler import cluster_for
+
+from brimful.allocator.config import parse_settings
+from brimful.allocator.replay import Requests, replay
+from brimful.cost.estimate import estimate
+from brimful.cost.formula import is_traceable, missing_formula
+from brimful.cost.own_programs import needs_of
+from brimful.cost.programs import kernels_of
+from brimful.cost.reserved import candidate_of
+from brimful.errors import BrimfulError
+from brimful.job import Adapter, plain_job
+from brimful.models.config import default_task, read_config
+from brimful.models.kernels import left_out
+from brimful.models.spec import ModelSpec
+from brimful.strategy import Attention, Strategy, world_size
+from brimful.traced_files import source_hash
+
+MOST_BLOCKS = 12
+LIMIT_S = 90
+NUM_QUICK = 2
+PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
+           "decoder_layers", "num_decoder_layers")  # fmt: skip
+_LENGTHS = (512, 1024, 3072, 6144)
+
+
+class Shape(NamedTuple):
+    """What is drawn for an architecture: settings of a job, and a strategy."""
+
+    job: dict[str, Any]
+    strategy: dict[str, Any]
+    seq_len: int
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
+    """Try every architecture, or go on where an earlier run of these sources ended."""
+    names = architectures()
+    if quick:
+        names = random.Random(seed).sample(names, NUM_QUICK)  # noqa: S311 - cases, not secrets
+    kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{source_hash()}-{seed}.jsonl"
+    rows = {row.model_type: row for row in _read(kept)}
+    missing = [name for name in names if name not in rows]
+    for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
+        import_module(library)  # before processes fork
+    for name in shown("architectures", missing):
+        rows[name] = _apart(name, seed)
+        with kept.open("ab") as file:
+            file.write(msgspec.json.encode(rows[name]) + b"\n")
+    found = [rows[name] for name in names]
+    return found, summarize(found)
+
+
+def _read(kept: Path) -> Iterator[ArchitectureRow]:
+    with contextlib.suppress(OSError):
+        for line in kept.read_bytes().splitlines():
+            yield msgspec.json.decode(line, type=ArchitectureRow)
+
+
+def architectures() -> list[str]:
+    """Name every type that transformers has a causal, masked, seq2seq or classifying head for."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return sorted(
+        {
+            *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            *auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+            *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+            *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        }
+    )
+
+
+def _apart(name: str, seed: int) -> ArchitectureRow:
+    """Try an architecture in a fork of its own."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(theirs, name, seed))
+    start_s = time.perf_counter()
+    process.start()
+    theirs.close()
+    try:
+        row: ArchitectureRow | None = ours.recv() if ours.poll(LIMIT_S) else None
+        cause = f"took more than {LIMIT_S} s"
+    except EOFError:
+        row, cause = None, "ended its process"
+    process.kill()
+    process.join()
+    spent_s = time.perf_counter() - start_s
+    if row is None:
+        return ArchitectureRow(model_type=name, cause=cause, spent_s=spent_s)
+    return msgspec.structs.replace(row, spent_s=spent_s)
+
+
+def _tell(pipe: Any, name: str, seed: int) -> None:
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    pipe.send(tried(name, seed))
+
+
+def tried(name: str, seed: int) -> ArchitectureRow:
+    """Build, trace, predict and simulate one architecture on two drawn shapes."""
+    try:
+        model = small(name)
+    except Exception as error:  # noqa: BLE001 - classes refuse their own defaults in many ways
+        return ArchitectureRow(model_type=name, cause=f"does not build: {_short(error)}")
+    rng, peaks = random.Random(f"{seed} {name}"), list[ComparedPeaks]()  # noqa: S311 - cases
+    for shape in (_alone(rng, model), _spread(rng, model)):
+        case = _case(model, shape)
+        try:
+            cause = _traced(case)
+            if cause:
+                return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
+            peaks.append(_compared(case))
+        except BrimfulError as error:
+            return ArchitectureRow(model_type=name, cause=_short(error), peaks=tuple(peaks))
+        except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            cause = f"FAULT {_short(error)} ({Path(where.filename).name}:{where.lineno})"
+            return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
+    return ArchitectureRow(model_type=name, cause="", peaks=tuple(peaks))
+
+
+def _short(error: Exception) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def small(name: str) -> ModelSpec:
+    """Describe a model of an architecture: its class's defaults, in few blocks."""
+    from transformers import CONFIG_MAPPING
+
+    made = CONFIG_MAPPING[name]()
+    inner = made.get_text_config()
+    own = {spelt for spelt in _LAYERS if isinstance(vars(inner).get(spelt), int)}
+    fewer = {spelt: min(getattr(inner, spelt), MOST_BLOCKS) for spelt in own}
+    if inner is made:
+        return read_config(f"small-{name}", {"model_type": name, **fewer, **_ends(made)})
+    field = next(key for key, value in vars(made).items() if value is inner)
+    return read_config(f"small-{name}", {"model_type": name, field: fewer})
+
+
+def _ends(made: Any) -> dict[str, Any]:
+    """Leave out special tokens that a class's own vocabulary lacks."""
+    size = getattr(made, "vocab_size", None)
+    fields = ("pad_token_id", "bos_token_id", "eos_token_id")
+    values = {field: getattr(made, field, None) for field in fields}
+    return {
+        field: None
+        for field, value in values.items()
+        if isinstance(size, int) and isinstance(value, int) and not 0 <= value < size
+    }
+
+
+def _length(rng: random.Random, model: ModelSpec) -> int:
+    fitting = [length for length in _LENGTHS if length <= model.max_seq_len]
+    return rng.choice(fitting) if fitting else model.max_seq_len
+
+
+def _alone(rng: random.Random, model: ModelSpec) -> Shape:
+    recompute = rng.choice(("none", "full", f"full:{rng.randint(1, max(1, model.num_layers - 1))}"))
+    strategy = {
+        "micro_batch": rng.choice((1, 2, 3)),
+        "activation_checkpointing": recompute,
+        "loss_chunks": rng.choice((1, 1, 2, 6)),
+    }
+    job: dict[str, Any] = {"precision": rng.choice(("bf16-mixed", "bf16", "fp16-mixed"))}
+    return Shape(job, strategy, _length(rng, model))
+
+
+def _spread(rng: random.Random, model: ModelSpec) -> Shape:
+    zero = rng.choice((0, 2, 3, 3))
+    recompute = rng.choice(("none", "full", f"full:{rng.randint(1, max(1, model.num_layers - 1))}"))
+    strategy: dict[str, Any] = {
+        "micro_batch": rng.choice((1, 2)),
+        "activation_checkpointing": recompute,
+        "loss_chunks": 1,
+        "zero": zero,
+        **({"dp_shard": 8} if zero else {"dp_replicate": 8}),
+    }
+    job: dict[str, Any] = {"precision": rng.choice(("bf16", "bf16-mixed"))}
+    if rng.random() < 0.3:  # noqa: PLR2004 - a share
+        job["method"], job["adapter"] = "lora", _ADAPTER
+    return Shape(job, strategy, _length(rng, model))
+
+
+_ADAPTER = Adapter(
+    rank=16, alpha=32.0, targets=("all-linear",), trained_modules=(), dtype="same", base="same",
+    upcast="none", input_requires_grad=False,
+)  # fmt: skip
+
+
+def _case(model: ModelSpec, shape: Shape) -> Case:
+    task = default_task(model)
+    attention: Attention = "eager" if left_out(model) else "sdpa"
+    strategy = Strategy(attention=attention, **shape.strategy)
+    if task != "causal-lm":
+        strategy = msgspec.structs.replace(strategy, loss_chunks=1)
+    job = plain_job(
+        model,
+        task=task,
+        packing="wrapped" if task == "causal-lm" else "none",
+        seq_len=shape.seq_len,
+        global_batch=2 * strategy.micro_batch * world_size(strategy),
+        num_steps=2,
+        **shape.job,
+    )
+    if strategy.attention == "eager" and strategy.zero in {2, 3}:
+        job = msgspec.structs.replace(job, precision="bf16")
+    return Case(job=job, strategy=strategy, kernels="cuda")
+
+
+def _traced(case: Case) -> str:
+    """Trace what a case needs; say why it is not predicted, if it is not."""
+    from brimful.simulate.on_demand import trace_needs
+
+    job, strategy, cluster = case.job, case.strategy, cluster_for(case)
+    if is_traceable(job, strategy, cluster.device):
+        kernels = kernels_of(cluster.device)
+        needs = needs_of(job, strategy)
+        trace_needs(job, strategy.attention, kernels, needs, on_progress=lambda _share: None)
+    return missing_formula(job, strategy, cluster.device)
+
+
+def _compared(case: Case) -> ComparedPeaks:
+    from brimful.simulate.run import simulate_recorded
+
+    cluster = cluster_for(case)
+    predicted = estimate(case.job, cluster, case.strategy).predicted_peak_allocated_bytes
+    candidate = candidate_of(case.job, cluster, case.strategy)
+    assert candidate is not None
+    simulated = simulate_recorded(case.job, cluster, case.strategy)
+    live = simulated.simulation.simulated_peak_allocated_bytes
+    held = _reserved(simulated.recording.requests())
+    return ComparedPeaks(
+        words=_words(case),
+        predicted_peak_allocated_bytes=predicted,
+        simulated_peak_allocated_bytes=live,
+        peak_error=relative(predicted, live),
+        reserved_error=relative(max(map(_reserved, candidate.requests)), held),
+    )
+
+
+def _reserved(requests: Requests) -> int:
+    settings = parse_settings("")
+    return replay(requests, settings=settings, capacity_bytes=None).peak_reserved_bytes
+
+
+def _words(case: Case) -> str:
+    job, strategy = case.job, case.strategy
+    return (
+        f"{job.method} {job.precision} {strategy.micro_batch}x{job.seq_len} "
+        f"{strategy.activation_checkpointing} chunks={strategy.loss_chunks} zero={strategy.zero} "
+        f"on {world_size(strategy)}"
+    )
+
+
+def summarize(rows: list[ArchitectureRow]) -> Summary:
+    """Sum up: how many are predicted, how far off, and what hinders the others."""
+    builds = [row for row in rows if not row.cause.startswith("does not build")]
+    told = [row for row in builds if not row.cause]
+    peaks = [peak for row in told for peak in row.peaks]
+    causes = Counter(row.cause for row in builds if row.cause)
+    missed = [
+        f"{row.model_type}: {peak.peak_error:+.2%} of {peak.words}"
+        for row in told
+        for peak in row.peaks
+        if abs(peak.peak_error) > PEAK_BAR
+    ]
+    if len(told) < PREDICTED_BAR * len(builds):
+        missed.insert(0, f"{len(told)} of {len(builds)} are predicted after one trace")
+    errors = {
+        "live": [peak.peak_error for peak in peaks],
+        "reserved": [peak.reserved_error for peak in peaks],
+    }
+    return Summary(
+        num_drawn=len(rows),
+        refusals=(),
+        num_cases=len(rows),
+        num_rich=0,
+        spreads=tuple(spread_of(of, each) for of, each in errors.items() if each),
+        bars=(
+            f"{PREDICTED_BAR:.0%} of those that build are predicted after one trace",
+            f"live peak within {PEAK_BAR:.1%} of the simulation's",
+        ),
+        missed=tuple(missed),
+        findings=(
+            f"{len(builds)} of {len(rows)} types build, {len(told)} are predicted",
+            *(f"{num} times: {cause}" for cause, num in causes.most_common()),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    found = run(seed=int(sys.argv[1]) if len(sys.argv) > 1 else 0, quick=False)
+    print(msgspec.json.format(msgspec.json.encode(found[1])).decode())
