@@ -165,3 +165,10 @@ def test_what_leads_nowhere_is_told_by_its_states(brimful):
     assert "--task masked-lm" in said.err
     assert said.out.startswith("UNKNOWN")
     assert "parameters" in said.out
+
+
+def test_inference_has_nothing_to_search_and_is_estimated(brimful):
+    said = brimful("plan", "llama-3.1-8b", "--gpus", "l4", "--task", "inference")
+    assert said.code == 0
+    assert "this is brimful estimate" in said.err
+    assert said.out.startswith("FITS      llama-3.1-8b")

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 
 from brimful import __version__
 from brimful.cli.flags import HelpText, Parser
@@ -171,6 +172,15 @@ def _check_argument(argument: str, *, is_free: bool) -> None:
         raise InputError(f"{flag} is given as --, which is no value; give one")
 
 
+def _answering(verb: str, rest: Sequence[str]) -> str:
+    """Return the verb that answers: of what trains nothing there is nothing to search."""
+    asked = {*rest, *map(" ".join, pairwise(rest))}
+    if verb != "plan" or not asked & {"--task inference", "--task=inference"}:
+        return verb
+    say("brimful: inference has no settings to search; this is brimful estimate", file=sys.stderr)
+    return "estimate"
+
+
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         say(usage(), file=sys.stdout if arguments else sys.stderr)
@@ -183,5 +193,6 @@ def _dispatch(arguments: list[str]) -> int:
         _check_argument(argument, is_free=verb in SCRIPT_VERBS)
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)
+    verb = _answering(verb, rest)
     args = parse(verb, rest)
     return answer(verb, import_module(f"brimful.cli.{verb}").run, args)

@@ -330,9 +330,10 @@ def _best(name: str) -> list[_Match]:
 
 
 def _whole_family(name: str) -> list[_Match]:
-    """List the models of a family where a name says nothing but that."""
+    """List the models of a family where a name says nothing but that, and which revision it is."""
     parts = _parts(name)
-    if not parts.words or any(parts[1:]):
+    others = {*parts.versions, *parts.sizes, *parts.active, *parts.revisions}
+    if not parts.words or any(not _REVISION.fullmatch(other) for other in others):
         return []
     members = [known for known in registry() if _parts(known).words == parts.words]
     return [_Match(known, (0, 0, 0), "the only one that is known") for known in members]
