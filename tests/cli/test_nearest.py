@@ -172,3 +172,12 @@ def test_inference_has_nothing_to_search_and_is_estimated(brimful):
     assert said.code == 0
     assert "this is brimful estimate" in said.err
     assert said.out.startswith("FITS      llama-3.1-8b")
+
+
+def test_what_keeps_parameters_whole_is_searched_by_formula_where_sharding_has_none(brimful):
+    """Gemma 2's written-out attention under ZeRO-3 was simulated for a minute, though DDP fits."""
+    asked = ("--gpus", "2xt4", "--method", "lora", "--precision", "fp16-mixed", "--no-proof")
+    said = brimful("plan", "gemma-2-2b", *asked, "--seq-len", 1024, "--global-batch", 16)
+    assert said.code == 0
+    assert "predicted" in said.out
+    assert "--zero 2,3 simulates it" in said.err

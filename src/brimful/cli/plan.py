@@ -26,7 +26,7 @@ from brimful.cli.output import (
 from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_proof, proof_of, proof_words, word_code
 from brimful.errors import InputError, OutOfTimeError, UnknownMemoryError, UnsupportedError
-from brimful.terminal import say
+from brimful.terminal import note, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -373,6 +373,13 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     from brimful.cost.formula import told_short
     from brimful.quiet import quiet_libraries
 
+    part = _searched_whole(args, Question(job, cluster, pins, also, attention, untold))
+    if part is not None:
+        note(
+            f"brimful: {told_short(untold)}: what shards parameters or gradients is not searched, "
+            f"as what shards neither fits; --zero 2,3 simulates it"
+        )
+        return part
     quiet_libraries()
     if not args.json:
         say(
@@ -397,6 +404,39 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
             budget=budget,
             watch=watch,
         )
+
+
+def _searched_whole(args: argparse.Namespace, question: Question) -> "Solution | None":
+    """Search what keeps parameters and gradients whole, where that has a formula and some fits.
+
+    Sharding them may be another program, which is simulated, strategy by strategy.
+    """
+    from brimful.cost.formula import missing_formula
+    from brimful.search.holding import hold
+    from brimful.search.solve import solve
+    from brimful.search.space import pinned_strategy
+
+    job, cluster, pins, also, attention, _ = question
+    if pins.zero is not None or also or cluster.num_devices == 1 or args.objective == "cost":
+        return None
+    whole = [
+        each
+        for each in (pins._replace(zero=0), pins._replace(zero=1))
+        if not missing_formula(
+            job, pinned_strategy(each, attention, cluster.num_devices), cluster.device
+        )
+    ]
+    if not whole:
+        return None
+    try:
+        found = solve(
+            job, cluster, whole[0], attention=attention, objective=args.objective, also=whole[1:]
+        )
+    except (InputError, UnsupportedError):
+        return None
+    held = hold(found)
+    is_short = held.reserved is not None and held.reserved.short_bytes > 0
+    return held.solution if held.solution.record.rows[0].fits and not is_short else None
 
 
 def _state_words(state: "SearchState") -> str:
