@@ -44,6 +44,7 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
     """Print what GPUs cost at least."""
     from brimful.cli import shop
     from brimful.cli.assumed import assumed_facts, prices_from
+    from brimful.cost.least import least_flops_per_token
     from brimful.hardware.gpus import gpus
     from brimful.search.shop.least import least_offers
     from brimful.search.shop.values import Limits
@@ -58,8 +59,8 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
         job = shop.job_from(args, [gpus()[name] for name in kinds], model)
     except BrimfulError:
         return False
-    if num_parameters is None:
-        return False
+    if num_parameters is None or least_flops_per_token(job, num_parameters) is None:
+        return False  # nobody knows how much work a token is: a bound would be of nothing
     limits, most = Limits(args.deadline, args.money_budget), args.max_gpus or defaults.MOST_GPUS
     rents = {kind: prices.gpus[kind].usd_per_gpu_hour for kind in kinds if kind in prices.gpus}
     offers = least_offers(job, num_parameters, rents, limits=limits, most=most)

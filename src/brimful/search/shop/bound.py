@@ -27,7 +27,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.search.grid import Grid
-from brimful.search.space import CHUNKS, MAX_MICRO_BATCH
+from brimful.search.space import CHUNKED, CHUNKS, MAX_MICRO_BATCH
 from brimful.strategy import Attention, Recompute, default_reference
 from brimful.tensor_split import check_tensor
 
@@ -113,7 +113,7 @@ def _least_amounts(
 ) -> Array:
     """Return the least over chunks of the loss: [amounts, micro-batches]."""
     least = np.full((4, len(micro_batches)), np.inf)
-    for chunks in CHUNKS:
+    for chunks in CHUNKS if job.task in CHUNKED else (1,):
         for place, micro_batch in enumerate(micro_batches):
             if micro_batch * job.rows_per_sample * job.seq_len % chunks and chunks > 1:
                 continue

@@ -38,15 +38,14 @@ def least_offers(
     """List what may meet what was asked, the cheapest first; empty: nothing can.
 
     Args:
-        job: What is trained; it needs no formula.
+        job: What is trained; it needs no formula, but a count of operations for each token.
         num_parameters: Of its model.
         rents: Dollars of an hour of each GPU.
         limits: What was asked.
         most: GPUs of one kind.
     """
     flops = least_flops_per_token(job, num_parameters)
-    if flops is None:
-        return []
+    assert flops is not None, "asked before"
     whole = flops * job.tokens_per_step * job.num_steps
     states = least_bytes(job, num_parameters).total
     found = []
