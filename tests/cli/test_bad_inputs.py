@@ -78,7 +78,7 @@ FLAGS = [
     ((*ONE_GPU, "--reference", "resdent"), ("'resdent'", "did you mean resident")),
     ((*ONE_GPU, "--task", "dpo", "--dpo-beta", "0"), ("beta=0.0", "more than 0")),
     ((*ONE_GPU, "--task", "dpo", "--reference", "adapters-off"), ("method=full", "resident")),
-    (("plan", *H100S, "--task", "dpo", "--zero", "3"), ("task=dpo", "zero=3", "use zero=0")),
+    (("plan", *H100S, "--task", "dpo", "--tp", "2"), ("task=dpo", "tp=2", "use tp=1")),
     ((*ONE_GPU, "--mirco-batch", "2"), ("--mirco-batch", "did you mean --micro-batch")),
     ((*ONE_GPU, "--micro", "2"), ("--micro 2", "did you mean --micro-batch")),
     ((*ONE_GPU, "extra"), ("extra", "--help")),

@@ -107,7 +107,7 @@ def test_bad_input_is_one_sentence(brimful, argv, words):
 
 
 def test_verbs_that_train_refuse_it(brimful):
-    said = brimful("plan", "llama-3.1-8b", *TASK, "--gpus", "h100-80gb")
+    said = brimful("shop", "llama-3.1-8b", *TASK, "--tokens", "1M")
     assert said.code == 2
     assert "trains nothing; brimful estimate and brimful simulate take it" in said.err
 

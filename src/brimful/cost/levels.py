@@ -300,8 +300,10 @@ def surface(every: Forms, num_blocks: Array, pieces: Array) -> Surface:
     Args:
         every: Of ``forms``.
         num_blocks: [counts of blocks], k.
-        pieces: [pieces, shards], bytes.
+        pieces: [pieces, shards], bytes; of every kind of block, though where nothing is gathered
+            no event is of any but the first.
     """
+    pieces = pieces[: every.pieces.shape[-1]]
     if len(num_blocks) > 1:  # of one alone the forms are fewer than what telling them takes
         every = every.at(~_never_highest(every, num_blocks, pieces))
     there = (num_blocks >= every.least[:, None]) & (num_blocks <= every.most[:, None])
