@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from brimful.job import FP8, MODULE, Job
-from brimful.models.architectures import ARCHITECTURES, named_with
+from brimful.models.architectures import named_with
 
 Field = Literal[
     "micro_batch",
@@ -25,9 +25,7 @@ How = Literal["exact", "rounding", "built", "changes"]
 """``rounding``: other than the plain run by what the job's own number format rounds. ``built``:
 only the built module can tell. ``changes``: something else would be learnt."""
 
-_ENCODERS = frozenset(
-    kind for kind, record in ARCHITECTURES.items() if record.task == "sequence-classification"
-)
+_ENCODERS = named_with("task", "sequence-classification")
 """Models whose tokens see those after them, padding too if nothing hides it."""
 _ROUTED_BY_ROW = named_with("balances_rows")
 

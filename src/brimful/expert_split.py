@@ -8,7 +8,8 @@ from typing import NamedTuple
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, QAT, Job
 from brimful.models.architectures import MIXTURES
-from brimful.models.mixtures import GROUPED, has_experts, known_experts
+from brimful.models.mixtures import GROUPED, known_experts
+from brimful.models.names import has_experts
 
 PARTED_TASKS = ("causal-lm", "chat")
 
@@ -67,7 +68,7 @@ def check_experts_split(job: Job, spread: Spread) -> None:
 
 def _check_kind(job: Job, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
-    if kind not in MIXTURES and not has_experts(job.model):
+    if kind not in MIXTURES and not has_experts(job.model.hf_config):
         raise InputError(f"ep={ep} parts experts and {name} has none; use ep=1", nearest={"ep": 1})
     if kind not in GROUPED or job.task not in PARTED_TASKS:
         raise UnsupportedError(

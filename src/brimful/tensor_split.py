@@ -7,17 +7,13 @@ from math import gcd
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import Job
-from brimful.models.architectures import ARCHITECTURES, record_of
+from brimful.models.architectures import named_with, record_of
 
 _CUT_ALIKE = frozenset({"granite", "cohere"})
 """Architectures without a record whose matrices have the names of those that are cut."""
-CUT_DECODERS = _CUT_ALIKE | {
-    kind for kind, record in ARCHITECTURES.items() if record.tensor == "whole"
-}
+CUT_DECODERS = _CUT_ALIKE | named_with("tensor", "whole")
 """Architectures whose every matrix is cut."""
-CUT_MIXTURES = frozenset(
-    kind for kind, record in ARCHITECTURES.items() if record.tensor == "beside-experts"
-)
+CUT_MIXTURES = named_with("tensor", "beside-experts")
 """Architectures whose every matrix but those of experts is cut: they are parted instead."""
 CUT_TASKS = ("causal-lm", "chat")
 _SIZES = ("num_heads", "num_kv_heads", "intermediate_size")

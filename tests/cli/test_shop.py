@@ -34,6 +34,7 @@ def test_tables(capsys):
                   "What the numbers say", "Kinds of GPU", "It rests on"):  # fmt: skip
         assert title in out
     assert "the cheapest that meets the deadline of 3 days" in out
+    assert "what the GPU costs is not in it" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
 
 

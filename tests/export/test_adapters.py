@@ -2,6 +2,7 @@
 
 import sys
 
+import msgspec
 import pytest
 import yaml
 
@@ -55,6 +56,19 @@ def test_what_they_cannot_be_told_is_listed(planned):
     _, axolotl = written("axolotl", planned("--method", "lora", "--ac", "full:3"))
     assert {"weights", "adapter", "loss_chunks"} <= trl
     assert {"weights", "packing", "activation_checkpointing"} <= axolotl
+
+
+@pytest.mark.parametrize("target", ["trl", "axolotl"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("eager", "eager"), ("flash", "sdpa"), ("flex", "flex_attention")]
+)
+def test_attention_is_called_as_transformers_calls_it(planned, target, ours, theirs):
+    """``flash`` is one of sdpa's kernels here; to transformers it would be a kernel of the hub."""
+    plan = planned("--method", "lora")
+    strategy = msgspec.structs.replace(plan.strategy, attention=ours)
+    content, lost = written(target, msgspec.structs.replace(plan, strategy=strategy))
+    assert content["attn_implementation"] == theirs
+    assert ("attention" in lost) == (ours != theirs.partition("_")[0])
 
 
 @pytest.mark.parametrize(

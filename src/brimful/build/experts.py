@@ -18,9 +18,9 @@ from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.architectures import MIXTURES
 from brimful.models.mixtures import GROUPED as GROUPED_TYPES
+from brimful.models.names import has_experts
 
 GROUPED = "grouped_mm"
-_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ROUTERS = ("gate", "router")
 """What ``transformers`` calls them."""
 _ROW_BYTES = 16
@@ -41,7 +41,7 @@ def check_experts(model: Any, job: Job) -> None:
         UnsupportedError: They are such.
     """
     config, name = model.config.get_text_config(), job.model.name
-    if job.model.model_type in _OWN or not _has_experts(config):
+    if job.model.model_type in _OWN or not has_experts(config.to_dict()):
         return
     if not model._can_set_experts_implementation():  # noqa: SLF001 - the class says it nowhere else
         raise UnsupportedError(
@@ -58,11 +58,6 @@ def check_experts(model: Any, job: Job) -> None:
         )
     for experts in expert_modules(model):
         _check_rows(experts, name)
-
-
-def _has_experts(config: Any) -> bool:
-    counts = (getattr(config, field, None) for field in _COUNTS)
-    return any(isinstance(count, int) and count > 1 for count in counts)
 
 
 def expert_modules(model: nn.Module) -> Iterator[nn.Module]:

@@ -6,6 +6,7 @@ sentence, with the nearest that it does.
 
 import argparse
 from collections.abc import Container, Iterator, Sequence
+from typing import NamedTuple
 
 from brimful.errors import UnsupportedError
 
@@ -45,20 +46,45 @@ TASK_NAMES = {
 """Other names of ours."""
 ROLLOUTS = "rollouts"
 """What comes on top of an update that learns from texts which the model writes itself."""
-_LIKE_CAUSAL = "its update takes what causal-lm does, and the text that it writes comes on top"
+
+
+class Elsewhere(NamedTuple):
+    """A task that is not run.
+
+    Attributes:
+        what: What it is.
+        like: What is like it.
+        name: That task's name.
+        on_top: What comes on top of that; see ``BrimfulError.on_top``.
+    """
+
+    what: str
+    like: str
+    name: str
+    on_top: str = ""
+
+
+_REINFORCED = Elsewhere(
+    "reinforcement learning",
+    "its update takes what causal-lm does, and the text that it writes comes on top",
+    "causal-lm",
+    ROLLOUTS,
+)
 TASKS = {
-    "grpo": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
-    "ppo": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
-    "rlhf": ("reinforcement learning", _LIKE_CAUSAL, "causal-lm"),
-    "masked-lm": (
+    "grpo": _REINFORCED,
+    "ppo": _REINFORCED,
+    "rlhf": _REINFORCED,
+    "masked-lm": Elsewhere(
         "a loss on masked tokens",
         "a classifier's blocks are the same, and its loss takes less",
         "sequence-classification",
     ),
-    "kto": ("single answers that are liked or not", "pairs of answers take as much", "dpo"),
-    "orpo": ("pairs without a reference", "with a reference it is --task dpo", "dpo"),
+    "kto": Elsewhere(
+        "single answers that are liked or not", "pairs of answers take as much", "dpo"
+    ),
+    "orpo": Elsewhere("pairs without a reference", "with a reference it is --task dpo", "dpo"),
 }
-"""Tasks that are not run: what they are, what is like them, and its name."""
+"""Tasks that are not run."""
 
 
 def spelled_as_ours(arguments: Sequence[str], known: Container[str]) -> Iterator[tuple[str, str]]:
@@ -89,10 +115,9 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
             nearest={"cp": None},
         )
     if args.task in TASKS:
-        what, like, name = TASKS[args.task]
-        on_top = ROLLOUTS if like == _LIKE_CAUSAL else ""
+        told = TASKS[args.task]
         raise UnsupportedError(
-            f"--task {args.task} ({what}) is not run by this version; {like}",
-            nearest={"task": name},
-            on_top=on_top,
+            f"--task {args.task} ({told.what}) is not run by this version; {told.like}",
+            nearest={"task": told.name},
+            on_top=told.on_top,
         )

@@ -23,8 +23,8 @@ SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
 _SHARED = (
-    "tp",
-    "task", "precision", "seq_len", "global_batch", "vocab_size", "max_positions", "allocator"
+    "task", "precision", "seq_len", "global_batch", "vocab_size", "max_positions", "tp",
+    "allocator",
 )  # fmt: skip
 """Flags of training's that mean the same here."""
 

@@ -22,7 +22,7 @@ from brimful.cost.shards import computed_bytes
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.models.architectures import has_wide_shares
+from brimful.models.architectures import record_of
 from brimful.models.config import experts_of
 
 _COUNT_BYTES = 8
@@ -36,7 +36,7 @@ def expert_messages(job: Job, sent: Sent) -> Iterator[Message]:
         sent: How large micro-batches are; its tokens are those of one device.
     """
     experts, element = experts_of(job.model), computed_bytes(job.precision)
-    weight = FP32_BYTES if has_wide_shares(job.model.model_type) else element
+    weight = FP32_BYTES if record_of(job.model.model_type).block.wide_shares else element
     choices = sent.tokens * experts.num_experts_per_token
     backward = len(experts.sparse_blocks)
     forward = backward + np.searchsorted(experts.sparse_blocks, sent.num_blocks)

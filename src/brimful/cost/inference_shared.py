@@ -12,11 +12,10 @@ from brimful.cost.held import held_bytes, pack_experts
 from brimful.cost.inference import InferenceJob, estimate_inference
 from brimful.cost.kv_cache import cache_layers, prefilled_bytes
 from brimful.hardware.cluster import Cluster
+from brimful.models.architectures import record_of
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 """Of GPUs that hold a model together, which are looked at."""
-LATENT = frozenset({"deepseek_v2", "deepseek_v3"})
-"""Types whose cache is one latent of all heads, that every GPU holds."""
 
 
 class SharedInference(NamedTuple):
@@ -24,7 +23,8 @@ class SharedInference(NamedTuple):
 
     Attributes:
         num_devices: That share it.
-        num_heads: Of keys and values, by which the cache is shared out; 1: not at all.
+        num_heads: Of keys and values, by which the cache is shared out; 1: not at all, as where it
+            is one latent of all heads.
         weights_bytes: Of all together, experts as this version's formats leave them.
         packed_bytes: The same with experts packed as other weights are; equal where there are none.
         cache_bytes: Keys and values of all the text.
@@ -92,7 +92,7 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
     peak = alone.predicted_peak_allocated_bytes
     return SharedInference(
         num_devices=cluster.num_devices,
-        num_heads=1 if job.model.model_type in LATENT else job.model.num_kv_heads,
+        num_heads=1 if record_of(job.model.model_type).is_latent else job.model.num_kv_heads,
         weights_bytes=held.total,
         packed_bytes=held.total - pack_experts(job.model, job.weights_format, job.compute),
         cache_bytes=cache,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from brimful.errors import UnsupportedError
 from brimful.models.architecture import LATENT_ROTARY
-from brimful.models.architectures import ARCHITECTURES, record_of
+from brimful.models.architectures import named_with, record_of
 from brimful.models.spec import ModelSpec
 
 SLIDING = "sliding_attention"
@@ -19,7 +19,7 @@ _LATENT_WIDTHS = {"kv_lora_rank": 512, LATENT_ROTARY: 64}
 """Defaults of both DeepSeek configurations."""
 _MAX_WINDOW_LAYERS = 28
 """What classes fill in whose last blocks have a window."""
-CACHED = tuple(sorted(kind for kind, record in ARCHITECTURES.items() if record.task == "causal-lm"))
+CACHED = tuple(sorted(named_with("task", "causal-lm")))
 """Architectures with a cache whose size is known here."""
 POSITION_BYTES = 8
 """A counter of 64 bits that every block with a window holds on the device."""

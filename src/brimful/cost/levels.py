@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.additions import NUM_PIECES
+from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import EventKind, Group, Profile, Run
 from brimful.cost.spread import has_pieces, num_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
@@ -168,37 +169,29 @@ class _Outline(NamedTuple):
 
 
 _Kinds = tuple[EventKind, ...]
-_outlines: dict[tuple[int, tuple[int, ...]], tuple[_Kinds, _Outline]] = {}
-_caused: dict[int, tuple[_Kinds, Mask]] = {}
-"""By kinds and events, and by kinds, which are kept, so that their number stays their own."""
+
+
+@once_for_each
+def _is_caused(kinds: _Kinds) -> Mask:
+    """Tell which kinds happen once per member of a group: [kinds]."""
+    return np.array([bool(kind.origin) for kind in kinds], dtype=np.bool_)
 
 
 def _outline(profile: Profile, run: Run) -> _Outline:
-    key = (id(profile.kinds), profile.works[run.work].events)
-    if key not in _outlines:
-        _outlines[key] = (profile.kinds, _make_outline(profile, key[1]))
-    return _outlines[key][1]
+    return _outline_of(profile.kinds, num_pieces(profile), profile.works[run.work].events)
 
 
-def _is_caused(kinds: _Kinds) -> Mask:
-    """Tell which kinds happen once per member of a group: [kinds]."""
-    if id(kinds) not in _caused:
-        flags = np.array([bool(kind.origin) for kind in kinds], dtype=np.bool_)
-        _caused[id(kinds)] = (kinds, flags)
-    return _caused[id(kinds)][1]
-
-
-def _make_outline(profile: Profile, numbers: tuple[int, ...]) -> _Outline:
+@once_for_each
+def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     events = np.array(numbers, dtype=np.int64)
-    num = num_pieces(profile)
-    base = len(profile.kinds) - 2 * num
+    base = len(every) - 2 * num
     is_piece = events >= base
     pieces = np.zeros((len(events), 2, max(num, NUM_PIECES)))
     for place in np.flatnonzero(is_piece):
         sign = 1 if events[place] < base + num else -1
         pieces[place, 0, (events[place] - base) % num] = sign
-    places = np.flatnonzero(_is_caused(profile.kinds)[events])
-    caused = tuple((int(i), int(events[i]), profile.kinds[events[i]].origin) for i in places)
+    places = np.flatnonzero(_is_caused(every)[events])
+    caused = tuple((int(i), int(events[i]), every[events[i]].origin) for i in places)
     special = is_piece.copy()
     special[places] = True
     is_start = special.copy()

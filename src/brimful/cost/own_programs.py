@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from brimful.cost.family import family_of
+from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OWN,
@@ -143,15 +144,10 @@ def blocks_of(job: Job) -> Blocks:
     """Return what a model's blocks are, of which a profile of its own was traced."""
     built = find_built(job.model)
     assert built is not None
-    if id(built) not in _known_blocks:
-        _known_blocks[id(built)] = (built, _blocks_of(built))
-    return _known_blocks[id(built)][1]
+    return _blocks_of(built)
 
 
-_known_blocks: dict[int, tuple[BuiltModel, Blocks]] = {}
-"""By what was read off a model, which is kept, so that its number stays its own."""
-
-
+@once_for_each
 def _blocks_of(built: BuiltModel) -> Blocks:
     parts = [run.parameters for run in built.layout.blocks for _ in range(run.num_blocks)]
     return Blocks(built.kinds, numbered(map(repr, parts)))

@@ -248,8 +248,7 @@ def code_of(spec: ModelSpec) -> str:
 
 
 def _has_conv1d(spec: ModelSpec) -> bool:
-    code = record_of(spec.model_type).code
-    return code is not None and code.matrices == "conv1d"
+    return record_of(spec.model_type).block.matrices == "conv1d"
 
 
 def _hands_wide_positions(spec: ModelSpec) -> bool:
@@ -258,8 +257,7 @@ def _hands_wide_positions(spec: ModelSpec) -> bool:
     FSDP2 casts them, which is another program (``cast_forward_inputs`` of
     ``MixedPrecisionPolicy``).
     """
-    code = record_of(spec.model_type).code
-    return code is not None and code.is_wide
+    return record_of(spec.model_type).block.is_wide
 
 
 def is_written_out(precision: Precision, attention: Attention, kernels: Kernels) -> bool:

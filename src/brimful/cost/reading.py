@@ -106,8 +106,7 @@ def _missing_on(spec: ModelSpec, sizes: Sizes, device: Device) -> Iterator[str]:
         yield "LLM.int8() on CPU kernels has no formula: what it takes hangs on outliers"
     if sizes.weights_format in DYNAMIC:
         yield f"rounding the inputs of {sizes.weights_format} has no formula"
-    code = record_of(spec.model_type).code
-    if device.kernels == "cpu" and code is not None and code.is_wide:
+    if device.kernels == "cpu" and _code(spec).is_wide:
         yield f"the forward of {spec.model_type} on CPU kernels has no formula"
 
 
@@ -162,9 +161,7 @@ def workspace_bytes(spec: ModelSpec, weights_format: WeightsFormat, device: Devi
 
 
 def _code(spec: ModelSpec) -> BlockCode:
-    code = record_of(spec.model_type).code
-    assert code is not None, "missing_reading was asked first"
-    return code
+    return record_of(spec.model_type).block
 
 
 def _most(moments: Iterator[Moment] | tuple[Moment, ...]) -> Moment:

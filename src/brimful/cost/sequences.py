@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import PLACE, EventKind, Group, Profile, Run, Variant, Work, is_place
 from brimful.models.sequence import END
 
@@ -39,13 +40,7 @@ class _Block(NamedTuple):
     kind: int
 
 
-_Known = dict[tuple[int, Blocks, int], tuple[Profile, Profile]]
-_known: _Known = {}
-"""By profile, which is kept, so that its number stays its own; blocks; how many are again."""
-_once: dict[int, tuple[Profile, tuple[EventKind, ...]]] = {}
-"""Kinds of a profile, by it, as they are where each event is written as often as it happens."""
-
-
+@once_for_each
 def written_out(profile: Profile, blocks: Blocks, num_checkpointed: int) -> Profile:
     """Return a profile whose runs are those of a model's blocks, one after the other.
 
@@ -54,13 +49,6 @@ def written_out(profile: Profile, blocks: Blocks, num_checkpointed: int) -> Prof
         blocks: Of the model.
         num_checkpointed: How many of them are, from the first on.
     """
-    key = (id(profile), blocks, num_checkpointed)
-    if key not in _known:
-        _known[key] = (profile, _written_out(profile, blocks, num_checkpointed))
-    return _known[key][1]
-
-
-def _written_out(profile: Profile, blocks: Blocks, num_checkpointed: int) -> Profile:
     writer = _Writer(profile, blocks, num_checkpointed)
     variants = {
         name: Variant(first=writer.runs(variant.first), later=writer.runs(variant.later))
@@ -72,17 +60,15 @@ def _written_out(profile: Profile, blocks: Blocks, num_checkpointed: int) -> Pro
     )
 
 
+@once_for_each
 def _kinds(profile: Profile) -> tuple[EventKind, ...]:
     """Return the kinds as one value, whatever number of blocks is checkpointed."""
-    if id(profile) not in _once:
-        kinds = tuple(
-            EventKind(kind.terms, kind.item, "", kind.newer, kind.mark)
-            if is_place(kind.origin)
-            else kind
-            for kind in profile.kinds
-        )
-        _once[id(profile)] = (profile, kinds)
-    return _once[id(profile)][1]
+    return tuple(
+        EventKind(kind.terms, kind.item, "", kind.newer, kind.mark)
+        if is_place(kind.origin)
+        else kind
+        for kind in profile.kinds
+    )
 
 
 class _Writer:

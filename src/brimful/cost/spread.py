@@ -34,6 +34,7 @@ from brimful.cost.additions import (
     of_part,
 )
 from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
 from brimful.cost.spread_experts import parted_additions
@@ -217,6 +218,7 @@ def _end(way: Way, last: int) -> tuple[Signed, ...]:
     )  # fmt: skip
 
 
+@once_for_each
 def spread_runs(
     profile: Profile, runs: tuple[Run, ...], way: Way
 ) -> tuple[Profile, tuple[Run, ...]]:
@@ -225,18 +227,6 @@ def spread_runs(
     The last ``2 * NUM_PIECES`` kinds are the pieces coming, then the pieces going; their sizes are
     not formulas of the profile (``with_pieces``).
     """
-    key = (id(profile), runs, way)
-    if key not in _known:
-        _known[key] = (profile, _spread(profile, runs, way))
-    return _known[key][1]
-
-
-_Spread = tuple[Profile, tuple[Run, ...]]
-_known: dict[tuple[int, tuple[Run, ...], Way], tuple[Profile, _Spread]] = {}
-"""By profile, which is kept, so that its number stays its own; runs; how the work is shared."""
-
-
-def _spread(profile: Profile, runs: tuple[Run, ...], way: Way) -> _Spread:
     whole, num_parts = way.zero in {0, 1}, num_parts_of(runs)
     own = _passing(profile, runs) if whole else profile.kinds
     kinds = _gathered_kinds(own, num_parts)
@@ -302,19 +292,11 @@ def with_copies(events: tuple[Signed, ...]) -> tuple[Signed, ...]:
 
 
 _Kinds = tuple[EventKind, ...]
-_known_kinds: dict[tuple[int, int], tuple[_Kinds, _Kinds]] = {}
-"""By kinds, which are kept, so that their number stays their own; and by how many parts hold."""
 
 
+@once_for_each
 def _gathered_kinds(own: _Kinds, num_parts: int) -> _Kinds:
     """Return kinds with their opposites and those of all pieces, as one value."""
-    key = (id(own), num_parts)
-    if key not in _known_kinds:
-        _known_kinds[key] = (own, _with_negated(own, num_parts))
-    return _known_kinds[key][1]
-
-
-def _with_negated(own: _Kinds, num_parts: int) -> _Kinds:
     negated = [EventKind(negated_terms(kind.terms), kind.item, kind.origin) for kind in own]
     return (*own, *negated, *piece_kinds(num_parts))
 

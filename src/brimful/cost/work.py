@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_chunks, family_micro_batches, family_variant
+from brimful.cost.identity import once_for_each
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term
 from brimful.cost.trajectory import Array, num_special
@@ -102,18 +103,8 @@ def _amounts(formulas: Formulas, sizes: _Sizes) -> Array:
     return amounts
 
 
-_known_sums: dict[tuple[int, tuple[Run, ...]], tuple[Profile, Sums]] = {}
-"""By profile, which is kept, so that its number stays its own."""
-
-
+@once_for_each
 def _sums(profile: Profile, runs: tuple[Run, ...]) -> Sums:
-    key = (id(profile), runs)
-    if key not in _known_sums:
-        _known_sums[key] = (profile, _made_sums(profile, runs))
-    return _known_sums[key][1]
-
-
-def _made_sums(profile: Profile, runs: tuple[Run, ...]) -> Sums:
     middle = [run for run in runs if run.role == "middle"]
     groups = dict.fromkeys(run.group for run in middle)
     return Sums(

@@ -1,14 +1,19 @@
 """Adapters and the model beside them, as programs on top of transformers and PEFT load them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from brimful.cost.recipes import RECIPES
+from brimful.export.lost import Lost, lost
 from brimful.job import Adapter, Job
 from brimful.models.registry import registry
+from brimful.plan import Plan
+from brimful.strategy import Strategy
 
 HUB = "https://huggingface.co/"
 ALL_LINEAR = ("all-linear",)
 HALF_BYTES = 2
+_ATTENTIONS = {"eager": "eager", "sdpa": "sdpa", "flex": "flex_attention"}
 
 
 def model_name(job: Job) -> str:
@@ -27,6 +32,17 @@ def half_type(job: Job) -> str:
         return named.get(adapter.base, named.get(kind, "float32"))
     is_half = RECIPES[job.precision].parameter == HALF_BYTES
     return named.get(kind, "float32") if is_half else "float32"
+
+
+def attention_name(strategy: Strategy) -> str:
+    """Return how transformers calls what attends: of kernels of one choice their chooser."""
+    return _ATTENTIONS.get(strategy.attention, "sdpa")
+
+
+def attention_lost(plan: Plan) -> Iterator[Lost]:
+    """Yield what that name does not say: which of its kernels ``sdpa`` takes."""
+    if plan.strategy.attention not in _ATTENTIONS:
+        yield lost(plan, "attention", "sdpa picks among its kernels by itself")
 
 
 def targets(adapter: Adapter) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from brimful.escaping import yaml_text
 from brimful.export import deepspeed
-from brimful.export.adapters import ALL_LINEAR, model_name
+from brimful.export.adapters import ALL_LINEAR, attention_lost, attention_name, model_name
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
 from brimful.job import Adapter, Job
@@ -60,7 +60,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         "sequence_len": job.seq_len,
         "sample_packing": job.packing == "documents",
         "pad_to_sequence_len": True,
-        "attn_implementation": strategy.attention,
+        "attn_implementation": attention_name(strategy),
         "micro_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
         "max_steps": job.num_steps,
@@ -152,7 +152,10 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"precision={job.precision}", "use precision=bf16"
     if job.adapter is None and job.precision.endswith("-mixed"):
         # It loads what trains in the type that it computes in.
-        yield f"precision={job.precision} with method=full", f"use precision={job.precision[:4]}"
+        yield (
+            f"precision={job.precision} with method=full",
+            f"use precision={job.precision.removesuffix('-mixed')}",
+        )
     if job.adapter is not None and job.adapter.alpha != int(job.adapter.alpha):
         yield f"alpha={job.adapter.alpha:g}", "use a whole number"
     if strategy.zero == 1:
@@ -171,6 +174,7 @@ def losses(plan: Plan) -> tuple[Lost, ...]:
 
 
 def _in_part(plan: Plan) -> Iterator[Lost]:
+    yield from attention_lost(plan)
     job, strategy = plan.job, plan.strategy
     if job.packing == "wrapped":
         yield lost(plan, "packing", "each sample is a row of its own, padded to sequence_len")

@@ -9,7 +9,7 @@ from typing import Any
 
 from brimful.escaping import yaml_text
 from brimful.export import hf_trainer
-from brimful.export.adapters import half_type, model_name, targets
+from brimful.export.adapters import attention_lost, attention_name, half_type, model_name, targets
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
 from brimful.job import Adapter, Job
@@ -40,7 +40,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
     return {
         "model_name_or_path": model_name(job),
         "dtype": half_type(job),
-        "attn_implementation": plan.strategy.attention,
+        "attn_implementation": attention_name(plan.strategy),
         "dataset_name": given.data,
         "max_length": job.seq_len,
         **_rows(job),
@@ -91,6 +91,7 @@ def losses(plan: Plan) -> tuple[Lost, ...]:
 
 
 def _in_part(plan: Plan) -> Iterator[Lost]:
+    yield from attention_lost(plan)
     adapter = plan.job.adapter
     if adapter is None:
         return

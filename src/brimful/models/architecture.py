@@ -106,7 +106,7 @@ class Shipped(NamedTuple):
     cuts_half: bool = False
 
 
-_NO_WINDOW, _NONE_SHIPPED = Window(), Shipped(variants=())
+_NO_WINDOW, _NONE_SHIPPED, _PLAIN = Window(), Shipped(variants=()), BlockCode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +176,8 @@ class Architecture:
     caps: tuple[str, ...] = ()
     small: Callable[[SmallSizes, int], dict[str, Any]] | None = None
     shipped: Shipped = _NONE_SHIPPED
+
+    @property
+    def block(self) -> BlockCode:
+        """How its block's code goes about it; where that is not known, one that claims nothing."""
+        return self.code or _PLAIN

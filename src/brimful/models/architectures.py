@@ -46,12 +46,11 @@ def record_of(model_type: str) -> Architecture:
     return ARCHITECTURES.get(model_type, _UNREAD)
 
 
-def has_wide_shares(model_type: str) -> bool:
-    """Whether shares of experts are in fp32 whatever the type that computes."""
-    code = record_of(model_type).code
-    return code is not None and code.wide_shares
+def named_with(fact: str, value: object = None) -> frozenset[str]:
+    """Name the architectures of which a fact of ``Architecture`` has a value; None: any but empty.
 
-
-def named_with(fact: str) -> frozenset[str]:
-    """Name the architectures of which a fact of ``Architecture`` is true."""
-    return frozenset(kind for kind, record in ARCHITECTURES.items() if getattr(record, fact))
+    Raises:
+        AttributeError: There is no such fact.
+    """
+    facts = {kind: getattr(record, fact) for kind, record in ARCHITECTURES.items()}
+    return frozenset(k for k, own in facts.items() if (own if value is None else own == value))

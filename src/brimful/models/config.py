@@ -9,7 +9,7 @@ from brimful.escaping import check_line
 from brimful.files import read_whole
 from brimful.job import Task
 from brimful.models import generic, names
-from brimful.models.architectures import ARCHITECTURES, MIXTURES
+from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
@@ -22,9 +22,7 @@ from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 from brimful.models.traced import BuiltModel, find_built
 from brimful.quick_imports import quick_imports
 
-SEQ2SEQ_TYPES = frozenset(
-    kind for kind, record in ARCHITECTURES.items() if record.task == "seq2seq"
-)
+SEQ2SEQ_TYPES = named_with("task", "seq2seq")
 _REASON_LENGTH = 160
 
 

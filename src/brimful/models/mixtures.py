@@ -2,16 +2,10 @@
 
 from brimful.models.architectures import MIXTURES, named_with
 from brimful.models.experts import NO_EXPERTS, Experts
-from brimful.models.names import NUM_EXPERTS
 from brimful.models.spec import ModelSpec
 
 GROUPED = named_with("groups_experts")
 """Those whose experts run as one grouped product (``Architecture.groups_experts``)."""
-
-
-def has_experts(spec: ModelSpec) -> bool:
-    """Whether a model has experts, whether this project knows its architecture or not."""
-    return any((spec.hf_config.get(name) or 0) > 1 for name in NUM_EXPERTS)
 
 
 def known_experts(spec: ModelSpec) -> Experts:

@@ -248,7 +248,9 @@ def nearest_size(name: str, without: frozenset[str]) -> str:
         without: Types of models that are left out.
     """
     entry = registry()[name]
-    return nearest(num_parameters(entry), name, is_mixture=has_experts(entry), without=without)
+    return nearest(
+        num_parameters(entry), name, is_mixture=has_experts(entry["config"]), without=without
+    )
 
 
 def nearest(
@@ -273,7 +275,8 @@ def nearest(
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
-        is_other, is_strange = has_experts(entry) != is_mixture, _family(known) != _family(name)
+        is_other = has_experts(entry["config"]) != is_mixture
+        is_strange = _family(known) != _family(name)
         is_rarer = bool(preferred) and entry["model_type"] not in preferred
         return factor > _FAR, is_other, is_strange, is_rarer, factor
 
@@ -281,9 +284,10 @@ def nearest(
     return min(others, key=distance)
 
 
-def has_experts(entry: dict[str, Any]) -> bool:
-    """Whether a registered model is a mixture of experts."""
-    return any((entry["config"].get(field) or 0) > 1 for field in NUM_EXPERTS)
+def has_experts(config: dict[str, Any]) -> bool:
+    """Whether a configuration, of any architecture, is of a mixture of experts."""
+    counts = (config.get(field) for field in NUM_EXPERTS)
+    return any(isinstance(count, int) and count > 1 for count in counts)
 
 
 def longer(name: str, seq_len: int) -> tuple[str, ...]:

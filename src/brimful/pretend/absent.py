@@ -8,7 +8,7 @@ that what arrives was looked for in vain.
 import contextlib
 import importlib.metadata
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from brimful.errors import UnsupportedError
 from brimful.pretend.other_kernels import OtherKernels
 
 KERNELS = {
@@ -78,21 +77,6 @@ def looking_for(kernels: OtherKernels, stand_ins: Mapping[str, StandIn]) -> Iter
         for name in made:
             if isinstance(getattr(sys.modules[name], "__loader__", None), _Filler):
                 del sys.modules[name]
-
-
-def check_assumed(names: Collection[str], known: Collection[str]) -> None:
-    """Refuse to stand in for what no stand-in is known of.
-
-    Raises:
-        UnsupportedError: One of the names is not known.
-    """
-    for name in names:
-        if name not in known:
-            listed = ", ".join(sorted(known))
-            raise UnsupportedError(
-                f"{name} cannot be assumed: nothing here knows what its kernels allocate; "
-                f"install it beside the program, or assume one of {listed}"
-            )
 
 
 class _Filler(Loader):

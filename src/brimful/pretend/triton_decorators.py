@@ -209,12 +209,23 @@ def _heuristics(values: dict[str, Any]) -> Any:
 class _Autotuner(_Launchable):
     """``triton.autotune``: the first call of a kind tries every configuration."""
 
-    def __init__(self, fn: Any, configs: Any, key: Any, **how: Any) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - those of ``triton.autotune``
+        self,
+        fn: Any,
+        configs: Any,
+        key: Any,
+        prune_configs_by: Any = None,
+        reset_to_zero: Any = None,
+        restore_value: Any = None,
+        pre_hook: Any = None,
+        post_hook: Any = None,
+        **_how: Any,
+    ) -> None:
         super().__init__(fn)
         self._configs, self._key = configs or [_Config({})], key
-        self._zeroed, self._restored = how["reset_to_zero"] or (), how["restore_value"] or ()
-        self._before, self._after = how["pre_hook"], how["post_hook"]
-        self._prune = (how["prune_configs_by"] or {}).get("early_config_prune")
+        self._zeroed, self._restored = reset_to_zero or (), restore_value or ()
+        self._before, self._after = pre_hook, post_hook
+        self._prune = (prune_configs_by or {}).get("early_config_prune")
         self._tried: set[Any] = set()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -253,21 +264,5 @@ class _Autotuner(_Launchable):
             named[name].copy_(copy)
 
 
-def _autotune(  # noqa: PLR0913, PLR0917 - the signature is Triton's
-    configs: Any,
-    key: Any,
-    prune_configs_by: Any = None,
-    reset_to_zero: Any = None,
-    restore_value: Any = None,
-    pre_hook: Any = None,
-    post_hook: Any = None,
-    **_how: Any,
-) -> Any:
-    how = {
-        "prune_configs_by": prune_configs_by,
-        "reset_to_zero": reset_to_zero,
-        "restore_value": restore_value,
-        "pre_hook": pre_hook,
-        "post_hook": post_hook,
-    }
-    return lambda fn: _Autotuner(fn, configs, key, **how)
+def _autotune(*told: Any, **named: Any) -> Any:
+    return lambda fn: _Autotuner(fn, *told, **named)

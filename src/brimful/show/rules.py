@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.models.mixtures import has_experts
+from brimful.models.names import has_experts
 from brimful.rules.base import Checked, verdict_words
 from brimful.rules.calculators import GROUP as CALCULATORS
 from brimful.rules.memory import ADAPTERS, FULL, MOE
@@ -56,7 +56,7 @@ def _states(job: Job) -> str:
 def _rank(row: Checked, job: Job) -> tuple[int, float]:
     """Order rules: of the job's own method, then others by how far they are off."""
     own = {ADAPTERS} if job.adapter is not None else {FULL, CALCULATORS}
-    own |= {MOE} if has_experts(job.model) else set()
+    own |= {MOE} if has_experts(job.model.hf_config) else set()
     first = 0 if row.group in own else 1
     return first, -abs(row.error or 0.0)
 

@@ -123,8 +123,11 @@ def _yours(owned: Option, best: Option) -> Fact:
     if owned.predicted_usd is None:
         words += f"; cheaper than to rent below {rent / kwh:.2f} USD a kWh ({kwh:,.0f} kWh)"
     else:
-        less = "cheaper" if owned.predicted_usd < rent else "dearer"
-        words += f" of electricity ({kwh:,.0f} kWh), {less} than to rent {best.gpus}"
+        less = "less" if owned.predicted_usd < rent else "more"
+        words += (
+            f" of electricity alone ({kwh:,.0f} kWh), {less} than to rent {best.gpus}; what the "
+            f"GPU costs is not in it (-v: after how many hours that is paid back)"
+        )
     return Fact("yours", words)
 
 

@@ -1,0 +1,31 @@
+"""Remembering what was made of large values that are compared by what they are, not what they hold.
+
+Profiles, their kinds and layouts are read once and kept: hashing all that they hold would take
+longer than what is made of them.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+
+
+def once_for_each(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Make something of a value once: of this one, and of others by what they hold.
+
+    The first argument is kept with what was made of it, so that its identity stays its own.
+
+    Args:
+        make: Takes the value, and others that can be hashed.
+    """
+    known: dict[tuple[Any, ...], tuple[Any, Made]] = {}
+
+    @wraps(make)
+    def made(value: Any, *others: Any) -> Made:
+        key = (id(value), *others)
+        if key not in known:
+            known[key] = (value, make(value, *others))
+        return known[key][1]
+
+    return made
