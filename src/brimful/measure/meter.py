@@ -20,7 +20,7 @@ from brimful.build.program import Program, gradients, parameters, state_tensors
 from brimful.build.reference import state_of
 from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations
 from brimful.measure.reading import Reading, with_held
-from brimful.measure.seen_frees import frees_seen
+from brimful.measure.seen_frees import frees_seen, let_go
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, REFERENCE
@@ -128,6 +128,7 @@ class CpuMeter:
             return
         self._ranges.pop().__exit__(None, None, None)
         if name == "backward":
+            let_go()
             self._gradients.append(addresses(gradients(program)))
         self._counter.ended(name)
 

@@ -3,7 +3,9 @@
 A collective of gloo runs on a thread of its own, which holds what is sent until just after it has
 said that it is done. If it is the last to let go, the memory is freed on a thread that the profiler
 does not watch, and looks like a leak of a whole bucket. So, while a meter watches, each
-collective is followed by a moment's wait: then this thread is the last.
+collective is followed by a moment's wait: then this thread is the last. DDP sends its buckets by
+itself, so that a backward is followed by one wait; it is longer, because a whole bucket was once
+held by a thread that a busy machine had put aside.
 """
 
 import time
@@ -16,16 +18,29 @@ import torch.distributed as dist
 
 WAIT_S = 0.002
 """Many times what the other thread needs to leave a function."""
+LONG_WAIT_S = 0.03
+"""Several turns of a processor that others want too."""
 _NAMES = (
     "all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor",
     "reduce_scatter_single", "all_reduce", "broadcast", "all_to_all_single",
 )  # fmt: skip
 
 
+def has_processes() -> bool:
+    """Say whether this process sends anything to others."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def let_go() -> None:
+    """Wait until other threads have let go of what a backward sent."""
+    if has_processes():
+        time.sleep(LONG_WAIT_S)
+
+
 @contextmanager
 def frees_seen() -> Iterator[None]:
     """Wait a moment behind every collective inside the block; nothing where there are none."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not has_processes():
         yield
         return
     originals = {name: getattr(dist, name) for name in _NAMES if hasattr(dist, name)}
