@@ -9,7 +9,13 @@ from brimful.cost.own_programs import chosen_program, needs_of
 from brimful.cost.profiles import Term, load_profile
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
-from brimful.models.config import layout_of, parameter_count, read_config
+from brimful.models.config import (
+    default_task,
+    for_task,
+    layout_of,
+    parameter_count,
+    read_config,
+)
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -30,6 +36,7 @@ TINY = {
 def other_job(model_type="phi", seq_len=512, **changes):
     own = changes.pop("own", {})
     model = read_config(f"tiny-{model_type}", {**TINY, **own, "model_type": model_type})
+    model = for_task(model, changes.get("task", default_task(model)))
     return make_job(model=model, seq_len=seq_len, **{"precision": "bf16-mixed", **changes})
 
 
@@ -87,6 +94,11 @@ OTHERS = {
     "a classifier": (
         "roberta",
         {"pad_token_id": 1, "num_labels": 3, "max_position_embeddings": 1026},
+        {"task": "sequence-classification", "packing": "none"},
+    ),
+    "a score": (
+        "qwen2",
+        {"num_labels": 3, "tie_word_embeddings": True, "num_key_value_heads": 2},
         {"task": "sequence-classification", "packing": "none"},
     ),
 }

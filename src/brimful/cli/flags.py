@@ -41,7 +41,7 @@ from brimful.job import (
     check_job,
 )
 from brimful.kernel_support import check_precision
-from brimful.models.config import default_task, load_model
+from brimful.models.config import default_task, for_task, load_model
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
 from brimful.models.spec import ModelSpec
@@ -702,7 +702,7 @@ def job_from(
     method: Method = _or(args.method, defaults.METHOD)
     job = check_job(
         Job(
-            model=model,
+            model=for_task(model, task),
             weights=args.weights,
             task=task,
             method=method,

@@ -5,7 +5,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 """
 
 from brimful.cost.family import family_chunks, family_of
-from brimful.cost.own_programs import chosen_program, is_foreseen
+from brimful.cost.own_programs import SHIPPED_TASKS, chosen_program, is_foreseen
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
@@ -31,7 +31,6 @@ from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches
 from brimful.techniques.optimizers import OPTIMIZERS
 
-TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 OWN_TASKS: dict[Task, frozenset[Task]] = {
     "causal-lm": frozenset({"causal-lm", "chat"}),
     "sequence-classification": frozenset({"sequence-classification"}),
@@ -129,7 +128,7 @@ def _covered(job: Job, strategy: Strategy, device: Device) -> dict[str, bool]:
     """Say of every setting that decides what runs whether shipped profiles were traced with it."""
     unpredicted = OPTIMIZERS[job.optimizer].unpredicted
     return {
-        f"task={job.task}": job.task in TASKS,
+        f"task={job.task}": job.task in SHIPPED_TASKS,
         f"method={job.method} with these adapters": tuning_of(job) is not None,
         f"method={job.method}": job.method != QAT,
         f"packing={job.packing}": job.packing in PACKINGS,

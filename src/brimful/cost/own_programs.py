@@ -37,12 +37,14 @@ from brimful.cost.programs import (
 )
 from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
-from brimful.job import Job
+from brimful.job import Job, Task
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
 from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import digest
 
+SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
+"""Of which shipped profiles are."""
 OWN_SCHEMA = "brimful.own-profile/2"
 ROUNDED_TOKENS = 128
 """To the next multiple of which kernels round tokens, at most."""
@@ -132,6 +134,8 @@ def missing_needs(
 def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
     """Whether shipped profiles are what a job is predicted by."""
     if job.precision not in TRACED_AS or attention not in TRACED_ATTENTIONS:
+        return False
+    if job.task not in SHIPPED_TASKS:
         return False
     if tuning_of(job) is None or not all(traced_fields(job).values()):
         return False

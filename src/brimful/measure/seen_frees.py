@@ -28,7 +28,7 @@ _NAMES = (
 
 def has_processes() -> bool:
     """Say whether this process sends anything to others."""
-    return dist.is_available() and dist.is_initialized()
+    return bool(dist.is_available() and dist.is_initialized())
 
 
 def let_go() -> None:

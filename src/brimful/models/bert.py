@@ -7,6 +7,7 @@ from typing import Any
 
 from brimful.models.architecture import Architecture
 from brimful.models.layout import Layout, Parameters, embedding, layer_norm, linear, runs
+from brimful.models.score import num_labels
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "bert"
@@ -19,8 +20,6 @@ _DEFAULTS = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
 }
-NUM_LABELS = 2
-"""Classes of a configuration that names none, as ``PretrainedConfig`` has it."""
 
 
 def read(name: str, config: dict[str, Any]) -> ModelSpec:
@@ -79,13 +78,6 @@ def _block(spec: ModelSpec) -> Parameters:
         *linear("output.dense", width, hidden, bias=True),
         *layer_norm("output.LayerNorm", hidden),
     )
-
-
-def num_labels(config: dict[str, Any]) -> int:
-    """Count the classes that a configuration names."""
-    if "num_labels" in config:
-        return int(config["num_labels"])
-    return len(config["id2label"]) if config.get("id2label") else NUM_LABELS
 
 
 ARCHITECTURE = Architecture(

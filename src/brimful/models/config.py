@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from brimful.errors import FileFormatError, InputError, ModelConfigError, UnsupportedError
 from brimful.escaping import check_line
@@ -18,6 +20,7 @@ from brimful.models.layout import Layout, count_parameters
 from brimful.models.mixtures import known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
+from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 from brimful.models.traced import BuiltModel, find_built
 from brimful.quick_imports import quick_imports
@@ -185,6 +188,8 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
         if model_type in MIXTURES:
             check_experts(name, fields)
         spec = record.read(name, fields)
+    if _is_scored_decoder(model_type, fields):
+        spec = msgspec.structs.replace(spec, tied_embeddings=False)
     check_dimensions(spec)
     if model_type in MIXTURES:
         check_routing(name, experts_of(spec))
@@ -222,9 +227,29 @@ def default_task(spec: ModelSpec) -> Task:
     """Return the task that a model is trained on where nobody says which."""
     if spec.model_type == MODULE:
         return "module"
-    if spec.model_type in ARCHITECTURES:
-        return ARCHITECTURES[spec.model_type].task
-    return "sequence-classification" if is_encoder(spec.model_type) else "causal-lm"
+    if _is_scored_decoder(spec.model_type, spec.hf_config):
+        return "sequence-classification"
+    return _own_task(spec.model_type)
+
+
+def _is_scored_decoder(model_type: str, config: dict[str, Any]) -> bool:
+    return has_score(config) and _own_task(model_type) == "causal-lm"
+
+
+def _own_task(model_type: str) -> Literal["causal-lm", "sequence-classification", "seq2seq"]:
+    if model_type in ARCHITECTURES:
+        return ARCHITECTURES[model_type].task
+    return "sequence-classification" if is_encoder(model_type) else "causal-lm"
+
+
+def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
+    """Return a model as it is built for a task: a decoder that classifies has another head."""
+    if spec.model_type == MODULE or _own_task(spec.model_type) != "causal-lm":
+        return spec
+    config = with_score(spec.hf_config, scored=task == "sequence-classification")
+    if config is spec.hf_config:
+        return spec
+    return read_config(spec.name, {**config, "model_type": spec.model_type})
 
 
 def is_encoder(model_type: str) -> bool:
@@ -248,9 +273,11 @@ def layout_of(spec: ModelSpec) -> Layout:
     Raises:
         UnsupportedError: Its architecture has no layout; its parameters are known when it is built.
     """
-    if has_parameter_count(spec):
-        return ARCHITECTURES[spec.model_type].layout(spec)
-    return _built(spec).layout
+    if not has_parameter_count(spec):
+        return _built(spec).layout
+    layout = ARCHITECTURES[spec.model_type].layout(spec)
+    is_scored = _is_scored_decoder(spec.model_type, spec.hf_config)
+    return scored_layout(layout, spec) if is_scored else layout
 
 
 def buffers_of(spec: ModelSpec) -> tuple[int, ...]:
