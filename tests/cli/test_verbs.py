@@ -86,7 +86,7 @@ def test_a_plan_that_does_not_fit_says_what_would(brimful):
     told = one_object(said)
     assert said.code == 1
     assert (told["fits"], told["num_fitting"], told["runners_up"]) == (False, 0, [])
-    assert len(told["ways_out"]) == 3
+    assert len(told["ways_out"]) >= 3
     # Each way out is believed only once it was taken.
     for way in told["ways_out"]:
         flags = way.partition(" would fit")[0].split()

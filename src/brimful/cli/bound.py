@@ -32,12 +32,20 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
 
     if hasattr(args, "kinds"):
         return _tell_shop_bound(args)
+    args = _with_all_flags(args)
     known = _behind_refusals(_bounded, args)
     if known is None:
         return False
     show_summary(bound_summary(known, _beside(args, known, nearest)))
     show_facts(*_assumed(args, known))
     return True
+
+
+def _with_all_flags(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags of a verb, and those of a strategy that it has not, as if not given."""
+    parser = argparse.ArgumentParser()
+    flags.add_strategy(parser, searched=False)
+    return parser.parse_args([], argparse.Namespace(**vars(args)))
 
 
 def _tell_shop_bound(args: argparse.Namespace) -> bool:

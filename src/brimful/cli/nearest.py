@@ -22,7 +22,7 @@ from brimful.strategy import NUM_DEVICES
 from brimful.terminal import forget_notes, note, say
 from brimful.units import GIB
 
-VERBS = frozenset({"estimate", "plan", "shop", "simulate"})
+VERBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 """Verbs that answer something else where they refuse."""
 _WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""

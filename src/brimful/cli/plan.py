@@ -24,12 +24,13 @@ from brimful.cli.output import (
     show_summary,
 )
 from brimful.cli.page import add_page, write_page
-from brimful.cli.proof import add_proof, proof_of, proof_words, word_code
-from brimful.errors import InputError, OutOfTimeError, UnknownMemoryError, UnsupportedError
+from brimful.cli.proof import add_proof, proof_of, word_code
+from brimful.cli.ways_out import tell_ways_out
+from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.terminal import note, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
@@ -131,7 +132,11 @@ def run(args: argparse.Namespace) -> int:
         _show_proof(args, searched, found, proof)
         show_facts(*compared_facts(args, found, search))
     word = _replayed_word(found) if proof is None else proof.word
-    out = () if word == "fits" else tuple(_ways_out(args, found, budget, word))
+    out = (
+        ()
+        if word == "fits"
+        else tell_ways_out(args, found, _search_of(args, found.plan), budget, word)
+    )
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
@@ -504,48 +509,6 @@ def _pins(args: argparse.Namespace) -> "list[Pins]":
     if len(choices) == 1:
         return choices
     return possible(job, choices, flags.cluster_from(args).num_devices)
-
-
-MAX_WAYS, MAX_WAYS_TIGHT = 3, 1
-"""Ways to make it fit that are shown; fewer beside a plan that may fit."""
-
-
-def _ways_out(
-    args: argparse.Namespace, searched: "Solution", budget: "Budget", word: "ProofWord | None"
-) -> "Iterator[str]":
-    """Name what would make it fit, the first ones: of what was searched, plans that hold.
-
-    Each is printed as soon as it is proven. ``word`` is what its replay or its proof said.
-    """
-    from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
-    from brimful.show.summary import Fact
-
-    plan, record = searched.plan, searched.record
-    if (record.rows[0].fits and word not in {"tight", "no"}) or record.untried:
-        return
-    find = searched_anew(_search_of(args, plan))
-    if plan.estimate is None:
-        from brimful.simulate.search import simulated_shortfall
-
-        find = either(find, same_strategy(plan, simulated_shortfall(budget)))
-    num_said, most = 0, MAX_WAYS_TIGHT if word == "tight" else MAX_WAYS
-    found = ways_out(plan, find, held)
-    while num_said < most:
-        try:
-            way = next(found, None)
-        except OutOfTimeError:
-            return
-        if way is None:
-            return
-        plan_of_it = way.solution if way.short_bytes <= 0 else None
-        proof = None if plan_of_it is None else proof_of(args, plan_of_it, budget)[1]
-        if proof is not None and proof.word == "no":
-            continue
-        words = way.words + proof_words(proof)
-        if not args.json:
-            show_facts(Fact("" if num_said else "instead", words))
-        num_said += 1
-        yield words
 
 
 def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":

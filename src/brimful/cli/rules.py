@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--about",
         metavar="TEXT",
-        default="",
         help="the rules that have this in their words or names, each with its reason",
     )
     flags.add_verbose(parser)
@@ -56,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     micro_batch = defaults.MICRO_BATCH if args.micro_batch is None else args.micro_batch
     plan, why_none = _planned(args, job, cluster, attention)
     subject = Subject(job, alone, plain_strategy(micro_batch, attention), plan)
-    rows = tuple(row for row in check_rules(subject) if _is_about(row, args.about))
+    rows = tuple(row for row in check_rules(subject) if _is_about(row, args.about or ""))
     if not rows:
-        raise InputError(f"--about {args.about!r}: no rule has that in its words; leave it out")
+        raise _no_rule(args.about)
     if args.json:
         content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
         show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.show.rules import rule_facts, rules_summary
     from brimful.show.summary import Fact
 
-    summary = rules_summary(rows, job, alone, about=args.about)
+    summary = rules_summary(rows, job, alone, about=args.about or "")
     if args.about:
         show_summary(summary._replace(facts=summary.facts[:2]))
         show_facts(*rule_facts(rows))
@@ -79,8 +78,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_about(row: "Checked", text: str) -> bool:
+    """Whether a rule has every word of a text in its own, whatever their order."""
     words = f"{row.key} {row.group} {row.statement} {row.stated} {row.says}".lower()
-    return text.lower() in words
+    return all(each in words for each in text.lower().split())
+
+
+def _no_rule(text: str) -> InputError:
+    """Say what rules are about, and answer with all of them."""
+    from brimful.rules.table import RULES
+
+    groups = dict.fromkeys(rule.group for rule in RULES)
+    return InputError(
+        f"--about {text!r}: no rule has that in its words; they are about {'; '.join(groups)}",
+        nearest={"about": None},
+    )
 
 
 def _tables(

@@ -72,6 +72,8 @@ class WayOut(NamedTuple):
         cost: Its predicted device-seconds per token; infinite: unknown.
         is_exact: Whether the same is learnt.
         solution: What was searched for it; None: nothing was.
+        flags: As it is typed.
+        tokens_per_s: How fast; None: unknown.
     """
 
     words: str
@@ -79,6 +81,13 @@ class WayOut(NamedTuple):
     cost: float
     is_exact: bool = False
     solution: Solution | None = None
+    flags: str = ""
+    tokens_per_s: float | None = None
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether it fits, and is for the job's owner to allow."""
+        return self.short_bytes <= 0 and not self.is_exact
 
 
 def searched_anew(search: Search) -> Find:
@@ -284,7 +293,16 @@ def _told(option: _Option, tried: Tried) -> WayOut:
         words = f"{option.flags} would fit{rate}"
     cost = math.inf if seconds is None else seconds * option.cluster.num_devices
     said = "".join(f" ({note})" for note in (option.why, option.note) if note)
-    return WayOut(words + said, tried.short_bytes, cost, not option.why, tried.solution)
+    rate_of = 1 / seconds if seconds else None
+    return WayOut(
+        words + said,
+        tried.short_bytes,
+        cost,
+        not option.why,
+        tried.solution,
+        option.flags,
+        rate_of,
+    )
 
 
 def _shorter_sequences(plan: Plan, find: Find) -> _Way:

@@ -6,7 +6,7 @@ from brimful.cost.least import Least, Spread, least_on_device
 from brimful.job import Job
 from brimful.show.predicted import job_words, short_gpu
 from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
-from brimful.units import format_bytes, format_count
+from brimful.units import format_bytes, format_count, format_seconds
 
 
 class Bounded(NamedTuple):
@@ -63,7 +63,9 @@ def _parts(known: Bounded, each: Least) -> str:
         "optimizer state": each.optimizer_state,
     }
     words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size)
-    return f"{words}, of {format_count(known.num_parameters)} parameters{_shared(known.spread)}"
+    each_takes = f"{known.least.total / known.num_parameters:.3g} bytes each"
+    number = format_count(known.num_parameters)
+    return f"{words}, of {number} parameters, {each_takes}{_shared(known.spread)}"
 
 
 def _shared(spread: Spread) -> str:
@@ -112,4 +114,6 @@ def _speed(known: Bounded) -> tuple[Fact, ...]:
     if known.tokens_per_s is None:
         return ()
     rate = f"{known.tokens_per_s:,.0f} tokens/s"
-    return (Fact("speed", f"at most {rate}: matrix products alone, at the data sheet's rate"),)
+    step = format_seconds(known.job.tokens_per_step / known.tokens_per_s)
+    why = "matrix products alone, at the data sheet's rate"
+    return (Fact("speed", f"at most {rate}, {step} or more a step: {why}"),)

@@ -1,5 +1,7 @@
 """The answer to ``plan``: the fastest strategy that fits, why it, and what else there is."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from brimful.cost.estimate import limit_bytes
@@ -11,7 +13,7 @@ from brimful.search.most import largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
-from brimful.search.ways_out import least_devices
+from brimful.search.ways_out import WayOut, least_devices
 from brimful.search.without import without
 from brimful.show.estimate import without_facts
 from brimful.show.predicted import (
@@ -264,3 +266,13 @@ def _untried(found: Solution) -> tuple[Fact, ...]:
     if left is None:
         return ()
     return (Fact("not tried", f"{left.num_strategies:,} more settings: {left.why}"),)
+
+
+def allowed_facts(allowed: Sequence[WayOut]) -> tuple[Fact, ...]:
+    """Say together what would fit if the job's owner allowed it."""
+    ways = [
+        way.flags + (f" {way.tokens_per_s:,.0f} tokens/s" if way.tokens_per_s else "")
+        for way in allowed
+    ]
+    verb = "each changes" if len(ways) > 1 else "it changes"
+    return (Fact("or allow", f"{', '.join(ways)}: {verb} what is learnt; predicted"),)

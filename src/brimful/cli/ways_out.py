@@ -1,0 +1,89 @@
+"""What would make a plan fit that does not, as it is told: each way as soon as it is proven."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from brimful.cli.output import show_facts
+from brimful.cli.proof import proof_of, proof_words
+from brimful.errors import OutOfTimeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from brimful.search.budget import Budget
+    from brimful.search.gains import Search
+    from brimful.search.solve import Solution
+    from brimful.search.ways_out import WayOut
+    from brimful.simulate.proof import ProofWord
+
+MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
+"""Ways that are told, a line or two each; fewer beside a plan that may fit."""
+MAX_ALLOWED = 4
+"""Of those that change what is learnt, which are told together."""
+
+
+def tell_ways_out(
+    args: argparse.Namespace,
+    searched: "Solution",
+    search: "Search",
+    budget: "Budget",
+    word: "ProofWord | None",
+) -> tuple[str, ...]:
+    """Name what would make it fit, the first ones: of what was searched, plans that hold.
+
+    Each that learns the same is proven, and printed as soon as it is; what its owner would have to
+    allow holds when it is replayed.
+
+    Args:
+        args: The flags.
+        searched: What was found.
+        search: How.
+        budget: Of time, where each way is simulated.
+        word: What its replay or its proof said.
+    """
+    from brimful.show.plan import allowed_facts
+    from brimful.show.summary import Fact
+
+    record = searched.record
+    if (record.rows[0].fits and word not in {"tight", "no"}) or record.untried:
+        return ()
+    is_tight = word == "tight"
+    most = MAX_WAYS_TIGHT if is_tight else MAX_WAYS
+    said, allowed = list[str](), list["WayOut"]()
+    for way in _in_time(searched, search, budget):
+        if way.is_allowed:
+            allowed.append(way)
+        elif len(said) < most and (way.short_bytes <= 0 or not (said or allowed)):
+            words = _proven_words(args, way, budget)
+            if words and not args.json:
+                show_facts(Fact("" if said else "instead", words))
+            said += [words] * bool(words)
+        if len(said) >= most and (is_tight or len(allowed) >= MAX_ALLOWED):
+            break
+    if allowed and not (is_tight and said):
+        if not args.json:
+            show_facts(*allowed_facts(allowed))
+        said += [way.words for way in allowed]
+    return tuple(said)
+
+
+def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":
+    """Yield ways out until the time is over in which they may be simulated."""
+    from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
+
+    find = searched_anew(search)
+    if searched.plan.estimate is None:
+        from brimful.simulate.search import simulated_shortfall
+
+        find = either(find, same_strategy(searched.plan, simulated_shortfall(budget)))
+    try:
+        yield from ways_out(searched.plan, find, held)
+    except OutOfTimeError:
+        return
+
+
+def _proven_words(args: argparse.Namespace, way: "WayOut", budget: "Budget") -> str:
+    """Say a way out, and whether it was proven; nothing where its proof says no."""
+    plan_of_it = way.solution if way.short_bytes <= 0 else None
+    proof = None if plan_of_it is None else proof_of(args, plan_of_it, budget)[1]
+    return "" if proof is not None and proof.word == "no" else way.words + proof_words(proof)
