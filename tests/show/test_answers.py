@@ -70,7 +70,9 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     told = paragraph(lines)
     assert "settings were predicted, none fits" in told
     assert "instead --gpus" in told
-    assert re.search(r"or allow .*--method qlora [\d,]+ tokens/s.*: each changes what is learnt", told)
+    assert re.search(
+        r"or allow .*--method qlora [\d,]+ tokens/s.*: each changes what is learnt", told
+    )
     assert len(lines) <= MOST_LINES
 
 

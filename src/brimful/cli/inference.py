@@ -66,6 +66,7 @@ def is_asked(args: argparse.Namespace) -> bool:
 
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
+    from brimful.cost.decoding import decoding_of
     from brimful.cost.inference import estimate_inference, limits, other_formats
 
     job, cluster = asked(args)
@@ -73,18 +74,21 @@ def run_estimate(args: argparse.Namespace) -> int:
         return _run_shared(args, job, cluster)
     estimate = estimate_inference(job, cluster)
     formats, most = other_formats(job, cluster), limits(job, cluster)
+    decoding = decoding_of(job, cluster)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(estimate)}
         others = [fit._asdict() for fit in formats]
-        show_json({**told, "formats": others, "limits": most and most._asdict()})
+        bounds = {"limits": most and most._asdict(), "decoding": decoding and decoding._asdict()}
+        show_json({**told, "formats": others, **bounds})
 
     def answer() -> "Answer":
         from brimful.report.inference import inference_tables
         from brimful.show.answer import Answer
-        from brimful.show.inference import inference_summary
+        from brimful.show.inference import Beside, inference_summary
 
         tables = inference_tables(job, cluster, estimate, formats=formats, limits=most)
-        return Answer(inference_summary(job, cluster, estimate, formats, most), (), (tables,))
+        summary = inference_summary(job, cluster, estimate, Beside(formats, most, decoding))
+        return Answer(summary, (), (tables,))
 
     tell(args, answer)
     if estimate.fits is None:
@@ -94,18 +98,25 @@ def run_estimate(args: argparse.Namespace) -> int:
 
 def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster) -> int:
     """Bound what each of several GPUs holds, and print."""
-    from brimful.cost.inference_shared import share_inference
+    from brimful.cost.decoding import decoding_of
+    from brimful.cost.inference_shared import other_shared_formats, share_inference
 
-    shared = share_inference(job, cluster)
+    shared, decoding = share_inference(job, cluster), decoding_of(job, cluster)
+    fitting = other_shared_formats(job, cluster)
     if args.json:
-        bounds = {"least_bytes": shared.least_bytes, "most_bytes": shared.most_bytes}
+        bounds = {
+            "least_bytes": shared.least_bytes,
+            "most_bytes": shared.most_bytes,
+            "formats": fitting,
+            "decoding": decoding and decoding._asdict(),
+        }
         show_json({**inputs_json(job, cluster), **shared._asdict(), **bounds, "fits": shared.fits})
 
     def answer() -> "Answer":
         from brimful.show.answer import Answer
         from brimful.show.inference import shared_summary
 
-        return Answer(shared_summary(job, cluster, shared), (), ())
+        return Answer(shared_summary(job, cluster, shared, fitting, decoding), (), ())
 
     tell(args, answer)
     if shared.fits is None:

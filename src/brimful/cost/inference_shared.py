@@ -6,8 +6,10 @@ beside its share no GPU needs more for a forward than one GPU would that had it 
 
 from typing import NamedTuple
 
+import msgspec
+
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.formats import COMPUTE_BYTES
+from brimful.cost.formats import COMPUTE_BYTES, FORMATS
 from brimful.cost.held import held_bytes, pack_experts
 from brimful.cost.inference import InferenceJob, estimate_inference
 from brimful.cost.kv_cache import cache_layers, prefilled_bytes
@@ -99,3 +101,22 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
         beside_bytes=None if peak is None else max(0, peak - held.total - cache),
         usable_bytes=tensor_limit_bytes(cluster),
     )
+
+
+def other_shared_formats(job: InferenceJob, cluster: Cluster) -> tuple[str, ...]:
+    """List the other formats in which a model fits on all devices of a cluster, smallest last.
+
+    Args:
+        job: What is loaded, and how much text it holds.
+        cluster: On what.
+
+    Raises:
+        UnsupportedError: The architecture has no layout or no cache that is known.
+    """
+    others = [name for name in FORMATS if name != job.weights_format and name not in COMPUTE_BYTES]
+    shares = {
+        name: share_inference(msgspec.structs.replace(job, weights_format=name), cluster)
+        for name in others
+    }
+    fitting = [name for name, each in shares.items() if each.fits]
+    return tuple(sorted(fitting, key=lambda name: -shares[name].least_bytes))

@@ -1,7 +1,9 @@
 """The answer to ``--task inference``: whether a model fits to write text, and how much of it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES
 from brimful.cost.held import held_bytes, pack_experts
 from brimful.cost.inference import (
@@ -20,7 +22,7 @@ from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, gpu_words, replayed_meter, tight_facts
 from brimful.show.simulate import beside_facts, failed_facts
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from brimful.simulate.inference import InferenceSimulation
@@ -28,12 +30,25 @@ if TYPE_CHECKING:
 _VERDICTS: dict[bool | None, Verdict] = {True: "FITS", False: "NO", None: "UNKNOWN"}
 
 
+class Beside(NamedTuple):
+    """What is said beside whether a model fits.
+
+    Attributes:
+        formats: The same text in every format.
+        limits: The most that fits; None: unknown.
+        decoding: How fast it writes at most; None: unknown.
+    """
+
+    formats: tuple[FormatFit, ...]
+    limits: Limits | None
+    decoding: Decoding | None
+
+
 def inference_summary(
     job: InferenceJob,
     cluster: Cluster,
     estimate: InferenceEstimate,
-    formats: tuple[FormatFit, ...],
-    limits: Limits | None,
+    beside: Beside,
 ) -> Summary:
     """Say what a prediction says.
 
@@ -41,8 +56,7 @@ def inference_summary(
         job: What is loaded, and how much text it holds.
         cluster: On what.
         estimate: What arithmetic says.
-        formats: The same text in every format.
-        limits: The most that fits; None: unknown.
+        beside: What else is known.
     """
     peak = estimate.predicted_peak_allocated_bytes
     counted, what = (
@@ -62,8 +76,9 @@ def inference_summary(
             *_instead(job, cluster, estimate),
             *largest_facts(estimate.items),
             *_experts(job),
-            *_most(limits),
-            *_formats(job, formats),
+            *_speed(job, beside.decoding),
+            *_most(beside.limits),
+            *_formats(job, beside.formats),
         ),
     )
 
@@ -101,13 +116,21 @@ def inference_simulation_summary(
     )
 
 
-def shared_summary(job: InferenceJob, cluster: Cluster, shared: SharedInference) -> Summary:
+def shared_summary(
+    job: InferenceJob,
+    cluster: Cluster,
+    shared: SharedInference,
+    fitting: Sequence[str],
+    decoding: Decoding | None,
+) -> Summary:
     """Say what is known of a model that several GPUs hold.
 
     Args:
         job: What is loaded, and how much text it holds.
         cluster: On what.
         shared: The bounds.
+        fitting: Other formats in which the same text fits.
+        decoding: How fast they write at most; None: unknown.
     """
     most, least, num = shared.most_bytes, shared.least_bytes, shared.num_devices
     is_most = shared.fits is not False and most is not None
@@ -132,11 +155,15 @@ def shared_summary(job: InferenceJob, cluster: Cluster, shared: SharedInference)
         facts.append(Fact("experts", words))
     if shared.fits is not True:
         facts += [Fact("needs", f"{shared.needed} of these GPUs")] if shared.needed else []
-    elif most is not None:
+        facts += [Fact("formats", f"it fits in {', '.join(fitting)}")] if fitting else []
+    if most is not None:
         free = (shared.usable_bytes - most) * min(num, shared.num_heads)
         tokens = job.num_sequences * job.seq_len
-        more = int(free * tokens / shared.cache_bytes) + tokens
-        facts.append(Fact("at most", f"about {more:,} tokens of text in the cache, of all texts"))
+        room = int(free * tokens / shared.cache_bytes) + tokens
+        if room > 0:
+            words = f"about {room:,} tokens of text in the cache, of all texts"
+            facts.append(Fact("at most", words))
+    facts += _speed(job, decoding)
     note = "engines that page their cache, such as vLLM, take what is left of each GPU for it"
     facts.append(Fact("note", note))
     return Summary(_VERDICTS[shared.fits], _subject(job, cluster), meter, tuple(facts))
@@ -166,6 +193,20 @@ def _instead(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -
     if device is None:
         return (Fact("instead", "no single known GPU holds it in this format"),)
     return (Fact("instead", f"--gpus {device.name} would fit (the smallest that does)"),)
+
+
+def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
+    """Say how fast text is written at most, and why no faster."""
+    if decoding is None:
+        return (Fact("speed", "not known: the GPU's rates are not"),)
+    texts = f", of {job.num_sequences} texts together" if job.num_sequences > 1 else ""
+    read = format_bytes(decoding.read_bytes)
+    rate = format_rate(decoding.memory_bytes_per_s, "B")
+    words = (
+        f"at most {decoding.most_tokens_per_s:,.0f} tokens/s{texts}: each reads {read} at {rate}; "
+        f"{format_seconds(decoding.first_token_s)} or more for the prompt"
+    )
+    return (Fact("speed", words),)
 
 
 def _most(limits: Limits | None) -> tuple[Fact, ...]:
