@@ -368,6 +368,28 @@ def test_other_encoders_classify_as_their_own_forward_does(model_type):
     assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_an_encoders_windows_are_those_of_its_own_forward(attention):
+    own = {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0}
+    labels = {"id2label": {"0": "a", "1": "b", "2": "c"}}
+    fields = {**SIZES, **own, **labels, "cls_token_id": 0, "sep_token_id": 0}
+    model = read_config("modernbert", {"model_type": "modernbert", **fields})
+    job = make_other_job("bert", model=model)
+    program, own = (
+        build_program(job, make_strategy(attention=each), CPU) for each in (attention, "eager")
+    )
+    batch = ragged(job, step=0)
+    assert batch.inputs.shape[1] > 8
+    own.model.eval()
+    with torch.no_grad():  # only of what it knows does the class make masks by itself
+        theirs = own.model(input_ids=batch.inputs, attention_mask=(batch.segments != 0).long())
+    kept = batch.labels != IGNORE_INDEX
+    loss = torch.nn.functional.cross_entropy(theirs.logits[kept], batch.labels[kept])
+    assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
+    program.model.config.sliding_window = 10_000  # as if there were none
+    assert evaluate(program, [batch]) != pytest.approx(float(loss), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "job", "strategy", "facts"),
     [

@@ -149,23 +149,19 @@ def _check_masks(model: Any, job: Job, strategy: Strategy) -> None:
         )
 
 
-def check_window(config: Any, job: Job) -> None:
-    """Refuse sequences that are longer than the window that some blocks attend to.
-
-    For tasks whose masks say which tokens are padding, and nothing of windows.
+def check_windows(model: Any, job: Job, strategy: Strategy) -> None:
+    """Refuse a model whose blocks, or whose windows, are none that are masked here.
 
     Raises:
-        UnsupportedError: They are, or a block is of another kind than attention.
+        UnsupportedError: They are not.
     """
-    _check_kinds(config, job)
-    window = window_of(config, job.seq_len)
-    if window is not None:
-        raise _too_long(job, window)
+    _check_kinds(model.config, job)
+    _check_masks(model, job, strategy)
 
 
 def _too_long(job: Job, window: int) -> UnsupportedError:
     return UnknownMemoryError(
         f"seq_len={job.seq_len} of {job.model.name} is not simulated: some of its layers see no "
-        f"farther than {window} tokens, and this version masks that in decoders only; "
+        f"farther than {window} tokens, and its class takes no mask of that from outside; "
         f"seq_len={window} is simulated, where it is of no effect"
     )

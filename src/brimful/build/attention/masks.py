@@ -85,3 +85,23 @@ def document_mask(
     blocked = segments[:, None, :, None] != segments[:, None, None, :]
     blocked |= _outside(seq_len, window, segments.device)
     return mask.masked_fill_(blocked, torch.finfo(dtype).min)
+
+
+def neighbour_mask(segments: torch.Tensor, *, dtype: torch.dtype, window: int) -> torch.Tensor:
+    """Make the mask under which a token sees its text to a distance, on both sides of itself.
+
+    Args:
+        segments: [B, S] of int32: 0 for padding.
+        dtype: Type of the queries.
+        window: The farthest token that is seen, as ``transformers`` counts: that one included.
+
+    Returns:
+        [B, 1, S, S].
+    """
+    num_rows, seq_len = segments.shape
+    shape = (num_rows, 1, seq_len, _padded(seq_len))
+    mask = torch.zeros(shape, dtype=dtype, device=segments.device)[..., :seq_len]
+    every = torch.ones((seq_len, seq_len), dtype=torch.bool, device=segments.device)
+    far = every.tril(-window - 1).logical_or_(every.triu_(window + 1))
+    blocked = (segments == 0)[:, None, None].logical_or(far)
+    return mask.masked_fill_(blocked, torch.finfo(dtype).min)

@@ -1,4 +1,6 @@
-"""Windows: blocks whose tokens see themselves and the last few before them, and no more.
+"""Windows: blocks whose tokens see themselves and the few around them, and no more.
+
+A decoder's see those before them, an encoder's those on both sides.
 
 ``transformers`` makes the mask of a window itself, by rules that look at values; as with any mask
 it is decided here, beforehand, in the form in which the class takes it. A window as long as a row
@@ -6,6 +8,7 @@ is none.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -21,15 +24,16 @@ TAKING_WINDOWS = ("eager", "sdpa", "efficient", "cudnn")
 Form = Literal["by kind", "one", "unknown"]
 """How a class takes its masks: one for each kind of block, one for all, or nobody knows."""
 _MAKER = "create_sliding_window_causal_mask"
+_MAKERS = (_MAKER, "create_bidirectional_sliding_window_mask")
 _ONE = f"if self.config.sliding_window is None else {_MAKER}"
-_BY_KIND = "causal_mask_mapping"
+_BY_KIND = re.compile(r"isinstance\(\w+_mask_mapping := attention_mask, dict\)")
 
 
 def window_of(config: Any, seq_len: int) -> int | None:
     """Return the window that some blocks have, in tokens; None where none is shorter than a row.
 
     Args:
-        config: A decoder's.
+        config: Of a model.
         seq_len: Tokens of a row.
     """
     config = config.get_text_config()
@@ -46,16 +50,16 @@ def _kinds(config: Any) -> tuple[str, ...]:
 
 
 def form_of(model: Any) -> Form:
-    """Say how the class of a decoder takes masks, by its source."""
+    """Say how the class of a model takes masks, by its source."""
     return _form(type(model.base_model).__module__)
 
 
 @cache
 def _form(module_name: str) -> Form:
     source = inspect.getsource(sys.modules[module_name])
-    if _MAKER not in source:
+    if not any(maker in source for maker in _MAKERS):
         return "unknown"
-    if _BY_KIND in source and "isinstance(causal_mask_mapping := attention_mask, dict)" in source:
+    if _BY_KIND.search(source):
         return "by kind"
     return "one" if _ONE in source else "unknown"
 
@@ -63,10 +67,10 @@ def _form(module_name: str) -> Form:
 def masks(
     model: Any, make: Callable[[int | None], torch.Tensor | None], window: int
 ) -> torch.Tensor | dict[str, torch.Tensor | None] | None:
-    """Make the masks of a decoder with windows, in the form in which its class takes them.
+    """Make the masks of a model with windows, in the form in which its class takes them.
 
     Args:
-        model: The decoder.
+        model: The model.
         make: Makes the mask of blocks with a window of so many tokens, or without any.
         window: Tokens of the window.
     """

@@ -9,9 +9,11 @@ from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from brimful.build.attention import model_inputs
+from brimful.build.attention.masks import neighbour_mask
 from brimful.build.attention.own import attends_by_itself
+from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import IGNORE_INDEX, Batch
-from brimful.build.decoder_check import check_window
+from brimful.build.decoder_check import check_windows
 from brimful.build.model import skeleton_of
 from brimful.build.program import Program
 from brimful.build.tasks.base import TaskParts
@@ -63,7 +65,7 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
             f"{job.model.name} is of type {job.model.model_type}, whose attention cannot be given "
             f"from outside; use attention=eager"
         )
-    check_window(model.config, job)
+    check_windows(model, job, strategy)
     return model
 
 
@@ -85,13 +87,29 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
 
 
 def _classes(program: Program, batch: Batch) -> torch.Tensor:
-    mask: torch.Tensor | None
+    mask: Any
     if attends_by_itself(program.model):  # which makes of it what its own attention needs
         mask = None if batch.segments is None else (batch.segments != 0).long()
     else:
-        mask = padding_mask(batch, score_dtype(program.model.get_input_embeddings().weight))
+        mask = _masks(program, batch)
     logits: torch.Tensor = program.model(input_ids=batch.inputs, attention_mask=mask).logits
     return logits
+
+
+def _masks(program: Program, batch: Batch) -> Any:
+    """Make what keeps padding out of sight, and what lies outside the window of some blocks."""
+    dtype = score_dtype(program.model.get_input_embeddings().weight)
+    window = window_of(program.model.config, batch.inputs.shape[1])
+    if window is None:
+        return padding_mask(batch, dtype)
+    segments = torch.ones_like(batch.inputs) if batch.segments is None else batch.segments
+
+    def make(distance: int | None) -> torch.Tensor | None:
+        if distance is None:
+            return padding_mask(batch, dtype)
+        return neighbour_mask(segments, dtype=dtype, window=distance)
+
+    return masks(program.model, make, window)
 
 
 def _scores(program: Program, batch: Batch) -> torch.Tensor:
