@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 def replaced_facts(proof: "Proof") -> tuple[Fact, ...]:
     """Say why the strategy that was predicted to be best is not the plan."""
-    first = proof.trials[0].reserved
-    return (Fact("simulated", f"those settings do not hold: {_why_not(first)}; instead:"),)
+    first = proof.trials[0]
+    if first.reserved.word == "fits":
+        words = f"those settings hold with {allocator_words(first.strategy)} only; so:"
+    else:
+        words = f"those settings do not hold: {_why_not(first.reserved)}; instead:"
+    return (Fact("simulated", words),)
 
 
 def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
