@@ -145,6 +145,22 @@ def _lora_sum(subject: Subject) -> Finding:
     )
 
 
+def _qlora_gigabyte(subject: Subject) -> Finding:
+    """A byte per parameter, for everything."""
+    job = low_rank(subject, "bf16-mixed", "qlora")
+    made = run(subject, job, activation_checkpointing="full")
+    num, held_now = num_parameters(job), held_bytes(job)
+    return compare(
+        num * 1.0,
+        peak(made),
+        gigabytes,
+        why=f"what is held is {held_now / num:.2f} B a parameter, {gigabytes(held_now)}: layers in "
+        f"4 bits, the rest in 16; with full checkpointing one block's activations and the logits "
+        f"come on top, at micro_batch={subject.strategy.micro_batch}, "
+        f"seq_len={subject.job.seq_len}",
+    )
+
+
 def _int8_compute(subject: Subject) -> Finding:
     sheet = sheet_of(subject)
     rate = sheet.matrix_flops_per_s.int8
@@ -263,6 +279,11 @@ MEMORY_RULES = (
         "lora-70b", ADAPTERS,
         "LoRA = 16-bit base + adapters of 2 % of the parameters with gradients and AdamW",
         "70B: 140 + 2.8 + 14, about 160 GB", _lora_sum,
+    ),
+    Rule(
+        "qlora-gigabyte", ADAPTERS,
+        "QLoRA needs about as many gigabytes as the model has billions of parameters",
+        "7B: 7 GB", _qlora_gigabyte,
     ),
     Rule("int8-compute", ADAPTERS, "LLM.int8() multiplies mostly in int8", "-", _int8_compute),
     Rule("qat", ADAPTERS, "Quantisation-aware training is a memory technique", "-", _qat),
