@@ -34,7 +34,8 @@ from samples import make_cluster, make_job
 DOCS = Path(__file__).parents[2] / "docs"
 IDS = (
     "full-70b-parts", "full-formula", "full-linear", "low-bit-partial", "weights-7b",
-    "lora-saves", "lora-70b", "qlora-gigabyte", "int8-compute", "qat", "moe-saves", "moe-equivalent",
+    "lora-saves", "lora-70b", "qlora-gigabyte", "int8-compute", "qat", "moe-saves",
+    "moe-equivalent",
     "moe-pitfalls", "amp-half", "amp-formula", "amp-speed", "amp-batch", "amp-bandwidth",
     "tensor-core-rate", "always-2x", "any-gpu", "code-change", "scale-init", "scale-dynamics",
     "unscale-clip", "fp32-islands", "fp16-underflow", "fp8-range", "bert-table", "gpt3-2.7b",
