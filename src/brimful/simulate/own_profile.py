@@ -306,7 +306,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(_run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
-        arranged=places,
+        arranged=places, repeats=True,
     ).recording  # fmt: skip
 
 
