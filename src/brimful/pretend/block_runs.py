@@ -18,6 +18,7 @@ from brimful.pretend import autocast
 from brimful.pretend.block_moves import (
     GRADIENT,
     INCOMING,
+    SHARED,
     Accumulate,
     Aside,
     Cast,
@@ -84,6 +85,7 @@ class Watched:
     """A block that runs, and is compared with what was seen before, if anything was."""
 
     def __init__(self, at: At, seen: Seen) -> None:
+        """Prepare to compare a run with what was seen."""
         self.tape, self._block, self._path = at
         self.seen = seen
         self.last_node = ""
@@ -92,9 +94,19 @@ class Watched:
         self._handles: list[Any] = []
         self._start: Spot | None = None
 
-    def run(self, call: Callable[[], Any], x: torch.Tensor) -> Any:
-        """Run it forward, and see to it that its backward is seen."""
+    def run(
+        self, call: Callable[[], Any], x: torch.Tensor, shared: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        """Run it forward, and see to it that its backward is seen.
+
+        Args:
+            call: Runs it.
+            x: What it is given.
+            shared: What it is given beside that, as other blocks are too.
+        """
         builder = self.tape.main
+        for name, tensor in enumerate(shared):
+            self._names |= dict.fromkeys(self.tape.rows_of((tensor,)), SHARED - name)
         self._names |= dict.fromkeys(self.tape.rows_of((x,)), INCOMING)
         start, before, num_casts = builder.spot(), self._interruptions(), autocast.num_cached()
         out = call()
@@ -116,7 +128,7 @@ class Watched:
         done = Done(moves, self._names.get(self._row(out), INCOMING), _like(out))
         nodes = list(_accumulating(out, x))
         order = tuple(numbers.get(id(node.variable), -1) for node in nodes)
-        is_own = done.name != INCOMING and Free(INCOMING) not in moves
+        is_own = done.name >= 0 and all(move.name >= 0 for move in moves if isinstance(move, Free))
         self._check(is_own, "hands on or frees what it is given")
         self._check(
             min((*order, *(n for n, _ in casts.values())), default=0) >= 0, "trains others'"
@@ -184,7 +196,7 @@ class Watched:
         moves = read_moves(self.tape.main, stretch, self._names)
         done = Done(moves, self._names.get(self._row(gradient), INCOMING), _like(gradient))
         order = tuple(move.parameter for move in moves if isinstance(move, Accumulate))
-        is_expected = done.name != INCOMING and order == seen.parameters
+        is_expected = GRADIENT <= done.name != INCOMING and order == seen.parameters
         self._check(is_expected, "has gradients in another order")
         check_kept((seen.forward, done))
         self._check(done == (seen.backward or done), "has another backward")
@@ -207,6 +219,7 @@ class StandIn:
     """A block that does on the tape what others of its kind did."""
 
     def __init__(self, at: At, model: Seen, *, keeps: bool) -> None:
+        """Prepare to do what a model did, which keeps what it is given or not."""
         if model.forward is None:
             raise UnlikeBlocksError("no block of its kind ran before a stand-in")
         self.tape, self._block, self._path = at
@@ -216,10 +229,16 @@ class StandIn:
         self._moves: Iterator[Move] = iter(())
         self._begun = False
 
-    def run(self, x: torch.Tensor) -> torch.Tensor:
-        """Play its forward."""
+    def run(self, x: torch.Tensor, shared: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+        """Play its forward; see ``Watched.run``."""
         self._device = x.device
-        self._x: torch.Tensor | None = x if self._keeps else None
+        backward = self.model.backward
+        freed = {move.name for move in backward.moves if isinstance(move, Free)} if backward else ()
+        self._kept = {
+            SHARED - name: each for name, each in enumerate(shared) if SHARED - name in freed
+        }
+        if self._keeps:
+            self._kept[INCOMING] = x
         parameters = list(self._block.parameters())
         for move in self._forward.moves:
             if isinstance(move, Cast):
@@ -257,7 +276,7 @@ class StandIn:
         name, like = self.model.backward[1:]
         found = incoming if name == GRADIENT else self._made(like)
         self.tape.let_be(found, self._rows.pop(name))
-        if self._rows or self._x is not None:
+        if self._rows or self._kept:
             raise UnlikeBlocksError("a stand-in keeps something behind its backward")
         return found
 
@@ -276,8 +295,8 @@ class StandIn:
         if isinstance(move, Make):
             owner = owner_in(self._path, move.facts.owner)
             self._rows[move.name] = builder.allocate_like(move.facts, owner)
-        elif move == Free(INCOMING):
-            self._let_go_of_what_was_given()
+        elif isinstance(move, Free) and (move.name == INCOMING or move.name <= SHARED):
+            self._let_go_of_what_was_given(move.name)
         elif isinstance(move, Free):
             if move.name not in self._rows:
                 raise UnlikeBlocksError("a stand-in frees what is gone")
@@ -285,9 +304,11 @@ class StandIn:
         else:
             builder.cost(*move)
 
-    def _let_go_of_what_was_given(self) -> None:
-        event, self._x = self.tape.main.spot().event, None
-        if self._keeps and self.tape.main.spot().event != event + 1:
+    def _let_go_of_what_was_given(self, name: int) -> None:
+        event, was_kept = self.tape.main.spot().event, self._kept.pop(name, None) is not None
+        if name <= SHARED and not was_kept:
+            raise UnlikeBlocksError("a stand-in frees what it did not keep")
+        if was_kept and self.tape.main.spot().event != event + 1:
             raise UnlikeBlocksError("what a stand-in was given is kept by others")
 
     def _cast(self, move: Cast, weight: torch.Tensor) -> None:
