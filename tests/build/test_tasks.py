@@ -343,7 +343,8 @@ def test_decoders_of_another_mathematics_are_refused(model_type, changes, facts)
 
 
 @pytest.mark.parametrize(
-    "model_type", ["distilbert", "roberta", "electra", "albert", "rembert", "roformer"]
+    "model_type",
+    ["distilbert", "roberta", "electra", "albert", "rembert", "roformer", "deberta", "deberta-v2"],
 )
 def test_other_encoders_classify_as_their_own_forward_does(model_type):
     fields = {**SIZES, "id2label": {"0": "a", "1": "b", "2": "c"}, "pad_token_id": 0}
@@ -351,7 +352,7 @@ def test_other_encoders_classify_as_their_own_forward_does(model_type):
         fields |= {"dim": 32, "hidden_dim": 80, "n_layers": 3, "n_heads": 4}
     model = read_config(model_type, {"model_type": model_type, **fields})
     job = make_other_job("bert", model=model)
-    is_own = model_type in {"rembert", "roformer"}
+    is_own = model_type in {"rembert", "roformer", "deberta", "deberta-v2"}
     program = build_program(job, make_strategy(attention="eager" if is_own else "sdpa"), CPU)
     batch = ragged(job, step=0)
     program.model.eval()

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from brimful.models.config import read_config
-from brimful.pretend import stand_ins
+from brimful.pretend import block_runs
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.stand_ins import Series
 from brimful.simulate import run, series
@@ -66,13 +66,13 @@ def traced(job, strategy, *, stands_in):
 def stood(monkeypatch):
     """Count the calls of blocks that stood for themselves."""
     calls = []
-    whole = stand_ins._StandIn.run
+    whole = block_runs.StandIn.run
 
     def counted(self, x):
         calls.append(self)
         return whole(self, x)
 
-    monkeypatch.setattr(stand_ins._StandIn, "run", counted)
+    monkeypatch.setattr(block_runs.StandIn, "run", counted)
     return calls
 
 

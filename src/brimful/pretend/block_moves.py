@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Facts, RecordingBuilder, Spot
 
-INCOMING, GRADIENT = -1, -2
-"""Names of the rows of what a block is given, and of the gradient of what it hands on."""
+INCOMING, GRADIENT, SHARED = -1, -2, -3
+"""Names of the rows of what a block is given, of the gradient of what it hands on, and, from the
+last on downwards, of what it is given that others are given too."""
 _BLOCK = "<block>"
 """Stands for a block's path, where an owner begins with it."""
 

@@ -37,6 +37,7 @@ from brimful.errors import BrimfulError, UnsupportedError
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
+from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
 from brimful.simulate.one_sequence import changes
@@ -301,13 +302,17 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         loss_chunks=1,
         attention=program.attention,
     )
-    return trace(
-        job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
+    traced = partial(
+        trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(_run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
         arranged=places,
-    ).recording  # fmt: skip
+    )  # fmt: skip
+    try:
+        return traced(repeats=True).recording
+    except UnlikeBlocksError:
+        return traced().recording
 
 
 def _run_cases(

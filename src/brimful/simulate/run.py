@@ -41,6 +41,7 @@ from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
+from brimful.pretend.repeats import repeat_blocks
 from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.stand_ins import stand_in
 from brimful.pretend.tape import Tape, go_on
@@ -51,7 +52,7 @@ from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
-from brimful.simulate.series import may_stand_in, series_of
+from brimful.simulate.series import blocks_of, may_stand_in, series_of
 from brimful.simulate.unrolled import record_whole
 from brimful.strategy import (
     Strategy,
@@ -215,6 +216,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     parted: int = 1,
     narrowed: bool = False,
     stands_in: bool = False,
+    repeats: bool = False,
     arranged: Sequence[int] = (),
     on_op: Callable[[], None] = go_on,
 ) -> Traced:
@@ -236,6 +238,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             is: what a profile is made of, to which sharding adds events (``cost.spread``).
         narrowed: Whether what comes into a block is cast to 16 bits, as FSDP2 does; likewise.
         stands_in: Whether few blocks are run and the others stand for themselves, where they may.
+        repeats: Whether blocks do again what they did, where they are given the same shape again.
         arranged: Blocks that are run in the place of all, which the job's model has as many of as
             it says; none: all of them.
         on_op: Called before every operation; what it raises ends the simulation.
@@ -270,6 +273,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if OPTIMIZERS[job.optimizer].compiled:
             program.optimizer.imitate(imitate)
         _name(tape, program)
+        if repeats:
+            repeat_blocks(tape, blocks_of(program))
         if stands_in and may_stand_in(job, strategy):
             stand_in(tape, series_of(program))
         skipper = _skipper(tape, program, chosen)

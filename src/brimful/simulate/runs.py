@@ -188,6 +188,7 @@ class Origins:
         self._sequence = sequence
         self._piece_of = {e: piece for piece in pieces for e in range(piece.start, piece.stop)}
         self._first_of = {(p.phase, p.label[0]): p for p in pieces if p.role == "first"}
+        self._rows: dict[int, Mapping[tuple[int, int], list[int]]] = {}
 
     def of(self, row: int, now: Piece) -> Group:
         """Name the group whose every middle member causes this event in the piece ``now``."""
@@ -220,19 +221,25 @@ class Origins:
 
     def _ends_alike(self, row: int, born: Piece, first: Piece, now: Piece) -> bool:
         """Whether what another member made as this one made a row ends in the same piece."""
-        like = [other for other in self._rows_of(born) if self._like(other, row)]
-        counterparts = [other for other in self._rows_of(first) if self._like(other, row)]
-        place = like.index(row)
+        kind = self._kind_of(row)
+        place = self._rows_of(born)[kind].index(row)
+        counterparts = self._rows_of(first).get(kind, [])
         if place >= len(counterparts):
             return False
         return self._piece_of.get(int(self._recording.died[counterparts[place]])) is now
 
-    def _rows_of(self, piece: Piece) -> list[int]:
-        return [int(e) for e in self._recording.events[piece.start : piece.stop] if e >= 0]
+    def _rows_of(self, piece: Piece) -> Mapping[tuple[int, int], list[int]]:
+        """Return the rows that a piece allocates by what made them and their shape."""
+        if piece.start not in self._rows:
+            found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+            for event in self._recording.events[piece.start : piece.stop].tolist():
+                if event >= 0:
+                    found[self._kind_of(event)].append(event)
+            self._rows[piece.start] = found
+        return self._rows[piece.start]
 
-    def _like(self, row: int, other: int) -> bool:
-        r = self._recording
-        return bool(r.op[row] == r.op[other] and r.shape_dtype[row] == r.shape_dtype[other])
+    def _kind_of(self, row: int) -> tuple[int, int]:
+        return int(self._recording.op[row]), int(self._recording.shape_dtype[row])
 
 
 def place_group(group: Group, place: int) -> Group:

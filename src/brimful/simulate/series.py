@@ -31,6 +31,12 @@ def may_stand_in(job: Job, strategy: Strategy) -> bool:
     return is_whole and is_here and is_one and bool(stack_of(job)) and not names_blocks(job)
 
 
+def blocks_of(program: Program) -> list[tuple[str, nn.Module]]:
+    """List the blocks of a program by their paths."""
+    paths = {module: name for name, module in program.model.named_modules()}
+    return [(paths[block], block) for block in decoder_blocks(program.model)]
+
+
 def series_of(program: Program) -> list[Series]:
     """List the series of a program, which may stand in."""
     job = program.job
