@@ -114,12 +114,21 @@ def _device_of_fake(original: property) -> property:
     )
 
 
+def _accelerator(original: Any) -> Any:
+    def get() -> torch.device:
+        return original() if _State.inside else outward(original())
+
+    return get
+
+
 def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
     engine = autograd._engine_run_backward  # noqa: SLF001
     # What the engine calls in turn (hooks, recomputed checkpoints) is a program's.
     yield autograd, "_engine_run_backward", _as_program(mode, engine)
     hooks = autograd.graph.saved_tensors_hooks
     yield hooks, "__init__", _hooks_init(mode, hooks.__init__)
+    # What is made by default, such as FSDP2's mesh, is made of the device that the program knows.
+    yield torch._C, "_get_accelerator", _accelerator(torch._C._get_accelerator)  # noqa: SLF001
     yield FakeTensor, "device", _device_of_fake(FakeTensor.device)
     yield FakeTensor, "is_cuda", property(lambda x: x.fake_device.type in {NAME, CUDA})
 
