@@ -1,8 +1,8 @@
-"""Peaks of programs with optimizers and loops of others by arithmetic, written before they were run.
+"""Peaks of programs with others' optimizers and loops by arithmetic, written before they were run.
 
-Derived from the sources of transformers 5.23.0, bitsandbytes 0.50.2, galore-torch 1.0 and Lightning
-2.6.6, and committed before the pretend GPU had run any of these programs in these sizes. Letters
-and rules are those of ``programs_by_hand.py``.
+Derived from the sources of transformers 5.23.0, bitsandbytes 0.50.2, galore-torch 1.0 and
+Lightning 2.6.6, and committed before the pretend GPU had run any of these programs in these sizes.
+Letters and rules are those of ``programs_by_hand.py``.
 """
 
 from typing import NamedTuple
@@ -26,8 +26,14 @@ class LoopSizes(NamedTuple):
     layers: int
     vocab: int
 
+    @property
+    def tokens(self) -> int:
+        """N."""
+        return self.batch * self.length
+
 
 LOOP = LoopSizes(2, 512, 1024, 3, 20_000)
+LOOP_LONGER = LoopSizes(3, 512, 1280, 4, 24_000)
 
 
 def _matrices(s: Sizes) -> list[tuple[int, int]]:
@@ -72,7 +78,7 @@ def _absmax(elements: int) -> int:
 
 
 def adamw_8bit() -> list[Item]:
-    """bitsandbytes' AdamW8bit: a byte a moment, a scale per block; norms' moments are fp32."""
+    """AdamW8bit of bitsandbytes: a byte a moment, a scale per block; norms' moments are fp32."""
     large = [n for n in _tensors(SIZES) if n >= _IN_8_BIT_FROM]
     small = [n for n in _tensors(SIZES) if n < _IN_8_BIT_FROM]
     return [
@@ -115,6 +121,17 @@ def galore() -> list[Item]:
     ]
 
 
+def lightning_longer() -> list[Item]:
+    """The same in other sizes, with what ``lightning_loop`` overlooked.
+
+    ``cross_entropy`` hands its input's type to log_softmax, which autocast then leaves alone: its
+    result is bf16, and the loss widens it. In forward there are 2 + 2 + 4 bytes a logit and the
+    gradients before; in backward at most 4 + 4 + 2 and none.
+    """
+    s = LOOP_LONGER
+    return [*_loop(s), Item("logits, log_softmax's result, that in fp32", 8 * s.tokens * s.vocab)]
+
+
 def lightning_loop() -> list[Item]:
     """Lightning's loop under bf16 autocast: the peak is in forward, with the gradients before it.
 
@@ -122,8 +139,12 @@ def lightning_loop() -> list[Item]:
     made there are the bf16 logits, their fp32 copy (which autocast holds) and the result. Against
     it in backward: 12 bytes a logit instead of 10, and no gradients.
     """
-    s = LOOP
-    n = s.batch * s.length
+    logits = Item("logits in bf16, in fp32, log_softmax's result", 10 * LOOP.tokens * LOOP.vocab)
+    return [*_loop(LOOP), logits]
+
+
+def _loop(s: LoopSizes) -> list[Item]:
+    n = s.tokens
     parameters = 4 * (2 * s.vocab * s.width + s.layers * s.width**2)
     return [
         Item("parameters", parameters),
@@ -136,7 +157,6 @@ def lightning_loop() -> list[Item]:
         Item("inputs of matrices in bf16", (s.layers + 1) * 2 * n * s.width),
         Item("results of relu", s.layers * 2 * n * s.width),
         Item("the last layer's result", 4 * n * s.width),
-        Item("logits in bf16, in fp32, log_softmax's result", 10 * n * s.vocab),
     ]
 
 
@@ -146,4 +166,5 @@ DERIVED = {
     "paged_adamw_32bit": paged_adamw_32bit,
     "galore": galore,
     "lightning": lightning_loop,
+    "lightning_longer": lightning_longer,
 }

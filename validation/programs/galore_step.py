@@ -20,7 +20,7 @@ config = LlamaConfig(
     attn_implementation="sdpa",
 )
 model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
-matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
+matrices = [p for name, p in model.named_parameters() if "_proj" in name]
 known = {id(p) for p in matrices}
 others = [p for p in model.parameters() if id(p) not in known]
 galore = {"rank": rank, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}

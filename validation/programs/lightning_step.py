@@ -16,12 +16,13 @@ class Task(lightning.LightningModule):
     """A model and its loss."""
 
     def __init__(self) -> None:
+        """Make both ends and what is between."""
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
         self.head = nn.Linear(width, vocabulary, bias=False)
 
-    def training_step(self, ids):
+    def training_step(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the loss of a batch of token numbers."""
         x = self.embed(ids)
         for layer in self.layers:
@@ -29,7 +30,7 @@ class Task(lightning.LightningModule):
         logits = self.head(x)
         return nn.functional.cross_entropy(logits.view(-1, vocabulary), ids.view(-1))
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW."""
         return torch.optim.AdamW(self.parameters(), lr=1e-3, fused=True)
 

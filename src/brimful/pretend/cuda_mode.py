@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import cuda_calls, cuda_names, triton_kernels
+from brimful.pretend import cuda_calls, cuda_names, eight_bit, triton_kernels
 from brimful.pretend.absent import looking_for
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
@@ -147,6 +147,7 @@ def saying_cuda(
     mode = _SaysCuda(known)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
+        "bitsandbytes.functional": eight_bit.state_is_paged,
         **triton_kernels.changes(kernels, known),
     }
     names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))
