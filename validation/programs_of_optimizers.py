@@ -1,7 +1,7 @@
 """Peaks of programs with others' optimizers and loops by arithmetic, written before they were run.
 
-Derived from the sources of transformers 5.23.0, bitsandbytes 0.50.2, galore-torch 1.0 and
-Lightning 2.6.6, and committed before the pretend GPU had run any of these programs in these sizes.
+Derived from the sources of transformers 5.23.0, bitsandbytes 0.50.2, galore-torch 1.0,
+Lightning 2.6.6 and LLaMA-Factory 0.9.5, and committed before the pretend GPU had run any of these programs in these sizes.
 Letters and rules are those of ``programs_by_hand.py``.
 """
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from programs_by_hand import WORKSPACES, Item, Sizes
 
 SIZES = Sizes(2, 1024, 1024, 2816, 4, 16, 16, 64, 32_000)
+FACTORY = Sizes(3, 768, 640, 1792, 3, 10, 10, 64, 24_000)
 GALORE_RANK = 128
 _PAGED_FROM = 100_000
 """bitsandbytes keeps the state of smaller tensors on the GPU, paged or not."""
@@ -143,6 +144,31 @@ def lightning_loop() -> list[Item]:
     return [*_loop(LOOP), logits]
 
 
+def llama_factory() -> list[Item]:
+    """``llamafactory-cli train``, full fine-tuning of fp32 weights under bf16 autocast.
+
+    It checkpoints every block with re-entrant checkpoints, which keep a block's input in fp32. The
+    peak is in the second micro-batch of a step, as the gradient of the logits is made: the
+    gradients of the first are there, and the head's weight and input in bf16.
+    """
+    s = FACTORY
+    n, elements = s.tokens, sum(_tensors(s))
+    return [
+        Item("parameters", 4 * elements),
+        Item("AdamW's moments", 8 * elements),
+        Item("AdamW's steps", 4 * len(_tensors(s))),
+        Item("gradients of the micro-batch before", 4 * elements),
+        Item("buffers of rotary frequencies", 2 * 4 * (s.head_dim // 2)),
+        Item("workspaces of cuBLAS", WORKSPACES),
+        Item("batches: two, and one fetched ahead", 3 * 3 * 8 * n),
+        Item("inputs of blocks", s.layers * 4 * n * s.width),
+        Item("cos and sin, which checkpoints keep", 2 * 4 * s.length * s.head_dim),
+        Item("the last norm: its input, 1/rms, the normalized", 8 * n * s.width + 4 * n),
+        Item("the head's input and weight in bf16", 2 * n * s.width + 2 * s.vocab * s.width),
+        Item("log_softmax's result, its gradient, that of the logits", 12 * n * s.vocab),
+    ]
+
+
 def _loop(s: LoopSizes) -> list[Item]:
     n = s.tokens
     parameters = 4 * (2 * s.vocab * s.width + s.layers * s.width**2)
@@ -165,6 +191,7 @@ DERIVED = {
     "paged_adamw_8bit": paged_adamw_8bit,
     "paged_adamw_32bit": paged_adamw_32bit,
     "galore": galore,
+    "llama_factory": llama_factory,
     "lightning": lightning_loop,
     "lightning_longer": lightning_longer,
 }
