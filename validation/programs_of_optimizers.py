@@ -1,8 +1,9 @@
 """Peaks of programs with others' optimizers and loops by arithmetic, written before they were run.
 
-Derived from the sources of transformers 5.23.0, bitsandbytes 0.50.2, galore-torch 1.0,
-Lightning 2.6.6 and LLaMA-Factory 0.9.5, and committed before the pretend GPU had run any of these programs in these sizes.
-Letters and rules are those of ``programs_by_hand.py``.
+Derived from the sources of transformers 5.23.0, bitsandbytes 0.50.2, galore-torch 1.0, Lightning
+2.6.6 and LLaMA-Factory 0.9.5 (with transformers 5.6.0, in an environment of its own), and committed
+before the pretend GPU had run any of these programs in these sizes. Letters
+and rules are those of ``programs_by_hand.py``.
 """
 
 from typing import NamedTuple
@@ -191,7 +192,17 @@ DERIVED = {
     "paged_adamw_8bit": paged_adamw_8bit,
     "paged_adamw_32bit": paged_adamw_32bit,
     "galore": galore,
-    "llama_factory": llama_factory,
     "lightning": lightning_loop,
     "lightning_longer": lightning_longer,
+}
+"""By the name of the program, of those that one environment can run."""
+OPTIMIZERS = {
+    "adamw_8bit": "AdamW8bit",
+    "paged_adamw_8bit": "PagedAdamW8bit",
+    "paged_adamw_32bit": "PagedAdamW32bit",
+}
+SIZES_OF: dict[str, Sizes | LoopSizes] = {
+    **dict.fromkeys((*OPTIMIZERS, "galore"), SIZES),
+    "lightning": LOOP,
+    "lightning_longer": LOOP_LONGER,
 }

@@ -11,6 +11,8 @@ from torch.distributed.fsdp import CPUOffload
 
 import processes
 from brimful import pretend
+from brimful.show.pretend import pretend_summary
+from brimful.show.terminal import MOST_OF_ALL, summary_lines
 
 pytestmark = [
     pytest.mark.torch,
@@ -108,3 +110,15 @@ def test_a_stream_is_heard_of_where_modes_are_off():
             tensor.record_stream(other)
         heard = run.recording()
     assert heard.in_use_until.any()
+
+
+def test_the_answer_is_one_screen_with_what_to_change_first():
+    lines = summary_lines(pretend_summary(pretended("mixed-orig").report(), ("train.py",)))
+    lines = [str(line) for line in lines]
+    labels = [line.partition(" ")[0] for line in lines]
+    assert {"memory", "peak", "who", "first"} <= {*labels}
+    assert labels.index("peak") < labels.index("who") < labels.index("first")
+    assert len(lines) <= MOST_OF_ALL
+    text = " ".join(" ".join(lines).split())
+    assert "less" in text
+    assert "_fsdp_wrapped_module" not in text

@@ -1,6 +1,7 @@
 """GaLore's AdamW on the matrices of a Llama in bf16, as its README sets it up.
 
-Told: batch, length, width, width of the MLP, layers, heads, vocabulary, rank.
+Told: batch, length, width, width of the MLP, layers, heads, key heads,
+width of a head, vocabulary, rank.
 """
 
 import sys
@@ -9,13 +10,16 @@ import torch
 from galore_torch import GaLoreAdamW
 from transformers import LlamaConfig, LlamaForCausalLM
 
-batch, length, width, mlp, layers, heads, vocabulary, rank = map(int, sys.argv[1:9])
+batch, length, width, mlp, layers, heads, kv_heads, head_dim, vocabulary, rank = map(
+    int, sys.argv[1:11]
+)
 config = LlamaConfig(
     hidden_size=width,
     intermediate_size=mlp,
     num_hidden_layers=layers,
     num_attention_heads=heads,
-    num_key_value_heads=heads,
+    num_key_value_heads=kv_heads,
+    head_dim=head_dim,
     vocab_size=vocabulary,
     attn_implementation="sdpa",
 )

@@ -1,6 +1,7 @@
 """bitsandbytes' optimizers, 8-bit or paged, on a Llama in bf16.
 
-Told: name of the optimizer, batch, length, width, width of the MLP, layers, heads, vocabulary.
+Told: name of the optimizer, batch, length, width, width of the MLP, layers, heads, key heads,
+width of a head, vocabulary.
 """
 
 import sys
@@ -9,13 +10,14 @@ import bitsandbytes
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-batch, length, width, mlp, layers, heads, vocabulary = map(int, sys.argv[2:9])
+batch, length, width, mlp, layers, heads, kv_heads, head_dim, vocabulary = map(int, sys.argv[2:11])
 config = LlamaConfig(
     hidden_size=width,
     intermediate_size=mlp,
     num_hidden_layers=layers,
     num_attention_heads=heads,
-    num_key_value_heads=heads,
+    num_key_value_heads=kv_heads,
+    head_dim=head_dim,
     vocab_size=vocabulary,
     attn_implementation="sdpa",
 )

@@ -15,7 +15,8 @@ batch, length, width, mlp, layers, heads, vocabulary = map(int, sys.argv[1:8])
 Path("data").mkdir(exist_ok=True)
 special = ["<unk>", "<s>", "</s>", "<pad>"]
 words = [*special, *(f"w{number}" for number in range(1000))]
-tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+numbers = {word: number for number, word in enumerate(words)}
+tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=special[0]))
 tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 names = dict(zip(("unk_token", "bos_token", "eos_token", "pad_token"), special, strict=True))
 PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained("model")
