@@ -70,13 +70,14 @@ def pretend_summary(
             *_tight(report),
             *_instead(report),
             *sizes,
+            *(() if at.failure is None else _allocator(report)),
             Fact("peak", _peak(report)),
             *_holders(report),
             *_first(report),
             *_kernels(report),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *(Fact("assumes", line) for line in report.assumptions),
-            *_allocator(report),
+            *(_allocator(report) if at.failure is None else ()),
         ),
     )
 
