@@ -144,7 +144,7 @@ def test_what_is_missed_is_said(tmp_path, monkeypatch):
     facts = [f.text for f in pretend_summary(run.report(), ("s.py",)).facts if f.label == "kernels"]
     assert len(facts) == 1
     assert facts[0].startswith("asks_of_a_test would find triton")
-    assert "install it, or pass --assume triton" in facts[0]
+    assert "install it, or --assume triton" in facts[0]
     notes = dict(note_lines(run.report()))
     assert len(notes["Looked for and not installed here; with them other kernels may run"]) == 2
 

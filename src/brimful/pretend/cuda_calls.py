@@ -19,6 +19,7 @@ import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.errors import UnsupportedError
+from brimful.pretend import moving
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import TWIN, KnownValues
 
@@ -165,13 +166,16 @@ def _format(_: KnownValues, x: Any, spec: str) -> str:
 
 
 def _set_data(_: KnownValues, x: Any, value: Any) -> None:
-    """Move a tensor in place, which PyTorch refuses where devices of fake tensors differ."""
+    """Move a tensor in place, which PyTorch refuses where devices of fake tensors differ.
+
+    The tensor stays the one that autograd, hooks and the program know.
+    """
     if not isinstance(x, FakeTensor) or x.fake_device == value.fake_device:
         _set_data_in_place(x, value)
         return
-    if isinstance(x, torch.nn.Parameter):
-        value = torch.nn.Parameter(value.detach(), requires_grad=x.requires_grad)
-    torch.utils.swap_tensors(x, value)
+    with moving.tensors_of_other_devices():
+        _set_data_in_place(x, value)
+    x.fake_device = value.fake_device
 
 
 _set_data_in_place = _Tensor.data.__set__

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import cuda_calls, cuda_names, triton_kernels
+from brimful.pretend import cuda_calls, cuda_names, eight_bit, triton_kernels
 from brimful.pretend.absent import looking_for
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
@@ -114,12 +114,21 @@ def _device_of_fake(original: property) -> property:
     )
 
 
+def _accelerator(original: Any) -> Any:
+    def get() -> torch.device:
+        return original() if _State.inside else outward(original())
+
+    return get
+
+
 def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
     engine = autograd._engine_run_backward  # noqa: SLF001
     # What the engine calls in turn (hooks, recomputed checkpoints) is a program's.
     yield autograd, "_engine_run_backward", _as_program(mode, engine)
     hooks = autograd.graph.saved_tensors_hooks
     yield hooks, "__init__", _hooks_init(mode, hooks.__init__)
+    # What is made by default, such as FSDP2's mesh, is made of the device that the program knows.
+    yield torch._C, "_get_accelerator", _accelerator(torch._C._get_accelerator)  # noqa: SLF001
     yield FakeTensor, "device", _device_of_fake(FakeTensor.device)
     yield FakeTensor, "is_cuda", property(lambda x: x.fake_device.type in {NAME, CUDA})
 
@@ -138,6 +147,7 @@ def saying_cuda(
     mode = _SaysCuda(known)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
+        "bitsandbytes.functional": eight_bit.state_is_paged,
         **triton_kernels.changes(kernels, known),
     }
     names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils import backend_registration
 
-from brimful.pretend import attention, autocast, composites, eight_bit, guard, recurrent, streams
+from brimful.pretend import (
+    attention,
+    autocast,
+    composites,
+    eight_bit,
+    guard,
+    moving,
+    recurrent,
+    streams,
+)
 from brimful.pretend.libraries import library
 
 NAME = "gpu"
@@ -252,6 +261,8 @@ def register() -> None:
     composites.register()
     recurrent.register()
     eight_bit.register()
+    moving.register()
+    streams.register()
 
 
 def _claim_composite_ops() -> None:

@@ -2,10 +2,12 @@
 
 Its CUDA kernel works on blocks in registers. Its CPU kernel is written in PyTorch: it widens both
 moments, the gradient and the parameter, and makes the 8-bit ones anew. Where a CPU is imitated that
-very kernel runs, on fake tensors.
-Source: ``bitsandbytes/backends/{cpu,cuda}/ops.py``.
+very kernel runs, on fake tensors. State that is paged lies in CUDA's managed memory, which no
+allocator of PyTorch knows: it is counted on the host, where it goes when the device is full.
+Source: ``bitsandbytes/backends/{cpu,cuda}/ops.py``, ``get_paged`` in ``functional.py``.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -35,3 +37,25 @@ def _kernel(name: str) -> Any:
             op(*args, **kwargs)
 
     return run
+
+
+def state_is_paged(functional: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what stands for managed memory, which bitsandbytes' CUDA library gives.
+
+    Args:
+        functional: ``bitsandbytes.functional``.
+    """
+    yield functional, "get_paged", _get_paged
+    yield functional, "prefetch_tensor", _nothing
+    # It fills and compares paged tensors, whose values nobody has.
+    yield functional, "elementwise_func", _nothing
+
+
+def _get_paged(*shape: int, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
+    out = torch.empty(shape, dtype=dtype, device="cpu")
+    out.is_paged, out.page_deviceid = True, torch.device(device or "cuda").index or 0
+    return out
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    """Do what changes no memory of ours."""

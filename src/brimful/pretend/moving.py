@@ -1,16 +1,49 @@
-"""Modules that are moved: ``module.to("gpu")`` of a model that was built on the host.
+"""Modules and tensors that are moved in place.
 
-PyTorch moves a fake parameter by swapping two tensors, and refuses where anything refers to one of
-them weakly; the fake mode's own memory of what it converted does.
+``module.to("gpu")`` of a model that was built on the host: PyTorch moves a fake parameter by
+swapping two tensors, and refuses where anything refers to one of them weakly; the fake mode's own
+memory of what it converted does. ``tensor.data = tensor.to("gpu")``: PyTorch finds the device's
+tensors of another kind than the host's, as CUDA's are not.
 """
 
 import contextlib
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brimful.pretend.libraries import library
+
+_SAME_KIND = "_has_compatible_shallow_copy_type"
+
+
+class _State:
+    """Whether a tensor may become one of another device."""
+
+    of_other_devices = False
+
+
+@cache
+def register() -> None:
+    """Answer for the device whether a tensor may become another one."""
+    library("AutogradPrivateUse1").impl(_SAME_KIND, _may_become)
+
+
+def _may_become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return _State.of_other_devices or tensor.device.type == other.device.type
+
+
+@contextlib.contextmanager
+def tensors_of_other_devices() -> Iterator[None]:
+    """Let ``tensor.data`` be set to a tensor of any device inside the block."""
+    _State.of_other_devices = True
+    try:
+        yield
+    finally:
+        _State.of_other_devices = False
 
 
 @contextlib.contextmanager

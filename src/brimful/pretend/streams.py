@@ -6,9 +6,12 @@ for. Knows nothing of tapes: whoever wants to hear of waits puts a callable into
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Self
 
 import torch
+
+from brimful.pretend.libraries import library
 
 DEFAULT_ID = 0
 _DEVICE_TYPE = 20
@@ -16,11 +19,24 @@ _DEVICE_TYPE = 20
 _DEVICE_NAME = "privateuseone"
 on_wait: list[Callable[[], None]] = []
 """Called whenever the host waits for work on a device."""
+on_use: list[Callable[[torch.Tensor, torch.Stream], None]] = []
+"""Called with a tensor and a stream that is said to use it, where no mode sees it said."""
 
 
 def _waited() -> None:
     for hear in on_wait:
         hear()
+
+
+@cache
+def register() -> None:
+    """Hear of ``record_stream`` from programs that turn modes off for it, as FSDP1 does."""
+    library("PrivateUse1").impl("record_stream", _used)
+
+
+def _used(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    for hear in on_use:
+        hear(tensor, stream)
 
 
 class Event(torch.Event):  # type: ignore[misc]  # torch is untyped to mypy

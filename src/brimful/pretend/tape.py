@@ -248,6 +248,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self.owners.watch()
         autocast.on_weight_cast.append(self._weight_cast)
         streams.on_wait.append(self._wait)
+        streams.on_use.append(self._record_stream)
         self._answered = device.answer_from(self)
         self._resize = torch.UntypedStorage.resize_
         torch.UntypedStorage.resize_ = self._resizing()
@@ -262,6 +263,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._multithreading.__exit__(*exc)
         torch.UntypedStorage.resize_ = self._resize
         device.answer_from(self._answered)
+        streams.on_use.remove(self._record_stream)
         streams.on_wait.remove(self._wait)
         autocast.on_weight_cast.remove(self._weight_cast)
         self.owners.unwatch()

@@ -1,5 +1,6 @@
 """The answer to ``pretend``: what somebody's program takes of a GPU, and who holds it."""
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -8,14 +9,38 @@ from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.largest import Largest
 from brimful.pretend.report_values import Failure, Missed, ModuleBytes, PretendReport
+from brimful.rungs import (
+    GATHERED,
+    GRADIENTS,
+    LOGITS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    REDUCED,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+)
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 
-NUM_ITEMS, NUM_OWNERS, NUM_SIZES = 3, 4, 3
+NUM_ITEMS, NUM_OWNERS, NUM_SIZES = 3, 3, 3
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
+_WRAPPER = re.compile(r"_(fsdp_wrapped_module|checkpoint_wrapped_module|orig_mod)(\.|$)")
+"""What PyTorch puts into the path of a module that it wraps."""
+_FEWER = "fewer tokens at once, or a kernel that fuses what makes them"
+CHANGES = {
+    PARAMETERS: "fewer bits, sharding, or adapters with fewer of them",
+    GRADIENTS: "sharding, adapters, or updates within backward",
+    OPTIMIZER_STATE: "8-bit moments, sharding, or moments on the host",
+    SAVED_ACTIVATIONS: "checkpointed blocks, or fewer tokens at once",
+    LOGITS: _FEWER,
+    TRANSIENTS: _FEWER,
+    GATHERED: "smaller units of sharding",
+    REDUCED: "smaller units of sharding",
+}
+"""What makes a class of bytes smaller, in a program of any kind."""
 
 
 def pretend_summary(
@@ -45,12 +70,14 @@ def pretend_summary(
             *_tight(report),
             *_instead(report),
             *sizes,
-            *(unknown_facts(ops, meter) if is_bound else ()),
-            *_kernels(report),
-            *(Fact("assumes", line) for line in report.assumptions),
-            *_allocator(report),
+            *(() if at.failure is None else _allocator(report)),
             Fact("peak", _peak(report)),
             *_holders(report),
+            *_first(report),
+            *_kernels(report),
+            *(unknown_facts(ops, meter) if is_bound else ()),
+            *(Fact("assumes", line) for line in report.assumptions),
+            *(_allocator(report) if at.failure is None else ()),
         ),
     )
 
@@ -161,8 +188,7 @@ def _kernels(report: PretendReport) -> tuple[Fact, ...]:
         Fact(
             "kernels",
             f"{_askers(missed)} would find {missed.package} where it trains, as PyTorch for GPUs "
-            "brings it, and may run other kernels there than here: install it, or pass "
-            f"--assume {missed.package}",
+            f"brings it, and may run other kernels: install it, or --assume {missed.package}",
         )
         for missed in beside.missed
         if missed.comes_with_torch
@@ -191,9 +217,27 @@ def _holders(report: PretendReport) -> tuple[Fact, ...]:
     return (Fact("who", words),) if words else ()
 
 
+def _first(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what to change first: of the largest class that can be changed, all of it at most."""
+    held = max(
+        (item for item in report.items if item.name in CHANGES),
+        key=lambda item: item.num_bytes,
+        default=None,
+    )
+    if held is None or not held.num_bytes:
+        return ()
+    words = f"{held.name}: {CHANGES[held.name]}, at most {format_bytes(held.num_bytes)} less"
+    largest = next((each for each in report.alike if each.one.item == held.name), None)
+    if largest is not None and 2 * largest.num_bytes > held.num_bytes and largest.one.line:
+        where = short_line(largest.one.line)
+        words += f" ({largest.num_tensors} x {largest.one.shape} {largest.one.dtype} at {where})"
+    return (Fact("first", words),)
+
+
 def _module(owner: ModuleBytes) -> str:
     many = f" ({owner.num_modules} modules)" if owner.num_modules > 1 else ""
-    return f"{owner.module or OUTSIDE}{many} {format_bytes(owner.num_bytes)}"
+    name = _WRAPPER.sub("", owner.module)
+    return f"{name or OUTSIDE}{many} {format_bytes(owner.num_bytes)}"
 
 
 def _allocator(report: PretendReport) -> tuple[Fact, ...]:
