@@ -53,7 +53,11 @@ def events_of(recording):
 
 @pytest.mark.parametrize(
     ("model", "method", "checkpointing"),
-    [("windows", "lora", "full:3"), ("windows", "full", "none"), ("experts", "full", "selective")],
+    [
+        ("windows", "lora", "full:3"),
+        pytest.param("windows", "full", "none", marks=pytest.mark.long),
+        pytest.param("experts", "full", "selective", marks=pytest.mark.long),
+    ],
 )
 def test_what_is_repeated_is_what_blocks_do(model, method, checkpointing):
     job = job_of(*MODELS[model], **METHODS[method])
