@@ -53,7 +53,7 @@ def tell_ways_out(
     for way in _in_time(searched, search, budget):
         if way.is_allowed:
             allowed.append(way)
-        elif len(said) < most and (way.short_bytes <= 0 or not (said or allowed)):
+        elif len(said) < most:
             words = _proven_words(args, way, budget)
             if words and not args.json:
                 show_facts(Fact("" if said else "instead", words))

@@ -46,6 +46,7 @@ class _Repeats:
         self._seen = [Seen() for _ in range(num_blocks)]
         """With the first shape."""
         self._first: Hashable = None
+        self._is_grouped = False
         self._groups: dict[int, tuple[int, ...]] = {}
         """Of every block that is not odd, the places of those that are like it, in order."""
         self._alike: dict[tuple[Hashable, int], _Alike] = {}
@@ -68,6 +69,8 @@ class _Repeats:
             return run()
         shape = (x.shape, x.dtype)
         self._first = self._first or shape
+        if shape != self._first and not self._is_grouped:
+            self._find_groups()
         own = self._seen[place]
         own.is_odd |= not x.requires_grad  # nothing comes back to it
         if own.is_odd:
@@ -84,14 +87,14 @@ class _Repeats:
 
     def _of_group(self, shape: Hashable, place: int) -> tuple[Seen, bool]:
         """Return what the blocks like one do with a shape, and whether it is to run."""
-        if not self._groups:
-            self._find_groups()
         group = self._groups[place]
         seen = self._alike.setdefault((shape, group[0]), _Alike(keeps=self._seen[place].keeps))
         is_told = seen.forward is not None and seen.backward is not None
         return seen, not is_told and place in {group[0], group[-1]}
 
     def _find_groups(self) -> None:
+        """Group the blocks that did the same with the first shape; what none can repeat is odd."""
+        self._is_grouped = True
         found: defaultdict[Hashable, list[int]] = defaultdict(list)
         for place, seen in enumerate(self._seen):
             seen.is_odd |= not seen.is_known
