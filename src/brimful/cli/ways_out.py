@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
 """Ways that are told, a line or two each; fewer beside a plan that may fit."""
-MAX_ALLOWED = 4
+MAX_ALLOWED = 5
 """Of those that change what is learnt, which are told together."""
 
 

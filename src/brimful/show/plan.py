@@ -88,7 +88,14 @@ def plan_summary(
         verdict,
         subject_words(plan.job, plan.cluster),
         on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
-        (*host_facts(host), *tight, settings, *(facts if fits else ()), *why, *_without(found)),
+        (
+            *host_facts(host, meter),
+            *tight,
+            settings,
+            *(facts if fits else ()),
+            *why,
+            *_without(found),
+        ),
         host,
     )
 

@@ -82,11 +82,17 @@ def host_meter(estimate: Estimate | None) -> Meter | None:
     return Meter(int(host.predicted_host_bytes.low), host.usable_bytes, "predicted", HOST)
 
 
-def host_facts(host: Meter | None) -> tuple[Fact, ...]:
-    """Say what helps where a node's host has too little memory."""
+def host_facts(host: Meter | None, device: Meter) -> tuple[Fact, ...]:
+    """Say what helps where a node's host has too little memory.
+
+    Args:
+        host: What its processes take; None: it may suffice.
+        device: What a GPU holds, which may be too much as well.
+    """
     if host is None:
         return ()
-    words = "the host is short, not the GPUs: give hosts with more memory, or fewer GPUs to a node"
+    which = "not the GPUs" if device.used_bytes <= device.usable_bytes else "and so are the GPUs"
+    words = f"the host is short, {which}: give hosts with more memory, or fewer GPUs to a node"
     return (Fact("instead", f"{words} (--host-memory)"),)
 
 
