@@ -91,6 +91,20 @@ def test_prices_of_the_user(capsys, tmp_path):
     )  # 1000 / (.5 - .115)
 
 
+def test_a_run_on_ones_own_gpu_has_its_part_of_the_price_in_it(capsys):
+    own = ("--own", "rtx-3090", "--buy", "1000usd", "--electricity", "0.3usd/kWh")
+    code, out, _ = run(capsys, *own, "--hours-per-month", "60", "--years", "2", "--json")
+    assert code == 0
+    (told,) = json.loads(out)["owned"]
+    hours = told["predicted_days"] * 24
+    part = 1000 * hours / (2 * 12 * 60)
+    whole = part + told["predicted_electricity_usd"]
+    assert told["predicted_run_usd_amortised"] == pytest.approx(whole)
+    assert told["break_even_months"] == pytest.approx(told["break_even_hours"] / 60)
+    code, out, _ = run(capsys, *own, "--hours-per-month", "60", "--years", "2")
+    assert "its part of the GPU's price with it" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -161,7 +161,8 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     from brimful.show.shop import shop_summary
     from brimful.show.summary import Fact
 
-    summary = shop_summary(shopped.job, shopped.found, shopped.limits, shopped.choice)
+    asked = (shopped.job, shopped.found, shopped.limits, shopped.choice)
+    summary = shop_summary(*asked, shopped.owned)
     taken = None if shopped.choice is None else shopped.choice.best
     below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(args, shopped.job)]
     if taken is not None:

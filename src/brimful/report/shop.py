@@ -206,8 +206,10 @@ def _break_even(own: Ownership) -> str:
     rented, used = own.usd_per_gpu_hour_rented, own.usd_per_gpu_hour_used
     hours = own.break_even_hours
     if hours is not None:
+        months = own.break_even_months
+        long = f"{hours / 24:,.0f} days" if months is None else f"{months:,.0f} months of such use"
         return (
-            f"after {hours:,.0f} h of use ({hours / 24:,.0f} days): an hour costs {rented:.2f} USD "
+            f"after {hours:,.0f} h of use ({long}): an hour costs {rented:.2f} USD "
             f"rented, {used:.3f} owned"
         )
     if rented is None:

@@ -1,9 +1,11 @@
 """The answer to ``shop``: which GPUs to take, what else there is, and the fewest that do."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from brimful.job import Job
 from brimful.search.shop.choose import Choice
+from brimful.search.shop.own import Ownership
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
 from brimful.show.settings import settings_words
@@ -16,7 +18,13 @@ NUM_KINDS = 3
 """Of which the fewest hold a job, that are named."""
 
 
-def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None) -> Summary:
+def shop_summary(
+    job: Job,
+    found: Market,
+    limits: Limits,
+    choice: Choice | None,
+    owned: Sequence[Ownership] = (),
+) -> Summary:
     """Say what to take.
 
     Args:
@@ -24,6 +32,7 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
         found: What can be had.
         limits: What was asked.
         choice: What to take; None where nothing has a price and a time.
+        owned: What owning means, of each of ``found.owned``.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
     subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits)}"
@@ -35,7 +44,7 @@ def shop_summary(job: Job, found: Market, limits: Limits, choice: Choice | None)
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
         *_enough(job, limits, choice),
-        *(_yours(each, best) for each in found.owned),
+        *(_yours(each, best, own) for each, own in zip_longest(found.owned, owned)),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
         *_fewest(found),
         *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
@@ -114,10 +123,20 @@ def _tie(best: Option, others: Sequence[Option]) -> tuple[Fact, ...]:
     return (Fact("a tie", f"{words} is sure"),)
 
 
-def _yours(owned: Option, best: Option) -> Fact:
+def _yours(owned: Option, best: Option, own: Ownership | None) -> Fact:
     """Say what a run takes on one's own GPUs, and whether that is cheaper than to rent."""
     words, kwh = f"{owned.gpus}: {_both(owned)}", owned.predicted_energy_kwh
     rent = best.predicted_usd
+    whole = None if own is None else own.predicted_run_usd_amortised
+    if rent is not None and whole is not None:
+        less = "less" if whole < rent else "more"
+        words = (
+            f"{owned.gpus}: {format_days(owned.predicted_days)} and {format_money(whole)}, its "
+            f"part of the GPU's price with it, {less} than to rent {best.gpus}"
+        )
+        months = own.break_even_months if own is not None else None
+        paid = f"; paid back after {months:,.0f} months of such use" if months else ""
+        return Fact("yours", words + paid)
     if rent is None or not kwh:
         return Fact("yours", words)
     if owned.predicted_usd is None:

@@ -41,6 +41,7 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         usd_per_gpu_hour_used: Electricity of an hour.
         break_even_hours: Hours of use after which buying and running them has cost what renting
             them would have.
+        break_even_months: The same at the hours of use a month that were given.
         predicted_run_usd_amortised: Of the run, with the price spread over the hours of years.
     """
 
@@ -53,6 +54,7 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     usd_per_gpu_hour_rented: float | None
     usd_per_gpu_hour_used: float | None
     break_even_hours: float | None
+    break_even_months: float | None
     predicted_run_usd_amortised: float | None
 
 
@@ -72,6 +74,8 @@ def ownership(option: Option, prices: Prices, terms: Terms) -> Ownership:
     rented = None if rent is None else rent.usd_per_gpu_hour
     bought = _bought(option.kind, prices, terms)
     each = None if bought is None else bought.usd
+    pays_back = break_even_hours(each, rented, used)
+    a_month = terms.hours_per_month
     return Ownership(
         gpus=option.gpus,
         predicted_days=option.predicted_days,
@@ -81,7 +85,8 @@ def ownership(option: Option, prices: Prices, terms: Terms) -> Ownership:
         buy_source="" if bought is None else f"{bought.source} {bought.date}".strip(),
         usd_per_gpu_hour_rented=rented,
         usd_per_gpu_hour_used=used,
-        break_even_hours=break_even_hours(each, rented, used),
+        break_even_hours=pays_back,
+        break_even_months=pays_back / a_month if pays_back and a_month else None,
         predicted_run_usd_amortised=_amortised(each, hours, electricity, terms),
     )
 
