@@ -42,6 +42,10 @@ _BLOCK = re.compile(
     r"(?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<output>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
+_WHILE_IT_WAITS = re.compile(
+    r"^(?:proving the plan|simulating|tracing|comparing GPUs): .*\n", re.MULTILINE
+)
+"""What only a machine that is slow prints."""
 _NUMBER = re.compile(r"[+-]?\d+(?:[.,:]\d+)*")
 
 
@@ -142,6 +146,7 @@ def _run_here(arguments: Sequence[str], folder: Path) -> tuple[int, str]:
 
 def shown(text: str, rule: str) -> str:
     """Return the lines that a ``show`` rule picks; what it leaves out becomes ``...``."""
+    text = _WHILE_IT_WAITS.sub("", text)
     lines = [line.rstrip() for line in text.rstrip().splitlines()]
     kept = [
         number for number, line in enumerate(lines) if not rule or _is_picked(number, line, rule)
