@@ -44,6 +44,15 @@ def test_texts_share_the_weights_until_the_units_are_busy():
     assert many.most_tokens_per_s == pytest.approx(989.4e12 / (2 * 8_030_261_248), rel=1e-2)
 
 
+def test_what_rounds_activations_too_multiplies_in_int8():
+    many = job(num_sequences=10_000, prompt_len=1)
+    plain, rounded = (
+        decoding_of(msgspec.structs.replace(many, weights_format=name), cluster_of("h100-80gb"))
+        for name in ("int8", "llm-int8")
+    )
+    assert rounded.most_tokens_per_s == pytest.approx(2 * plain.most_tokens_per_s, rel=0.01)
+
+
 def test_of_experts_a_token_reads_its_own():
     told = decoding_of(job("qwen3-30b-a3b", prompt_len=1), cluster_of("h100-80gb"))
     assert told.read_bytes < 2 * 3.4e9

@@ -7,7 +7,7 @@ import pytest
 from brimful.models.config import read_config
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.simulate.own_fit import TokenShape
-from brimful.simulate.own_profile import _run_cases
+from brimful.simulate.own_profile import run_cases
 from brimful.simulate.run import trace
 from samples import make_adapter, make_job, make_strategy
 
@@ -66,7 +66,7 @@ def test_what_is_repeated_is_what_blocks_do(model, method, checkpointing):
     )
     traced = partial(
         trace, job, strategy, imitate="cuda", count_costs=True, num_steps=0,
-        then=(partial(_run_cases, cases=CASES),),
+        then=(partial(run_cases, cases=CASES),),
     )  # fmt: skip
     expected, ran = traced().recording, []
     found = traced(repeats=True, on_op=lambda: ran.append(1)).recording
@@ -97,5 +97,5 @@ def test_blocks_that_were_alike_have_to_be_alike_with_another_shape(monkeypatch)
     with pytest.raises(UnlikeBlocksError):
         trace(
             job, strategy, imitate="cuda", count_costs=True, num_steps=0, repeats=True,
-            then=(number, partial(_run_cases, cases=CASES)),
+            then=(number, partial(run_cases, cases=CASES)),
         )  # fmt: skip

@@ -54,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
     )
     micro_batch = defaults.MICRO_BATCH if args.micro_batch is None else args.micro_batch
     plan, why_none = _planned(args, job, cluster, attention)
+    about = args.about or ""
     subject = Subject(job, alone, plain_strategy(micro_batch, attention), plan)
-    rows = tuple(row for row in check_rules(subject) if _is_about(row, args.about or ""))
+    rows = tuple(row for row in check_rules(subject) if _is_about(row, about))
     if not rows:
-        raise _no_rule(args.about)
+        raise _no_rule(about)
     if args.json:
         content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
         show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
@@ -65,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.show.rules import rule_facts, rules_summary
     from brimful.show.summary import Fact
 
-    summary = rules_summary(rows, job, alone, about=args.about or "")
-    if args.about:
+    summary = rules_summary(rows, job, alone, about=about)
+    if about:
         show_summary(summary._replace(facts=summary.facts[:2]))
         show_facts(*rule_facts(rows))
     else:

@@ -2,19 +2,21 @@
 
 Every token of a text reads all weights that it uses, and the cache of its text; several texts that
 are written at once share the reading of the weights. A GPU's memory cannot be read faster than its
-data sheet says, nor its units multiply faster. What engines reach of that is not known here.
+data sheet says, nor its units multiply faster. What engines reach of that is not known here, and
+what they guess ahead (speculative decoding) is not counted.
 Source: Pope et al. 2022, "Efficiently Scaling Transformer Inference", arXiv:2211.05102, section 2.
 """
 
 from typing import NamedTuple
 
-from brimful.cost.formats import COMPUTE_BYTES
-from brimful.cost.held import held_bytes, pack_experts
-from brimful.cost.inference import InferenceJob
-from brimful.cost.kv_cache import cache_layers, prefilled_bytes
-from brimful.hardware.cluster import Cluster, matrix_rate
+from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, WeightsFormat
+from brimful.cost.held import packed_bytes
+from brimful.cost.inference import InferenceJob, cache_bytes
+from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.models.config import active_parameters, parameter_count
 
+IN_INT8: frozenset[WeightsFormat] = DYNAMIC | {"llm-int8"}
+"""Formats that round activations too, and multiply in int8."""
 _FLOPS_PER_PARAMETER = 2
 """Of a token: a multiplication and an addition."""
 
@@ -47,11 +49,12 @@ def decoding_of(job: InferenceJob, cluster: Cluster) -> Decoding | None:
         UnsupportedError: The architecture has no layout or no cache that is known.
     """
     device, num_devices = cluster.device, cluster.num_devices
-    rate, speed = matrix_rate(device, job.compute), device.memory_bytes_per_s
+    rate, speed = _matrix_rate(job, device), device.memory_bytes_per_s
     if not rate or not speed:
         return None
     active = active_parameters(job.model)
-    read_bytes = -(-(_weights_bytes(job, active) + _cache_bytes(job)) // num_devices)
+    behind_prompts, _ = cache_bytes(job)
+    read_bytes = -(-(_weights_bytes(job, active) + behind_prompts) // num_devices)
     flops = _FLOPS_PER_PARAMETER * active * job.num_sequences
     step_s = max(read_bytes / speed, flops / (rate * num_devices))
     return Decoding(
@@ -62,22 +65,21 @@ def decoding_of(job: InferenceJob, cluster: Cluster) -> Decoding | None:
     )
 
 
+def _matrix_rate(job: InferenceJob, device: Device) -> float:
+    """Return the fastest rate of a format's products, in operations a second; 0: unknown."""
+    plain = matrix_rate(device, job.compute)
+    if job.weights_format not in IN_INT8:
+        return plain
+    in_int8 = device.matrix_flops_per_s.int8
+    return 0.0 if in_int8 is None else max(plain, in_int8)
+
+
 def _weights_bytes(job: InferenceJob, active: int) -> int:
     """Return what one token reads of the weights: of experts its own, of an embedding a row.
 
     Packed experts are taken for as large a share of the bytes as of the parameters.
     """
     model, count = job.model, parameter_count(job.model)
-    held = held_bytes(model, job.weights_format, job.compute).total
-    packed = held - pack_experts(model, job.weights_format, job.compute)
+    packed = packed_bytes(model, job.weights_format, job.compute)
     rows = 0 if model.tied_embeddings else count.embedding * COMPUTE_BYTES[job.compute]
     return max(0, int(packed * active / count.total) - rows)
-
-
-def _cache_bytes(job: InferenceJob) -> int:
-    return prefilled_bytes(
-        cache_layers(job.model),
-        num_tokens=job.prompt_len,
-        num_sequences=job.num_sequences,
-        element_bytes=COMPUTE_BYTES[job.compute],
-    )

@@ -121,6 +121,12 @@ def pack_experts(spec: ModelSpec, weights_format: WeightsFormat, compute: Comput
     return saved
 
 
+def packed_bytes(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute) -> int:
+    """Return the bytes of a loaded model whose experts are packed as other weights are."""
+    held = held_bytes(spec, weights_format, compute).total
+    return held - pack_experts(spec, weights_format, compute)
+
+
 def _nf4(rows: int, columns: int, _element: int) -> Packed:
     size = rows * columns
     return Packed(-(-size // 2), -(-size // NF4_BLOCK) * FP32_BYTES + _CODE_BYTES)

@@ -5,7 +5,7 @@ prompts; ``decode``, the forward that makes the cache as long as it will be. Wit
 nothing outlives a block but the cache.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -162,7 +162,7 @@ def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate
     unknown = missing_reading(job.model, sizes_of(job, device), device)
     load = _load(job, device)
     phases = (load,) if unknown else (load, *_forwards(held, job, device))
-    floor = held.total + max(_cache_bytes(job))
+    floor = held.total + max(cache_bytes(job))
     peak = None if unknown else max(phase.total for phase in phases)
     return InferenceEstimate(
         items=_floor_items(held, job) if unknown else _items(max(phases, key=_total), held, job),
@@ -212,7 +212,7 @@ def sizes_of(job: InferenceJob, device: Device) -> Sizes:
     )
 
 
-def _cache_bytes(job: InferenceJob) -> tuple[int, int]:
+def cache_bytes(job: InferenceJob) -> tuple[int, int]:
     """Return the cache's bytes after prefill and in the end; without decode the first twice."""
     layers, element = cache_layers(job.model), COMPUTE_BYTES[job.compute]
     same = {"num_sequences": job.num_sequences, "element_bytes": element}
@@ -228,7 +228,7 @@ def _load(job: InferenceJob, device: Device) -> Phase:
 
 
 def _forwards(held: Held, job: InferenceJob, device: Device) -> tuple[Phase, ...]:
-    filled, grown = _cache_bytes(job)
+    filled, grown = cache_bytes(job)
     kernels = workspace_bytes(job.model, job.weights_format, device)
     sizes = sizes_of(job, device)
     found = [(PREFILL, filled, prefill_transient(job.model, sizes))]
@@ -245,7 +245,7 @@ def _total(phase: Phase) -> int:
 
 def _floor_items(held: Held, job: InferenceJob) -> tuple[MemoryItem, ...]:
     """List weights and cache, where the forward has no formula."""
-    return _items(Phase(LOAD, held, max(_cache_bytes(job)), 0, 0, ""), held, job)
+    return _items(Phase(LOAD, held, max(cache_bytes(job)), 0, 0, ""), held, job)
 
 
 def _items(top: Phase, loaded: Held, job: InferenceJob) -> tuple[MemoryItem, ...]:
@@ -345,20 +345,25 @@ class FormatFit(NamedTuple):
 
 
 def other_formats(job: InferenceJob, cluster: Cluster) -> tuple[FormatFit, ...]:
-    """Estimate the same text in every format, the largest first; tf32 is fp32 to memory.
+    """Estimate the same text in every format, the largest first."""
+    found = []
+    for other in in_every_format(job):
+        made = estimate_inference(other, cluster)
+        size = made.predicted_peak_allocated_bytes or made.predicted_floor_bytes
+        found.append(FormatFit(other.weights_format, size, made.fits))
+    return tuple(sorted(found, key=lambda fit: -fit.num_bytes))
+
+
+def in_every_format(job: InferenceJob) -> Iterator[InferenceJob]:
+    """Yield the same text in every format, its own among them; tf32 is fp32 to memory.
 
     Formats of ``brimful convert`` are shown where they are asked for.
     """
-    found = []
     for weights_format in FORMATS:
         if weights_format == "tf32" or weights_format in DYNAMIC - {job.weights_format}:
             continue
         compute = compute_of(weights_format) if _is_plain(weights_format) else _narrow(job.compute)
-        other = msgspec.structs.replace(job, weights_format=weights_format, compute=compute)
-        made = estimate_inference(other, cluster)
-        size = made.predicted_peak_allocated_bytes or made.predicted_floor_bytes
-        found.append(FormatFit(weights_format, size, made.fits))
-    return tuple(sorted(found, key=lambda fit: -fit.num_bytes))
+        yield msgspec.structs.replace(job, weights_format=weights_format, compute=compute)
 
 
 def _is_plain(weights_format: WeightsFormat) -> bool:
@@ -402,7 +407,7 @@ def _fits_in_turn(job: InferenceJob, cluster: Cluster, count: int) -> bool:
     kernels = workspace_bytes(job.model, job.weights_format, device)
     read = prefill_transient(job.model, sizes_of(one, device)).num_bytes
     written = decode_transient(job.model, sizes_of(each, device)).num_bytes if last > 1 else 0
-    cache = count * max(_cache_bytes(one))
+    cache = count * max(cache_bytes(one))
     return held + kernels + cache + max(read, written) <= tensor_limit_bytes(cluster)
 
 

@@ -6,12 +6,10 @@ beside its share no GPU needs more for a forward than one GPU would that had it 
 
 from typing import NamedTuple
 
-import msgspec
-
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.formats import COMPUTE_BYTES, FORMATS
-from brimful.cost.held import held_bytes, pack_experts
-from brimful.cost.inference import InferenceJob, estimate_inference
+from brimful.cost.formats import COMPUTE_BYTES
+from brimful.cost.held import held_bytes, packed_bytes
+from brimful.cost.inference import InferenceJob, estimate_inference, in_every_format
 from brimful.cost.kv_cache import cache_layers, prefilled_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.models.architectures import record_of
@@ -96,7 +94,7 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
         num_devices=cluster.num_devices,
         num_heads=1 if record_of(job.model.model_type).is_latent else job.model.num_kv_heads,
         weights_bytes=held.total,
-        packed_bytes=held.total - pack_experts(job.model, job.weights_format, job.compute),
+        packed_bytes=packed_bytes(job.model, job.weights_format, job.compute),
         cache_bytes=cache,
         beside_bytes=None if peak is None else max(0, peak - held.total - cache),
         usable_bytes=tensor_limit_bytes(cluster),
@@ -113,10 +111,7 @@ def other_shared_formats(job: InferenceJob, cluster: Cluster) -> tuple[str, ...]
     Raises:
         UnsupportedError: The architecture has no layout or no cache that is known.
     """
-    others = [name for name in FORMATS if name != job.weights_format and name not in COMPUTE_BYTES]
-    shares = {
-        name: share_inference(msgspec.structs.replace(job, weights_format=name), cluster)
-        for name in others
-    }
+    others = [each for each in in_every_format(job) if each.weights_format != job.weights_format]
+    shares = {each.weights_format: share_inference(each, cluster) for each in others}
     fitting = [name for name, each in shares.items() if each.fits]
     return tuple(sorted(fitting, key=lambda name: -shares[name].least_bytes))

@@ -10,8 +10,8 @@ from typing import Any
 from brimful.models.layout import Layout, linear
 from brimful.models.spec import ModelSpec
 
-FIELD = "architectures"
-NUM_LABELS = 2
+_FIELD = "architectures"
+_NUM_LABELS = 2
 """What ``transformers`` makes where a configuration names none."""
 _CLASSIFIER = "ForSequenceClassification"
 
@@ -20,12 +20,12 @@ def num_labels(config: dict[str, Any]) -> int:
     """Count the classes that a configuration names."""
     if "num_labels" in config:
         return int(config["num_labels"])
-    return len(config["id2label"]) if config.get("id2label") else NUM_LABELS
+    return len(config["id2label"]) if config.get("id2label") else _NUM_LABELS
 
 
 def has_score(config: dict[str, Any]) -> bool:
     """Whether a decoder's configuration is that of a classifier."""
-    named = config.get(FIELD)
+    named = config.get(_FIELD)
     return isinstance(named, list) and any(str(each).endswith(_CLASSIFIER) for each in named)
 
 
@@ -33,8 +33,8 @@ def with_score(config: dict[str, Any], *, scored: bool) -> dict[str, Any]:
     """Return a decoder's configuration with a score behind its blocks, or with its own layer."""
     if scored == has_score(config):
         return config
-    own = {field: value for field, value in config.items() if field != FIELD}
-    return {**own, FIELD: [_CLASSIFIER]} if scored else own
+    own = {field: value for field, value in config.items() if field != _FIELD}
+    return {**own, _FIELD: [_CLASSIFIER]} if scored else own
 
 
 def scored_layout(layout: Layout, spec: ModelSpec) -> Layout:

@@ -286,14 +286,14 @@ def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:
 def _told(option: _Option, tried: Tried) -> WayOut:
     """Put what was tried into words, and why not the same is learnt then."""
     seconds = None if tried.step_s is None else tried.step_s / option.job.tokens_per_step
+    tokens_per_s = 1 / seconds if seconds else None
     if tried.short_bytes > 0:
         words = f"{option.flags} would still be short by {format_bytes(tried.short_bytes)}"
     else:
-        rate = f", {1 / seconds:,.0f} tokens/s" if seconds else ""
+        rate = f", {tokens_per_s:,.0f} tokens/s" if tokens_per_s else ""
         words = f"{option.flags} would fit{rate}"
     cost = math.inf if seconds is None else seconds * option.cluster.num_devices
     said = "".join(f" ({note})" for note in (option.why, option.note) if note)
-    rate_of = 1 / seconds if seconds else None
     return WayOut(
         words + said,
         tried.short_bytes,
@@ -301,7 +301,7 @@ def _told(option: _Option, tried: Tried) -> WayOut:
         not option.why,
         tried.solution,
         option.flags,
-        rate_of,
+        tokens_per_s,
     )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES
-from brimful.cost.held import held_bytes, pack_experts
+from brimful.cost.held import pack_experts, packed_bytes
 from brimful.cost.inference import (
     FormatFit,
     InferenceEstimate,
@@ -241,8 +241,7 @@ def _experts(job: InferenceJob) -> tuple[Fact, ...]:
     is_packed = job.weights_format not in COMPUTE_BYTES
     if not is_packed or not known_experts(job.model).num_experts:
         return ()
-    held = held_bytes(job.model, job.weights_format, job.compute).total
-    packed = held - pack_experts(job.model, job.weights_format, job.compute)
+    packed = packed_bytes(job.model, job.weights_format, job.compute)
     words = (
         f"left in 16 bits: this format packs linear layers, and stacked experts are none; packed "
         f"too, as in published checkpoints, which are not loaded here, weights are "

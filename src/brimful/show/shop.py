@@ -1,7 +1,6 @@
 """The answer to ``shop``: which GPUs to take, what else there is, and the fewest that do."""
 
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from brimful.job import Job
 from brimful.search.shop.choose import Choice
@@ -23,7 +22,7 @@ def shop_summary(
     found: Market,
     limits: Limits,
     choice: Choice | None,
-    owned: Sequence[Ownership] = (),
+    owned: Sequence[Ownership],
 ) -> Summary:
     """Say what to take.
 
@@ -44,7 +43,7 @@ def shop_summary(
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
         *_enough(job, limits, choice),
-        *(_yours(each, best, own) for each, own in zip_longest(found.owned, owned)),
+        *(_yours(each, best, own) for each, own in zip(found.owned, owned, strict=True)),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
         *_fewest(found),
         *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
@@ -123,18 +122,17 @@ def _tie(best: Option, others: Sequence[Option]) -> tuple[Fact, ...]:
     return (Fact("a tie", f"{words} is sure"),)
 
 
-def _yours(owned: Option, best: Option, own: Ownership | None) -> Fact:
+def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
     """Say what a run takes on one's own GPUs, and whether that is cheaper than to rent."""
     words, kwh = f"{owned.gpus}: {_both(owned)}", owned.predicted_energy_kwh
     rent = best.predicted_usd
-    whole = None if own is None else own.predicted_run_usd_amortised
+    whole, months = own.predicted_run_usd_amortised, own.break_even_months
     if rent is not None and whole is not None:
         less = "less" if whole < rent else "more"
         words = (
             f"{owned.gpus}: {format_days(owned.predicted_days)} and {format_money(whole)}, its "
             f"part of the GPU's price with it, {less} than to rent {best.gpus}"
         )
-        months = own.break_even_months if own is not None else None
         paid = f"; paid back after {months:,.0f} months of such use" if months else ""
         return Fact("yours", words + paid)
     if rent is None or not kwh:

@@ -305,7 +305,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
-        count_costs=True, num_steps=0, then=(partial(_run_cases, cases=cases),),
+        count_costs=True, num_steps=0, then=(partial(run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
         arranged=places,
     )  # fmt: skip
@@ -315,7 +315,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         return traced().recording
 
 
-def _run_cases(
+def run_cases(
     tape: Tape, program: BuiltProgram, _sample: Batch, *, cases: Iterable[TokenShape]
 ) -> None:
     """Run two micro-batches of every case: the second adds to the gradients of the first."""
