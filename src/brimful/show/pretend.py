@@ -67,6 +67,7 @@ def pretend_summary(
         at_least(meter) if is_bound else meter,
         (
             *([] if at.failure is None else _failed(at.failure)),
+            *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *_instead(report),
             *sizes,
@@ -75,7 +76,6 @@ def pretend_summary(
             *_holders(report),
             *_first(report),
             *_kernels(report),
-            *(unknown_facts(ops, meter) if is_bound else ()),
             *(Fact("assumes", line) for line in report.assumptions),
             *(_allocator(report) if at.failure is None else ()),
         ),
