@@ -8,6 +8,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import Line
 from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
+from brimful.models.targets import ALL_LINEAR, check_targets
 from brimful.quantization import Quantization, check_quantization
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
@@ -389,7 +390,8 @@ def _check_adapter(job: Job) -> None:
     if not 0 < adapter.alpha <= MAX_COUNT:
         raise InputError(f"alpha={adapter.alpha} is out of range; give more than 0")
     if not adapter.targets:
-        raise InputError("targets is empty, so nothing would be trained; use all-linear")
+        raise InputError(f"targets is empty, so nothing would be trained; use {ALL_LINEAR}")
+    check_targets(job.model, adapter.targets)
 
 
 def _check_fp8(job: Job) -> None:

@@ -13,6 +13,7 @@ from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
 from brimful.models.spec import ModelSpec
+from brimful.models.targets import ALL_LINEAR
 from brimful.strategy import Attention, Recompute
 
 IMPLEMENTATION = "hf"
@@ -64,7 +65,7 @@ class Adapted(NamedTuple):
     """
 
     base: Literal["same", "half", "nf4-double"]
-    targets: tuple[str, ...] = ("all-linear",)
+    targets: tuple[str, ...] = (ALL_LINEAR,)
     is_wide: bool = False
     upcast: Upcast = "none"
 

@@ -20,7 +20,6 @@ from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_shapes
 from brimful.cost.trained import (
-    LINEAR,
     NF4_BLOCK,
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
@@ -34,6 +33,7 @@ from brimful.cost.update import state_tensors, updated_groups
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of
 from brimful.models.layout import Parameter, all_parameters
+from brimful.models.targets import LINEAR
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
 

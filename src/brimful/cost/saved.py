@@ -15,11 +15,12 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import updated_shapes
-from brimful.cost.trained import LINEAR, frozen_element, trained_recipe, trained_shapes
+from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
 from brimful.cost.update import settings_of, updated_groups
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters, parts
+from brimful.models.targets import LINEAR
 from brimful.strategy import Strategy, gathers
 from brimful.techniques.optimizers import OPTIMIZERS
 

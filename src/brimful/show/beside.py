@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate
+from brimful.search.against import against
 from brimful.search.beside import Beside, Fix
 from brimful.search.ways_out import WayOut
 from brimful.show.run import rate_words
@@ -20,6 +22,8 @@ WOULD_FIT = "would fit"
 """Before other settings on the same GPUs that hold by their replay."""
 NUM_TOLD = 3
 SPREADS = frozenset({"pp", "zero=0", "zero=1", "zero=2", "zero=3"})
+LEAST_PERCENT = 2
+"""Of the speed: what is faster or slower by less is as fast."""
 LEAST_SHARE = 0.02
 """Of the peak: what changes less is not named."""
 
@@ -81,12 +85,46 @@ def beside_facts(
     return (Fact("or with", "; ".join(words)),) if words else ()
 
 
+def against_facts(
+    job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate
+) -> tuple[Fact, ...]:
+    """Say what the same run takes as it is usually done, and how fast it is then.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How.
+        estimate: What is predicted of it.
+    """
+    words = [
+        f"{each.words}: {_more_words(_peak(each.made) - _peak(estimate))}"
+        f"{_faster_words(each.made, estimate)}"
+        for each in against(job, cluster, strategy)[:NUM_TOLD]
+    ]
+    return (Fact("against", "; ".join(words)),) if words else ()
+
+
+def _more_words(more_bytes: int) -> str:
+    if not more_bytes:
+        return "as much memory"
+    return f"{format_bytes(abs(more_bytes))} {'more' if more_bytes > 0 else 'less'}"
+
+
+def _faster_words(other: Estimate, estimate: Estimate) -> str:
+    """Say by how much another run is faster or slower; nothing where that is as good as none."""
+    if not other.predicted_step_s or not estimate.predicted_step_s:
+        return ""
+    percent = round(100 * (estimate.predicted_step_s / other.predicted_step_s - 1))
+    if abs(percent) < LEAST_PERCENT:
+        return ""
+    return f", {abs(percent)}% {'faster' if percent > 0 else 'slower'}"
+
+
 def _figure(peak_bytes: int, estimate: Estimate) -> str:
     """Say a peak beside one that does not fit, else by how much it differs."""
     if not estimate.fits:
         return format_bytes(peak_bytes)
-    more = peak_bytes - _peak(estimate)
-    return f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+    return _more_words(peak_bytes - _peak(estimate))
 
 
 def fix_facts(

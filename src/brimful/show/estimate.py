@@ -7,8 +7,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, MemoryItem
 from brimful.search.beside import Beside
-from brimful.search.without import Without, without
-from brimful.show.beside import beside_facts, spread_facts
+from brimful.show.beside import against_facts, beside_facts, spread_facts
 from brimful.show.predicted import (
     host_facts,
     host_meter,
@@ -66,19 +65,13 @@ def estimate_summary(
             *around.fixes,
             *around.stages,
             *(() if verdict == "NO" else around.run),
+            *against_facts(job, cluster, strategy, estimate),
             *spread_facts(estimate, around.others),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
             *beside_facts(job, strategy, estimate, around.others),
-            *without_facts([w for w in without(job, cluster, strategy) if w.is_jobs]),
         ),
         host,
     )
-
-
-def without_facts(found: Sequence[Without]) -> tuple[Fact, ...]:
-    """Say how much more it would take without a technique in use."""
-    words = [f"{each.technique} {format_bytes(each.more_bytes)} more" for each in found]
-    return (Fact("without", ", ".join(words)),) if words else ()
 
 
 def _reserved_bytes(estimate: Estimate) -> int | None:

@@ -14,8 +14,7 @@ from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
-from brimful.search.without import without
-from brimful.show.estimate import without_facts
+from brimful.show.beside import against_facts
 from brimful.show.predicted import (
     HOST,
     TENSORS_ALONE,
@@ -30,7 +29,6 @@ from brimful.show.predicted import (
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
 from brimful.strategy import check_strategy, gathers
-from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import format_bytes
 
 LEAST_SLOWER = 0.0005
@@ -94,7 +92,7 @@ def plan_summary(
             settings,
             *(facts if fits else ()),
             *why,
-            *_without(found),
+            *_against(found),
         ),
         host,
     )
@@ -108,13 +106,12 @@ def _simulated_host(found: Solution) -> Meter | None:
     return Meter(held, cluster.host_ram_bytes, "simulated", HOST)
 
 
-def _without(found: Solution) -> tuple[Fact, ...]:
-    """Say what the techniques save that the user chose and that change what is learnt."""
+def _against(found: Solution) -> tuple[Fact, ...]:
+    """Say what the choices save that the user made and that change what is learnt."""
     plan = found.plan
-    if plan.estimate is None or not OPTIMIZERS[plan.job.optimizer].compiled:
+    if plan.estimate is None:
         return ()
-    every = without(plan.job, plan.cluster, plan.strategy)
-    return without_facts([each for each in every if each.is_jobs])
+    return against_facts(plan.job, plan.cluster, plan.strategy, plan.estimate)
 
 
 def _why(found: Solution) -> tuple[Fact, ...]:
