@@ -8,7 +8,6 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import Line
 from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
-from brimful.models.targets import ALL_LINEAR, check_targets
 from brimful.quantization import Quantization, check_quantization
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
@@ -223,6 +222,8 @@ MAX_COUNT = 10**9
 """Batches, lengths and steps beyond this are typing errors, and overflow no arithmetic below it."""
 MAX_SCALE = 2.0**40
 """fp16 ends at 65504, so that no loss can be scaled by as much."""
+ALL_LINEAR = "all-linear"
+"""The target of adapters beside every linear layer but the head."""
 PREFERENCE: Task = "dpo"
 """The task of ``Preference``, whose samples are pairs."""
 MODULE = "module"
@@ -391,7 +392,6 @@ def _check_adapter(job: Job) -> None:
         raise InputError(f"alpha={adapter.alpha} is out of range; give more than 0")
     if not adapter.targets:
         raise InputError(f"targets is empty, so nothing would be trained; use {ALL_LINEAR}")
-    check_targets(job.model, adapter.targets)
 
 
 def _check_fp8(job: Job) -> None:

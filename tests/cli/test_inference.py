@@ -47,7 +47,7 @@ def test_what_does_not_fit_says_what_would(brimful):
     assert lines[0].startswith("NO ")
     assert "short by" in said.out
     assert "this text fits in no other format" in said.out
-    assert "sequences of this length read at once" in " ".join(said.out.split())
+    assert "texts of this length at once" in " ".join(said.out.split())
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 80
     tables = brimful(*LLAMA, *CARD, "--global-batch", "16", "--weights-format", "nf4", "-v").out

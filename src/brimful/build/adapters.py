@@ -21,9 +21,8 @@ from brimful.build.parallel.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
-from brimful.job import QUANTIZED, Adapter, Job, Task
+from brimful.job import ALL_LINEAR, QUANTIZED, Adapter, Job, Task
 from brimful.models.module_paths import ends_in
-from brimful.models.targets import ALL_LINEAR
 from brimful.quick_imports import quick_imports
 
 NAME = "default"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags
 from brimful.errors import InputError, UnsupportedError
 from brimful.search.budget import Budget
 from brimful.show.summary import Fact
@@ -18,14 +17,14 @@ Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
 def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
-    """Lay a plan beside what its flags ask about: a recipe, a network, what is offloaded.
+    """Lay a plan beside what its flags ask about: a network, what is offloaded.
 
     Args:
         args: The flags.
         found: The plan.
         search: Finds another one.
     """
-    return (*_offloaded(found), *_against(args, found), *_alone(args, found, search))
+    return (*_offloaded(found), *_alone(args, found, search))
 
 
 def _offloaded(found: "Solution") -> tuple[Fact, ...]:
@@ -51,28 +50,6 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     except UnsupportedError:
         return ()
     return offload_facts(plan.cluster, *both)
-
-
-def _against(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
-    """Lay the recipe that somebody typed beside the one that is usual; nothing where it is that."""
-    from brimful.cost.estimate import estimate
-    from brimful.cost.formula import missing_formula
-    from brimful.show.compared import against_facts
-
-    if args.precision is None:
-        return ()
-    _, cluster, strategy = plan = flags.Asked(
-        found.plan.job, found.plan.cluster, found.plan.strategy
-    )
-    unsaid = argparse.Namespace(**{**vars(args), "precision": None})
-    try:
-        job = flags.job_from(unsaid)
-        if job.precision == plan.job.precision or missing_formula(job, strategy, cluster.device):
-            return ()
-        made = estimate(job, cluster, strategy)
-    except (InputError, UnsupportedError):
-        return ()
-    return against_facts(found, job, made)
 
 
 def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:

@@ -1,8 +1,7 @@
 """The user's defaults, in one table; every output echoes them."""
 
-from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preference
+from brimful.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
-from brimful.models.targets import ALL_LINEAR
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.quantization import Scheme
 from brimful.strategy import Accumulate, Attention, Engine, Zero

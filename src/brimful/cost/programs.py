@@ -8,12 +8,11 @@ one profile (``profiles.py``).
 from typing import Literal, NamedTuple
 
 from brimful.hardware.cluster import AMPERE, Device
-from brimful.job import IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.job import ALL_LINEAR, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
 from brimful.models.spec import ModelSpec
-from brimful.models.targets import ALL_LINEAR
 from brimful.strategy import Attention, Recompute
 
 IMPLEMENTATION = "hf"

@@ -5,9 +5,8 @@ from typing import Any
 
 from brimful.cost.recipes import RECIPES
 from brimful.export.lost import Lost, lost
-from brimful.job import Adapter, Job
+from brimful.job import ALL_LINEAR, Adapter, Job
 from brimful.models.registry import registry
-from brimful.models.targets import ALL_LINEAR
 from brimful.plan import Plan
 from brimful.strategy import Strategy
 

@@ -12,8 +12,7 @@ from brimful.export import deepspeed
 from brimful.export.adapters import attention_lost, attention_name, model_name
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import Adapter, Job
-from brimful.models.targets import ALL_LINEAR
+from brimful.job import ALL_LINEAR, Adapter, Job
 from brimful.offload import away_of
 from brimful.plan import Plan
 from brimful.strategy import (

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, ModelConfigError, UnsupportedError
 from brimful.escaping import check_line
 from brimful.files import read_whole
+from brimful.job import Task
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
 from brimful.models.dimensions import check_dimensions, check_routing
@@ -23,9 +24,6 @@ from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 from brimful.models.traced import BuiltModel, find_built
 from brimful.quick_imports import quick_imports
-
-if TYPE_CHECKING:
-    from brimful.job import Task
 
 SEQ2SEQ_TYPES = named_with("task", "seq2seq")
 _REASON_LENGTH = 160
@@ -225,7 +223,7 @@ def check_model(spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def default_task(spec: ModelSpec) -> "Task":
+def default_task(spec: ModelSpec) -> Task:
     """Return the task that a model is trained on where nobody says which."""
     if spec.model_type == MODULE:
         return "module"
@@ -244,7 +242,7 @@ def _own_task(model_type: str) -> Literal["causal-lm", "sequence-classification"
     return "sequence-classification" if is_encoder(model_type) else "causal-lm"
 
 
-def for_task(spec: ModelSpec, task: "Task") -> ModelSpec:
+def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
     """Return a model as it is built for a task: a decoder that classifies has another head."""
     if spec.model_type == MODULE or _own_task(spec.model_type) != "causal-lm":
         return spec

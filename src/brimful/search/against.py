@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.hardware.cluster import Cluster
-from brimful.job import FP8, QAT, QUANTIZED, Job
-from brimful.models.targets import ALL_LINEAR
+from brimful.hardware.cluster import Cluster, Device
+from brimful.job import ALL_LINEAR, QAT, QUANTIZED, Job, Precision
+from brimful.kernel_support import Place, first_that_runs, why_emulated
 from brimful.plan import Estimate
 from brimful.search.ledger import Point, predict
 from brimful.search.offers import LORA_ALPHA, LORA_BASES, LORA_RANK
@@ -18,7 +18,8 @@ from brimful.strategy import Strategy
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, whole_of
 
-USUAL_PRECISION = "bf16-mixed"
+USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
+"""The first for which a GPU has units."""
 
 
 class Against(NamedTuple):
@@ -26,10 +27,12 @@ class Against(NamedTuple):
 
     Attributes:
         words: What is usual.
+        job: The job so.
         made: What is predicted of that.
     """
 
     words: str
+    job: Job
     made: Estimate
 
 
@@ -42,25 +45,31 @@ def against(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Against, ..
         strategy: How.
     """
     found = []
-    for words, other in _usual(job):
+    for words, other in _usual(job, cluster.device):
         made = predict(Point(other, strategy), cluster)
         if isinstance(made, Estimate):
-            found.append(Against(words, made))
+            found.append(Against(words, other, made))
     return tuple(found)
 
 
-def _usual(job: Job) -> Iterator[tuple[str, Job]]:
+def _usual(job: Job, device: Device) -> Iterator[tuple[str, Job]]:
     """Yield what is usual, in words, and the job so."""
     if job.optimizer != DEFAULT_OPTIMIZER:
         usual = whole_of(OPTIMIZERS[job.optimizer]) or DEFAULT_OPTIMIZER
         yield usual, msgspec.structs.replace(job, optimizer=usual)
-    if job.precision in {FP8, "bf16"}:
-        yield USUAL_PRECISION, msgspec.structs.replace(job, precision=USUAL_PRECISION)
+    precision = _usual_precision(device)
+    if device.kernels != "cpu" and job.precision != precision and job.loss_scale is None:
+        yield precision, msgspec.structs.replace(job, precision=precision)
     if job.method == QAT:
         plain = msgspec.structs.replace(job, method="full", quantization=None)
         yield "plain training", plain
     if job.adapter is not None:
         yield from _adapted(job)
+
+
+def _usual_precision(device: Device) -> Precision:
+    place = Place(device.kernels, device.capability)
+    return first_that_runs(USUAL_PRECISIONS, lambda recipe: why_emulated(recipe, place))[0]
 
 
 def _adapted(job: Job) -> Iterator[tuple[str, Job]]:

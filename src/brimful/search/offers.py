@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.job import QUANTIZED, Adapter, Base, Job
-from brimful.models.targets import ALL_LINEAR
+from brimful.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
 
 LORA_RANK, LORA_ALPHA = 16, 32.0

@@ -1,56 +1,11 @@
-"""A plan beside what somebody compares it with: another recipe, nothing offloaded, one node."""
+"""A plan beside what somebody compares it with: nothing offloaded, one node."""
 
 from brimful.hardware.cluster import Cluster
-from brimful.hardware.datasheets import datasheets
-from brimful.job import Job, Precision
-from brimful.plan import Estimate
 from brimful.rungs import Simulation
 from brimful.search.solve import Solution
 from brimful.show.run import rate_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
-
-LEAST_DIFFERENCE = 0.01
-"""Of the peak: below this share two recipes take as much."""
-
-
-def against_facts(found: Solution, job: Job, made: Estimate) -> tuple[Fact, ...]:
-    """Lay a plan's recipe beside another one with the same settings: bytes and seconds.
-
-    Args:
-        found: The plan.
-        job: The same in another recipe.
-        made: What is predicted of that.
-    """
-    best, other = found.record.rows[0], made.predicted_peak_allocated_bytes
-    less = other - best.peak_bytes
-    ours, theirs = found.plan.job.precision, job.precision
-    memory = f"{ours} takes {format_bytes(abs(less))} {'less' if less > 0 else 'more'}"
-    if abs(less) < LEAST_DIFFERENCE * other:
-        memory = f"{ours} takes as much"
-    words = f"{theirs} with these settings: {format_bytes(other)} of tensors"
-    if made.predicted_step_s is not None:
-        words += f", {rate_words(job, made.predicted_step_s)}"
-        if best.step_s is not None:
-            memory += f" and is {made.predicted_step_s / best.step_s:.2f} x as fast"
-    return (Fact("against", f"{words}; so {memory}{_rates(found, theirs)}"),)
-
-
-def _rates(found: Solution, other: Precision) -> str:
-    """Say of a recipe whose time is unknown what its products could gain at most."""
-    ours = found.plan.job.precision
-    sheet = datasheets().get(found.plan.cluster.device.name)
-    if found.record.rows[0].step_s is not None or sheet is None:
-        return ""
-    fast, slow = (
-        getattr(sheet.matrix_flops_per_s, each.partition("-")[0], None) for each in (ours, other)
-    )
-    if not fast or not slow:
-        return ""
-    return (
-        f"; its speed is not known here: by the data sheet its matrix products, and nothing else, "
-        f"are at most {fast / slow:.2g} x as fast"
-    )
 
 
 def alone_fact(found: Solution, alone: Solution) -> Fact:

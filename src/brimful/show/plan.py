@@ -14,7 +14,7 @@ from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
-from brimful.show.beside import against_facts
+from brimful.show.beside import Known, against_facts
 from brimful.show.predicted import (
     HOST,
     TENSORS_ALONE,
@@ -91,8 +91,8 @@ def plan_summary(
             *tight,
             settings,
             *(facts if fits else ()),
-            *why,
             *_against(found),
+            *why,
         ),
         host,
     )
@@ -107,11 +107,10 @@ def _simulated_host(found: Solution) -> Meter | None:
 
 
 def _against(found: Solution) -> tuple[Fact, ...]:
-    """Say what the choices save that the user made and that change what is learnt."""
-    plan = found.plan
-    if plan.estimate is None:
-        return ()
-    return against_facts(plan.job, plan.cluster, plan.strategy, plan.estimate)
+    """Say what the recipe and the optimizer save that the user chose, with the same settings."""
+    plan, best = found.plan, found.record.rows[0]
+    known = Known(best.peak_bytes, best.step_s, best.fits)
+    return against_facts(plan.job, plan.cluster, plan.strategy, known, same_method=True)
 
 
 def _why(found: Solution) -> tuple[Fact, ...]:
