@@ -219,3 +219,17 @@ def test_money_that_is_short_says_for_how_many_tokens_it_is_enough(capsys):
     usd = float(re.search(r"and ([\d,.]+) USD,", told)[1].replace(",", ""))
     enough = float(re.search(r"5.00 USD pay for ([\d.]+)B tokens there", told)[1])
     assert enough == pytest.approx(100 * 5 / usd, rel=0.02)
+
+
+def test_what_was_chosen_is_told_against_what_is_usual(capsys):
+    ask = "estimate tinyllama-1.1b --gpus rtx-4090 --seq-len 512 --ac full"
+    plain = answered(capsys, f"{ask} --json")[1]
+    _, lines = answered(capsys, f"{ask} --optimizer sgd")
+    told = paragraph(lines)
+    assert "against" not in plain
+    more = re.search(r"against adamw: ([\d.]+) GiB more", told)
+    # a second moment of 4 bytes for each parameter, beside the momentum that SGD has too
+    assert float(more[1]) == pytest.approx(1_100_048_384 * 4 / 2**30, rel=0.02)
+    told = paragraph(answered(capsys, f"{ask} --method lora --lora-rank 64")[1])
+    assert re.search(r"rank 16: [\d.]+ MiB less", told)
+    assert re.search(r"full training: [\d.]+ GiB more", told)

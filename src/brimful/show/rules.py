@@ -33,7 +33,11 @@ def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about:
     told = sorted(rows, key=lambda row: _rank(row, job))
     facts = [
         Fact("states", _states(job)),
-        Fact("verdicts", f"of {len(rows)} rules{f' on {about!r}' * bool(about)} {said or 'none'}"),
+        Fact(
+            "verdicts",
+            f"of {len(rows)} rule{'s' * (len(rows) != 1)}{f' on {about!r}' * bool(about)} "
+            f"{said or 'none'}",
+        ),
     ]
     for row in told[:NUM_TOLD]:
         words = f"{row.statement}: {row.says}, here {row.ours}"
