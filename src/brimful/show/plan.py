@@ -137,7 +137,7 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         what = _what_differs(found, near)
         lacks = f"with {format_bytes(near.peak_bytes)} of tensors"
         if near.peak_bytes <= limit_bytes(found.plan):
-            lacks = "out of memory when replayed"
+            lacks = "no sure fit when replayed"
         lacking = (Fact("faster", f"by {_percent(share)}, but {lacks}: {what}"),)
     elif best.step_s and record.untried is None:
         all_fit = record.num_fitting == record.num_considered
