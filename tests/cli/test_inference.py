@@ -85,7 +85,7 @@ def test_an_unknown_peak_is_said_and_is_no_fit(brimful):
     ("argv", "words"),
     [
         ((*TASK, "--method", "lora"), "--method lora has no meaning with --task inference"),
-        ((*TASK, "--micro-batch", "2"), "--micro-batch 2 has no meaning with --task inference"),
+        ((*TASK, "--zero", "2"), "--zero 2 has no meaning with --task inference"),
         ((*TASK, "--precision", "bf16-mixed"), "bf16-mixed is a recipe of training"),
         ((*TASK, "--weights-format", "int3"), "unknown weights format 'int3'"),
         ((*TASK, "--prompt-len", "9000", "--seq-len", "8192"), "prompt_len=9000 is more than"),

@@ -196,10 +196,7 @@ def test_a_host_that_is_too_small_has_its_own_bar_and_the_gpus_keep_theirs(capsy
 def test_a_recipe_that_was_typed_is_laid_beside_the_usual_one(capsys):
     ask = "plan gpt2 --gpus rtx-3090 --seq-len 512 --no-proof"
     told = paragraph(answered(capsys, f"{ask} --precision bf16")[1])
-    both = (
-        r"against bf16-mixed with these settings: ([\d.]+) GiB of tensors, [\d,]+ tokens/s; so bf16"
-    )
-    assert re.search(rf"{both} takes [\d.]+ [GM]iB less and is [\d.]+ x as fast", told)
+    assert re.search(r"against bf16-mixed: [\d.]+ GiB more, \d+% slower", told)
     assert "against" not in paragraph(answered(capsys, ask)[1])
 
 
