@@ -39,6 +39,9 @@ class Away(NamedTuple):
     states: bool = False
 
 
+NOTHING = Away(optimizer=False, parameters=0, activations=0)
+
+
 def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:
     """Read what is offloaded.
 

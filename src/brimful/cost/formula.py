@@ -38,6 +38,8 @@ OWN_TASKS: dict[Task, frozenset[Task]] = {
 """Tasks of which a profile of one's own is traced, by what a model is for."""
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
+PREDICTED_OFFLOADS = frozenset({NO_OFFLOAD, "optimizer"})
+"""What is kept on the host that events were derived for."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 
@@ -158,7 +160,7 @@ def told_short(reason: str) -> str:
 def _untraced_switch(strategy: Strategy) -> str:
     """Name a switch that no formula was traced with; empty where there is none."""
     asked = {
-        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
+        f"offload={strategy.offload}": strategy.offload not in PREDICTED_OFFLOADS,
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         # torch leaves out the buffers of a gather there, and of a reduction
         f"zero={strategy.zero} on one device": gathers_alone(strategy),

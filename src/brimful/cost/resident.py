@@ -110,7 +110,7 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
         job: What is trained.
         family: One strategy.
     """
-    return state_of_shapes(job, updated(job, family))
+    return state_of_shapes(job, () if family.away.optimizer else updated(job, family))
 
 
 def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:

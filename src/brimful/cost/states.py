@@ -107,6 +107,8 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
         else _parted_update(job, kernels, family, int(n))
         for n in shards
     ]
+    if family.away.optimizer:
+        return Update(np.zeros(len(place)), np.zeros(len(place)), "updated on the host")
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, transient = columns[place.reshape(-1)].T
     return Update(kept, transient, each[0].why)
@@ -139,7 +141,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
         kernels: ``cuda`` or ``cpu``.
     """
     recipe, shards = trained_recipe(job), family_shards(family)
-    whole = holds_everything(family)
+    whole, stays = holds_everything(family), not family.away.optimizer
     held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
@@ -152,7 +154,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(buffers_of(job.model))),
         trained=held * recipe.parameter,
         buckets=buckets,
-        gradients=held * recipe.gradient - views,
+        gradients=(held * recipe.gradient - views) * stays,
         optimizer_state=updates.kept,
         reference=second,
     )

@@ -19,7 +19,7 @@ from brimful.cost.exchange import Sent, exchange_seconds, sent_of
 from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, surface
-from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
+from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for, rows_beside
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
@@ -178,7 +178,7 @@ def _held(search: Search, grid: Grid) -> Held:
     """Return what hangs on the numbers of shards only."""
     family, shards = _of_shards(grid), tuple(grid.num_shards)
     whole = holds_whole(search.job, family)
-    key = (family.tp, family.ep, family.zero, family.accumulate, shards, whole)
+    key = (family.tp, family.ep, family.zero, family.accumulate, shards, whole, family.away)
     if key not in search.held:
         search.held[key] = _shared_held(search, family, key)
     return search.held[key]
@@ -261,7 +261,7 @@ def _levels(search: Search, grid: Grid) -> Forms:
     spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
     profile = _profile(search, grid)  # of blocks of several kinds that of so many checkpointed
-    key = (spread, one.ep, one.num_shards, one.body, one.recompute, batches, id(profile))
+    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches, id(profile))
     if key not in search.levels:
         search.levels[key] = _make_levels(search, grid._replace(batches=grid.kin))
     if len(grid.batches) == len(grid.kin):
@@ -278,7 +278,9 @@ def _make_levels(search: Search, grid: Grid) -> Forms:
     at_end = np.full(num, NOWHERE)
     if adds_rows(job, search.cluster.device, one):
         taken = [embedding_bytes(job, family) for family in grid.batches]
+        beside = rows_beside(job, _profile(search, grid), one, dims)
         at_end = np.array([sum(each) if each[0] else NOWHERE for each in taken], dtype=np.float64)
+        at_end += beside
     if one.gathers:
         sizes = [
             _with_rows(job, each, grid, num_pieces(profile))

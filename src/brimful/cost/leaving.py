@@ -1,0 +1,217 @@
+"""Gradients that leave for the host as they are whole: what that makes of a profile's runs.
+
+The operations are a profile's own. A gradient is copied to the host when it is whole, and goes when
+two later ones are on their way; the last ones go when backward ends. A weight that several parts of
+the loss add to, or that is the embedding too, is whole when the last of them has.
+
+Source: ``build/offload/gradients.py``, whose ``NUM_ON_THE_WAY`` a test compares.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from brimful.cost.additions import is_block
+from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.identity import once_for_each
+from brimful.cost.profiles import Dimensions, EventKind, Profile, Run, Term, Variant
+from brimful.cost.spread import negated_terms, with_events
+from brimful.cost.trajectory import evaluate_terms
+from brimful.job import Job
+from brimful.rungs import GRADIENTS, ITEM_NAMES
+
+NUM_ON_THE_WAY = 2
+"""Gradients that the device still has while the next one is computed."""
+OLDEST = 10**9
+"""Of equal gradients the one that came first goes first: more than there ever are."""
+_GRADIENT = ITEM_NAMES.index(GRADIENTS)
+_HEAD = "V"
+"""The dimension by which the weights of embedding and head are told."""
+_Terms = tuple[Term, ...]
+
+
+class Leaving(NamedTuple):
+    """A micro-batch whose gradients leave.
+
+    Attributes:
+        profile: With kinds of gradients that go.
+        runs: Of it.
+        last: Kinds of the gradients that are there when the last one is computed, itself among
+            them: that is where the rows of the embedding are added up.
+    """
+
+    profile: Profile
+    runs: tuple[Run, ...]
+    last: tuple[EventKind, ...]
+
+
+def holds_gradients(job: Job, family: Family) -> bool:
+    """Whether gradients stay on the device until the last of several micro-batches."""
+    return family.accumulate == "hold" and family_micro_batches(job, family) > 1
+
+
+def leaving_steps(
+    job: Job, profile: Profile, variant: Variant, family: Family
+) -> list[tuple[Profile, tuple[Run, ...]]]:
+    """Return what micro-batches that differ run where gradients leave.
+
+    Each makes gradients anew, and the host adds them up; or all are held until the last one.
+    """
+    tied = job.model.tied_embeddings
+    if not holds_gradients(job, family):
+        made = _leave(profile, variant.first, variant.first, tied)
+        return [(made.profile, made.runs)]
+    made = _leave(profile, variant.later, variant.first, tied)
+    num_held = min(2, family_micro_batches(job, family) - 1)
+    held = [(profile, variant.first), (profile, variant.later)][:num_held]
+    return [*held, (made.profile, made.runs)]
+
+
+def last_bytes(profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool) -> Any:
+    """Return the bytes of gradients that are there when the last one is computed.
+
+    Args:
+        profile: Whose kinds.
+        variant: What a micro-batch runs where nothing leaves.
+        dims: Sizes; arrays, where strategies differ.
+        tied: Whether the head is the embedding.
+    """
+    last = _leave(profile, variant.first, variant.first, tied).last
+    total = 0.0
+    for kind in last:
+        total = total + evaluate_terms(kind.terms, dims)
+    return total
+
+
+@once_for_each
+def _leave(
+    profile: Profile,
+    runs: tuple[Run, ...],
+    first: tuple[Run, ...],
+    tied: bool,  # noqa: FBT001
+) -> Leaving:
+    """Let the gradients of a micro-batch leave.
+
+    Args:
+        profile: Of it.
+        runs: Of it.
+        first: Those of a micro-batch that makes gradients anew; ``runs`` are these, or add to them.
+        tied: Whether the head is the embedding.
+    """
+    kinds = _kinds(profile.kinds)
+    works, placed, sent = list(profile.works), list[Run](), deque[int]()
+    every = list(_whole(profile, runs, first, tied=tied))
+    last: tuple[EventKind, ...] = ()
+    for place, (run, events) in enumerate(zip(runs, every, strict=True)):
+        made = list[int]()
+        for event, leaves in events:
+            made += [] if event is None else [event]
+            sent.extend(leaves)
+            last = tuple(kinds[each] for each in sent) if leaves else last
+            while len(sent) > NUM_ON_THE_WAY:
+                made.append(_gone(profile, sent.popleft()))
+        if place == len(runs) - 1:
+            made += [_gone(profile, each) for each in sent]
+        if made == list(profile.works[run.work].events):
+            placed.append(run)
+            continue
+        works.append(with_events(profile.works[run.work], tuple(made)))
+        placed.append(replace(run, work=len(works) - 1))
+    return Leaving(replace(profile, kinds=kinds, works=tuple(works)), tuple(placed), last)
+
+
+def _gone(profile: Profile, kind: int) -> int:
+    """Return the event by which a gradient goes that a kind of event brought."""
+    return len(profile.kinds) + kind
+
+
+@once_for_each
+def _kinds(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
+    """Return kinds with their opposites, of which the oldest goes, as one value."""
+    gone = (EventKind(negated_terms(kind.terms), kind.item, "", OLDEST) for kind in own)
+    return (*own, *gone)
+
+
+_Event = tuple[int | None, list[int]]
+"""An event, if it is one, and the gradients that are whole behind it."""
+
+
+def _whole(
+    profile: Profile, runs: Sequence[Run], first: Sequence[Run], *, tied: bool
+) -> Iterator[list[_Event]]:
+    """Yield the events of every run, with the kinds of gradients that are whole behind each."""
+    waiting = list[int]()
+    chunks = [place for place, run in enumerate(first) if run.group == "chunk"]
+    for place, (run, like) in enumerate(zip(runs, first, strict=True)):
+        events = list(_found(profile, run, like))
+        if not is_block(like):
+            is_last = place == len(first) - 1
+            waits = (tied and not is_last) or like.group == "chunk"
+            for _, leaves in events if waits else ():
+                waiting += [each for each in leaves if _is_of_head(profile, each)]
+                leaves[:] = [each for each in leaves if not _is_of_head(profile, each)]
+            if is_last or (chunks and place == chunks[-1] and not tied):
+                events.append((None, waiting))
+                waiting = []
+        yield events
+
+
+def _found(profile: Profile, run: Run, like: Run) -> Iterator[_Event]:
+    """Yield a run's events, with the gradients that are whole behind each.
+
+    Where they were there before, that is where what is added to them goes.
+    """
+    events = profile.works[run.work].events
+    expected = [e for e in profile.works[like.work].events if _makes_gradient(profile, e)]
+    leaves: list[list[int]] = [[] for _ in range(len(events) + 1)]
+    for place, event in enumerate(events):
+        if run == like and _makes_gradient(profile, event):
+            leaves[_taken_at(profile, events, place)].append(event)
+        elif run != like and expected and _ends(profile.kinds[event], profile.kinds[expected[0]]):
+            leaves[place].append(expected.pop(0))
+    if run != like:
+        leaves[-1] += expected
+    yield from zip((*events, None), leaves, strict=True)
+
+
+def _taken_at(profile: Profile, events: Sequence[int], place: int) -> int:
+    """Return behind which event a gradient is taken that comes at a place.
+
+    The operation that makes it may make its input's gradient too, and let go of what it read. That
+    input's is added to what others have of it, if others do, before the weight has its gradient:
+    ``linear`` is a transposed weight, a flattened input, a product, taken back in turn.
+    """
+    signs = [_sign(profile.kinds[event]) for event in events]
+    terms = [profile.kinds[event].terms for event in events]
+    end = place + 1
+    makes_input = signs[end : end + 1] == [1]
+    end += makes_input
+    while signs[end : end + 1] == [-1]:
+        end += 1
+    given = terms[place + 1] if makes_input else ()
+    gone = negated_terms(given)
+    if makes_input and terms[end : end + 3] == [given, gone, gone]:
+        end += 3
+    return end - 1
+
+
+def _sign(kind: EventKind) -> int:
+    """Return 1 of what comes, -1 of what goes, 0 of what is marked."""
+    total = sum(term.coefficient for term in kind.terms)
+    return (total > 0) - (total < 0)
+
+
+def _makes_gradient(profile: Profile, event: int) -> bool:
+    kind = profile.kinds[event]
+    return kind.item == _GRADIENT and _sign(kind) > 0
+
+
+def _ends(kind: EventKind, gradient: EventKind) -> bool:
+    """Whether a tensor goes that is as large as a gradient."""
+    return kind.terms == negated_terms(gradient.terms)
+
+
+def _is_of_head(profile: Profile, kind: int) -> bool:
+    return any(_HEAD in term.factors for term in profile.kinds[kind].terms)
