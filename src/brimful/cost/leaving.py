@@ -69,6 +69,12 @@ def leaving_steps(
     return [*held, (made.profile, made.runs)]
 
 
+def later_runs(variant: Variant, family: Family) -> tuple[Run, ...]:
+    """Return what a later micro-batch computes: the host adds up what has left."""
+    leaves = family.away.optimizer and family.accumulate != "hold"
+    return variant.first if leaves else variant.later
+
+
 def last_bytes(profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool) -> Any:
     """Return the bytes of gradients that are there when the last one is computed.
 

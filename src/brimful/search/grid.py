@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.comm import overlapped_seconds
+from brimful.cost.copied import copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
@@ -20,6 +21,7 @@ from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for, rows_beside
+from brimful.cost.on_host import copied_of
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
@@ -32,6 +34,7 @@ from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.offload import NOTHING
 from brimful.search.table import ORDERS, Table
 from brimful.strategy import Attention
 
@@ -303,7 +306,7 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
     held = _held(search, grid)
-    moved: Array = update_bytes(held.states)
+    moved: Array = update_bytes(held.states, grid.batches[0])
     dims = _dimensions(job, grid.batches)
     amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
@@ -320,9 +323,22 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     times = np.array([family_micro_batches(job, family) for family in grid.batches])
     exchanged = times[:, None, None] * traffic.per_micro_batch + traffic.per_step
     device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    waited = times[:, None, None] * _waited(search, grid)
+    waited = times[:, None, None] * _waited(search, grid) + _offloaded(search, grid, device_s)
     total: Array = overlapped_seconds(device_s + waited, exchanged)
     return total
+
+
+def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:
+    """Return what a step takes longer as something is on the host: [batches, counts, shards]."""
+    if grid.batches[0].away == NOTHING:
+        return np.zeros((1, 1, 1))
+    device = search.cluster.device
+    every = [copied_of(search.job, family) for family in grid.batches]
+    more = [
+        copied_seconds(copied, device, beside_s=beside_s)
+        for copied, beside_s in zip(every, device_s, strict=True)
+    ]
+    return np.stack([np.full_like(device_s[0], np.nan) if s is None else s for s in more])
 
 
 def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
