@@ -17,6 +17,7 @@ from brimful.job import FP8, MODULE, QUANTIZED, Job
 from brimful.techniques.optimizers import OPTIMIZERS
 
 NONE = "none"
+OPTIMIZER = "optimizer"
 KINDS = ("optimizer", "parameters", "activations")
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")

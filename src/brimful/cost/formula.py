@@ -27,6 +27,7 @@ from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
 from brimful.offload import NONE as NO_OFFLOAD
+from brimful.offload import OPTIMIZER
 from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -38,7 +39,7 @@ OWN_TASKS: dict[Task, frozenset[Task]] = {
 """Tasks of which a profile of one's own is traced, by what a model is for."""
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
-PREDICTED_OFFLOADS = frozenset({NO_OFFLOAD, "optimizer"})
+PREDICTED_OFFLOADS = frozenset({NO_OFFLOAD, OPTIMIZER})
 """What is kept on the host that events were derived for."""
 PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""

@@ -144,6 +144,7 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         pp=np.ones(peak.size, dtype=np.int64),
         schedule=np.full(peak.size, ORDERS.index("1f1b")),
         stages=np.ones(peak.size, dtype=np.int64),
+        offloads=np.full(peak.size, one.away.optimizer),
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
         fits=peak.reshape(-1) <= tensor_limit_bytes(search.cluster),

@@ -25,6 +25,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
 from brimful.offload import NONE as NO_OFFLOAD
+from brimful.offload import NOTHING, OPTIMIZER, Away
 from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
 from brimful.strategy import (
@@ -220,7 +221,7 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             for body, num_blocks in _bodies(job, pins, recompute):
                 apart = np.split(num_blocks, len(num_blocks)) if in_sequence else [num_blocks]
                 for some in apart:
-                    yield from _members(alike, body, some, recompute, pins.reference or "none")
+                    yield from _members(alike, body, some, recompute, pins)
 
 
 def _members(
@@ -228,14 +229,15 @@ def _members(
     body: Body,
     num_blocks: NDArray[np.int64],
     recompute: Recompute,
-    reference: Reference,
+    pins: Pins,
 ) -> Iterator[Grid]:
     """Yield a grid for every degree of those that run the same events."""
+    reference, away = pins.reference or "none", _away(pins)
     each = [
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
                    spread.num_groups, _told_shards(spread), spread.accumulate, reference,
-                   spread.tp, spread.ep)
+                   spread.tp, spread.ep, away)
             for micro_batch, chunks in batches
         )
         for spread, batches in alike
@@ -244,6 +246,11 @@ def _members(
     for (spread, _), batches in zip(alike, each, strict=True):
         yield Grid(batches, num_blocks, np.array(spread.num_shards), kin, start)
         start += len(batches)
+
+
+def _away(pins: Pins) -> Away:
+    """Return what is offloaded of what has a formula."""
+    return NOTHING._replace(optimizer=pins.offload == OPTIMIZER)
 
 
 def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:
