@@ -159,7 +159,7 @@ def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
     """Yield what an offloaded optimizer keeps, and its parameters' copies."""
     held = on_host(node.job, family_of(node.job, node.strategy), pins=not node.is_cpu)
     yield PARAMETERS, node.num_processes * held.parameters
-    yield GRADIENTS, node.num_processes * (held.gradients + held.staging)
+    yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
     yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
 
 

@@ -6,6 +6,7 @@ keeps is plain memory.
 Source: ``build/offload/optimizer.py`` and ``build/offload/gradients.py``.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from brimful.cost.copied import NOTHING_COPIED, Copied
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.leaving import NUM_ON_THE_WAY, holds_gradients
 from brimful.cost.saved import pinned_bytes
+from brimful.cost.shapes import Shape
 from brimful.cost.step import traffic_of_update
 from brimful.cost.trained import trained_recipe, trained_shapes
 from brimful.cost.update import update_of
@@ -25,13 +27,14 @@ class OnHost(NamedTuple):
     Attributes:
         parameters: Copies of what trains, which the host updates.
         gradients: Of them.
-        staging: Gradients of later micro-batches that are about to be added.
+        passing: The most that comes and goes: gradients of later micro-batches that are about to be
+            added, or what the update takes.
         optimizer_state: What the rule keeps, masters included.
     """
 
     parameters: int = 0
     gradients: int = 0
-    staging: int = 0
+    passing: int = 0
     optimizer_state: int = 0
 
 
@@ -52,17 +55,31 @@ def on_host(job: Job, family: Family, *, pins: bool) -> OnHost:
     sizes = [element * prod(shape) for shape in trained_shapes(job)]
     taken = pinned_bytes if pins else sum
     update = update_of(job, "cpu", trained_shapes(job))
-    staged = list[int]()
-    if family_micro_batches(job, family) > 1 and not holds_gradients(job, family):
-        num = NUM_ON_THE_WAY + 1
-        windows = [sizes[start : start + num] for start in range(max(1, len(sizes) - num + 1))]
-        staged = max(windows, key=sum)
+    adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
+    staged = _staged(trained_shapes(job), element) if adds_up else []
     return OnHost(
         parameters=int(taken(sizes)),
         gradients=int(taken(sizes)),
-        staging=int(taken(staged)),
-        optimizer_state=int(update.kept + update.transient),
+        passing=max(int(taken(staged)), int(update.transient)),
+        optimizer_state=int(update.kept),
     )
+
+
+def _staged(shapes: Sequence[Shape], element: int) -> list[int]:
+    """Return the bytes of the largest gradients that are on their way together.
+
+    They come in the order of matrices, backwards; vectors come between others and are left out, but
+    for the norm before the head.
+    """
+    head = len(shapes) - 1
+    sizes = [
+        element * prod(shape)
+        for place, shape in enumerate(shapes)
+        if len(shape) > 1 or place == head - 1
+    ]
+    num = NUM_ON_THE_WAY + 1
+    windows = (sizes[start : start + num] for start in range(max(1, len(sizes) - num + 1)))
+    return max(windows, key=sum)
 
 
 def copied_of(job: Job, family: Family) -> Copied:
