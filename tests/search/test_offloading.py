@@ -29,7 +29,7 @@ def card(host_gib=0):
 
 
 def facts_of(found):
-    return {fact.name: fact.words for fact in plan_summary(found, ()).facts}
+    return {fact.label: fact.text for fact in plan_summary(found, ()).facts}
 
 
 def test_what_fits_only_with_the_host_is_planned_and_the_host_named():

@@ -123,13 +123,14 @@ def offloaded_facts(plan: Plan) -> tuple[Fact, ...]:
     if made is None or not offloaded_bytes(made):
         return ()
     stays = sum(item.num_bytes for item in made.items if item.name == PARAMETERS)
-    words = "with the optimizer on the host "
+    alone = f"parameters alone are {format_bytes(stays)}"
+    short = made.predicted_peak_allocated_bytes - made.usable_bytes
     if stays > made.usable_bytes:
-        words += f"parameters alone are {format_bytes(stays)}, more than a GPU has for tensors"
+        words = f"no: with the optimizer on the host {alone}"
+    elif short > 0:
+        words = f"no: with the optimizer on the host short by {format_bytes(short)}"
     else:
-        short = max(0, made.predicted_peak_allocated_bytes - made.usable_bytes)
-        lacks = f"short by {format_bytes(short)}" if short else "too large when it is replayed"
-        words += f"it is still {lacks}; {format_bytes(stays)} are parameters"
+        words = "no: with the optimizer on the host the replay does not hold"
     return (Fact("offload", words),)
 
 
