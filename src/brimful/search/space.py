@@ -69,7 +69,7 @@ class Pins(NamedTuple):
         pp_schedule: The order of work in a pipeline.
         stages_per_device: Stages on each device of one.
         reference: Where a preference task's reference model is; not searched, None is ``none``.
-        offload: What is kept on the host; not searched, None is ``none``.
+        offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
         allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
     """
