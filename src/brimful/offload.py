@@ -18,6 +18,7 @@ from brimful.techniques.optimizers import OPTIMIZERS
 
 NONE = "none"
 OPTIMIZER = "optimizer"
+PARAMETERS = "parameters"
 KINDS = ("optimizer", "parameters", "activations")
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from brimful.cost.additions import is_block
+from brimful.cost.brought import OLDEST, Brought, Gradients, brought, copy_kinds
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import Dimensions, EventKind, Profile, Run, Term, Variant
@@ -24,8 +25,6 @@ from brimful.rungs import GRADIENTS, ITEM_NAMES
 
 NUM_ON_THE_WAY = 2
 """Gradients that the device still has while the next one is computed."""
-OLDEST = 10**9
-"""Of equal gradients the one that came first goes first: more than there ever are."""
 _GRADIENT = ITEM_NAMES.index(GRADIENTS)
 _HEAD = "V"
 """The dimension by which the weights of embedding and head are told."""
@@ -61,9 +60,9 @@ def leaving_steps(
     """
     tied = job.model.tied_embeddings
     if not holds_gradients(job, family):
-        made = _leave(profile, variant.first, variant.first, tied)
+        made = _leave(profile, variant.first, variant.first, tied, family.away.parameters > 0)
         return [(made.profile, made.runs)]
-    made = _leave(profile, variant.later, variant.first, tied)
+    made = _leave(profile, variant.later, variant.first, tied, False)
     num_held = min(2, family_micro_batches(job, family) - 1)
     held = [(profile, variant.first), (profile, variant.later)][:num_held]
     return [*held, (made.profile, made.runs)]
@@ -75,16 +74,19 @@ def later_runs(variant: Variant, family: Family) -> tuple[Run, ...]:
     return variant.first if leaves else variant.later
 
 
-def last_bytes(profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool) -> Any:
-    """Return the bytes of gradients that are there when the last one is computed.
+def last_bytes(
+    profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool, brings: bool
+) -> Any:
+    """Return the bytes of what goes later and is there when the last gradient is computed.
 
     Args:
         profile: Whose kinds.
         variant: What a micro-batch runs where nothing leaves.
         dims: Sizes; arrays, where strategies differ.
         tied: Whether the head is the embedding.
+        brings: Whether parameters of blocks are on the host too.
     """
-    last = _leave(profile, variant.first, variant.first, tied).last
+    last = _leave(profile, variant.first, variant.first, tied, brings).last
     total = 0.0
     for kind in last:
         total = total + evaluate_terms(kind.terms, dims)
@@ -97,6 +99,7 @@ def _leave(
     runs: tuple[Run, ...],
     first: tuple[Run, ...],
     tied: bool,  # noqa: FBT001
+    brings: bool,  # noqa: FBT001
 ) -> Leaving:
     """Let the gradients of a micro-batch leave.
 
@@ -105,21 +108,27 @@ def _leave(
         runs: Of it.
         first: Those of a micro-batch that makes gradients anew; ``runs`` are these, or add to them.
         tied: Whether the head is the embedding.
+        brings: Whether parameters of blocks are on the host too.
     """
-    kinds = _kinds(profile.kinds)
+    kinds, num = _kinds(profile.kinds), len(profile.kinds)
     works, placed, sent = list(profile.works), list[Run](), deque[int]()
     every = list(_whole(profile, runs, first, tied=tied))
+    added = brought(runs, _of_blocks(profile, first)) if brings else [Brought()] * len(runs)
     last: tuple[EventKind, ...] = ()
-    for place, (run, events) in enumerate(zip(runs, every, strict=True)):
-        made = list[int]()
-        for event, leaves in events:
+    for place, (run, events, more) in enumerate(zip(runs, every, added, strict=True)):
+        made = [3 * num + each for each in more.gone_first] + [2 * num + each for each in more.come]
+        for event, leaves in (
+            _together(profile, events, more) if brings and is_block(run) else events
+        ):
             made += [] if event is None else [event]
             sent.extend(leaves)
-            last = tuple(kinds[each] for each in sent) if leaves else last
+            if leaves:
+                last = tuple(kinds[each] for each in (*sent, *added[-1].gone_last))
             while len(sent) > NUM_ON_THE_WAY:
-                made.append(_gone(profile, sent.popleft()))
+                made.append(num + sent.popleft())
         if place == len(runs) - 1:
-            made += [_gone(profile, each) for each in sent]
+            made += [num + each for each in sent]
+        made += [3 * num + each for each in more.gone_last]
         if made == list(profile.works[run.work].events):
             placed.append(run)
             continue
@@ -128,16 +137,39 @@ def _leave(
     return Leaving(replace(profile, kinds=kinds, works=tuple(works)), tuple(placed), last)
 
 
-def _gone(profile: Profile, kind: int) -> int:
-    """Return the event by which a gradient goes that a kind of event brought."""
-    return len(profile.kinds) + kind
+def _of_blocks(profile: Profile, runs: Sequence[Run]) -> Gradients:
+    """Return the kinds of the gradients of blocks, in the order of parameters, about."""
+    return {
+        run.group: tuple(
+            event
+            for event in profile.works[run.work].events[::-1]
+            if _makes_gradient(profile, event)
+        )
+        for run in runs
+        if run.phase == "backward" and is_block(run)
+    }
+
+
+def _together(profile: Profile, events: Sequence["_Event"], more: Brought) -> Iterator["_Event"]:
+    """Yield a block's events where its gradients leave together when it ends, vectors last.
+
+    Copies that go one by one do so where their gradients are whole.
+    """
+    every = list[int]()
+    for event, leaves in events:
+        yield event, []
+        if more.one_by_one:
+            yield from ((3 * len(profile.kinds) + each, []) for each in leaves)
+        every += leaves
+    every.sort(key=lambda each: -max(len(term.factors) for term in profile.kinds[each].terms))
+    yield None, every
 
 
 @once_for_each
 def _kinds(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
-    """Return kinds with their opposites, of which the oldest goes, as one value."""
+    """Return kinds with those that go, oldest first, and those of copies as large, as one value."""
     gone = (EventKind(negated_terms(kind.terms), kind.item, "", OLDEST) for kind in own)
-    return (*own, *gone)
+    return (*own, *gone, *copy_kinds(own))
 
 
 _Event = tuple[int | None, list[int]]

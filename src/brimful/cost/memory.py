@@ -183,7 +183,9 @@ def rows_beside(job: Job, profile: Profile, family: Family, dims: Dimensions | N
         return num_trained(job) * trained_recipe(job).gradient
     variant = family_variant(job, profile, family)
     sizes = family_dimensions(job, family) if dims is None else dims
-    return last_bytes(profile, variant, sizes, tied=job.model.tied_embeddings)
+    return last_bytes(
+        profile, variant, sizes, tied=job.model.tied_embeddings, brings=family.away.parameters > 0
+    )
 
 
 def _sizes(profile: Profile, dims: Dimensions, pieces: Array, *, by_item: bool) -> Array:

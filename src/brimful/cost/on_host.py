@@ -15,6 +15,7 @@ from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.leaving import NUM_ON_THE_WAY, holds_gradients
 from brimful.cost.saved import pinned_bytes
 from brimful.cost.shapes import Shape
+from brimful.cost.states import away_numbers
 from brimful.cost.step import traffic_of_update
 from brimful.cost.trained import trained_recipe, trained_shapes
 from brimful.cost.update import update_of
@@ -38,6 +39,8 @@ class OnHost(NamedTuple):
     optimizer_state: int = 0
 
 
+NUM_PASSES = 2
+"""Of a micro-batch, in which blocks are brought: forward and backward."""
 NOTHING_ON_HOST = OnHost()
 
 
@@ -92,10 +95,12 @@ def copied_of(job: Job, family: Family) -> Copied:
     if not family.away.optimizer:
         return NOTHING_COPIED
     held = on_host(job, family, pins=False)
+    brought = trained_recipe(job).parameter * away_numbers(job, family)
     times = 1 if holds_gradients(job, family) else family_micro_batches(job, family)
     return Copied(
         to_host=float(held.gradients * times),
-        updated=float(held.parameters),
+        to_device=float(NUM_PASSES * brought * times),
+        updated=float(held.parameters - brought),
         host_traffic=traffic_of_update(
             gradients=held.gradients, kept=held.parameters + held.optimizer_state
         ),

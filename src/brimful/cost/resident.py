@@ -137,6 +137,8 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
     num = num_shards_of(family)
     if family.ep > 1:
         return _parted(job, family, num)
+    if family.away.parameters:
+        return [parameter.shape for parameter, in_block in _in_order(job) if not in_block]
     whole = trained_shapes(job, family.tp)
     return whole if holds_everything(family) else [first_shard(shape, num) for shape in whole]
 

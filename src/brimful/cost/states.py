@@ -24,7 +24,7 @@ from brimful.cost.trained import (
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
-from brimful.models.layout import all_parameters
+from brimful.models.layout import all_parameters, num_elements
 
 Bytes = NDArray[np.float64]
 
@@ -152,12 +152,20 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     return States(
         frozen=frozen,
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(buffers_of(job.model))),
-        trained=held * recipe.parameter,
+        trained=(held - away_numbers(job, family)) * recipe.parameter,
         buckets=buckets,
         gradients=(held * recipe.gradient - views) * stays,
         optimizer_state=updates.kept,
         reference=second,
     )
+
+
+def away_numbers(job: Job, family: Family) -> int:
+    """Count the parameters that are on the host: those of all blocks, or none."""
+    if not family.away.parameters:
+        return 0
+    blocks = layout_of(job.model).blocks
+    return sum(run.num_blocks * num_elements(run.parameters) for run in blocks)
 
 
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:

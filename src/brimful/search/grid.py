@@ -34,8 +34,8 @@ from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.offload import NOTHING
-from brimful.search.table import ORDERS, Table
+from brimful.offload import NOTHING, spell_offload
+from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.strategy import Attention
 
 Array = NDArray[np.float64]
@@ -144,11 +144,16 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         pp=np.ones(peak.size, dtype=np.int64),
         schedule=np.full(peak.size, ORDERS.index("1f1b")),
         stages=np.ones(peak.size, dtype=np.int64),
-        offloads=np.full(peak.size, one.away.optimizer),
+        offloads=np.full(peak.size, _place_of(search.job, one)),
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
         fits=peak.reshape(-1) <= tensor_limit_bytes(search.cluster),
     )
+
+
+def _place_of(job: Job, family: Family) -> int:
+    """Return what is on the host, as its place in ``OFFLOADS``."""
+    return OFFLOADS.index(spell_offload(family.away, num_layers=job.model.num_layers))
 
 
 class Least(NamedTuple):

@@ -25,7 +25,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import NOTHING, OPTIMIZER, Away
+from brimful.offload import Away, away_of
 from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
 from brimful.strategy import (
@@ -221,10 +221,11 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             for body, num_blocks in _bodies(job, pins, recompute):
                 apart = np.split(num_blocks, len(num_blocks)) if in_sequence else [num_blocks]
                 for some in apart:
-                    yield from _members(alike, body, some, recompute, pins)
+                    yield from _members(job, alike, body, some, recompute, pins)
 
 
-def _members(
+def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
+    job: Job,
     alike: list[tuple["Spread", list[tuple[int, int]]]],
     body: Body,
     num_blocks: NDArray[np.int64],
@@ -232,7 +233,7 @@ def _members(
     pins: Pins,
 ) -> Iterator[Grid]:
     """Yield a grid for every degree of those that run the same events."""
-    reference, away = pins.reference or "none", _away(pins)
+    reference, away = pins.reference or "none", _away(job, pins)
     each = [
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
@@ -248,9 +249,10 @@ def _members(
         start += len(batches)
 
 
-def _away(pins: Pins) -> Away:
-    """Return what is offloaded of what has a formula."""
-    return NOTHING._replace(optimizer=pins.offload == OPTIMIZER)
+def _away(job: Job, pins: Pins) -> Away:
+    """Return what is offloaded."""
+    text, early = pins.offload or NO_OFFLOAD, bool(pins.optimizer_in_backward)
+    return away_of(text, num_layers=job.model.num_layers, updates_early=early)
 
 
 def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.job import Job
-from brimful.offload import NONE, OPTIMIZER
+from brimful.offload import NONE, OPTIMIZER, PARAMETERS
 from brimful.pipeline_split import Schedule
 from brimful.strategy import (
     Attention,
@@ -47,7 +47,7 @@ class Table(NamedTuple):
         pp: [strategies], devices in a row.
         schedule: [strategies], their order of work, by its place in ``ORDERS``.
         stages: [strategies], stages on each device.
-        offloads: [strategies], whether the optimizer is on the host.
+        offloads: [strategies], what is on the host, as its place in ``OFFLOADS``.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
         fits: [strategies].
@@ -66,12 +66,14 @@ class Table(NamedTuple):
     pp: NDArray[np.int64]
     schedule: NDArray[np.int64]
     stages: NDArray[np.int64]
-    offloads: NDArray[np.bool_]
+    offloads: NDArray[np.int64]
     peak_bytes: NDArray[np.float64]
     step_s: NDArray[np.float64]
     fits: NDArray[np.bool_]
 
 
+OFFLOADS = (NONE, OPTIMIZER, PARAMETERS)
+"""What is searched of what may be on the host, the least first."""
 _NAMES = Table._fields
 
 
@@ -96,13 +98,13 @@ def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, 
         "pp": np.array([s.pp for s in strategies]),
         "schedule": np.array([ORDERS.index(s.pp_schedule) for s in strategies]),
         "stages": np.array([s.stages_per_device for s in strategies]),
-        "offloads": np.array([s.offload == OPTIMIZER for s in strategies], dtype=np.bool_),
+        "offloads": np.array([OFFLOADS.index(s.offload) for s in strategies], dtype=np.int64),
     }
 
 
 def empty_table() -> Table:
     """Return a table without rows."""
-    flags = {"selective", "holds", "offloads", "fits"}
+    flags = {"selective", "holds", "fits"}
     real = {"peak_bytes", "step_s"}
     kinds = [np.bool_ if n in flags else np.float64 if n in real else np.int64 for n in _NAMES]
     columns: list[NDArray[Any]] = [np.array([], dtype=kind) for kind in kinds]
@@ -202,5 +204,5 @@ def strategy_at(
         stages_per_device=int(table.stages[row]),
         accumulate="hold" if table.holds[row] else "reduce-each",
         reference=reference,
-        offload=OPTIMIZER if table.offloads[row] else NONE,
+        offload=OFFLOADS[int(table.offloads[row])],
     )
