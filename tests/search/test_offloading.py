@@ -50,8 +50,8 @@ def test_a_host_that_is_too_small_is_not_planned_with():
 def test_where_the_host_suffices_both_are_in_one_search():
     found = solve_offloading(job_of(), card(256), Pins(), **ASKED)
     alone = solve(job_of(), card(256), Pins(), **ASKED)
-    assert found.record.num_considered == 2 * alone.record.num_considered
-    assert found.plan.strategy.offload == "optimizer"
+    assert found.record.num_considered == 3 * alone.record.num_considered
+    assert found.plan.strategy.offload != "none"
     assert "host" not in facts_of(found)
 
 
@@ -62,13 +62,19 @@ def test_what_fits_on_the_device_stays_there_where_nothing_is_known_of_the_host(
     assert found.record.num_considered == solve(job, card(), Pins(), **ASKED).record.num_considered
 
 
+def test_where_the_optimizer_alone_does_not_suffice_blocks_go_too():
+    found = solve_offloading(job_of(model="phi-4"), card(), Pins(), **ASKED)
+    assert found.plan.strategy.offload == "parameters"
+    assert found.plan.estimate.predicted_reserved.word == "fits"
+
+
 def test_parameters_that_are_too_large_are_named():
     found = solve_offloading(job_of("bf16-mixed"), card(), Pins(), **ASKED)
     assert found.offloaded.strategy.offload == "optimizer"
     assert "parameters alone are 29.92 GiB" in facts_of(found)["offload"]
 
 
-@pytest.mark.parametrize("offload", ["none", "optimizer"])
+@pytest.mark.parametrize("offload", ["none", "optimizer", "parameters"])
 def test_what_is_typed_is_searched_alone(offload):
     found = solve_offloading(job_of(), card(), Pins(offload=offload), **ASKED)
     assert found.plan.strategy.offload == offload
