@@ -8,19 +8,25 @@ it is held, a copy is as large as its gradient: kinds of gradients say what is b
 Source: ``build/offload/parameters.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from brimful.cost.additions import Neighbours, is_block, neighbours
-from brimful.cost.profiles import EventKind, Run
+from brimful.cost.profiles import EventKind, Profile, Run
 from brimful.cost.spread import negated_terms
-from brimful.rungs import ITEM_NAMES, PARAMETERS
+from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, PARAMETERS
 
 OLDEST = 10**9
 """Of equal copies the one that came first goes first: more than there ever are."""
 _PARAMETER = ITEM_NAMES.index(PARAMETERS)
+_GRADIENT = ITEM_NAMES.index(GRADIENTS)
+_CAST = ITEM_NAMES.index(AUTOCAST_CACHE)
+_HEAD = "V"
+"""The dimension by which the weights of embedding and head are told."""
 Gradients = dict[str, tuple[int, ...]]
 """Kinds of the gradients that a block's backward makes, by the block's group."""
+Event = tuple[int | None, list[int]]
+"""An event, if it is one, and the kinds of gradients that are whole behind it."""
 
 
 class Brought(NamedTuple):
@@ -46,13 +52,15 @@ def copy_kinds(own: Sequence[EventKind]) -> tuple[EventKind, ...]:
     return (*come, *gone)
 
 
-def brought(runs: Sequence[Run], gradients: Gradients) -> list[Brought]:
+def brought(profile: Profile, runs: Sequence[Run], first: Sequence[Run]) -> list[Brought]:
     """Say of every run which copies come and go.
 
     Args:
+        profile: Of the runs.
         runs: Of a micro-batch.
-        gradients: Of its blocks.
+        first: Those of one that makes gradients anew.
     """
+    gradients = _of_blocks(profile, first)
     found, blocks = list[Brought](), [run for run in runs if is_block(run)]
     ends_plain = not _is_again(blocks[-1])
     place = 0
@@ -84,3 +92,141 @@ def _of_block(run: Run, at: Neighbours, beside: tuple[Run, Run], gradients: Grad
 
 def _is_again(run: Run) -> bool:
     return run.group.startswith("checkpointed")
+
+
+def _of_blocks(profile: Profile, runs: Sequence[Run]) -> Gradients:
+    """Return the kinds of the gradients of blocks, in the order of parameters, about."""
+    return {
+        run.group: tuple(
+            event
+            for event in profile.works[run.work].events[::-1]
+            if makes_gradient(profile, event)
+        )
+        for run in runs
+        if run.phase == "backward" and is_block(run)
+    }
+
+
+def with_copies(
+    profile: Profile, run: Run, events: Sequence[Event], more: Brought
+) -> Iterator[Event]:
+    """Yield a run's events with those of copies; a block's gradients leave together at its end.
+
+    Args:
+        profile: Of the run.
+        run: Which.
+        events: Its own.
+        more: Which copies come and go.
+    """
+    own = list(_uncached(profile, run, events))
+    yield from _of_a_block(profile, run, own, more) if is_block(run) else own
+
+
+def _of_a_block(
+    profile: Profile, run: Run, events: Sequence[Event], more: Brought
+) -> Iterator[Event]:
+    """Yield a block's events where its gradients leave together, vectors last.
+
+    What is brought for it comes before the first operation that reads a copy; copies that go one by
+    one do so where their gradients are whole, or when what is computed from them is.
+    """
+    every, num = list[int](), len(profile.kinds)
+    casts = [place for place, (event, _) in enumerate(events) if _casts(profile, event)]
+    cast = {term.factors for kind in profile.kinds if kind.item == _CAST for term in kind.terms}
+    own = [event for event, _ in events if event is not None and makes_gradient(profile, event)]
+    start = _first_read(profile, run, events, cast) if casts or not more.one_by_one else 0
+    for place, (event, leaves) in enumerate(events):
+        if place == start:
+            before = gone_copies(profile, more.gone_first) + [2 * num + each for each in more.come]
+            yield from ((each, []) for each in before)
+        yield event, []
+        if more.one_by_one:
+            gone = [e for e in leaves if not _factors(profile, e) <= cast]
+            if casts and place == casts[-1]:
+                gone += [e for e in own if _factors(profile, e) <= cast]
+            yield from ((each, []) for each in gone_copies(profile, gone))
+        every += leaves
+    every.sort(key=lambda each: -max(map(len, _factors(profile, each))))
+    yield None, every
+
+
+def _first_read(profile: Profile, run: Run, events: Sequence[Event], cast: set[str]) -> int:
+    """Return the place of the first event of the operation that reads a copy first.
+
+    That is the first of all, but where backward reads what was cast from matrices: there it is that
+    which makes the first gradient of another parameter, with what it multiplies.
+    """
+    if run.phase == "forward" or _is_again(run) or not cast:
+        return 0
+    others = (
+        place
+        for place, (event, _) in enumerate(events)
+        if event is not None
+        and makes_gradient(profile, event)
+        and not _factors(profile, event) <= cast
+    )
+    place = next(others, 0)
+    while place and _sign_of(profile, events[place - 1][0]) > 0:
+        place -= 1
+    return place
+
+
+def _uncached(profile: Profile, run: Run, events: Sequence[Event]) -> Iterator[Event]:
+    """Yield a run's events where what is cast is a copy, which autocast does not cache.
+
+    It caches parameters. What is cast of a copy goes with the product that it is for, unless a
+    backward keeps it; and there is less to clear when the forward ends.
+    """
+    waiting, is_forward = list[int](), run.phase == "forward"
+    for event, leaves in events:
+        is_cast = event is not None and profile.kinds[event].item == _CAST
+        goes = event is not None and _sign_of(profile, event) < 0
+        if is_cast and goes and is_forward and not is_block(run):
+            assert event is not None
+            if not is_of_head(profile, event):
+                continue
+        yield event, leaves
+        if _sign_of(profile, event) > 0:
+            yield from ((len(profile.kinds) + each, []) for each in waiting)
+            waiting = []
+        if event is not None and is_forward and _is_again(run) and _casts(profile, event):
+            waiting.append(event)
+    yield from ((len(profile.kinds) + each, []) for each in waiting)
+
+
+def gone_copies(profile: Profile, gradients: Sequence[int]) -> list[int]:
+    """Return the events by which copies go that are as large as gradients of these kinds."""
+    return [3 * len(profile.kinds) + each for each in gradients]
+
+
+def makes_gradient(profile: Profile, event: int) -> bool:
+    """Whether an event brings a gradient."""
+    is_own = event < len(profile.kinds)  # and not added
+    return is_own and profile.kinds[event].item == _GRADIENT and _sign_of(profile, event) > 0
+
+
+def sign(kind: EventKind) -> int:
+    """Return 1 of what comes, -1 of what goes, 0 of what is marked."""
+    total = sum(term.coefficient for term in kind.terms)
+    return (total > 0) - (total < 0)
+
+
+def is_of_head(profile: Profile, kind: int) -> bool:
+    """Whether a kind is as large as embedding or head."""
+    return any(_HEAD in term.factors for term in profile.kinds[kind].terms)
+
+
+def _factors(profile: Profile, event: int) -> set[str]:
+    return {term.factors for term in profile.kinds[event].terms}
+
+
+def _casts(profile: Profile, event: int | None) -> bool:
+    """Whether a weight comes in another type."""
+    comes = _sign_of(profile, event) > 0
+    return event is not None and comes and profile.kinds[event].item == _CAST
+
+
+def _sign_of(profile: Profile, event: int | None) -> int:
+    if event is None or event >= len(profile.kinds):
+        return 0
+    return sign(profile.kinds[event])

@@ -157,14 +157,12 @@ def told_short(reason: str) -> str:
 def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     """Whether events were derived for what is kept on the host.
 
-    That is the optimizer, and the parameters of all blocks where these train as they are held:
-    autocast caches what is a parameter, and copies of one are not.
+    That is the optimizer, and the parameters of all blocks where all of them train.
     """
     away = what_is_away(job, strategy)
     blocks = (
         away.parameters == job.model.num_layers
         and job.method == "full"
-        and job.precision not in HALF
         and strategy.accumulate != "hold"
         and not away.states
         and away.optimizer

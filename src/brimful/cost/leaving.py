@@ -14,20 +14,27 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from brimful.cost.additions import is_block
-from brimful.cost.brought import OLDEST, Brought, Gradients, brought, copy_kinds
+from brimful.cost.brought import (
+    OLDEST,
+    Brought,
+    Event,
+    brought,
+    copy_kinds,
+    gone_copies,
+    is_of_head,
+    makes_gradient,
+    sign,
+    with_copies,
+)
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import Dimensions, EventKind, Profile, Run, Term, Variant
 from brimful.cost.spread import negated_terms, with_events
 from brimful.cost.trajectory import evaluate_terms
 from brimful.job import Job
-from brimful.rungs import GRADIENTS, ITEM_NAMES
 
 NUM_ON_THE_WAY = 2
 """Gradients that the device still has while the next one is computed."""
-_GRADIENT = ITEM_NAMES.index(GRADIENTS)
-_HEAD = "V"
-"""The dimension by which the weights of embedding and head are told."""
 _Terms = tuple[Term, ...]
 
 
@@ -113,13 +120,11 @@ def _leave(
     kinds, num = _kinds(profile.kinds), len(profile.kinds)
     works, placed, sent = list(profile.works), list[Run](), deque[int]()
     every = list(_whole(profile, runs, first, tied=tied))
-    added = brought(runs, _of_blocks(profile, first)) if brings else [Brought()] * len(runs)
+    added = brought(profile, runs, first) if brings else [Brought()] * len(runs)
     last: tuple[EventKind, ...] = ()
-    for place, (run, events, more) in enumerate(zip(runs, every, added, strict=True)):
-        made = [3 * num + each for each in more.gone_first] + [2 * num + each for each in more.come]
-        for event, leaves in (
-            _together(profile, events, more) if brings and is_block(run) else events
-        ):
+    for place, (run, own, more) in enumerate(zip(runs, every, added, strict=True)):
+        made = list[int]()
+        for event, leaves in with_copies(profile, run, own, more) if brings else own:
             made += [] if event is None else [event]
             sent.extend(leaves)
             if leaves:
@@ -128,41 +133,13 @@ def _leave(
                 made.append(num + sent.popleft())
         if place == len(runs) - 1:
             made += [num + each for each in sent]
-        made += [3 * num + each for each in more.gone_last]
+        made += gone_copies(profile, more.gone_last)
         if made == list(profile.works[run.work].events):
             placed.append(run)
             continue
         works.append(with_events(profile.works[run.work], tuple(made)))
         placed.append(replace(run, work=len(works) - 1))
     return Leaving(replace(profile, kinds=kinds, works=tuple(works)), tuple(placed), last)
-
-
-def _of_blocks(profile: Profile, runs: Sequence[Run]) -> Gradients:
-    """Return the kinds of the gradients of blocks, in the order of parameters, about."""
-    return {
-        run.group: tuple(
-            event
-            for event in profile.works[run.work].events[::-1]
-            if _makes_gradient(profile, event)
-        )
-        for run in runs
-        if run.phase == "backward" and is_block(run)
-    }
-
-
-def _together(profile: Profile, events: Sequence["_Event"], more: Brought) -> Iterator["_Event"]:
-    """Yield a block's events where its gradients leave together when it ends, vectors last.
-
-    Copies that go one by one do so where their gradients are whole.
-    """
-    every = list[int]()
-    for event, leaves in events:
-        yield event, []
-        if more.one_by_one:
-            yield from ((3 * len(profile.kinds) + each, []) for each in leaves)
-        every += leaves
-    every.sort(key=lambda each: -max(len(term.factors) for term in profile.kinds[each].terms))
-    yield None, every
 
 
 @once_for_each
@@ -172,13 +149,9 @@ def _kinds(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
     return (*own, *gone, *copy_kinds(own))
 
 
-_Event = tuple[int | None, list[int]]
-"""An event, if it is one, and the gradients that are whole behind it."""
-
-
 def _whole(
     profile: Profile, runs: Sequence[Run], first: Sequence[Run], *, tied: bool
-) -> Iterator[list[_Event]]:
+) -> Iterator[list[Event]]:
     """Yield the events of every run, with the kinds of gradients that are whole behind each."""
     waiting = list[int]()
     chunks = [place for place, run in enumerate(first) if run.group == "chunk"]
@@ -188,24 +161,24 @@ def _whole(
             is_last = place == len(first) - 1
             waits = (tied and not is_last) or like.group == "chunk"
             for _, leaves in events if waits else ():
-                waiting += [each for each in leaves if _is_of_head(profile, each)]
-                leaves[:] = [each for each in leaves if not _is_of_head(profile, each)]
+                waiting += [each for each in leaves if is_of_head(profile, each)]
+                leaves[:] = [each for each in leaves if not is_of_head(profile, each)]
             if is_last or (chunks and place == chunks[-1] and not tied):
                 events.append((None, waiting))
                 waiting = []
         yield events
 
 
-def _found(profile: Profile, run: Run, like: Run) -> Iterator[_Event]:
+def _found(profile: Profile, run: Run, like: Run) -> Iterator[Event]:
     """Yield a run's events, with the gradients that are whole behind each.
 
     Where they were there before, that is where what is added to them goes.
     """
     events = profile.works[run.work].events
-    expected = [e for e in profile.works[like.work].events if _makes_gradient(profile, e)]
+    expected = [e for e in profile.works[like.work].events if makes_gradient(profile, e)]
     leaves: list[list[int]] = [[] for _ in range(len(events) + 1)]
     for place, event in enumerate(events):
-        if run == like and _makes_gradient(profile, event):
+        if run == like and makes_gradient(profile, event):
             leaves[_taken_at(profile, events, place)].append(event)
         elif run != like and expected and _ends(profile.kinds[event], profile.kinds[expected[0]]):
             leaves[place].append(expected.pop(0))
@@ -221,7 +194,7 @@ def _taken_at(profile: Profile, events: Sequence[int], place: int) -> int:
     input's is added to what others have of it, if others do, before the weight has its gradient:
     ``linear`` is a transposed weight, a flattened input, a product, taken back in turn.
     """
-    signs = [_sign(profile.kinds[event]) for event in events]
+    signs = [sign(profile.kinds[event]) for event in events]
     terms = [profile.kinds[event].terms for event in events]
     end = place + 1
     makes_input = signs[end : end + 1] == [1]
@@ -235,21 +208,6 @@ def _taken_at(profile: Profile, events: Sequence[int], place: int) -> int:
     return end - 1
 
 
-def _sign(kind: EventKind) -> int:
-    """Return 1 of what comes, -1 of what goes, 0 of what is marked."""
-    total = sum(term.coefficient for term in kind.terms)
-    return (total > 0) - (total < 0)
-
-
-def _makes_gradient(profile: Profile, event: int) -> bool:
-    kind = profile.kinds[event]
-    return kind.item == _GRADIENT and _sign(kind) > 0
-
-
 def _ends(kind: EventKind, gradient: EventKind) -> bool:
     """Whether a tensor goes that is as large as a gradient."""
     return kind.terms == negated_terms(gradient.terms)
-
-
-def _is_of_head(profile: Profile, kind: int) -> bool:
-    return any(_HEAD in term.factors for term in profile.kinds[kind].terms)
