@@ -66,7 +66,7 @@ def brought(profile: Profile, runs: Sequence[Run], first: Sequence[Run]) -> list
     place = 0
     for number, (run, at) in enumerate(zip(runs, neighbours(runs), strict=True)):
         is_end = number == len(runs) - 1
-        last = gradients[blocks[-1].group] if is_end and ends_plain else ()
+        last = gradients[blocks[-1].group][::-1] if is_end and ends_plain else ()
         if not is_block(run):
             found.append(Brought(gone_last=last))
             continue
@@ -84,9 +84,9 @@ def _of_block(run: Run, at: Neighbours, beside: tuple[Run, Run], gradients: Grad
     ahead = () if at.last_block else gradients[behind.group if run.role == "last" else run.group]
     come = (*own, *ahead) if at.first_block else ahead
     if run.phase == "forward":
-        return Brought(come=come, gone_last=own)
+        return Brought(come=come, gone_last=own[::-1])
     stays = not at.first_block and not _is_again(before)
-    gone = gradients[before.group] if stays else ()
+    gone = gradients[before.group][::-1] if stays else ()
     return Brought(gone_first=gone, come=come, one_by_one=_is_again(run))
 
 
@@ -146,7 +146,7 @@ def _of_a_block(
                 gone += [e for e in own if _factors(profile, e) <= cast]
             yield from ((each, []) for each in gone_copies(profile, gone))
         every += leaves
-    every.sort(key=lambda each: -max(map(len, _factors(profile, each))))
+    every.sort(key=lambda each: max(map(len, _factors(profile, each))) == 1)
     yield None, every
 
 

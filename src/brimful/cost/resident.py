@@ -66,6 +66,8 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
             yield Made((prod(shape) * element,))
+    if family.away.parameters:  # and are drawn on the device
+        yield from (drawn(num_bytes) for num_bytes in _drawn_blocks(job))
     yield from (Made((num_bytes,)) for num_bytes in buffers_of(job.model))
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
@@ -83,6 +85,14 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
     for parameter, in_block in _in_order(job):
         if in_block and (adapter := adapter_shapes_of(job, parameter)):
             yield prod(adapter[0]) * wide
+
+
+def _drawn_blocks(job: Job) -> Iterator[int]:
+    """Yield the bytes of the matrices of blocks, which are drawn whole."""
+    element = trained_recipe(job).parameter
+    for parameter, in_block in _in_order(job):
+        if in_block and parameter.kind not in {"norm", "bias"}:
+            yield parameter.num_elements * element
 
 
 def _drawn_shapes(job: Job) -> Iterator[Shape]:

@@ -205,7 +205,11 @@ def drawn_bytes(job: Job, family: Family) -> Bytes:
     shards = family_shards(family)
     largest = largest_parameter(job.model)
     is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
-    return np.where(is_cut, largest * frozen_element(job), 0.0)
+    if family.away.parameters:  # a block's is drawn on the device, and copied to the host
+        blocks = layout_of(job.model).blocks
+        largest = max(each.num_elements for run in blocks for each in run.parameters)
+    is_drawn = is_cut | bool(family.away.parameters)
+    return np.where(is_drawn, largest * frozen_element(job), 0.0)
 
 
 def holds_everything(family: Family) -> bool:
