@@ -38,6 +38,10 @@ CASES = {
         {"precision": "bf16-master"},
         {"offload": "parameters", "loss_chunks": 2, "activation_checkpointing": "full:2"},
     ),
+    "blocks under autocast": (
+        MIXED,
+        {"offload": "parameters", "loss_chunks": 3, "activation_checkpointing": "full:2"},
+    ),
     "LoRA": ({**MIXED, "method": "lora", "adapter": make_adapter(rank=8)}, {}),
 }
 
@@ -86,7 +90,7 @@ def test_as_many_gradients_are_on_their_way_as_are_run():
 @pytest.mark.parametrize(
     ("changes", "offload"),
     [
-        (MIXED, "parameters"),
+        ({**MIXED, "method": "lora", "adapter": make_adapter(rank=8)}, "parameters"),
         ({"precision": "bf16"}, "parameters:2"),
         ({"precision": "bf16"}, "optimizer,activations"),
     ],

@@ -177,18 +177,18 @@ def _uncached(profile: Profile, run: Run, events: Sequence[Event]) -> Iterator[E
     It caches parameters. What is cast of a copy goes with the product that it is for, unless a
     backward keeps it; and there is less to clear when the forward ends.
     """
-    waiting, is_forward = list[int](), run.phase == "forward"
+    waiting, is_forward, is_made = list[int](), run.phase == "forward", False
     for event, leaves in events:
-        is_cast = event is not None and profile.kinds[event].item == _CAST
-        goes = event is not None and _sign_of(profile, event) < 0
-        if is_cast and goes and is_forward and not is_block(run):
-            assert event is not None
-            if not is_of_head(profile, event):
-                continue
-        yield event, leaves
-        if _sign_of(profile, event) > 0:
+        change = _sign_of(profile, event)
+        if is_made and change:  # what a library keeps is asked for by the product, before
             yield from ((len(profile.kinds) + each, []) for each in waiting)
-            waiting = []
+            waiting, is_made = [], False
+        is_cast = event is not None and profile.kinds[event].item == _CAST
+        is_cleared = is_cast and change < 0 and is_forward and not is_block(run)
+        if event is not None and is_cleared and not is_of_head(profile, event):
+            continue
+        yield event, leaves
+        is_made = is_made or (bool(waiting) and change > 0)
         if event is not None and is_forward and _is_again(run) and _casts(profile, event):
             waiting.append(event)
     yield from ((len(profile.kinds) + each, []) for each in waiting)

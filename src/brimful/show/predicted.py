@@ -125,12 +125,13 @@ def offloaded_facts(plan: Plan) -> tuple[Fact, ...]:
     stays = sum(item.num_bytes for item in made.items if item.name == PARAMETERS)
     alone = f"parameters alone are {format_bytes(stays)}"
     short = made.predicted_peak_allocated_bytes - made.usable_bytes
+    words = f"--offload {plan.strategy.offload} does not fit either: "
     if stays > made.usable_bytes:
-        words = f"no: with the optimizer on the host {alone}"
+        words += alone
     elif short > 0:
-        words = f"no: with the optimizer on the host short by {format_bytes(short)}"
+        words += f"short by {format_bytes(short)}"
     else:
-        words = "no: with the optimizer on the host the replay does not hold"
+        words += "not when it is replayed"
     return (Fact("offload", words),)
 
 
