@@ -3,10 +3,10 @@
 import pytest
 
 from brimful.build.offload import gradients
+from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.estimate import estimate
 from brimful.cost.family import family_of
 from brimful.cost.formula import missing_formula
-from brimful.cost.leaving import NUM_ON_THE_WAY
 from brimful.cost.on_host import on_host
 from brimful.cost.requests import asked_of
 from brimful.hardware.gpus import load_cluster

@@ -8,14 +8,20 @@ it is held, a copy is as large as its gradient: kinds of gradients say what is b
 Source: ``build/offload/parameters.py``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from brimful.cost.additions import Neighbours, is_block, neighbours
-from brimful.cost.profiles import EventKind, Profile, Run
+from brimful.cost.profiles import Dimensions, EventKind, Profile, Run
 from brimful.cost.spread import negated_terms
+from brimful.cost.trained import trained_recipe
+from brimful.cost.trajectory import evaluate_terms
+from brimful.job import Job
+from brimful.models.config import layout_of
 from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, PARAMETERS
 
+NUM_ON_THE_WAY = 2
+"""Gradients that the device still has while the next one is computed."""
 OLDEST = 10**9
 """Of equal copies the one that came first goes first: more than there ever are."""
 _PARAMETER = ITEM_NAMES.index(PARAMETERS)
@@ -23,8 +29,8 @@ _GRADIENT = ITEM_NAMES.index(GRADIENTS)
 _CAST = ITEM_NAMES.index(AUTOCAST_CACHE)
 _HEAD = "V"
 """The dimension by which the weights of embedding and head are told."""
-Gradients = dict[str, tuple[int, ...]]
-"""Kinds of the gradients that a block's backward makes, by the block's group."""
+Gradients = tuple[tuple[str, tuple[int, ...]], ...]
+"""By the group of a block: kinds of the gradients of its parameters, in their order."""
 Event = tuple[int | None, list[int]]
 """An event, if it is one, and the kinds of gradients that are whole behind it."""
 
@@ -37,12 +43,14 @@ class Brought(NamedTuple):
         come: That come before it, behind those.
         gone_last: That go behind it.
         one_by_one: Whether its own go as their gradients are made.
+        gradients: Of the block, in the order of parameters.
     """
 
     gone_first: tuple[int, ...] = ()
     come: tuple[int, ...] = ()
     gone_last: tuple[int, ...] = ()
     one_by_one: bool = False
+    gradients: tuple[int, ...] = ()
 
 
 def copy_kinds(own: Sequence[EventKind]) -> tuple[EventKind, ...]:
@@ -52,15 +60,13 @@ def copy_kinds(own: Sequence[EventKind]) -> tuple[EventKind, ...]:
     return (*come, *gone)
 
 
-def brought(profile: Profile, runs: Sequence[Run], first: Sequence[Run]) -> list[Brought]:
+def brought(runs: Sequence[Run], gradients: Mapping[str, tuple[int, ...]]) -> list[Brought]:
     """Say of every run which copies come and go.
 
     Args:
-        profile: Of the runs.
         runs: Of a micro-batch.
-        first: Those of one that makes gradients anew.
+        gradients: Of its blocks (``block_gradients``).
     """
-    gradients = _of_blocks(profile, first)
     found, blocks = list[Brought](), [run for run in runs if is_block(run)]
     ends_plain = not _is_again(blocks[-1])
     place = 0
@@ -78,7 +84,9 @@ def brought(profile: Profile, runs: Sequence[Run], first: Sequence[Run]) -> list
     return found
 
 
-def _of_block(run: Run, at: Neighbours, beside: tuple[Run, Run], gradients: Gradients) -> Brought:
+def _of_block(
+    run: Run, at: Neighbours, beside: tuple[Run, Run], gradients: Mapping[str, tuple[int, ...]]
+) -> Brought:
     before, behind = beside
     own = gradients[run.group]
     ahead = () if at.last_block else gradients[behind.group if run.role == "last" else run.group]
@@ -87,24 +95,39 @@ def _of_block(run: Run, at: Neighbours, beside: tuple[Run, Run], gradients: Grad
         return Brought(come=come, gone_last=own[::-1])
     stays = not at.first_block and not _is_again(before)
     gone = gradients[before.group][::-1] if stays else ()
-    return Brought(gone_first=gone, come=come, one_by_one=_is_again(run))
+    return Brought(gone_first=gone, come=come, one_by_one=_is_again(run), gradients=own)
 
 
 def _is_again(run: Run) -> bool:
     return run.group.startswith("checkpointed")
 
 
-def _of_blocks(profile: Profile, runs: Sequence[Run]) -> Gradients:
-    """Return the kinds of the gradients of blocks, in the order of parameters, about."""
-    return {
-        run.group: tuple(
-            event
-            for event in profile.works[run.work].events[::-1]
-            if makes_gradient(profile, event)
-        )
-        for run in runs
-        if run.phase == "backward" and is_block(run)
-    }
+def block_gradients(job: Job, profile: Profile, runs: Sequence[Run], dims: Dimensions) -> Gradients:
+    """Return the gradients of blocks in the order of parameters, told by their sizes.
+
+    Args:
+        job: What is trained.
+        profile: Of the runs.
+        runs: Of a micro-batch that makes gradients anew.
+        dims: Sizes.
+    """
+    element = trained_recipe(job).gradient
+    kinds = list({run.parameters: None for run in layout_of(job.model).blocks})
+    found = dict[str, tuple[int, ...]]()
+    for run in runs:
+        if run.phase == "backward" and is_block(run):
+            events = profile.works[run.work].events[::-1]
+            left = [event for event in events if makes_gradient(profile, event)]
+            ordered = list[int]()
+            for parameter in kinds[min(run.part, len(kinds) - 1)]:
+                size = parameter.num_elements * element
+                for event in left:
+                    if evaluate_terms(profile.kinds[event].terms, dims) == size:
+                        ordered.append(event)
+                        left.remove(event)
+                        break
+            found[run.group] = (*ordered, *left)
+    return tuple(found.items())
 
 
 def with_copies(
@@ -125,12 +148,12 @@ def with_copies(
 def _of_a_block(
     profile: Profile, run: Run, events: Sequence[Event], more: Brought
 ) -> Iterator[Event]:
-    """Yield a block's events where its gradients leave together, vectors last.
+    """Yield a block's events where its gradients leave together: sent in order, gone in reverse.
 
     What is brought for it comes before the first operation that reads a copy; copies that go one by
     one do so where their gradients are whole, or when what is computed from them is.
     """
-    every, num = list[int](), len(profile.kinds)
+    every, num, own_last = list[int](), len(profile.kinds), more.gradients
     casts = [place for place, (event, _) in enumerate(events) if _casts(profile, event)]
     cast = {term.factors for kind in profile.kinds if kind.item == _CAST for term in kind.terms}
     own = [event for event, _ in events if event is not None and makes_gradient(profile, event)]
@@ -146,8 +169,7 @@ def _of_a_block(
                 gone += [e for e in own if _factors(profile, e) <= cast]
             yield from ((each, []) for each in gone_copies(profile, gone))
         every += leaves
-    every.sort(key=lambda each: max(map(len, _factors(profile, each))) == 1)
-    yield None, every
+    yield None, [*own_last[:-NUM_ON_THE_WAY][::-1], *own_last[-NUM_ON_THE_WAY:]] if every else []
 
 
 def _first_read(profile: Profile, run: Run, events: Sequence[Event], cast: set[str]) -> int:

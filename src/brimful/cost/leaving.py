@@ -15,9 +15,12 @@ from msgspec.structs import replace
 
 from brimful.cost.additions import is_block
 from brimful.cost.brought import (
+    NUM_ON_THE_WAY,
     OLDEST,
     Brought,
     Event,
+    Gradients,
+    block_gradients,
     brought,
     copy_kinds,
     gone_copies,
@@ -26,15 +29,13 @@ from brimful.cost.brought import (
     sign,
     with_copies,
 )
-from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.family import Family, family_dimensions, family_micro_batches
 from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import Dimensions, EventKind, Profile, Run, Term, Variant
 from brimful.cost.spread import negated_terms, with_events
 from brimful.cost.trajectory import evaluate_terms
 from brimful.job import Job
 
-NUM_ON_THE_WAY = 2
-"""Gradients that the device still has while the next one is computed."""
 _Terms = tuple[Term, ...]
 
 
@@ -67,12 +68,20 @@ def leaving_steps(
     """
     tied = job.model.tied_embeddings
     if not holds_gradients(job, family):
-        made = _leave(profile, variant.first, variant.first, tied, family.away.parameters > 0)
+        gradients = away_gradients(job, profile, variant, family)
+        made = _leave(profile, variant.first, variant.first, tied, gradients)
         return [(made.profile, made.runs)]
-    made = _leave(profile, variant.later, variant.first, tied, False)
+    made = _leave(profile, variant.later, variant.first, tied, ())
     num_held = min(2, family_micro_batches(job, family) - 1)
     held = [(profile, variant.first), (profile, variant.later)][:num_held]
     return [*held, (made.profile, made.runs)]
+
+
+def away_gradients(job: Job, profile: Profile, variant: Variant, family: Family) -> Gradients:
+    """Return the gradients of blocks whose parameters are on the host; none: of no block."""
+    if not family.away.parameters:
+        return ()
+    return block_gradients(job, profile, variant.first, family_dimensions(job, family))
 
 
 def later_runs(variant: Variant, family: Family) -> tuple[Run, ...]:
@@ -82,7 +91,7 @@ def later_runs(variant: Variant, family: Family) -> tuple[Run, ...]:
 
 
 def last_bytes(
-    profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool, brings: bool
+    profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool, gradients: Gradients
 ) -> Any:
     """Return the bytes of what goes later and is there when the last gradient is computed.
 
@@ -91,9 +100,9 @@ def last_bytes(
         variant: What a micro-batch runs where nothing leaves.
         dims: Sizes; arrays, where strategies differ.
         tied: Whether the head is the embedding.
-        brings: Whether parameters of blocks are on the host too.
+        gradients: Of blocks whose parameters are on the host.
     """
-    last = _leave(profile, variant.first, variant.first, tied, brings).last
+    last = _leave(profile, variant.first, variant.first, tied, gradients).last
     total = 0.0
     for kind in last:
         total = total + evaluate_terms(kind.terms, dims)
@@ -106,7 +115,7 @@ def _leave(
     runs: tuple[Run, ...],
     first: tuple[Run, ...],
     tied: bool,  # noqa: FBT001
-    brings: bool,  # noqa: FBT001
+    gradients: Gradients,
 ) -> Leaving:
     """Let the gradients of a micro-batch leave.
 
@@ -115,16 +124,16 @@ def _leave(
         runs: Of it.
         first: Those of a micro-batch that makes gradients anew; ``runs`` are these, or add to them.
         tied: Whether the head is the embedding.
-        brings: Whether parameters of blocks are on the host too.
+        gradients: Of blocks whose parameters are on the host; none: of no block.
     """
     kinds, num = _kinds(profile.kinds), len(profile.kinds)
     works, placed, sent = list(profile.works), list[Run](), deque[int]()
     every = list(_whole(profile, runs, first, tied=tied))
-    added = brought(profile, runs, first) if brings else [Brought()] * len(runs)
+    added = brought(runs, dict(gradients)) if gradients else [Brought()] * len(runs)
     last: tuple[EventKind, ...] = ()
     for place, (run, own, more) in enumerate(zip(runs, every, added, strict=True)):
         made = list[int]()
-        for event, leaves in with_copies(profile, run, own, more) if brings else own:
+        for event, leaves in with_copies(profile, run, own, more) if gradients else own:
             made += [] if event is None else [event]
             sent.extend(leaves)
             if leaves:

@@ -24,7 +24,7 @@ from brimful.cost.family import (
     family_variant,
     runs_one,
 )
-from brimful.cost.leaving import holds_gradients, last_bytes, leaving_steps
+from brimful.cost.leaving import away_gradients, holds_gradients, last_bytes, leaving_steps
 from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
@@ -183,9 +183,8 @@ def rows_beside(job: Job, profile: Profile, family: Family, dims: Dimensions | N
         return num_trained(job) * trained_recipe(job).gradient
     variant = family_variant(job, profile, family)
     sizes = family_dimensions(job, family) if dims is None else dims
-    return last_bytes(
-        profile, variant, sizes, tied=job.model.tied_embeddings, brings=family.away.parameters > 0
-    )
+    gradients = away_gradients(job, profile, variant, family)
+    return last_bytes(profile, variant, sizes, tied=job.model.tied_embeddings, gradients=gradients)
 
 
 def _sizes(profile: Profile, dims: Dimensions, pieces: Array, *, by_item: bool) -> Array:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.copied import NOTHING_COPIED, Copied
 from brimful.cost.family import Family, family_micro_batches
-from brimful.cost.leaving import NUM_ON_THE_WAY, holds_gradients
+from brimful.cost.leaving import holds_gradients
 from brimful.cost.saved import pinned_bytes
 from brimful.cost.shapes import Shape
 from brimful.cost.states import away_numbers
