@@ -119,14 +119,16 @@ def block_gradients(job: Job, profile: Profile, runs: Sequence[Run], dims: Dimen
             events = profile.works[run.work].events[::-1]
             left = [event for event in events if makes_gradient(profile, event)]
             ordered = list[int]()
-            for parameter in kinds[min(run.part, len(kinds) - 1)]:
+            every = kinds[min(run.part, len(kinds) - 1)]
+            has_biases = len(every) == len(left)  # which a shared profile may not have
+            for parameter in every if has_biases else (p for p in every if p.kind != "bias"):
                 size = parameter.num_elements * element
                 for event in left:
                     if evaluate_terms(profile.kinds[event].terms, dims) == size:
                         ordered.append(event)
                         left.remove(event)
                         break
-            found[run.group] = (*ordered, *left)
+            found[run.group] = (*left, *ordered)
     return tuple(found.items())
 
 
