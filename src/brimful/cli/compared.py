@@ -28,7 +28,9 @@ def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) 
 
 
 def _offloaded(found: "Solution") -> tuple[Fact, ...]:
-    """Simulate a plan that offloads with and without that; nothing of one that does not.
+    """Lay a plan that offloads beside the same without that; nothing of one that does not.
+
+    By formulas where there are some, else by simulating both.
 
     Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
     """
@@ -38,18 +40,29 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     plan = found.plan
     if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
         return ()
+    from brimful.cost.estimate import estimate_or_none
     from brimful.quiet import quiet_libraries
-
-    quiet_libraries()
+    from brimful.search.holding import as_it_fits
     from brimful.show.compared import offload_facts
+    from brimful.show.predicted import offloaded_bytes
     from brimful.simulate.run import simulate
 
     here = msgspec.structs.replace(plan.strategy, offload=NONE)
+    made = estimate_or_none(plan.job, plan.cluster, here)
+    if plan.estimate is not None and made is not None:
+        fits = made.fits and as_it_fits(plan.job, plan.cluster, here) is not None
+        peaks = [each.predicted_peak_allocated_bytes for each in (plan.estimate, made)]
+        return offload_facts(plan.cluster, peaks, offloaded_bytes(plan.estimate), fits=fits)
+    quiet_libraries()
     try:
         both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
     except UnsupportedError:
         return ()
-    return offload_facts(plan.cluster, *both)
+    peaks = [each.simulated_peak_allocated_bytes for each in both]
+    held = both[0].simulated_host_block_bytes or both[0].simulated_peak_host_bytes
+    reserved = both[1].reserved
+    fits = reserved is not None and reserved.word == "fits"
+    return offload_facts(plan.cluster, peaks, held, fits=fits)
 
 
 def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:

@@ -1,7 +1,8 @@
 """A plan beside what somebody compares it with: nothing offloaded, one node."""
 
+from collections.abc import Sequence
+
 from brimful.hardware.cluster import Cluster
-from brimful.rungs import Simulation
 from brimful.search.solve import Solution
 from brimful.show.run import rate_words
 from brimful.show.summary import Fact
@@ -26,21 +27,22 @@ def alone_fact(found: Solution, alone: Solution) -> Fact:
     return Fact("one node", f"alone {rate_words(alone.plan.job, best.step_s)}, so {worth}")
 
 
-def offload_facts(cluster: Cluster, away: Simulation, here: Simulation) -> tuple[Fact, ...]:
+def offload_facts(
+    cluster: Cluster, peaks: Sequence[int], held: int, *, fits: bool
+) -> tuple[Fact, ...]:
     """Lay a run that offloads beside the same run that does not.
 
     Args:
         cluster: On what.
-        away: The run that offloads, simulated.
-        here: The same with everything on the GPU.
+        peaks: Bytes of tensors of the run that offloads, and of the same with all on the GPU.
+        held: What one device's part of the host holds.
+        fits: Whether the second holds.
     """
-    peak, other = (each.simulated_peak_allocated_bytes for each in (away, here))
-    held = away.simulated_host_block_bytes or away.simulated_peak_host_bytes
+    peak, other = peaks
     held *= cluster.devices_per_node
     ram = f" of {format_bytes(cluster.host_ram_bytes)}" if cluster.host_ram_bytes else ""
     if cluster.host_ram_bytes and held > cluster.host_ram_bytes:
         ram += f", short by {format_bytes(held - cluster.host_ram_bytes)}"
-    fits = here.reserved is not None and here.reserved.word == "fits"
     words = (
         f"{format_bytes(peak)} of tensors with it, {format_bytes(other)} without "
         f"({'which fits too' if fits else 'which does not fit'}); on the host "

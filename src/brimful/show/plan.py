@@ -20,7 +20,9 @@ from brimful.show.predicted import (
     TENSORS_ALONE,
     host_facts,
     host_meter,
+    host_needs,
     meter_of,
+    offloaded_facts,
     replayed_meter,
     subject_words,
     tight_facts,
@@ -90,12 +92,20 @@ def plan_summary(
             *host_facts(host, meter),
             *tight,
             settings,
+            *(host_needs(made) if fits else _offloaded(found)),
             *(facts if fits else ()),
             *_against(found),
             *why,
         ),
         host,
     )
+
+
+def _offloaded(found: Solution) -> tuple[Fact, ...]:
+    """Say what offloading lacks, where that was looked at and does not fit either."""
+    if found.offloaded is not None:
+        return offloaded_facts(found.offloaded)
+    return offloaded_facts(found.plan)
 
 
 def _simulated_host(found: Solution) -> Meter | None:
