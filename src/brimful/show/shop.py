@@ -101,7 +101,10 @@ def _safer(found: Market, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
     sure = [each for each in every if _surely_meets(each, limits)]
     if not sure:
         return ()
-    best = min(sure, key=lambda each: each.predicted_usd or 0.0)
+    is_fastest = limits.deadline_s is None  # of what there is money for; else the cheapest
+    best = min(
+        sure, key=lambda each: each.predicted_days if is_fastest else each.predicted_usd or 0
+    )
     return (Fact("safer", f"{_told(best)}{_range(best)}"),)
 
 
