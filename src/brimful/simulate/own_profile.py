@@ -39,7 +39,7 @@ from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
-from brimful.pretend.tape import Tape
+from brimful.pretend.tape import Tape, go_on
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_fit import OwnFit, TokenShape
 from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
@@ -70,24 +70,23 @@ class OwnProgram(NamedTuple):
         job: That runs it.
         built: What its model is.
         gathers: Whether parameters are gathered before they compute.
+        on_op: Called before every operation.
     """
 
     program: Program
     job: Job
     built: BuiltModel
     gathers: bool
+    on_op: Callable[[], None] = go_on
 
 
-def with_variants(
-    known: Profile | None, own: OwnProgram, wanted: Wanted, on_progress: Callable[[], None]
-) -> Profile:
+def with_variants(known: Profile | None, own: OwnProgram, wanted: Wanted) -> Profile:
     """Trace and fit variants of a program beside those that are known.
 
     Args:
         known: What was traced of it before.
         own: The program.
         wanted: Variants.
-        on_progress: Called when a body was traced.
 
     Raises:
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
@@ -119,7 +118,6 @@ def with_variants(
                 raise UnsupportedError(
                     f"{own.job.model.name} ({body}) cannot be profiled: {reason[:_REASON_LENGTH]}"
                 ) from error
-            on_progress()
     return Profile(
         schema=PROFILE_SCHEMA,
         key=own.program.key,
@@ -307,7 +305,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
-        arranged=places,
+        arranged=places, on_op=own.on_op,
     )  # fmt: skip
     try:
         return traced(repeats=True).recording
