@@ -21,6 +21,7 @@ from brimful.pretend.block_moves import (
     SHARED,
     Accumulate,
     Aside,
+    Ask,
     Cast,
     Done,
     Free,
@@ -51,6 +52,7 @@ class Seen:
         backward: Likewise.
         parameters: Numbers of those that train, in the order in which gradients come.
         keeps: Whether it is the last to keep what it is given, for its backward.
+        frees: What of that which it is given beside it, and others are too, its backward lets go of.
         is_odd: Whether it does what no stand-in can, or not always the same.
         num_seen: How many forwards and backwards were seen.
         casts: Rows of the copies of weights that the last one seen left to autocast, by name.
@@ -62,6 +64,7 @@ class Seen:
     backward: Done | None = None
     parameters: tuple[int, ...] = ()
     keeps: bool = False
+    frees: frozenset[int] = frozenset()
     is_odd: bool = False
     num_seen: tuple[int, int] = (0, 0)
     casts: dict[int, int] = field(default_factory=dict)
@@ -201,6 +204,8 @@ class Watched:
         check_kept((seen.forward, done))
         self._check(done == (seen.backward or done), "has another backward")
         seen.backward, keeps = done, Free(INCOMING) in moves
+        frees = (move.name for move in moves if isinstance(move, Free))
+        seen.frees = frozenset(name for name in frees if name <= SHARED)
         self._check(seen.may_be_odd or seen.keeps == keeps, "frees what it did not keep")
         seen.num_seen = seen.num_seen[0], seen.num_seen[1] + 1
         seen.keeps = keeps
@@ -232,10 +237,9 @@ class StandIn:
     def run(self, x: torch.Tensor, shared: Sequence[torch.Tensor] = ()) -> torch.Tensor:
         """Play its forward; see ``Watched.run``."""
         self._device = x.device
-        backward = self.model.backward
-        freed = {move.name for move in backward.moves if isinstance(move, Free)} if backward else ()
+        names = (SHARED - name for name in range(len(shared)))
         self._kept = {
-            SHARED - name: each for name, each in enumerate(shared) if SHARED - name in freed
+            name: each for name, each in zip(names, shared, strict=True) if name in self.model.frees
         }
         if self._keeps:
             self._kept[INCOMING] = x
@@ -301,6 +305,9 @@ class StandIn:
             if move.name not in self._rows:
                 raise UnlikeBlocksError("a stand-in frees what is gone")
             builder.free(self._rows.pop(move.name))
+        elif isinstance(move, Ask):
+            builder.ask(move.handle)
+            self.tape.make_handle(move.handle)
         else:
             builder.cost(*move)
 
