@@ -90,19 +90,19 @@ def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, mo
     flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--loss-chunks", 1, "--no-proof")
     made, trace = list[tuple[str, ...]](), simulated.with_variants
 
-    def interrupted(known, own, wanted):
+    def interrupted(known, own, wanted, formulas):
         if made:
             raise KeyboardInterrupt
         made.append((own.program.recompute, *wanted))
-        return trace(known, own, wanted)
+        return trace(known, own, wanted, formulas)
 
     monkeypatch.setattr(simulated, "with_variants", interrupted)
     assert brimful("plan", "phi.json", *flags).code == 130
     later: list[tuple[str, ...]] = []
 
-    def again(known, own, wanted):
+    def again(known, own, wanted, formulas):
         later.append((own.program.recompute, *wanted))
-        return trace(known, own, wanted)
+        return trace(known, own, wanted, formulas)
 
     monkeypatch.setattr(simulated, "with_variants", again)
     assert brimful("plan", "phi.json", *flags).code == 0

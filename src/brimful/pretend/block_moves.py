@@ -14,6 +14,8 @@ from brimful.pretend.recording import Facts, RecordingBuilder, Spot
 INCOMING, GRADIENT, SHARED = -1, -2, -3
 """Names of the rows of what a block is given, of the gradient of what it hands on, and, from the
 last on downwards, of what it is given that others are given too."""
+NOTHING = -(10**6)
+"""In the place of a row's name where a backward hands nothing on."""
 _BLOCK = "<block>"
 """Stands for a block's path, where an owner begins with it."""
 

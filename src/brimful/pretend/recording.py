@@ -258,9 +258,7 @@ class RecordingBuilder:
     def spot(self) -> Spot:
         """Return how much was recorded so far."""
         last = len(self._phases) - 1
-        return Spot(
-            len(self._events), len(self._costs), len(self._marks), last, len(self._asks)
-        )
+        return Spot(len(self._events), len(self._costs), len(self._marks), last, len(self._asks))
 
     def wait(self) -> None:
         """Remember that the host waited for the device here."""

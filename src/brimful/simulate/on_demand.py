@@ -18,7 +18,7 @@ from brimful.cost.programs import Kernels
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.traced import BuiltModel, find_built, keep_built
-from brimful.simulate.own_profile import OwnProgram, with_variants
+from brimful.simulate.own_profile import Formulas, OwnProgram, with_variants
 from brimful.simulate.runs import UnlikeShapesError
 from brimful.strategy import Attention, Strategy
 from brimful.traced_files import keep_traced, read_traced
@@ -69,7 +69,7 @@ def trace_needs(
     """
     missing = missing_needs(job, attention, kernels, needs)
     watched = _Watched(len({need[:3] for need in missing}), watch)
-    built = _built(job, attention)
+    built, formulas = _built(job, attention), Formulas()
     for (gathers, recompute), some in groupby(missing, attrgetter("gathers", "recompute")):
         wanted: dict[Body, frozenset[int]] = {}
         for need in some:
@@ -81,7 +81,7 @@ def trace_needs(
             for body, chunks in wanted.items():
                 watched.begin(_named(own, body))
                 known = load_profile(program.key) if has_profile(program.key) else None
-                keep_profile(with_variants(known, own, {body: chunks}))
+                keep_profile(with_variants(known, own, {body: chunks}, formulas))
                 watched.end()
         except UnlikeShapesError:
             keep_built(job.model, msgspec.structs.replace(built, loops=True))
