@@ -41,7 +41,7 @@ LAYERS = (
         "kernel_support",
         "hardware.cluster",
     ),
-    ("models.config", "models.resized", "models.kernels", "hardware"),
+    ("models.config", "models.resized", "models.kernels", "models.targets", "hardware"),
     ("plan", "rungs", "timeline", "unknown_memory", "run_files", "expert_load", "takeover_words"),
     ("cost",),
     ("search",),

@@ -222,6 +222,8 @@ MAX_COUNT = 10**9
 """Batches, lengths and steps beyond this are typing errors, and overflow no arithmetic below it."""
 MAX_SCALE = 2.0**40
 """fp16 ends at 65504, so that no loss can be scaled by as much."""
+ALL_LINEAR = "all-linear"
+"""The target of adapters beside every linear layer but the head."""
 PREFERENCE: Task = "dpo"
 """The task of ``Preference``, whose samples are pairs."""
 MODULE = "module"
@@ -389,7 +391,7 @@ def _check_adapter(job: Job) -> None:
     if not 0 < adapter.alpha <= MAX_COUNT:
         raise InputError(f"alpha={adapter.alpha} is out of range; give more than 0")
     if not adapter.targets:
-        raise InputError("targets is empty, so nothing would be trained; use all-linear")
+        raise InputError(f"targets is empty, so nothing would be trained; use {ALL_LINEAR}")
 
 
 def _check_fp8(job: Job) -> None:

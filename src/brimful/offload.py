@@ -17,6 +17,8 @@ from brimful.job import FP8, MODULE, QUANTIZED, Job
 from brimful.techniques.optimizers import OPTIMIZERS
 
 NONE = "none"
+OPTIMIZER = "optimizer"
+PARAMETERS = "parameters"
 KINDS = ("optimizer", "parameters", "activations")
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
@@ -37,6 +39,9 @@ class Away(NamedTuple):
     parameters: int
     activations: int
     states: bool = False
+
+
+NOTHING = Away(optimizer=False, parameters=0, activations=0)
 
 
 def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:

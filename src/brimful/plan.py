@@ -87,7 +87,8 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         matrix_s: Matrix products and attention.
         memory_s: Everything else that reads and writes.
         launch_s: Launching, beyond both.
-        exposed_s: Collectives, as far as they do not run beside the rest.
+        exposed_s: Collectives, as far as they do not run beside the rest; likewise copies to the
+            host and back, and what that updates.
     """
 
     matrix_s: float

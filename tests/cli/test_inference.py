@@ -47,7 +47,7 @@ def test_what_does_not_fit_says_what_would(brimful):
     assert lines[0].startswith("NO ")
     assert "short by" in said.out
     assert "this text fits in no other format" in said.out
-    assert "sequences of this length read at once" in " ".join(said.out.split())
+    assert "texts of this length at once" in " ".join(said.out.split())
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 80
     tables = brimful(*LLAMA, *CARD, "--global-batch", "16", "--weights-format", "nf4", "-v").out
@@ -85,7 +85,7 @@ def test_an_unknown_peak_is_said_and_is_no_fit(brimful):
     ("argv", "words"),
     [
         ((*TASK, "--method", "lora"), "--method lora has no meaning with --task inference"),
-        ((*TASK, "--micro-batch", "2"), "--micro-batch 2 has no meaning with --task inference"),
+        ((*TASK, "--zero", "2"), "--zero 2 has no meaning with --task inference"),
         ((*TASK, "--precision", "bf16-mixed"), "bf16-mixed is a recipe of training"),
         ((*TASK, "--weights-format", "int3"), "unknown weights format 'int3'"),
         ((*TASK, "--prompt-len", "9000", "--seq-len", "8192"), "prompt_len=9000 is more than"),

@@ -169,3 +169,30 @@ def test_what_keeps_parameters_whole_is_searched_by_formula_where_sharding_has_n
     assert said.code == 0
     assert "predicted" in said.out
     assert "--zero 2,3 simulates it" in said.err
+
+
+def test_targets_that_a_model_lacks_are_answered_by_the_layers_in_their_place(brimful):
+    asked = ("phi-3-mini", *H100, "--method", "lora", "--seq-len", 512)
+    said = brimful("rules", *asked, "--lora-targets", "o_proj,gate_proj", "--about", "16 B per")
+    assert said.code == 2
+    assert "has no linear layer gate_proj, but gate_up_proj in their place" in said.err
+    assert said.out.startswith("instead   the same with --lora-targets o_proj,gate_up_proj:")
+
+
+def test_gpus_of_which_nothing_is_known_are_left_out_of_a_market(brimful):
+    asked = ("gpt2", "--tokens", "10M", "--max-gpus", 1, "--seq-len", 128, "--global-batch", 8)
+    said = brimful("shop", *asked, "--kinds", "mi300x,l4")
+    assert said.code == 2
+    assert "mi300x runs ROCm kernels" in said.err
+    assert "instead   the same with --kinds l4:\nANSWER " in said.out
+    assert brimful("shop", *asked, "--kinds", "mi300x").code == 2
+
+
+def test_both_batches_say_how_many_texts_are_there(brimful):
+    asked = ("gpt2", *H100, "--task", "inference", "--seq-len", 256)
+    one = brimful("estimate", *asked, "--micro-batch", 4).out
+    assert one == brimful("estimate", *asked, "--global-batch", 4).out
+    assert "4 x 256 tokens of text" in one
+    both = brimful("estimate", *asked, "--global-batch", 4, "--micro-batch", 2)
+    assert both.code == 2
+    assert "both say how many texts" in both.err

@@ -119,7 +119,8 @@ def test_more_loss_chunks_never_take_more_for_the_logits(strategy, precision, ke
 def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kernels):
     job, cluster = job_of(precision=precision), make_cluster(kernels)
     profile = profile_for(job, strategy.attention, cluster.device, family_of(job, strategy))
-    moved = update_bytes(states(job, update_of(job, "cpu")))
+    family = family_of(job, strategy)
+    moved = update_bytes(states(job, update_of(job, "cpu")), family)
     for counts in ([0], list(range(1, NUM_LAYERS)), [NUM_LAYERS]):
         body = body_of(counts[0], NUM_LAYERS)
         family = Family(strategy.micro_batch, strategy.loss_chunks, body, np.array(counts), "full")

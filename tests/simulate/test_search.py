@@ -238,3 +238,19 @@ def test_a_plan_without_an_estimate_is_judged_by_the_higher_rungs():
     assert rows["peak allocated"].simulated == found.record.rows[0].peak_bytes
     assert rows["peak of step 2+"].measured == rows["peak of step 2+"].simulated > 0
     assert judge(found.plan, None, None).rows
+
+
+def test_what_is_tight_is_taken_where_nothing_surely_fits():
+    job, strategy = make_job(seq_len=1024, global_batch=1), make_strategy(micro_batch=1)
+    usual = attempt(job, make_cluster("cuda"), strategy).reserved
+    outside = usual.capacity_bytes - usual.firm_bytes
+    taken = make_cluster("cuda").device.usable_bytes - usual.capacity_bytes
+    room = usual.simulated_unhindered_bytes + taken + outside - 1
+    cluster = make_cluster("cuda", usable_bytes=room)
+    assert attempt(job, cluster, strategy).reserved.word == "tight"
+    alone = by_simulation(job, cluster, Pins(1, "none", 1))
+    assert (alone.plan.strategy, alone.reserved.word) == (strategy, "tight")
+    assert alone.record.rows[0].fits
+    leaner = by_simulation(job, cluster)
+    assert leaner.reserved.word == "fits"
+    assert not next(r for r in leaner.record.rows if r.strategy == strategy).fits

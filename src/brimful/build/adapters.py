@@ -17,15 +17,14 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from brimful.build.experts import targets_as_named
-from brimful.build.module_paths import ends_in
 from brimful.build.parallel.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
-from brimful.job import QUANTIZED, Adapter, Job, Task
+from brimful.job import ALL_LINEAR, QUANTIZED, Adapter, Job, Task
+from brimful.models.module_paths import ends_in
 from brimful.quick_imports import quick_imports
 
-ALL_LINEAR = "all-linear"
 NAME = "default"
 """What PEFT calls an adapter that nobody named."""
 _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -114,7 +113,7 @@ def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     linear = [name for name, m in model.named_modules() if isinstance(m, (nn.Linear, Conv1D))]
     heads = paths_of(model, output_layers(model))
     candidates = [n for n in linear if n not in heads and not ends_in(n, adapter.trained_modules)]
-    if adapter.targets == (ALL_LINEAR,):
+    if ALL_LINEAR in adapter.targets:
         return candidates
     for target in adapter.targets:
         if not any(ends_in(name, (target,)) for name in candidates):

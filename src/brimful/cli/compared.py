@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags
 from brimful.errors import InputError, UnsupportedError
 from brimful.search.budget import Budget
 from brimful.show.summary import Fact
@@ -18,18 +17,20 @@ Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
 def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
-    """Lay a plan beside what its flags ask about: a recipe, a network, what is offloaded.
+    """Lay a plan beside what its flags ask about: a network, what is offloaded.
 
     Args:
         args: The flags.
         found: The plan.
         search: Finds another one.
     """
-    return (*_offloaded(found), *_against(args, found), *_alone(args, found, search))
+    return (*_offloaded(found), *_alone(args, found, search))
 
 
 def _offloaded(found: "Solution") -> tuple[Fact, ...]:
-    """Simulate a plan that offloads with and without that; nothing of one that does not.
+    """Lay a plan that offloads beside the same without that; nothing of one that does not.
+
+    By formulas where there are some, else by simulating both.
 
     Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
     """
@@ -39,40 +40,29 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     plan = found.plan
     if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
         return ()
+    from brimful.cost.estimate import estimate_or_none
     from brimful.quiet import quiet_libraries
-
-    quiet_libraries()
+    from brimful.search.holding import as_it_fits
     from brimful.show.compared import offload_facts
+    from brimful.show.predicted import offloaded_bytes
     from brimful.simulate.run import simulate
 
     here = msgspec.structs.replace(plan.strategy, offload=NONE)
+    made = estimate_or_none(plan.job, plan.cluster, here)
+    if plan.estimate is not None and made is not None:
+        fits = made.fits and as_it_fits(plan.job, plan.cluster, here) is not None
+        peaks = [each.predicted_peak_allocated_bytes for each in (plan.estimate, made)]
+        return offload_facts(plan.cluster, peaks, offloaded_bytes(plan.estimate), fits=fits)
+    quiet_libraries()
     try:
         both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
     except UnsupportedError:
         return ()
-    return offload_facts(plan.cluster, *both)
-
-
-def _against(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
-    """Lay the recipe that somebody typed beside the one that is usual; nothing where it is that."""
-    from brimful.cost.estimate import estimate
-    from brimful.cost.formula import missing_formula
-    from brimful.show.compared import against_facts
-
-    if args.precision is None:
-        return ()
-    _, cluster, strategy = plan = flags.Asked(
-        found.plan.job, found.plan.cluster, found.plan.strategy
-    )
-    unsaid = argparse.Namespace(**{**vars(args), "precision": None})
-    try:
-        job = flags.job_from(unsaid)
-        if job.precision == plan.job.precision or missing_formula(job, strategy, cluster.device):
-            return ()
-        made = estimate(job, cluster, strategy)
-    except (InputError, UnsupportedError):
-        return ()
-    return against_facts(found, job, made)
+    peaks = [each.simulated_peak_allocated_bytes for each in both]
+    held = both[0].simulated_host_block_bytes or both[0].simulated_peak_host_bytes
+    reserved = both[1].reserved
+    fits = reserved is not None and reserved.word == "fits"
+    return offload_facts(plan.cluster, peaks, held, fits=fits)
 
 
 def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:

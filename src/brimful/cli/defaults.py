@@ -1,6 +1,6 @@
 """The user's defaults, in one table; every output echoes them."""
 
-from brimful.job import Base, LossScale, Method, Optimizer, Precision, Preference
+from brimful.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.quantization import Scheme
@@ -61,7 +61,7 @@ LOSS_SCALE = LossScale(
 """The defaults of ``torch.amp.GradScaler``."""
 LORA_RANK = 16
 LORA_ALPHA_PER_RANK = 2.0
-LORA_TARGETS = ("all-linear",)
+LORA_TARGETS = (ALL_LINEAR,)
 LORA_BASE: dict[Precision, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How a frozen base is held where the recipe's own type is fp32; any other recipe: ``same``."""
 QLORA_BASE: Base = "nf4-double"

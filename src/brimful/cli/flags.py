@@ -45,6 +45,7 @@ from brimful.models.config import default_task, for_task, load_model
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
 from brimful.models.spec import ModelSpec
+from brimful.models.targets import check_targets
 from brimful.pipeline_split import ONE_STAGE
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.plan import read_plan
@@ -731,6 +732,8 @@ def job_from(
             quantization=_quantization_from(args, method),
         )
     )
+    if job.adapter is not None:
+        check_targets(job.model, job.adapter.targets)
     return job if len(where) != 1 else check_precision(job, usual.place_of(where[0]))
 
 

@@ -23,8 +23,8 @@ SCHEMA = "brimful.inference/1"
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
 _SHARED = (
-    "task", "precision", "seq_len", "global_batch", "vocab_size", "max_positions", "tp",
-    "allocator",
+    "task", "precision", "seq_len", "global_batch", "micro_batch", "vocab_size", "max_positions",
+    "tp", "allocator",
 )  # fmt: skip
 """Flags of training's that mean the same here."""
 
@@ -181,7 +181,7 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
             model=model,
             weights_format=weights_format,
             compute=_precision_from(args) or compute_of(weights_format),
-            num_sequences=args.global_batch or 1,
+            num_sequences=_num_texts(args),
             seq_len=seq_len,
             prompt_len=args.prompt_len or seq_len,
         )
@@ -194,6 +194,23 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
             nearest={"tp": None},
         )
     return job, cluster
+
+
+def _num_texts(args: argparse.Namespace) -> int:
+    """Return how many texts are there at once: either batch says so.
+
+    Raises:
+        InputError: Both are given, and differ.
+    """
+    micro = args.micro_batch
+    each = max(micro) if isinstance(micro, list) else micro
+    if each and args.global_batch and each != args.global_batch:
+        raise InputError(
+            f"--micro-batch {each} and --global-batch {args.global_batch} both say how many texts "
+            f"are there at once with --task {TASK}; give one of them",
+            nearest={"micro_batch": None},
+        )
+    return each or args.global_batch or 1
 
 
 def _refuse_training(args: argparse.Namespace) -> None:

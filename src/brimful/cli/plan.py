@@ -367,15 +367,15 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
         budget: Of a search that simulates.
     """
     from brimful.search.cheapest import solve_cheapest
-    from brimful.search.holding import hold
-    from brimful.search.solve import solve
+    from brimful.search.offloading import solve_offloading
 
     job, cluster, pins, also, attention, untold = asked(args, traces=True)
     if not untold:
         if args.objective == "cost":
             return solve_cheapest(job, cluster, pins, attention=attention, also=also)
-        found = solve(job, cluster, pins, attention=attention, objective=args.objective, also=also)
-        return hold(found).solution
+        return solve_offloading(
+            job, cluster, pins, attention=attention, objective=args.objective, also=also
+        )
     from brimful.cli.progress import Progress
     from brimful.cost.formula import told_short
     from brimful.quiet import quiet_libraries

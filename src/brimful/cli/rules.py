@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
     summary = rules_summary(rows, job, alone, about=about)
     if about:
-        show_summary(summary._replace(facts=summary.facts[:2]))
-        show_facts(*rule_facts(rows))
+        show_summary(summary._replace(facts=summary.facts[1:2]))
+        show_facts(*rule_facts(rows, about))
     else:
         more = "-v prints every rule with its reason, --about 16 those with that in their words"
         show_answer(summary, [Fact("next", more)])

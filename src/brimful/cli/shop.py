@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
-from brimful.errors import InputError
+from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.links import network_names
 from brimful.terminal import say
 from brimful.units import DOLLARS, Money, parse_duration, parse_electricity, parse_money, parse_rate
@@ -262,10 +262,28 @@ def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
                 f"--gpus {part.strip()}: shop finds how many; give --gpus {name} here, or ask "
                 f"brimful plan about {nodes * each}"
             )
-    names = tuple(dict.fromkeys(flags.gpu_from(part) for part in parts))
+    names = tuple(dict.fromkeys(_known_kinds(parts)))
     if not names:
         raise InputError(f"--gpus {text!r} names no GPU; write --gpus rtx-4090,h100-80gb")
     return names
+
+
+def _known_kinds(parts: Sequence[str]) -> list[str]:
+    """Resolve the names of GPUs.
+
+    Raises:
+        UnknownMemoryError: What some of them allocate is not known; the others are nearest.
+    """
+    known, unknown = list[str](), list[UnknownMemoryError]()
+    for part in parts:
+        try:
+            known.append(flags.gpu_from(part))
+        except UnknownMemoryError as error:
+            unknown.append(error)
+    if unknown:
+        nearest = {"kinds": ",".join(known)} if known else {}
+        raise UnsupportedError("; ".join(map(str, unknown)), nearest=nearest)
+    return known
 
 
 def _market(

@@ -8,7 +8,9 @@ Ignored: that copies slow kernels that read memory; that the first copy of a pas
 it to hide behind.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.hardware.cluster import Device
@@ -50,8 +52,8 @@ def link_bytes_per_s(device: Device) -> float | None:
     return max(rates, default=None)
 
 
-def copied_seconds(copied: Copied, device: Device, *, beside_s: float) -> float | None:
-    """Return what a step takes longer; None where a rate is unknown.
+def copied_seconds(copied: Copied, device: Device, *, beside_s: Any) -> Any:
+    """Return what a step takes longer, a number or [strategies]; None where a rate is unknown.
 
     Args:
         copied: Of one step.
@@ -68,4 +70,4 @@ def copied_seconds(copied: Copied, device: Device, *, beside_s: float) -> float 
         return (copied.to_host + copied.to_device + copied.updated) / rate + traffic_s
     hidden = max(copied.to_host, copied.to_device) / rate
     host_s = copied.host_traffic / assumptions_for(device).host_memory_bytes_per_s
-    return max(0.0, hidden - beside_s) + copied.updated / rate + host_s
+    return np.maximum(0.0, hidden - beside_s) + copied.updated / rate + host_s

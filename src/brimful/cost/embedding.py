@@ -12,7 +12,7 @@ from brimful.cost.family import Family, family_micro_batches, family_tokens
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Peak
 from brimful.job import Job
-from brimful.rungs import ITEM_NAMES, TRANSIENTS, WORKSPACES
+from brimful.rungs import GRADIENTS, ITEM_NAMES, TRANSIENTS, WORKSPACES
 
 FEW_INDICES = 3072
 """Up to so many are added up by one kernel without partial sums."""
@@ -34,17 +34,18 @@ def embedding_workspace(*, num_tokens: int, vocab_size: int, hidden_size: int) -
     return partials * hidden_size * _ACCUMULATED_BYTES + indices * _INDEX_BYTES
 
 
-def with_embedding(job: Job, family: Family, peak: Peak, *, by_item: bool) -> Peak:
+def with_embedding(job: Job, family: Family, peak: Peak, *, there: float, by_item: bool) -> Peak:
     """Compare the peak of forward and backward with the embedding's instant.
 
     Args:
         job: What is trained.
         family: The strategies, none of which gathers parameters.
-        peak: Of a step; its ``end`` holds every gradient.
+        peak: Of a step; its ``end`` holds every gradient that stays.
+        there: Bytes of other gradients at that instant.
         by_item: Whether its rows are items; else there is one row, the total.
     """
     taken, beside = embedding_bytes(job, family)
-    here = peak.end + _rows(by_item=by_item, workspace=taken, transient=beside)
+    here = peak.end + _rows(by_item=by_item, workspace=taken, transient=beside, gradients=there)
     higher = (here.sum(0) > peak.level.sum(0)) & (taken > 0)
     return peak._replace(level=np.where(higher, here, peak.level))
 
@@ -62,16 +63,25 @@ def embedding_bytes(job: Job, family: Family) -> tuple[int, int]:
     taken = embedding_workspace(
         num_tokens=num_tokens, vocab_size=vocab_size, hidden_size=model.hidden_size
     )
-    is_added = model.tied_embeddings or family_micro_batches(job, family) > 1 or family.is_spread
+    is_added = model.tied_embeddings or keeps_gradients(job, family) or family.is_spread
     beside = num_tokens * model.hidden_size * element
     beside += is_added * vocab_size * model.hidden_size * element
     return taken, beside
 
 
-def _rows(*, by_item: bool, workspace: int, transient: int) -> NDArray[np.float64]:
+def keeps_gradients(job: Job, family: Family) -> bool:
+    """Whether gradients of one micro-batch are there when those of the next are computed."""
+    leaves = family.away.optimizer and family.accumulate != "hold"
+    return family_micro_batches(job, family) > 1 and not leaves
+
+
+def _rows(
+    *, by_item: bool, workspace: int, transient: int, gradients: float
+) -> NDArray[np.float64]:
     if not by_item:
-        return np.array([[float(workspace + transient)]])
+        return np.array([[workspace + transient + gradients]])
     rows = np.zeros((len(ITEM_NAMES), 1))
     rows[ITEM_NAMES.index(WORKSPACES)] = workspace
     rows[ITEM_NAMES.index(TRANSIENTS)] = transient
+    rows[ITEM_NAMES.index(GRADIENTS)] = gradients
     return rows

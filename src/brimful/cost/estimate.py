@@ -1,15 +1,16 @@
 """The first rung, assembled: memory and time of a job on a cluster under a strategy."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from brimful.cost.assumptions import assumptions_for, describe
+from brimful.cost.copied import copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.eval_phase import other_phases, resting_phases
 from brimful.cost.exchange import exchange_seconds, sent_of
 from brimful.cost.expert_exchange import experts_seconds
-from brimful.cost.family import family_micro_batches, family_of
+from brimful.cost.family import Family, family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
 from brimful.cost.memory import (
@@ -19,6 +20,7 @@ from brimful.cost.memory import (
     profile_for,
     step_memory,
 )
+from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved
 from brimful.cost.speed import speed_of, step_flops
@@ -93,7 +95,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     profile = profile_for(job, strategy.attention, device, family)
     memory = step_memory(job, strategy, profile, device)
     phases = (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
-    moved = update_bytes(memory.states) + copied_as_moved(job, family, device)
+    moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     stepped = work._replace(matrix_flops=work.matrix_flops + update_flops(job))
@@ -102,11 +104,20 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
         job, family, cluster, sent
     )
-    waited = family_micro_batches(job, family) * each
+    waited = family_micro_batches(job, family) * each + _offloaded(job, family, device, alone)
     seconds = _step_time(
         alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
     )
     return _Found(memory, phases, float(work.matrix_flops[0] + work.attention_flops[0]), seconds)
+
+
+def _offloaded(job: Job, family: Family, device: Device, alone: StepSeconds | None) -> Any:
+    """Return what a step takes longer as something is on the host; NaN where that is unknown."""
+    if alone is None:
+        return np.nan
+    beside_s = alone.matrix_s + alone.memory_s + alone.launch_s
+    more = copied_seconds(copied_of(job, family), device, beside_s=beside_s)
+    return np.nan if more is None else more
 
 
 def _row(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:

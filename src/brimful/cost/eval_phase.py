@@ -67,7 +67,7 @@ def _judged(job: Job, strategy: Strategy, device: Device) -> tuple[int, str] | N
         gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
     )  # fmt: skip
     key = f"{program.key}{EVALUATED}"
-    if not is_shipped(key):
+    if family.away.parameters or not is_shipped(key):
         return None
     steps = _steps(job, key, family)
     sizes = step_sizes(job, steps, family, by_item=False)

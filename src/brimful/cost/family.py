@@ -20,6 +20,7 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.job import Job
+from brimful.offload import NOTHING, Away
 from brimful.strategy import (
     Accumulate,
     Recompute,
@@ -29,6 +30,7 @@ from brimful.strategy import (
     data_parallel,
     num_checkpointed,
     recompute_of,
+    what_is_away,
 )
 
 
@@ -49,6 +51,7 @@ class Family(NamedTuple):
         reference: Where a preference task's reference model is.
         tp: Devices that share every matrix.
         ep: Devices that part the experts of a block among them.
+        away: What is in host memory between its uses.
     """
 
     micro_batch: int
@@ -63,6 +66,7 @@ class Family(NamedTuple):
     reference: Reference = "none"
     tp: int = 1
     ep: int = 1
+    away: Away = NOTHING
 
     @property
     def is_spread(self) -> bool:
@@ -93,6 +97,7 @@ def family_of(job: Job, strategy: Strategy) -> Family:
         reference=strategy.reference,
         tp=strategy.tp,
         ep=strategy.ep,
+        away=what_is_away(job, strategy),
     )
 
 

@@ -34,9 +34,8 @@ from brimful.job import QAT, Job, Packing, Task
 from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
-from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import Schedule
-from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches
+from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches, what_is_away
 from brimful.techniques.optimizers import OPTIMIZERS
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
@@ -64,7 +63,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
             f"engine={strategy.engine} has no formula to predict from, and is not simulated; "
             f"brimful train measures it, and engine=torch is predicted"
         )
-    if what := _untraced_switch(strategy):
+    if what := _untraced_switch(job, strategy):
         return (
             f"{what} has no formula to predict from in this version; brimful plan and brimful "
             f"simulate trace it instead"
@@ -92,7 +91,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
     masks_differ = gathers(strategy) and strategy.attention == "eager" and job.precision in HALF
     return (
         strategy.engine == "torch"
-        and not _untraced_switch(strategy)
+        and not _untraced_switch(job, strategy)
         and strategy.pp == strategy.tp == strategy.ep == 1
         and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type not in {MODULE, *NOT_YET}
@@ -177,10 +176,26 @@ def told_short(reason: str) -> str:
     return f"no formula covers {what}" if is_named else reason.partition(";")[0]
 
 
-def _untraced_switch(strategy: Strategy) -> str:
+def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
+    """Whether events were derived for what is kept on the host.
+
+    That is the optimizer, and the parameters of all blocks where all of them train.
+    """
+    away = what_is_away(job, strategy)
+    blocks = (
+        away.parameters == job.model.num_layers
+        and job.method == "full"
+        and strategy.accumulate != "hold"
+        and not away.states
+        and away.optimizer
+    )
+    return not away.activations and (not away.parameters or blocks)
+
+
+def _untraced_switch(job: Job, strategy: Strategy) -> str:
     """Name a switch that no formula was traced with; empty where there is none."""
     asked = {
-        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
+        f"offload={strategy.offload}": not _is_away_predicted(job, strategy),
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         # torch leaves out the buffers of a gather there, and of a reduction
         f"zero={strategy.zero} on one device": gathers_alone(strategy),

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from brimful.cost.assumptions import assumptions_for
+from brimful.cost.family import family_of
+from brimful.cost.on_host import on_host
 from brimful.cost.preference import second_model_sizes
 from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
 from brimful.cost.trained import frozen_element, num_trained, trained_recipe
@@ -18,8 +20,17 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.plan import Band, HostMemory, MemoryItem, PhasePeak
-from brimful.rungs import LOAD, REFERENCE, RESUME, SAVE, STEP_2
-from brimful.strategy import Strategy, data_parallel, gathers, world_size
+from brimful.rungs import (
+    GRADIENTS,
+    LOAD,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    REFERENCE,
+    RESUME,
+    SAVE,
+    STEP_2,
+)
+from brimful.strategy import Strategy, data_parallel, gathers, what_is_away, world_size
 
 SaveMode = Literal["sync", "async"]
 STEPS, HAND_OVER = "steps", "hand-over"
@@ -127,6 +138,8 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
     if node.is_cpu:
         held = node.num_processes * node.on_device[_ON_DEVICE[phase]]
         each.append((DEVICES, held, "a CPU's device memory is the host's"))
+    if phase != LOAD:
+        each += [(*kept, "offloaded, of each process") for kept in _offloaded(node)]
     each.append((REFERENCE, _reference_bytes(node), "the second model, in pinned blocks"))
     if phase == LOAD:
         each.append(("weights being read", _read_bytes(node), "a piece of a tensor at a time"))
@@ -140,6 +153,14 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
     for name, num_bytes, why in each:
         if num_bytes:
             yield MemoryItem(name=name, phase=phase, num_bytes=num_bytes, where="host", why=why)
+
+
+def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
+    """Yield what an offloaded optimizer keeps, and its parameters' copies."""
+    held = on_host(node.job, family_of(node.job, node.strategy), pins=not node.is_cpu)
+    yield PARAMETERS, node.num_processes * held.parameters
+    yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
+    yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
 
 
 _WHY_COPY = {
@@ -196,7 +217,11 @@ def _copy_bytes(node: _Node) -> int:
         return 0
     if is_cut(node.strategy):
         return node.num_processes * pinned_bytes(node.saved) // node.strategy.dp_replicate
-    return node.num_processes * pinned_bytes(node.whole) // data_parallel(node.strategy)
+    away = what_is_away(node.job, node.strategy)
+    copied = node.whole
+    if away.optimizer:  # whose state is on the host, and is written as it is
+        copied = saved_sizes(node.job, None, node.cluster.device.kernels, has_state=False)
+    return node.num_processes * pinned_bytes(copied) // data_parallel(node.strategy)
 
 
 def _model_bytes(node: _Node) -> int:

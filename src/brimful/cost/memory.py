@@ -8,7 +8,7 @@ update.
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from brimful.cost.family import (
     family_variant,
     runs_one,
 )
+from brimful.cost.leaving import away_gradients, holds_gradients, last_bytes, leaving_steps
 from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
@@ -32,7 +33,7 @@ from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
-from brimful.cost.trained import has_biases
+from brimful.cost.trained import has_biases, num_trained, trained_recipe
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update
 from brimful.hardware.cluster import Device
@@ -137,7 +138,8 @@ def follow_family(  # noqa: PLR0913 - what a step is made of
     sizes = step_sizes(job, steps, family, by_item=by_item)
     peak, runs = follow_step(steps, sizes, counts)
     if adds_rows(job, device, family):
-        peak = with_embedding(job, family, peak, by_item=by_item)
+        there = rows_beside(job, profile, family)
+        peak = with_embedding(job, family, peak, there=there, by_item=by_item)
     return peak, runs
 
 
@@ -146,6 +148,8 @@ def family_steps(job: Job, profile: Profile, family: Family) -> Steps:
     variant = family_variant(job, profile, family)
     if family.is_spread:
         return spread_step(job, profile, variant, family)
+    if family.away.optimizer:
+        return leaving_steps(job, profile, variant, family)
     accumulates = family_micro_batches(job, family) > 1
     return [(profile, variant.first), (profile, variant.later)][: 1 + accumulates]
 
@@ -159,6 +163,28 @@ def step_sizes(job: Job, steps: Steps, family: Family, *, by_item: bool) -> list
 def adds_rows(job: Job, device: Device, family: Family) -> bool:
     """Whether the rows of the embedding's gradient are added up when all gradients are whole."""
     return device.kernels == "cuda" and job.method == "full" and not family.gathers
+
+
+def rows_beside(job: Job, profile: Profile, family: Family, dims: Dimensions | None = None) -> Any:
+    """Return what is there of gradients when the embedding's rows are added up, and gone later.
+
+    Args:
+        job: What is trained.
+        profile: Its profile.
+        family: The strategies.
+        dims: Sizes, where these differ between strategies.
+
+    Returns:
+        Bytes: a number, or [strategies]. Of gradients that stay, nothing: they are there later too.
+    """
+    if not family.away.optimizer:
+        return 0.0
+    if holds_gradients(job, family):
+        return num_trained(job) * trained_recipe(job).gradient
+    variant = family_variant(job, profile, family)
+    sizes = family_dimensions(job, family) if dims is None else dims
+    gradients = away_gradients(job, profile, variant, family)
+    return last_bytes(profile, variant, sizes, tied=job.model.tied_embeddings, gradients=gradients)
 
 
 def _sizes(profile: Profile, dims: Dimensions, pieces: Array, *, by_item: bool) -> Array:

@@ -8,7 +8,7 @@ one profile (``profiles.py``).
 from typing import Literal, NamedTuple
 
 from brimful.hardware.cluster import AMPERE, Device
-from brimful.job import IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.job import ALL_LINEAR, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
@@ -64,7 +64,7 @@ class Adapted(NamedTuple):
     """
 
     base: Literal["same", "half", "nf4-double"]
-    targets: tuple[str, ...] = ("all-linear",)
+    targets: tuple[str, ...] = (ALL_LINEAR,)
     is_wide: bool = False
     upcast: Upcast = "none"
 

@@ -71,7 +71,7 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
                 reference.ask(asked, marked)
             batch._replace(marked=marked).ask(asked, every)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
-        for bucket in transients(job, updated(job, family)):
+        for bucket in () if family.away.optimizer else transients(job, updated(job, family)):
             asked.pass_by(bucket)
         asked.drop_gradients()
     return asked

@@ -20,7 +20,6 @@ from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_shapes
 from brimful.cost.trained import (
-    LINEAR,
     NF4_BLOCK,
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
@@ -34,6 +33,7 @@ from brimful.cost.update import state_tensors, updated_groups
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of
 from brimful.models.layout import Parameter, all_parameters
+from brimful.models.targets import LINEAR
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
 
@@ -66,6 +66,8 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
             yield Made((prod(shape) * element,))
+    if family.away.parameters:  # and are drawn on the device
+        yield from (drawn(num_bytes) for num_bytes in _drawn_blocks(job))
     yield from (Made((num_bytes,)) for num_bytes in buffers_of(job.model))
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
@@ -83,6 +85,14 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
     for parameter, in_block in _in_order(job):
         if in_block and (adapter := adapter_shapes_of(job, parameter)):
             yield prod(adapter[0]) * wide
+
+
+def _drawn_blocks(job: Job) -> Iterator[int]:
+    """Yield the bytes of the matrices of blocks, which are drawn whole."""
+    element = trained_recipe(job).parameter
+    for parameter, in_block in _in_order(job):
+        if in_block and parameter.kind not in {"norm", "bias"}:
+            yield parameter.num_elements * element
 
 
 def _drawn_shapes(job: Job) -> Iterator[Shape]:
@@ -110,7 +120,7 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
         job: What is trained.
         family: One strategy.
     """
-    return state_of_shapes(job, updated(job, family))
+    return state_of_shapes(job, () if family.away.optimizer else updated(job, family))
 
 
 def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
@@ -137,6 +147,8 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
     num = num_shards_of(family)
     if family.ep > 1:
         return _parted(job, family, num)
+    if family.away.parameters:
+        return [parameter.shape for parameter, in_block in _in_order(job) if not in_block]
     whole = trained_shapes(job, family.tp)
     return whole if holds_everything(family) else [first_shard(shape, num) for shape in whole]
 

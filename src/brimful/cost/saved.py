@@ -15,11 +15,12 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import updated_shapes
-from brimful.cost.trained import LINEAR, frozen_element, trained_recipe, trained_shapes
+from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
 from brimful.cost.update import settings_of, updated_groups
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters, parts
+from brimful.models.targets import LINEAR
 from brimful.strategy import Strategy, gathers
 from brimful.techniques.optimizers import OPTIMIZERS
 
@@ -28,13 +29,16 @@ RANDOM_BYTES = 5056
 CUDA_RANDOM_BYTES = 16
 
 
-def saved_sizes(job: Job, strategy: Strategy | None, kernels: str) -> list[int]:
+def saved_sizes(
+    job: Job, strategy: Strategy | None, kernels: str, *, has_state: bool = True
+) -> list[int]:
     """List the bytes of every tensor that is saved.
 
     Args:
         job: What is trained.
         strategy: Of one device, the fullest; None: of all together, whole.
         kernels: ``cuda`` or ``cpu``.
+        has_state: Whether the optimizer's state is among them.
     """
     if strategy is not None and strategy.ep > 1:
         return _parted_sizes(job, strategy, kernels)
@@ -47,7 +51,7 @@ def saved_sizes(job: Job, strategy: Strategy | None, kernels: str) -> list[int]:
     return [
         *(prod(first_shard(shape, num_shards)) * element for shape in whole),
         *_frozen_sizes(job, num_shards),
-        *_state_sizes(job, updated),
+        *(_state_sizes(job, updated) if has_state else ()),
         *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
     ]
 

@@ -24,7 +24,7 @@ from brimful.cost.trained import (
 from brimful.cost.update import Update, update_of
 from brimful.job import Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
-from brimful.models.layout import all_parameters
+from brimful.models.layout import all_parameters, num_elements
 
 Bytes = NDArray[np.float64]
 
@@ -107,6 +107,8 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
         else _parted_update(job, kernels, family, int(n))
         for n in shards
     ]
+    if family.away.optimizer:
+        return Update(np.zeros(len(place)), np.zeros(len(place)), "updated on the host")
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, transient = columns[place.reshape(-1)].T
     return Update(kept, transient, each[0].why)
@@ -139,7 +141,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
         kernels: ``cuda`` or ``cpu``.
     """
     recipe, shards = trained_recipe(job), family_shards(family)
-    whole = holds_everything(family)
+    whole, stays = holds_everything(family), not family.away.optimizer
     held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
@@ -150,12 +152,20 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     return States(
         frozen=frozen,
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(buffers_of(job.model))),
-        trained=held * recipe.parameter,
+        trained=(held - away_numbers(job, family)) * recipe.parameter,
         buckets=buckets,
-        gradients=held * recipe.gradient - views,
+        gradients=(held * recipe.gradient - views) * stays,
         optimizer_state=updates.kept,
         reference=second,
     )
+
+
+def away_numbers(job: Job, family: Family) -> int:
+    """Count the parameters that are on the host: those of all blocks, or none."""
+    if not family.away.parameters:
+        return 0
+    blocks = layout_of(job.model).blocks
+    return sum(run.num_blocks * num_elements(run.parameters) for run in blocks)
 
 
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
@@ -195,7 +205,11 @@ def drawn_bytes(job: Job, family: Family) -> Bytes:
     shards = family_shards(family)
     largest = largest_parameter(job.model)
     is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
-    return np.where(is_cut, largest * frozen_element(job), 0.0)
+    if family.away.parameters:  # a block's is drawn on the device, and copied to the host
+        blocks = layout_of(job.model).blocks
+        largest = max(each.num_elements for run in blocks for each in run.parameters)
+    is_drawn = is_cut | bool(family.away.parameters)
+    return np.where(is_drawn, largest * frozen_element(job), 0.0)
 
 
 def holds_everything(family: Family) -> bool:

@@ -19,6 +19,7 @@ from brimful.cost.family import (
     family_micro_batches,
     family_variant,
 )
+from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run
 from brimful.cost.states import States
@@ -61,8 +62,10 @@ class StepSeconds(NamedTuple):
     exposed_s: Array
 
 
-def update_bytes(held: States) -> Any:
-    """Bytes that clip and update of a job move, by what it holds."""
+def update_bytes(held: States, family: Family) -> Any:
+    """Bytes that clip and update of a job move on the device, by what it holds."""
+    if family.away.optimizer:
+        return 0 * held.trained
     return traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
 
 
@@ -91,7 +94,7 @@ def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: 
     variant, dims = family_variant(job, profile, family), family_dimensions(job, family)
     counts = family_counts(job, family)
     first = _micro_work(profile, variant.first, dims, counts)
-    later = _micro_work(profile, variant.later, dims, counts)
+    later = _micro_work(profile, later_runs(variant, family), dims, counts)
     num_batches = family_micro_batches(job, family)
     total = first + (num_batches - 1) * later
     if runs_reference(family.reference):

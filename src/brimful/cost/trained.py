@@ -26,8 +26,8 @@ from brimful.models.layout import (
     unnamed_parameters,
 )
 from brimful.models.spec import ModelSpec
+from brimful.models.targets import LINEAR, is_target
 
-LINEAR = frozenset({"linear", "conv1d"})
 HALF_BYTES = 2
 _WIDE_BYTES = 4
 NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256
@@ -83,12 +83,6 @@ def _linear_layers(job: Job) -> list[Parameter]:
     blocks = layout_of(job.model).blocks
     layers = [[p for p in run.parameters if p.kind in LINEAR] * run.num_blocks for run in blocks]
     return [layer for run in layers for layer in run]
-
-
-def _is_adapted(layer: Parameter, targets: tuple[str, ...]) -> bool:
-    """Whether a layer, such as ``self_attn.q_proj.weight``, is among the targets."""
-    names = {layer.name.removesuffix(".weight").rpartition(".")[2], "all-linear"}
-    return not names.isdisjoint(targets)
 
 
 Status = Literal["frozen", "trained", "packed"]
@@ -222,7 +216,7 @@ def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:
     A, B, and of DoRA the length of every row of the weight (Liu et al. 2024, arXiv:2402.09353).
     """
     adapter = job.adapter
-    if adapter is None or layer.kind not in LINEAR or not _is_adapted(layer, adapter.targets):
+    if adapter is None or layer.kind not in LINEAR or not is_target(layer.name, adapter.targets):
         return ()
     first, last = layer.shape
     inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)

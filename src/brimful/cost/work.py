@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_chunks, family_micro_batches, family_variant
 from brimful.cost.identity import once_for_each
+from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term
 from brimful.cost.trajectory import Array, num_special
@@ -55,7 +56,7 @@ def grid_work(
     chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
     first, later = (
         _micro_work(_sums(profile, runs), sizes, chunks, num_blocks, job.model.num_layers)
-        for runs in (variant.first, variant.later)
+        for runs in (variant.first, later_runs(variant, batches[0]))
     )
     others = np.array([family_micro_batches(job, family) - 1 for family in batches])
     work: Array = first + others[:, None] * later

@@ -5,13 +5,12 @@ from typing import Any
 
 from brimful.cost.recipes import RECIPES
 from brimful.export.lost import Lost, lost
-from brimful.job import Adapter, Job
+from brimful.job import ALL_LINEAR, Adapter, Job
 from brimful.models.registry import registry
 from brimful.plan import Plan
 from brimful.strategy import Strategy
 
 HUB = "https://huggingface.co/"
-ALL_LINEAR = ("all-linear",)
 HALF_BYTES = 2
 _ATTENTIONS = {"eager": "eager", "sdpa": "sdpa", "flex": "flex_attention"}
 
@@ -47,4 +46,4 @@ def attention_lost(plan: Plan) -> Iterator[Lost]:
 
 def targets(adapter: Adapter) -> Any:
     """Return which layers get an adapter, as PEFT takes it."""
-    return "all-linear" if adapter.targets == ALL_LINEAR else list(adapter.targets)
+    return ALL_LINEAR if ALL_LINEAR in adapter.targets else list(adapter.targets)

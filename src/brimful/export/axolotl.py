@@ -9,10 +9,10 @@ from typing import Any
 
 from brimful.escaping import yaml_text
 from brimful.export import deepspeed
-from brimful.export.adapters import ALL_LINEAR, attention_lost, attention_name, model_name
+from brimful.export.adapters import attention_lost, attention_name, model_name
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import Adapter, Job
+from brimful.job import ALL_LINEAR, Adapter, Job
 from brimful.offload import away_of
 from brimful.plan import Plan
 from brimful.strategy import (
@@ -83,7 +83,7 @@ def _adapter(job: Job, adapter: Adapter) -> dict[str, Any]:
         "lora_alpha": int(adapter.alpha),
         "lora_dropout": 0.0,
     }
-    if adapter.targets == ALL_LINEAR:
+    if ALL_LINEAR in adapter.targets:
         content["lora_target_linear"] = True
     else:
         content["lora_target_modules"] = list(adapter.targets)

@@ -22,9 +22,10 @@ Source: ``QuantLinear`` of ``auto_gptq/nn_modules/qlinear/qlinear_tritonv2.py`` 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brimful.cost.trained import LINEAR, NF4_BLOCK, frozen_element, nf4_constants
+from brimful.cost.trained import NF4_BLOCK, frozen_element, nf4_constants
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
+from brimful.models.targets import LINEAR
 from brimful.published.rows import PublishedRun
 
 GPTQ = "GPTQ base"

@@ -17,6 +17,7 @@ from brimful.plan import Band, Estimate, Plan
 from brimful.quantization import Quantization
 from brimful.rungs import Collective, Measurement, Simulation
 from brimful.search.record import Considered, SearchRecord
+from brimful.show.predicted import offloaded_bytes
 from brimful.strategy import (
     Strategy,
     is_selective,
@@ -429,7 +430,8 @@ def step_time_words(estimate: Estimate | None) -> str:
     parts = estimate.predicted_step_time
     if parts is None:
         return text
-    between = f", collectives beyond that {format_seconds(parts.exposed_s)}"
+    what = "the host" if offloaded_bytes(estimate) else "collectives"
+    between = f", {what} beyond that {format_seconds(parts.exposed_s)}"
     return (
         f"{text}: matrix products {format_seconds(parts.matrix_s)}, "
         f"memory traffic {format_seconds(parts.memory_s)}, "

@@ -151,7 +151,7 @@ def _flash(subject: Subject) -> Finding:
 KERNEL_RULES = (
     Rule("ckpt-saves", GROUP, "Checkpointing saves activation memory",
          "60 to 70 %, also 50 to 80 %", _saves),
-    Rule("ckpt-costs", GROUP, "And slows training", "20 to 30 %", _costs),
+    Rule("ckpt-costs", GROUP, "Checkpointing slows training", "20 to 30 %", _costs),
     Rule("gpt3-78", GROUP, "GPT-3: checkpointing + fp16", "saves 78 %", _gpt3),
     Rule("offload-when", GROUP,
          "Offload parameters when GPU memory is less than 1.5 x the model's parameters", "1.5 x",

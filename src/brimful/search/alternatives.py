@@ -8,6 +8,7 @@ import msgspec
 from brimful.cost.estimate import estimate
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Estimate
 from brimful.search.ledger import Point, highest_phase, item_changes, predict
 from brimful.strategy import Strategy
@@ -67,6 +68,7 @@ def _values(job: Job, strategy: Strategy) -> Iterator[tuple[str, Any]]:
     yield from (("attention", name) for name in ("eager", "sdpa"))
     yield from (("activation_checkpointing", name) for name in ("none", "selective", "full"))
     yield "loss_chunks", 1
+    yield "offload", NO_OFFLOAD
     yield from (("micro_batch", n) for n in _neighbours(job, strategy))
     if strategy.dp_shard > 1:
         yield from (("zero", stage) for stage in range(4))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.comm import overlapped_seconds
+from brimful.cost.copied import copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
@@ -19,7 +20,8 @@ from brimful.cost.exchange import Sent, exchange_seconds, sent_of
 from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
 from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, surface
-from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for
+from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for, rows_beside
+from brimful.cost.on_host import copied_of
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
@@ -32,7 +34,8 @@ from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
-from brimful.search.table import ORDERS, Table
+from brimful.offload import NOTHING, spell_offload
+from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.strategy import Attention
 
 Array = NDArray[np.float64]
@@ -141,10 +144,16 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         pp=np.ones(peak.size, dtype=np.int64),
         schedule=np.full(peak.size, ORDERS.index("1f1b")),
         stages=np.ones(peak.size, dtype=np.int64),
+        offloads=np.full(peak.size, _place_of(search.job, one)),
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
         fits=peak.reshape(-1) <= tensor_limit_bytes(search.cluster),
     )
+
+
+def _place_of(job: Job, family: Family) -> int:
+    """Return what is on the host, as its place in ``OFFLOADS``."""
+    return OFFLOADS.index(spell_offload(family.away, num_layers=job.model.num_layers))
 
 
 class Least(NamedTuple):
@@ -178,7 +187,7 @@ def _held(search: Search, grid: Grid) -> Held:
     """Return what hangs on the numbers of shards only."""
     family, shards = _of_shards(grid), tuple(grid.num_shards)
     whole = holds_whole(search.job, family)
-    key = (family.tp, family.ep, family.zero, family.accumulate, shards, whole)
+    key = (family.tp, family.ep, family.zero, family.accumulate, shards, whole, family.away)
     if key not in search.held:
         search.held[key] = _shared_held(search, family, key)
     return search.held[key]
@@ -261,7 +270,7 @@ def _levels(search: Search, grid: Grid) -> Forms:
     spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
     profile = _profile(search, grid)  # of blocks of several kinds that of so many checkpointed
-    key = (spread, one.ep, one.num_shards, one.body, one.recompute, batches, id(profile))
+    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches, id(profile))
     if key not in search.levels:
         search.levels[key] = _make_levels(search, grid._replace(batches=grid.kin))
     if len(grid.batches) == len(grid.kin):
@@ -278,7 +287,9 @@ def _make_levels(search: Search, grid: Grid) -> Forms:
     at_end = np.full(num, NOWHERE)
     if adds_rows(job, search.cluster.device, one):
         taken = [embedding_bytes(job, family) for family in grid.batches]
+        beside = rows_beside(job, _profile(search, grid), one, dims)
         at_end = np.array([sum(each) if each[0] else NOWHERE for each in taken], dtype=np.float64)
+        at_end += beside
     if one.gathers:
         sizes = [
             _with_rows(job, each, grid, num_pieces(profile))
@@ -301,7 +312,7 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
     held = _held(search, grid)
-    moved: Array = update_bytes(held.states)
+    moved: Array = update_bytes(held.states, grid.batches[0])
     dims = _dimensions(job, grid.batches)
     amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
@@ -318,9 +329,22 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     times = np.array([family_micro_batches(job, family) for family in grid.batches])
     exchanged = times[:, None, None] * traffic.per_micro_batch + traffic.per_step
     device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    waited = times[:, None, None] * _waited(search, grid)
+    waited = times[:, None, None] * _waited(search, grid) + _offloaded(search, grid, device_s)
     total: Array = overlapped_seconds(device_s + waited, exchanged)
     return total
+
+
+def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:
+    """Return what a step takes longer as something is on the host: [batches, counts, shards]."""
+    if grid.batches[0].away == NOTHING:
+        return np.zeros((1, 1, 1))
+    device = search.cluster.device
+    every = [copied_of(search.job, family) for family in grid.batches]
+    more = [
+        copied_seconds(copied, device, beside_s=beside_s)
+        for copied, beside_s in zip(every, device_s, strict=True)
+    ]
+    return np.stack([np.full_like(device_s[0], np.nan) if s is None else s for s in more])
 
 
 def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:

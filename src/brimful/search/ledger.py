@@ -28,7 +28,7 @@ _TIME_PARTS = {
     "matrix_s": "matrix products",
     "memory_s": "memory traffic",
     "launch_s": "launches",
-    "exposed_s": "collectives that nothing hides",
+    "exposed_s": "collectives or copies that nothing hides",
 }
 
 
@@ -238,6 +238,7 @@ def _chains(start: Point, end: Point) -> list[list[Move]]:
         [_move(end, "checkpointing", "planner", ("activation_checkpointing",))],
         [_move(end, "loss chunks", "planner", ("loss_chunks",))],
         [_move(end, "reference", "planner", ("reference",))],
+        [_move(end, "offload", "planner", ("offload",))],
         list(_many_devices(end.strategy)),
     ]
     made = [[m for m in chain if apply(start, m) != start] for chain in chains]

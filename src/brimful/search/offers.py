@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.job import QUANTIZED, Adapter, Base, Job
+from brimful.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
@@ -78,7 +78,7 @@ def _adapted(job: Job, base: Base) -> Job:
     plain = Adapter(
         rank=LORA_RANK,
         alpha=LORA_ALPHA,
-        targets=("all-linear",),
+        targets=(ALL_LINEAR,),
         trained_modules=(),
         dtype="same",
         base=base,

@@ -128,7 +128,7 @@ class Space:
         table = self.table
         columns = (
             table.zero, table.num_shards, table.tp, table.ep, table.holds, table.pp, table.schedule,
-            table.stages,
+            table.stages, table.offloads,
         )  # fmt: skip
         same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in columns])
         return same
@@ -151,6 +151,8 @@ class Solution(NamedTuple):
         row: Its row there.
         reserved: What the allocator made of it where it was simulated; None: that is not known.
         host_bytes: What a node's host holds of what is offloaded, where it was simulated.
+        offloaded: The nearest to fitting of what offloads, where that was searched and no more fits
+            than without.
     """
 
     plan: Plan
@@ -160,6 +162,7 @@ class Solution(NamedTuple):
     row: int = 0
     reserved: Reserved | None = None
     host_bytes: int = 0
+    offloaded: Plan | None = None
 
 
 def solve(  # noqa: PLR0913 - what is searched, and how

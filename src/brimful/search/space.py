@@ -25,6 +25,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
 from brimful.offload import NONE as NO_OFFLOAD
+from brimful.offload import Away, away_of
 from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
 from brimful.strategy import (
@@ -68,7 +69,7 @@ class Pins(NamedTuple):
         pp_schedule: The order of work in a pipeline.
         stages_per_device: Stages on each device of one.
         reference: Where a preference task's reference model is; not searched, None is ``none``.
-        offload: What is kept on the host; not searched, None is ``none``.
+        offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
         allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
     """
@@ -220,22 +221,24 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             for body, num_blocks in _bodies(job, pins, recompute):
                 apart = np.split(num_blocks, len(num_blocks)) if in_sequence else [num_blocks]
                 for some in apart:
-                    yield from _members(alike, body, some, recompute, pins.reference or "none")
+                    yield from _members(job, alike, body, some, recompute, pins)
 
 
-def _members(
+def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
+    job: Job,
     alike: list[tuple["Spread", list[tuple[int, int]]]],
     body: Body,
     num_blocks: NDArray[np.int64],
     recompute: Recompute,
-    reference: Reference,
+    pins: Pins,
 ) -> Iterator[Grid]:
     """Yield a grid for every degree of those that run the same events."""
+    reference, away = pins.reference or "none", _away(job, pins)
     each = [
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
                    spread.num_groups, _told_shards(spread), spread.accumulate, reference,
-                   spread.tp, spread.ep)
+                   spread.tp, spread.ep, away)
             for micro_batch, chunks in batches
         )
         for spread, batches in alike
@@ -244,6 +247,12 @@ def _members(
     for (spread, _), batches in zip(alike, each, strict=True):
         yield Grid(batches, num_blocks, np.array(spread.num_shards), kin, start)
         start += len(batches)
+
+
+def _away(job: Job, pins: Pins) -> Away:
+    """Return what is offloaded."""
+    text, early = pins.offload or NO_OFFLOAD, bool(pins.optimizer_in_backward)
+    return away_of(text, num_layers=job.model.num_layers, updates_early=early)
 
 
 def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.job import Job
+from brimful.offload import NONE, OPTIMIZER, PARAMETERS
 from brimful.pipeline_split import Schedule
 from brimful.strategy import (
     Attention,
@@ -46,6 +47,7 @@ class Table(NamedTuple):
         pp: [strategies], devices in a row.
         schedule: [strategies], their order of work, by its place in ``ORDERS``.
         stages: [strategies], stages on each device.
+        offloads: [strategies], what is on the host, as its place in ``OFFLOADS``.
         peak_bytes: [strategies].
         step_s: [strategies]; NaN where the rates are unknown.
         fits: [strategies].
@@ -64,11 +66,14 @@ class Table(NamedTuple):
     pp: NDArray[np.int64]
     schedule: NDArray[np.int64]
     stages: NDArray[np.int64]
+    offloads: NDArray[np.int64]
     peak_bytes: NDArray[np.float64]
     step_s: NDArray[np.float64]
     fits: NDArray[np.bool_]
 
 
+OFFLOADS = (NONE, OPTIMIZER, PARAMETERS)
+"""What is searched of what may be on the host, the least first."""
 _NAMES = Table._fields
 
 
@@ -93,6 +98,7 @@ def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, 
         "pp": np.array([s.pp for s in strategies]),
         "schedule": np.array([ORDERS.index(s.pp_schedule) for s in strategies]),
         "stages": np.array([s.stages_per_device for s in strategies]),
+        "offloads": np.array([OFFLOADS.index(s.offload) for s in strategies], dtype=np.int64),
     }
 
 
@@ -140,14 +146,16 @@ def _by_time(table: Table) -> NDArray[np.float64]:
 def _by_work(table: Table) -> NDArray[np.float64]:
     """Number the rows by work: fewer products recomputed, larger micro-batches, fewer chunks.
 
+    Before all that comes what is copied to the host and updated there.
     Then by what is sent: matrices cut over fewer devices, lower stages of ZeRO, held gradients,
     fewer shards. What selective
     checkpointing recomputes is no product; it counts after everything that is.
     """
     whole = np.where(table.selective, 0, table.num_blocks)
     keys = np.stack([
-        whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.pp, table.tp,
-        table.ep, table.zero, ~table.holds, table.num_shards, table.schedule, table.stages,
+        table.offloads, whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.pp,
+        table.tp, table.ep, table.zero, ~table.holds, table.num_shards, table.schedule,
+        table.stages,
     ])  # fmt: skip
     places = np.unique(keys, axis=1, return_inverse=True)[1]
     return places.reshape(-1).astype(np.float64)
@@ -196,4 +204,5 @@ def strategy_at(
         stages_per_device=int(table.stages[row]),
         accumulate="hold" if table.holds[row] else "reduce-each",
         reference=reference,
+        offload=OFFLOADS[int(table.offloads[row])],
     )

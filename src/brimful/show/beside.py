@@ -1,10 +1,13 @@
 """Other settings beside those that were asked about, each with its figure."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.datasheets import datasheets
 from brimful.job import Job
 from brimful.plan import Estimate
+from brimful.search.against import Against, against
 from brimful.search.beside import Beside, Fix
 from brimful.search.ways_out import WayOut
 from brimful.show.run import rate_words
@@ -20,6 +23,8 @@ WOULD_FIT = "would fit"
 """Before other settings on the same GPUs that hold by their replay."""
 NUM_TOLD = 3
 SPREADS = frozenset({"pp", "zero=0", "zero=1", "zero=2", "zero=3"})
+LEAST_PERCENT = 2
+"""Of the speed: what is faster or slower by less is as fast."""
 LEAST_SHARE = 0.02
 """Of the peak: what changes less is not named."""
 
@@ -81,12 +86,90 @@ def beside_facts(
     return (Fact("or with", "; ".join(words)),) if words else ()
 
 
+class Known(NamedTuple):
+    """What is known of a run, whatever found it.
+
+    Attributes:
+        peak_bytes: Of live tensors.
+        step_s: Of a step, predicted; None: unknown.
+        fits: Whether it fits.
+    """
+
+    peak_bytes: int
+    step_s: float | None
+    fits: bool
+
+
+def against_facts(
+    job: Job, cluster: Cluster, strategy: Strategy, known: Known, *, same_method: bool = False
+) -> tuple[Fact, ...]:
+    """Say what the same run takes as it is usually done, and how fast it is then.
+
+    Of one that does not fit only what takes less is said.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How.
+        known: What is known of it.
+        same_method: Whether nothing is said of other methods, for which other settings would do.
+    """
+    every = against(job, cluster, strategy)
+    told = [
+        each
+        for each in every
+        if (known.fits or _peak(each.made) < known.peak_bytes)
+        and (each.job.method == job.method or not same_method)
+    ]
+    words = [
+        f"{each.words}: {_more_words(_peak(each.made) - known.peak_bytes)}"
+        f"{_faster_words(job, known, each, cluster)}"
+        for each in told[:NUM_TOLD]
+    ]
+    return (Fact("against", "; ".join(words)),) if words else ()
+
+
+def _more_words(more_bytes: int) -> str:
+    if not more_bytes:
+        return "as much memory"
+    return f"{format_bytes(abs(more_bytes))} {'more' if more_bytes > 0 else 'less'}"
+
+
+def _faster_words(job: Job, known: Known, other: Against, cluster: Cluster) -> str:
+    """Say by how much another run is faster or slower; nothing where that is as good as none."""
+    if not other.made.predicted_step_s:
+        return ""
+    if not known.step_s:
+        rate = rate_words(other.job, other.made.predicted_step_s)
+        return f", {rate}{_at_most(job, other.job, cluster)}"
+    percent = round(100 * (known.step_s / other.made.predicted_step_s - 1))
+    if abs(percent) < LEAST_PERCENT:
+        return ""
+    return f", {abs(percent)}% {'faster' if percent > 0 else 'slower'}"
+
+
+def _at_most(job: Job, other: Job, cluster: Cluster) -> str:
+    """Say of a recipe whose time is unknown what its products could gain at most."""
+    sheet = datasheets().get(cluster.device.name)
+    if sheet is None or job.precision == other.precision:
+        return ""
+    fast, slow = (
+        getattr(sheet.matrix_flops_per_s, each.precision.partition("-")[0], None)
+        for each in (job, other)
+    )
+    if not fast or not slow:
+        return ""
+    return (
+        f" ({job.precision}'s speed is not known; by the data sheet its matrix products, and "
+        f"nothing else, are at most {fast / slow:.2g} x as fast)"
+    )
+
+
 def _figure(peak_bytes: int, estimate: Estimate) -> str:
     """Say a peak beside one that does not fit, else by how much it differs."""
     if not estimate.fits:
         return format_bytes(peak_bytes)
-    more = peak_bytes - _peak(estimate)
-    return f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+    return _more_words(peak_bytes - _peak(estimate))
 
 
 def fix_facts(

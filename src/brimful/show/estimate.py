@@ -7,8 +7,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, MemoryItem
 from brimful.search.beside import Beside
-from brimful.search.without import Without, without
-from brimful.show.beside import beside_facts, spread_facts
+from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
 from brimful.show.predicted import (
     host_facts,
     host_meter,
@@ -18,7 +17,7 @@ from brimful.show.predicted import (
     verdict_of,
 )
 from brimful.show.settings import settings_words
-from brimful.show.summary import Fact, Summary, on_each
+from brimful.show.summary import Fact, Summary, Verdict, on_each
 from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
@@ -54,7 +53,7 @@ def estimate_summary(
         around: What else is said.
     """
     host = host_meter(estimate)
-    verdict = "NO" if host is not None else verdict_of(estimate)
+    verdict: Verdict = "NO" if host is not None else verdict_of(estimate)
     return Summary(
         verdict,
         subject_words(job, cluster),
@@ -68,17 +67,16 @@ def estimate_summary(
             *(() if verdict == "NO" else around.run),
             *spread_facts(estimate, around.others),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
+            *against_facts(job, cluster, strategy, _known(estimate, verdict)),
             *beside_facts(job, strategy, estimate, around.others),
-            *without_facts([w for w in without(job, cluster, strategy) if w.is_jobs]),
         ),
         host,
     )
 
 
-def without_facts(found: Sequence[Without]) -> tuple[Fact, ...]:
-    """Say how much more it would take without a technique in use."""
-    words = [f"{each.technique} {format_bytes(each.more_bytes)} more" for each in found]
-    return (Fact("without", ", ".join(words)),) if words else ()
+def _known(estimate: Estimate, verdict: Verdict) -> Known:
+    peak_bytes = estimate.predicted_peak_allocated_bytes
+    return Known(peak_bytes, estimate.predicted_step_s, verdict != "NO")
 
 
 def _reserved_bytes(estimate: Estimate) -> int | None:

@@ -217,10 +217,14 @@ def _most(limits: Limits | None) -> tuple[Fact, ...]:
         return (Fact("at most", "no text fits in this format, however short"),)
     parts = [f"{limits.seq_len:,} tokens each"]
     if limits.num_sequences:
-        parts.append(f"{limits.num_sequences:,} sequences of this length read at once")
+        parts.append(f"{_texts(limits.num_sequences)} of this length at once")
         if limits.num_in_turn > limits.num_sequences:
-            parts[-1] += f", {limits.num_in_turn:,} read one after the other"
+            parts[-1] += f" ({limits.num_in_turn:,} if prompts are read one by one)"
     return (Fact("at most", ", or ".join(parts)),)
+
+
+def _texts(count: int) -> str:
+    return f"{count:,} text{'s' * (count != 1)}"
 
 
 def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, ...]:

@@ -14,14 +14,15 @@ from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
-from brimful.search.without import without
-from brimful.show.estimate import without_facts
+from brimful.show.beside import Known, against_facts
 from brimful.show.predicted import (
     HOST,
     TENSORS_ALONE,
     host_facts,
     host_meter,
+    host_needs,
     meter_of,
+    offloaded_facts,
     replayed_meter,
     subject_words,
     tight_facts,
@@ -30,7 +31,6 @@ from brimful.show.predicted import (
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
 from brimful.strategy import check_strategy, gathers
-from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import format_bytes
 
 LEAST_SLOWER = 0.0005
@@ -92,12 +92,20 @@ def plan_summary(
             *host_facts(host, meter),
             *tight,
             settings,
+            *(host_needs(made) if fits else _offloaded(found)),
             *(facts if fits else ()),
+            *_against(found),
             *why,
-            *_without(found),
         ),
         host,
     )
+
+
+def _offloaded(found: Solution) -> tuple[Fact, ...]:
+    """Say what offloading lacks, where that was looked at and does not fit either."""
+    if found.offloaded is not None:
+        return offloaded_facts(found.offloaded)
+    return offloaded_facts(found.plan)
 
 
 def _simulated_host(found: Solution) -> Meter | None:
@@ -108,13 +116,11 @@ def _simulated_host(found: Solution) -> Meter | None:
     return Meter(held, cluster.host_ram_bytes, "simulated", HOST)
 
 
-def _without(found: Solution) -> tuple[Fact, ...]:
-    """Say what the techniques save that the user chose and that change what is learnt."""
-    plan = found.plan
-    if plan.estimate is None or not OPTIMIZERS[plan.job.optimizer].compiled:
-        return ()
-    every = without(plan.job, plan.cluster, plan.strategy)
-    return without_facts([each for each in every if each.is_jobs])
+def _against(found: Solution) -> tuple[Fact, ...]:
+    """Say what the recipe and the optimizer save that the user chose, with the same settings."""
+    plan, best = found.plan, found.record.rows[0]
+    known = Known(best.peak_bytes, best.step_s, best.fits)
+    return against_facts(plan.job, plan.cluster, plan.strategy, known, same_method=True)
 
 
 def _why(found: Solution) -> tuple[Fact, ...]:
@@ -141,7 +147,7 @@ def _why(found: Solution) -> tuple[Fact, ...]:
         what = _what_differs(found, near)
         lacks = f"with {format_bytes(near.peak_bytes)} of tensors"
         if near.peak_bytes <= limit_bytes(found.plan):
-            lacks = "out of memory when replayed"
+            lacks = "no sure fit when replayed"
         lacking = (Fact("faster", f"by {_percent(share)}, but {lacks}: {what}"),)
     elif best.step_s and record.untried is None:
         all_fit = record.num_fitting == record.num_considered

@@ -6,8 +6,8 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
 from brimful.job import Job
-from brimful.plan import Estimate, PredictedReserved
-from brimful.rungs import Reserved
+from brimful.plan import Estimate, Plan, PredictedReserved
+from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
 from brimful.units import format_bytes
 
@@ -17,6 +17,8 @@ TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
 HOST = "host"
 """Whose memory is too little, where that of the GPUs may not be."""
+_OFFLOADED = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
+"""Items of a host that are there because they are offloaded."""
 _SIZE = re.compile(r" \d+GB\b")
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
 
@@ -94,6 +96,43 @@ def host_facts(host: Meter | None, device: Meter) -> tuple[Fact, ...]:
     which = "not the GPUs" if device.used_bytes <= device.usable_bytes else "and so are the GPUs"
     words = f"the host is short, {which}: give hosts with more memory, or fewer GPUs to a node"
     return (Fact("instead", f"{words} (--host-memory)"),)
+
+
+def offloaded_bytes(estimate: Estimate | None) -> int:
+    """Return what a node's host has because something is offloaded; 0: nothing is."""
+    if estimate is None or estimate.host is None:
+        return 0
+    items = estimate.host.items
+    return sum(item.num_bytes for item in items if item.name in _OFFLOADED)
+
+
+def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:
+    """Say what an offloaded optimizer needs of a host of which nobody knows what it has."""
+    host = None if estimate is None else estimate.host
+    if host is None or not offloaded_bytes(estimate) or host.usable_bytes:
+        return ()
+    least = format_bytes(int(host.predicted_host_bytes.low))
+    away = format_bytes(offloaded_bytes(estimate))
+    words = f"has to have {least}, {away} of it offloaded; say what it has: --host-memory"
+    return (Fact("host", words),)
+
+
+def offloaded_facts(plan: Plan) -> tuple[Fact, ...]:
+    """Say what a strategy lacks that offloads and does not fit; nothing of any other."""
+    made = plan.estimate
+    if made is None or not offloaded_bytes(made):
+        return ()
+    stays = sum(item.num_bytes for item in made.items if item.name == PARAMETERS)
+    alone = f"parameters alone are {format_bytes(stays)}"
+    short = made.predicted_peak_allocated_bytes - made.usable_bytes
+    words = f"--offload {plan.strategy.offload} does not fit either: "
+    if stays > made.usable_bytes:
+        words += alone
+    elif short > 0:
+        words += f"short by {format_bytes(short)}"
+    else:
+        words += "not when it is replayed"
+    return (Fact("offload", words),)
 
 
 def replayed_meter(reserved: Reserved) -> Meter:

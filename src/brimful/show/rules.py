@@ -29,16 +29,29 @@ def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about:
         about: What was asked about; empty: everything.
     """
     counts = Counter(row.verdict for row in rows)
-    said = ", ".join(f"{num} {_PLURAL.get(word, f'are {word}')}" for word, num in counts.items())
+    said = ", ".join(f"{num} {_words(word, num)}" for word, num in counts.items())
     told = sorted(rows, key=lambda row: _rank(row, job))
     facts = [
         Fact("states", _states(job)),
-        Fact("verdicts", f"of {len(rows)} rules{f' on {about!r}' * bool(about)} {said or 'none'}"),
+        Fact(
+            "verdicts",
+            f"of {len(rows)} rule{'s' * (len(rows) != 1)}{f' on {about!r}' * bool(about)} "
+            f"{said or 'none'}",
+        ),
     ]
     for row in told[:NUM_TOLD]:
         words = f"{row.statement}: {row.says}, here {row.ours}"
         facts.append(Fact(_LABELS.get(row.verdict, "unknown"), words))
     return Summary(None, f"rules of thumb, {subject_words(job, cluster)}", None, tuple(facts))
+
+
+def _words(verdict: str, num: int) -> str:
+    """Say a verdict of one rule or of several."""
+    if num > 1:
+        return _PLURAL.get(verdict, f"are {verdict}")
+    return {"holds": "holds", "holds only when": "holds only under a condition"}.get(
+        verdict, f"is {verdict}"
+    )
 
 
 _LABELS = {"holds": "holds", "holds only when": "in part", "wrong": "wrong"}
@@ -61,17 +74,29 @@ def _rank(row: Checked, job: Job) -> tuple[int, float]:
     return first, -abs(row.error or 0.0)
 
 
-def rule_facts(rows: Sequence[Checked]) -> tuple[Fact, ...]:
-    """Say of rules that were asked about what was found, and why.
+def rule_facts(rows: Sequence[Checked], about: str) -> tuple[Fact, ...]:
+    """Say of rules that were asked about what was found, and why; of others that they are there.
 
     Args:
-        rows: Those.
+        rows: Those that have what was asked about in their words.
+        about: What was asked about. A rule is about that where its statement says so.
     """
-    return tuple(
+    words = about.lower().split()
+    own = [row for row in rows if all(each in _head(row) for each in words)] or list(rows)
+    facts = [
         Fact(
-            "" if place else "rules",
-            f"{row.key}: {row.statement}: {row.says}. Here: {row.ours}. {verdict_words(row)}: "
-            f"{row.why}",
+            _LABELS.get(row.verdict, "unknown"),
+            f"{row.statement}: {row.says}. Here: {row.ours}. {verdict_words(row)}: {row.why} "
+            f"({row.key})",
         )
-        for place, row in enumerate(rows)
-    )
+        for row in own
+    ]
+    others = [row.key for row in rows if row not in own]
+    if others:
+        facts.append(Fact("see too", f"{', '.join(others)}: --about with one of these"))
+    return tuple(facts)
+
+
+def _head(row: Checked) -> str:
+    """Return what says of a rule what it is about."""
+    return f"{row.key} {row.statement}".lower()

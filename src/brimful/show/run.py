@@ -6,6 +6,7 @@ from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.nouns import is_per_sample, noun
 from brimful.plan import Estimate
+from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
 from brimful.units import format_count, format_days, format_money, format_range, format_seconds
 
@@ -34,7 +35,8 @@ def speed_facts(
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s > LEAST_WAITING * parts.total_s:
-        used += f"; {parts.exposed_s / parts.total_s:.0%} of it waits for other GPUs"
+        whom = "the host" if offloaded_bytes(estimate) else "other GPUs"
+        used += f"; {parts.exposed_s / parts.total_s:.0%} of it waits for {whom}"
     return (
         Fact("speed", f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),
     )

@@ -42,10 +42,11 @@ def shop_summary(
     facts = (
         Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
         *_over(choice),
+        *_safer(found, limits, choice),
         *_enough(job, limits, choice),
         *(_yours(each, best, own) for each, own in zip(found.owned, owned, strict=True)),
         Fact("settings", ", ".join(settings_words(job, best.strategy))),
-        *_fewest(found),
+        *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
         *_others("at best", found.likely),
         *_tie(best, [*found.frontier, *found.likely]),
@@ -90,6 +91,26 @@ def _over(choice: Choice) -> tuple[Fact, ...]:
     if not choice.band_meets:
         return (Fact("risk", "the slow end of the range misses what was asked"),)
     return ()
+
+
+def _safer(found: Market, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
+    """Name the cheapest that does what was asked at the slow end of its range too."""
+    if not choice.meets or choice.band_meets:
+        return ()
+    every = [*found.frontier, *found.likely, *([found.smallest] if found.smallest else [])]
+    sure = [each for each in every if _surely_meets(each, limits)]
+    if not sure:
+        return ()
+    best = min(sure, key=lambda each: each.predicted_usd or 0.0)
+    return (Fact("safer", f"{_told(best)}{_range(best)}"),)
+
+
+def _surely_meets(option: Option, limits: Limits) -> bool:
+    days, usd = option.predicted_days_band, option.predicted_usd_band
+    in_time = limits.deadline_s is None or days.high * DAY_S <= limits.deadline_s
+    return in_time and (
+        limits.budget_usd is None or (usd is not None and usd.high <= limits.budget_usd)
+    )
 
 
 def _enough(job: Job, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
@@ -158,10 +179,13 @@ def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
     )
 
 
-def _fewest(found: Market) -> tuple[Fact, ...]:
+def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
     """Name the fewest GPUs that do what was asked, or of which the fewest hold the job at all."""
     if found.smallest is not None:
-        return (Fact("fewest", f"{found.smallest.gpus}: {_both(found.smallest)}"),)
+        words = f"{found.smallest.gpus}: {_both(found.smallest)}"
+        if not _surely_meets(found.smallest, limits):
+            words += f", which may miss what was asked{_range(found.smallest)}"
+        return (Fact("fewest", words),)
     priced = [
         each for each in found.alone if each.usd_per_gpu_hour is not None and not each.why_not
     ]

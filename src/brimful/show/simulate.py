@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from brimful.cost.estimate import limit_bytes
 from brimful.plan import Plan, Word
 from brimful.rungs import Reserved, Simulation
+from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
@@ -43,11 +44,23 @@ def simulate_summary(
                 simulation.items,
                 None if reserved is None else reserved.simulated_peak_reserved_bytes,
             ),
+            *_against(plan, simulation, word),
             *beside_facts(
                 simulation.simulated_peak_allocated_bytes,
                 plan.estimate.predicted_peak_allocated_bytes if plan.estimate else None,
             ),
         ),
+    )
+
+
+def _against(plan: Plan, simulation: Simulation, word: Word) -> tuple[Fact, ...]:
+    """Say of a run without a formula what the usual one takes, where that has one."""
+    if plan.estimate is not None:
+        return ()
+    known = Known(simulation.simulated_peak_allocated_bytes, None, word != "no")
+    return tuple(
+        Fact(fact.label, f"{fact.text} (predicted)")
+        for fact in against_facts(plan.job, plan.cluster, plan.strategy, known)
     )
 
 

@@ -50,6 +50,11 @@ class Attempt(NamedTuple):
     reserved: Reserved | None = None
     host_bytes: int = 0
 
+    @property
+    def holds(self) -> bool:
+        """Whether it surely fits: without a retry, within what is certain of the device."""
+        return not self.short_bytes and (self.reserved is None or self.reserved.word == "fits")
+
 
 def attempt(
     job: Job, cluster: Cluster, strategy: Strategy, *, on_op: Callable[[], None] = go_on

@@ -94,6 +94,7 @@ class _Attempts:
         self.done: dict[Strategy, Attempt] = {}
         self.refused: dict[Strategy, InputError | UnsupportedError] = {}
         self.num_most = MAX_SIMULATIONS
+        self.takes_tight = False
         self._job = job
         self._cluster = cluster
         self._budget = budget
@@ -149,9 +150,9 @@ class _Attempts:
         return found[first]
 
     def fits(self, strategy: Strategy) -> bool:
-        """Whether a strategy can run the job, and fits."""
+        """Whether a strategy can run the job, and holds; where ``takes_tight`` whether it may."""
         tried = self(strategy)
-        return tried is not None and not tried.short_bytes
+        return tried is not None and (tried.holds or (self.takes_tight and not tried.short_bytes))
 
 
 def spell(strategy: Strategy) -> str:
@@ -208,6 +209,9 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
         attempts(plainest)  # the plainest says if any can run
         explore = _explore_smallest if is_smallest else _explore_fastest
         explore(job, space, plainest, attempts)
+        if not any(done.holds for done in attempts.done.values()):
+            attempts.takes_tight = True
+            explore(job, space, plainest, attempts)
     except _EnoughError:
         why = f"{MAX_SIMULATIONS} simulations are the most"
     except OutOfTimeError as error:
@@ -232,7 +236,7 @@ def _nothing_known(strategy: Strategy, budget: Budget) -> str:
 
 def _untried(why: str, space: _Space, attempts: _Attempts) -> Untried:
     """Say what was neither simulated nor decided by what was."""
-    fits = {(*_way(s), s.micro_batch): not a.short_bytes for s, a in attempts.done.items()}
+    fits = {(*_way(s), s.micro_batch): attempts.fits(s) for s in list(attempts.done)}
     fits |= {(*_way(s), s.micro_batch): False for s in attempts.refused}
     num_left, ways = 0, []
     for way in product(space.chunks, space.kinds):
@@ -339,7 +343,7 @@ def _may_win(none: Attempt, attempts: _Attempts) -> bool:
 
     Where no rate is known less work wins: then it is not, if anything fits that recomputes nothing.
     """
-    fitting = [a for a in attempts.done.values() if not a.short_bytes]
+    fitting = [a for a in attempts.done.values() if attempts.fits(a.strategy)]
     if none.step_s is None:
         return all(a.strategy.activation_checkpointing != KINDS[0] for a in fitting)
     found = [a.step_s for a in fitting if a.step_s is not None]
@@ -379,13 +383,15 @@ def _solution(
 
 
 def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
+    """Lay out what was simulated; what is tight fits where nothing surely does."""
+    is_sure = any(done.holds for done in attempts)
     num_layers = job.model.num_layers
     strategies = [done.strategy for done in attempts]
     return Table(
         **columns_of(strategies, num_layers=num_layers),
         peak_bytes=np.array([float(done.peak_bytes) for done in attempts]),
         step_s=np.array([np.nan if a.step_s is None else a.step_s for a in attempts]),
-        fits=np.array([not done.short_bytes for done in attempts]),
+        fits=np.array([d.holds if is_sure else not d.short_bytes for d in attempts]),
     )
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from brimful.build.module_paths import ends_in
 from brimful.errors import InputError, unknown_name
+from brimful.models.module_paths import ends_in
 
 _RETURNED = "brimful_returned"
 """Attribute of a kept module: the type that it hands on; None: fp32."""

@@ -1,0 +1,222 @@
+"""Gradients that leave for the host as they are whole: what that makes of a profile's runs.
+
+The operations are a profile's own. A gradient is copied to the host when it is whole, and goes when
+two later ones are on their way; the last ones go when backward ends. A weight that several parts of
+the loss add to, or that is the embedding too, is whole when the last of them has.
+
+Source: ``build/offload/gradients.py``, whose ``NUM_ON_THE_WAY`` a test compares.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from brimful.cost.additions import is_block
+from brimful.cost.brought import (
+    NUM_ON_THE_WAY,
+    OLDEST,
+    Brought,
+    Event,
+    Gradients,
+    block_gradients,
+    brought,
+    copy_kinds,
+    gone_copies,
+    is_of_head,
+    makes_gradient,
+    sign,
+    with_copies,
+)
+from brimful.cost.family import Family, family_dimensions, family_micro_batches
+from brimful.cost.identity import once_for_each
+from brimful.cost.profiles import Dimensions, EventKind, Profile, Run, Term, Variant
+from brimful.cost.spread import negated_terms, with_events
+from brimful.cost.trajectory import evaluate_terms
+from brimful.job import Job
+
+_Terms = tuple[Term, ...]
+
+
+class Leaving(NamedTuple):
+    """A micro-batch whose gradients leave.
+
+    Attributes:
+        profile: With kinds of gradients that go.
+        runs: Of it.
+        last: Kinds of the gradients that are there when the last one is computed, itself among
+            them: that is where the rows of the embedding are added up.
+    """
+
+    profile: Profile
+    runs: tuple[Run, ...]
+    last: tuple[EventKind, ...]
+
+
+def holds_gradients(job: Job, family: Family) -> bool:
+    """Whether gradients stay on the device until the last of several micro-batches."""
+    return family.accumulate == "hold" and family_micro_batches(job, family) > 1
+
+
+def leaving_steps(
+    job: Job, profile: Profile, variant: Variant, family: Family
+) -> list[tuple[Profile, tuple[Run, ...]]]:
+    """Return what micro-batches that differ run where gradients leave.
+
+    Each makes gradients anew, and the host adds them up; or all are held until the last one.
+    """
+    tied = job.model.tied_embeddings
+    if not holds_gradients(job, family):
+        gradients = away_gradients(job, profile, variant, family)
+        made = _leave(profile, variant.first, variant.first, tied, gradients)
+        return [(made.profile, made.runs)]
+    made = _leave(profile, variant.later, variant.first, tied, ())
+    num_held = min(2, family_micro_batches(job, family) - 1)
+    held = [(profile, variant.first), (profile, variant.later)][:num_held]
+    return [*held, (made.profile, made.runs)]
+
+
+def away_gradients(job: Job, profile: Profile, variant: Variant, family: Family) -> Gradients:
+    """Return the gradients of blocks whose parameters are on the host; none: of no block."""
+    if not family.away.parameters:
+        return ()
+    return block_gradients(job, profile, variant.first, family_dimensions(job, family))
+
+
+def later_runs(variant: Variant, family: Family) -> tuple[Run, ...]:
+    """Return what a later micro-batch computes: the host adds up what has left."""
+    leaves = family.away.optimizer and family.accumulate != "hold"
+    return variant.first if leaves else variant.later
+
+
+def last_bytes(
+    profile: Profile, variant: Variant, dims: Dimensions, *, tied: bool, gradients: Gradients
+) -> Any:
+    """Return the bytes of what goes later and is there when the last gradient is computed.
+
+    Args:
+        profile: Whose kinds.
+        variant: What a micro-batch runs where nothing leaves.
+        dims: Sizes; arrays, where strategies differ.
+        tied: Whether the head is the embedding.
+        gradients: Of blocks whose parameters are on the host.
+    """
+    last = _leave(profile, variant.first, variant.first, tied, gradients).last
+    total = 0.0
+    for kind in last:
+        total = total + evaluate_terms(kind.terms, dims)
+    return total
+
+
+@once_for_each
+def _leave(
+    profile: Profile,
+    runs: tuple[Run, ...],
+    first: tuple[Run, ...],
+    tied: bool,  # noqa: FBT001
+    gradients: Gradients,
+) -> Leaving:
+    """Let the gradients of a micro-batch leave.
+
+    Args:
+        profile: Of it.
+        runs: Of it.
+        first: Those of a micro-batch that makes gradients anew; ``runs`` are these, or add to them.
+        tied: Whether the head is the embedding.
+        gradients: Of blocks whose parameters are on the host; none: of no block.
+    """
+    kinds, num = _kinds(profile.kinds), len(profile.kinds)
+    works, placed, sent = list(profile.works), list[Run](), deque[int]()
+    every = list(_whole(profile, runs, first, tied=tied))
+    added = brought(runs, dict(gradients)) if gradients else [Brought()] * len(runs)
+    last: tuple[EventKind, ...] = ()
+    for place, (run, own, more) in enumerate(zip(runs, every, added, strict=True)):
+        made = list[int]()
+        for event, leaves in with_copies(profile, run, own, more) if gradients else own:
+            made += [] if event is None else [event]
+            sent.extend(leaves)
+            if leaves:
+                last = tuple(kinds[each] for each in (*sent, *added[-1].gone_last))
+            while len(sent) > NUM_ON_THE_WAY:
+                made.append(num + sent.popleft())
+        if place == len(runs) - 1:
+            made += [num + each for each in sent]
+        made += gone_copies(profile, more.gone_last)
+        if made == list(profile.works[run.work].events):
+            placed.append(run)
+            continue
+        works.append(with_events(profile.works[run.work], tuple(made)))
+        placed.append(replace(run, work=len(works) - 1))
+    return Leaving(replace(profile, kinds=kinds, works=tuple(works)), tuple(placed), last)
+
+
+@once_for_each
+def _kinds(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
+    """Return kinds with those that go, oldest first, and those of copies as large, as one value."""
+    gone = (EventKind(negated_terms(kind.terms), kind.item, "", OLDEST) for kind in own)
+    return (*own, *gone, *copy_kinds(own))
+
+
+def _whole(
+    profile: Profile, runs: Sequence[Run], first: Sequence[Run], *, tied: bool
+) -> Iterator[list[Event]]:
+    """Yield the events of every run, with the kinds of gradients that are whole behind each."""
+    waiting = list[int]()
+    chunks = [place for place, run in enumerate(first) if run.group == "chunk"]
+    for place, (run, like) in enumerate(zip(runs, first, strict=True)):
+        events = list(_found(profile, run, like))
+        if not is_block(like):
+            is_last = place == len(first) - 1
+            waits = (tied and not is_last) or like.group == "chunk"
+            for _, leaves in events if waits else ():
+                waiting += [each for each in leaves if is_of_head(profile, each)]
+                leaves[:] = [each for each in leaves if not is_of_head(profile, each)]
+            if is_last or (chunks and place == chunks[-1] and not tied):
+                events.append((None, waiting))
+                waiting = []
+        yield events
+
+
+def _found(profile: Profile, run: Run, like: Run) -> Iterator[Event]:
+    """Yield a run's events, with the gradients that are whole behind each.
+
+    Where they were there before, that is where what is added to them goes.
+    """
+    events = profile.works[run.work].events
+    expected = [e for e in profile.works[like.work].events if makes_gradient(profile, e)]
+    leaves: list[list[int]] = [[] for _ in range(len(events) + 1)]
+    for place, event in enumerate(events):
+        if run == like and makes_gradient(profile, event):
+            leaves[_taken_at(profile, events, place)].append(event)
+        elif run != like and expected and _ends(profile.kinds[event], profile.kinds[expected[0]]):
+            leaves[place].append(expected.pop(0))
+    if run != like:
+        leaves[-1] += expected
+    yield from zip((*events, None), leaves, strict=True)
+
+
+def _taken_at(profile: Profile, events: Sequence[int], place: int) -> int:
+    """Return behind which event a gradient is taken that comes at a place.
+
+    The operation that makes it may make its input's gradient too, and let go of what it read. That
+    input's is added to what others have of it, if others do, before the weight has its gradient:
+    ``linear`` is a transposed weight, a flattened input, a product, taken back in turn.
+    """
+    signs = [sign(profile.kinds[event]) for event in events]
+    terms = [profile.kinds[event].terms for event in events]
+    end = place + 1
+    makes_input = signs[end : end + 1] == [1]
+    end += makes_input
+    while signs[end : end + 1] == [-1]:
+        end += 1
+    given = terms[place + 1] if makes_input else ()
+    gone = negated_terms(given)
+    if makes_input and terms[end : end + 3] == [given, gone, gone]:
+        end += 3
+    return end - 1
+
+
+def _ends(kind: EventKind, gradient: EventKind) -> bool:
+    """Whether a tensor goes that is as large as a gradient."""
+    return kind.terms == negated_terms(gradient.terms)

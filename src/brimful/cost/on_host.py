@@ -1,0 +1,108 @@
+"""What an offloaded optimizer keeps in host memory, and what a step copies and updates there.
+
+Exact but for the optimizer's steps, of 4 bytes each. Pinned is what copies run with; what the rule
+keeps is plain memory.
+
+Source: ``build/offload/optimizer.py`` and ``build/offload/gradients.py``.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from brimful.cost.brought import NUM_ON_THE_WAY
+from brimful.cost.copied import NOTHING_COPIED, Copied
+from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.leaving import holds_gradients
+from brimful.cost.saved import pinned_bytes
+from brimful.cost.shapes import Shape
+from brimful.cost.states import away_numbers
+from brimful.cost.step import traffic_of_update
+from brimful.cost.trained import trained_recipe, trained_shapes
+from brimful.cost.update import update_of
+from brimful.job import Job
+
+
+class OnHost(NamedTuple):
+    """Bytes of one device's part of host memory.
+
+    Attributes:
+        parameters: Copies of what trains, which the host updates.
+        gradients: Of them.
+        passing: The most that comes and goes: gradients of later micro-batches that are about to be
+            added, or what the update takes.
+        optimizer_state: What the rule keeps, masters included.
+    """
+
+    parameters: int = 0
+    gradients: int = 0
+    passing: int = 0
+    optimizer_state: int = 0
+
+
+NUM_PASSES = 2
+"""Of a micro-batch, in which blocks are brought: forward and backward."""
+NOTHING_ON_HOST = OnHost()
+
+
+def on_host(job: Job, family: Family, *, pins: bool) -> OnHost:
+    """Count what is offloaded.
+
+    Args:
+        job: What is trained.
+        family: One strategy, or several that differ in blocks.
+        pins: Whether what copies run with is pinned, each tensor in a block of a power of two.
+    """
+    if not family.away.optimizer:
+        return NOTHING_ON_HOST
+    element = trained_recipe(job).parameter
+    sizes = [element * prod(shape) for shape in trained_shapes(job)]
+    taken = pinned_bytes if pins else sum
+    update = update_of(job, "cpu", trained_shapes(job))
+    adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
+    staged = _staged(trained_shapes(job), element) if adds_up else []
+    return OnHost(
+        parameters=int(taken(sizes)),
+        gradients=int(taken(sizes)),
+        passing=max(int(taken(staged)), int(update.transient)),
+        optimizer_state=int(update.kept),
+    )
+
+
+def _staged(shapes: Sequence[Shape], element: int) -> list[int]:
+    """Return the bytes of the largest gradients that are on their way together.
+
+    They come in the order of matrices, backwards; vectors come between others and are left out, but
+    for the norm before the head.
+    """
+    head = len(shapes) - 1
+    sizes = [
+        element * prod(shape)
+        for place, shape in enumerate(shapes)
+        if len(shape) > 1 or place == head - 1
+    ]
+    num = NUM_ON_THE_WAY + 1
+    windows = (sizes[start : start + num] for start in range(max(1, len(sizes) - num + 1)))
+    return max(windows, key=sum)
+
+
+def copied_of(job: Job, family: Family) -> Copied:
+    """Return what a step copies between the device and its host, and what the host's update moves.
+
+    Args:
+        job: What is trained.
+        family: The strategies.
+    """
+    if not family.away.optimizer:
+        return NOTHING_COPIED
+    held = on_host(job, family, pins=False)
+    brought = trained_recipe(job).parameter * away_numbers(job, family)
+    times = 1 if holds_gradients(job, family) else family_micro_batches(job, family)
+    return Copied(
+        to_host=float(held.gradients * times),
+        to_device=float(NUM_PASSES * brought * times),
+        updated=float(held.parameters - brought),
+        host_traffic=traffic_of_update(
+            gradients=held.gradients, kept=held.parameters + held.optimizer_state
+        ),
+    )

@@ -1,0 +1,87 @@
+"""Which linear layers of a model an adapter can be beside, by the names that people give them.
+
+Recipes name the layers of Llama (``q_proj``, ``gate_proj``) whatever model they are for. Where a
+model has no such layer, what it has in its place is named: a layer that holds it with others
+(``qkv_proj``), another spelling (``query``), or nothing, where experts are stacks of matrices.
+"""
+
+from brimful.errors import UnknownNameError, UnsupportedError, unknown_name
+from brimful.job import ALL_LINEAR
+from brimful.models.config import layout_of
+from brimful.models.module_paths import ends_in
+from brimful.models.spec import ModelSpec
+
+LINEAR = frozenset({"linear", "conv1d"})
+"""Kinds of parameters that are the weight of a linear layer."""
+_NAMES = {
+    "q": ("q", "q_proj", "q_lin", "query", "wq"),
+    "k": ("k", "k_proj", "k_lin", "key", "wk"),
+    "v": ("v", "v_proj", "v_lin", "value", "wv"),
+    "o": ("o", "o_proj", "out_proj", "out_lin", "attn.c_proj", "attention.output.dense", "Wo"),
+    "gate": ("gate_proj", "w1", "wi_0"),
+    "up": ("up_proj", "w3", "wi_1", "fc1", "lin1", "wi", "c_fc", "dense_h_to_4h", "fc_in"),
+    "down": ("down_proj", "w2", "fc2", "lin2", "wo", "mlp.c_proj", "dense_4h_to_h", "fc_out"),
+    "q k v": ("qkv_proj", "c_attn", "query_key_value", "Wqkv", "qkv", "in_proj"),
+    "q v": ("q_a_proj", "q_b_proj"),
+    "k v": ("kv_a_proj_with_mqa", "kv_b_proj"),
+    "gate up": ("gate_up_proj", "Wi"),
+}
+"""What the layers of these names hold, in the words of Llama's; of a low-rank pair both parts."""
+
+
+def check_targets(spec: ModelSpec, targets: tuple[str, ...]) -> None:
+    """Refuse a target that no linear layer of a model's blocks answers to.
+
+    A model whose parameters are known only once it is built passes.
+
+    Args:
+        spec: The model.
+        targets: Ends of the paths of modules, as PEFT matches them; ``all-linear``: every one.
+
+    Raises:
+        UnknownNameError: A target matches nothing; names what the model has in its place.
+    """
+    try:
+        blocks = layout_of(spec).blocks
+    except UnsupportedError:
+        return
+    every = [parameter for run in blocks for parameter in run.parameters]
+    layers = list(dict.fromkeys(p.name for p in every if p.kind in LINEAR))
+    lost = [each for each in targets if not any(is_target(name, (each,)) for name in layers)]
+    if not lost:
+        return
+    near = [_last(name) for name in layers if any(_held(name) & _held(each) for each in lost)]
+    stacked = {_last(p.name) for p in every if p.kind == "experts"}
+    instead = list(dict.fromkeys([*(each for each in targets if each not in lost), *near]))
+    names = sorted({_last(name) for name in layers} | {ALL_LINEAR})
+    known = f"(the linear layers of {spec.name} are {', '.join(names)})"
+    if not instead:
+        raise unknown_name("adapter target", lost[0], names, more=known)
+    in_place = f", but {' and '.join(dict.fromkeys(near))} in their place" if near else ""
+    of_experts = any(_held(each) & _held(name) for each in lost for name in stacked)
+    why = ": its experts are stacks of matrices, beside which no adapter runs" * of_experts
+    raise UnknownNameError(
+        f"{spec.name} has no linear layer {', '.join(lost)}{in_place}{why}; use "
+        f"{','.join(instead)} {known}",
+        nearest={"lora_targets": ",".join(instead)},
+    )
+
+
+def is_target(name: str, targets: tuple[str, ...]) -> bool:
+    """Whether a linear layer of a block is among the targets.
+
+    Args:
+        name: Of its weight, within the block: ``self_attn.q_proj.weight``.
+        targets: As for ``check_targets``.
+    """
+    return ALL_LINEAR in targets or ends_in(name.removesuffix(".weight"), targets)
+
+
+def _last(name: str) -> str:
+    return name.removesuffix(".weight").rpartition(".")[2]
+
+
+def _held(name: str) -> set[str]:
+    """Return what a layer of some name holds, in Llama's words; nothing of an unknown one."""
+    path = name.removesuffix(".weight")
+    return {part for held, names in _NAMES.items() for part in held.split() if ends_in(path, names)}

@@ -1,0 +1,95 @@
+"""Searching what keeps the optimizer on the host, and parameters, beside what keeps all here.
+
+Where a node's host is known to suffice both are searched, and the faster is the plan. Where nobody
+knows what it has, what offloads is searched if nothing holds without.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from brimful.cost.estimate import estimate
+from brimful.cost.formula import missing_formula
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
+from brimful.offload import OPTIMIZER, PARAMETERS
+from brimful.plan import HostMemory
+from brimful.search.holding import Held, hold
+from brimful.search.solve import Solution, solve
+from brimful.search.space import Pins, pinned_strategy
+from brimful.search.table import Objective
+from brimful.strategy import Attention, check_strategy, placed
+
+AWAY = (OPTIMIZER, PARAMETERS)
+"""What is offloaded, the least first."""
+
+
+def solve_offloading(  # noqa: PLR0913 - as ``solve``
+    job: Job,
+    cluster: Cluster,
+    pins: Pins,
+    *,
+    attention: Attention,
+    objective: Objective,
+    also: Sequence[Pins] = (),
+) -> Solution:
+    """Search as ``solve`` does, and what offloads too, and return what holds by its replay.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        pins: What the user fixed; where that says what is offloaded, nothing else is looked at.
+        attention: How the model attends.
+        objective: What is made least.
+        also: More that may be fixed instead.
+
+    Raises:
+        InputError: A pinned value cannot run this job.
+        UnsupportedError: No formula covers the job.
+    """
+    every = (pins, *also)
+    away = {what: _pins(job, cluster, every, attention, what) for what in AWAY}
+    is_known = bool(cluster.host_ram_bytes)
+    more = [one for some in away.values() for one in some] if is_known else []
+    ask = partial(solve, job, cluster, attention=attention, objective=objective)
+    held = hold(ask(pins, also=(*also, *more)))
+    nearest = None
+    for first, *others in () if is_known or _holds(held) else filter(None, away.values()):
+        beside = hold(ask(first, also=others))
+        if _holds(beside):
+            return beside.solution
+        nearest = beside.solution.plan
+    return held.solution._replace(offloaded=nearest)
+
+
+def _pins(
+    job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention, what: str
+) -> list[Pins]:
+    """Return what is fixed where something is offloaded that the host may have room for."""
+    offloading = [each._replace(offload=what) for each in every if each.offload is None]
+    hosts = [(each, _host(job, cluster, each, attention)) for each in offloading]
+    return [
+        each
+        for each, host in hosts
+        if host is not None and (host.fits or (host.fits is None and not host.usable_bytes))
+    ]
+
+
+def _host(job: Job, cluster: Cluster, pins: Pins, attention: Attention) -> HostMemory | None:
+    """Return what a host holds of what offloads; None: it has no formula, or cannot run."""
+    asked = pinned_strategy(pins, attention, 1)
+    if cluster.num_devices > 1 or pins.optimizer_in_backward:
+        return None
+    try:
+        strategy = check_strategy(job, placed(asked, 1))
+    except (InputError, UnsupportedError):
+        return None
+    if missing_formula(job, strategy, cluster.device):
+        return None
+    return estimate(job, cluster, strategy).host
+
+
+def _holds(held: Held) -> bool:
+    """Whether a plan fits by its replay, or by what stands for that where there is none."""
+    fits = held.solution.record.rows[0].fits
+    return fits and (held.reserved is None or not held.reserved.short_bytes)

@@ -1,0 +1,55 @@
+"""Targets of adapters, by the names that people give them, against the layers that there are."""
+
+import pytest
+
+from brimful.errors import UnknownNameError
+from brimful.models.config import load_model
+from brimful.models.targets import check_targets, is_target
+
+LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def refused(model, targets):
+    with pytest.raises(UnknownNameError) as error:
+        check_targets(load_model(model), targets)
+    return str(error.value), error.value.nearest
+
+
+def test_the_names_of_llama_pass_where_a_model_has_such_layers():
+    check_targets(load_model("llama-3.1-8b"), LLAMA)
+    check_targets(load_model("llama-3.1-8b"), ("self_attn.q_proj", "all-linear"))
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "instead"),
+    [
+        ("phi-4", ("q_proj", "v_proj"), "qkv_proj"),
+        ("phi-4", LLAMA, "o_proj,down_proj,qkv_proj,gate_up_proj"),
+        ("gpt2", ("q_proj", "k_proj"), "c_attn"),
+        ("bert-base", ("q_proj", "v_proj"), "query,value"),
+        ("deepseek-v3", ("k_proj",), "kv_a_proj_with_mqa,kv_b_proj"),
+    ],
+)
+def test_what_a_model_has_in_their_place_is_named(model, targets, instead):
+    said, nearest = refused(model, targets)
+    assert set(nearest["lora_targets"].split(",")) == set(instead.split(","))
+    assert f"use {nearest['lora_targets']} " in said
+
+
+def test_experts_that_are_stacks_are_no_adapters():
+    said, nearest = refused("qwen3-30b-a3b", LLAMA)
+    assert "its experts are stacks of matrices" in said
+    assert nearest == {"lora_targets": "q_proj,k_proj,v_proj,o_proj"}
+
+
+def test_a_name_of_nothing_is_refused_without_another():
+    said, nearest = refused("llama-3.1-8b", ("wheels",))
+    assert "unknown adapter target 'wheels'" in said
+    assert not nearest
+
+
+def test_a_layer_is_matched_by_the_end_of_its_path():
+    assert is_target("self_attn.q_proj.weight", ("self_attn.q_proj",))
+    assert not is_target("self_attn.q_proj.weight", ("proj",))
+    assert is_target("mlp.c_proj.weight", ("mlp.c_proj",))
+    assert not is_target("attn.c_proj.weight", ("mlp.c_proj",))
