@@ -30,9 +30,9 @@ def untraced(monkeypatch):
 
 
 @pytest.mark.usefixtures("untraced")
-@pytest.mark.parametrize("verb", ["plan", "estimate"])
-def test_states_without_room_are_a_no_at_once(brimful, verb):
-    said = brimful(verb, *GPT_OSS)
+@pytest.mark.parametrize(("verb", "flags"), [("plan", ("--offload", "none")), ("estimate", ())])
+def test_states_without_room_are_a_no_at_once(brimful, verb, flags):
+    said = brimful(verb, *GPT_OSS, *flags)
     assert said.code == 1
     assert said.out.startswith("NO  ")
     assert "311.65 GiB of 78.45 GiB" in said.out
@@ -51,6 +51,14 @@ def test_states_without_room_are_a_no_at_once(brimful, verb):
 def test_states_with_room_are_traced(brimful, flags):
     with pytest.raises(AssertionError, match="traced"):
         brimful("plan", *GPT_OSS, *flags)
+
+
+@pytest.mark.usefixtures("untraced")
+def test_what_may_be_on_the_host_is_no_reason_for_a_no(brimful):
+    with pytest.raises(AssertionError, match="traced"):
+        brimful("plan", *GPT_OSS)
+    said = brimful("plan", *GPT_OSS, "--gpus", "rtx-4090", "--method", "lora")
+    assert (said.code, said.out[:2]) == (1, "NO")
 
 
 @pytest.mark.usefixtures("untraced")

@@ -68,7 +68,7 @@ def tell_least(asked: flags.Asked, spread: Spread) -> None:
 
 
 def no_by_states(
-    args: argparse.Namespace, asked: flags.Asked, needs: "Sequence[Need]", spread: Spread
+    args: argparse.Namespace, asked: flags.Asked, needs: "Sequence[Need]", spread: Spread | None
 ) -> int | None:
     """Answer NO where a job has no formula yet, and its states alone have no room.
 
@@ -76,7 +76,7 @@ def no_by_states(
         args: The flags, by which other methods are looked at.
         asked: The job, and a strategy that stands for all that is asked.
         needs: What has to be traced of it.
-        spread: How evenly its states can be spread at best.
+        spread: How evenly its states can be spread at best; None: nobody knows.
 
     Returns:
         The exit code; None: they have room, or nobody knows.
@@ -85,15 +85,19 @@ def no_by_states(
     from brimful.show.bound import Bounded, bound_summary, needed_facts
 
     job, cluster, strategy = asked
-    is_here = strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
+    is_here = (
+        spread is not None and strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
+    )
     if args.json or args.page is not None or strategy.engine != defaults.ENGINE or not is_here:
         return None
     asked_for = job, strategy, cluster.device
     if not missing_formula(*asked_for) and not untraced(*asked_for, needs):
         return None
     least, limit = _least(job), tensor_limit_bytes(cluster)
+    assert spread is not None
     if least is None or least_on_device(least, spread).total <= limit:
         return None
+    spread = spread._replace(is_offloaded=False)  # as what it takes is told
     count = exact_count(job.model)
     assert count is not None
     known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
@@ -109,20 +113,29 @@ def spread_of(strategy: Strategy) -> Spread:
     return _spread(world_size(strategy), strategy.zero, shards, strategy.tp * strategy.pp)
 
 
-def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread:
+def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     """Return how evenly any strategy spreads states that has what the flags fix.
+
+    One device alone may keep gradients and state on the host (``search.offloading``).
 
     Args:
         args: The flags of a search.
         num_devices: Of the cluster.
+
+    Returns:
+        None where all of them may be there, parameters too.
     """
+    may_leave = num_devices == 1 and getattr(args, "offload", None) is None
+    if may_leave and args.method in {None, "full"}:
+        return None
     is_data_parallel = all(getattr(args, name, 1) == 1 for name in ("tp", "pp", "ep"))
     zero = getattr(args, "zero", None)
     if not is_data_parallel or not isinstance(zero, int):
         zero = _MOST
     replicas = getattr(args, "dp_replicate", None)
     replicas = replicas if isinstance(replicas, int) else 1
-    return _spread(num_devices, zero, max(1, num_devices // replicas), 1)
+    spread = _spread(num_devices, zero, max(1, num_devices // replicas), 1)
+    return spread._replace(is_offloaded=may_leave)
 
 
 def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
