@@ -251,7 +251,7 @@ def _traced(case: Case) -> str:
     if is_traceable(job, strategy, cluster.device):
         kernels = kernels_of(cluster.device)
         needs = needs_of(job, strategy)
-        trace_needs(job, strategy.attention, kernels, needs, on_progress=lambda _share: None)
+        trace_needs(job, strategy.attention, kernels, needs, watch=lambda _state: None)
     return missing_formula(job, strategy, cluster.device)
 
 

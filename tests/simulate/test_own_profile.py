@@ -43,9 +43,7 @@ def other_job(model_type="phi", seq_len=512, **changes):
 def traced(job, strategy, cluster):
     from brimful.simulate.on_demand import trace_needs
 
-    trace_needs(
-        job, strategy.attention, "cuda", needs_of(job, strategy), on_progress=lambda _share: None
-    )
+    trace_needs(job, strategy.attention, "cuda", needs_of(job, strategy), watch=lambda _state: None)
     return estimate(job, cluster, strategy).predicted_peak_allocated_bytes
 
 

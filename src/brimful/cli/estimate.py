@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         return inference.run_estimate(args)
     from msgspec.structs import replace
 
+    from brimful.cli.least import no_by_states, spread_of
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cost.estimate import estimate
     from brimful.cost.own_programs import needs_of
@@ -54,7 +55,10 @@ def run(args: argparse.Namespace) -> int:
     from brimful.show.predicted import verdict_of
 
     asked = flags.asked(args)
-    untold = traced_or_untold(args, asked, needs_of(asked.job, asked.strategy))
+    needs, spread = needs_of(asked.job, asked.strategy), spread_of(asked.strategy)
+    if (code := no_by_states(args, asked, needs, spread)) is not None:
+        return code
+    untold = traced_or_untold(args, asked, needs, spread)
     is_simulated = asked.strategy.engine == "torch" and find_spec("torch") is not None
     if untold and is_simulated and not args.json:
         return _simulated(args, untold)

@@ -46,6 +46,10 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     """
     typed = dict(vars(args))
     try:
+        if verb in VERBS:
+            from brimful.cli.least import tell_early
+
+            tell_early(args)
         return run(args)
     except (InputError, UnsupportedError, OutOfTimeError) as error:
         if verb not in VERBS or typed["json"]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cost.formula import is_traceable, missing_formula, told_short
+from brimful.cost.formula import is_traceable, missing_formula, told_short, untraced
 from brimful.cost.own_programs import Need, chosen_program
 from brimful.cost.profiles import is_own, load_profile
 from brimful.cost.programs import kernels_of
@@ -16,15 +16,23 @@ from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
+    from brimful.cost.least import Spread
+    from brimful.simulate.on_demand import Tracing
+
+TOLD_EVERY_S = 3.0
+"""How often a line says how far tracing is, where there is no terminal to show it."""
 
 
-def traced_or_untold(args: argparse.Namespace, asked: "Asked", needs: Sequence[Need]) -> str:
+def traced_or_untold(
+    args: argparse.Namespace, asked: "Asked", needs: Sequence[Need], spread: "Spread | None" = None
+) -> str:
     """Trace what a job needs, where it has no formula and may have one.
 
     Args:
         args: The flags.
         asked: The job, and a strategy that stands for all that is asked.
         needs: What they need.
+        spread: How evenly the states of the job are spread at best; None: that is not known yet.
 
     Returns:
         Why no formula covers it still; empty where one does.
@@ -46,7 +54,7 @@ def traced_or_untold(args: argparse.Namespace, asked: "Asked", needs: Sequence[N
             f"pip install 'brimful[train]'"
         )
     try:
-        _trace(args, asked, needs, told_short(untold))
+        _trace(args, asked, needs, told_short(untold), spread)
     except UnknownMemoryError:
         raise  # simulating cannot count it either
     except UnsupportedError as error:
@@ -54,14 +62,18 @@ def traced_or_untold(args: argparse.Namespace, asked: "Asked", needs: Sequence[N
     return missing_formula(job, strategy, device)
 
 
-def _trace(args: argparse.Namespace, asked: "Asked", needs: Sequence[Need], why: str) -> None:
-    from brimful.cost.own_programs import missing_needs
-
+def _trace(
+    args: argparse.Namespace,
+    asked: "Asked",
+    needs: Sequence[Need],
+    why: str,
+    spread: "Spread | None",
+) -> None:
     job, cluster, strategy = asked
-    kernels = kernels_of(cluster.device)
-    missing = missing_needs(job, strategy.attention, kernels, needs)
+    missing = untraced(job, strategy, cluster.device, needs)
     if not missing:
         return
+    from brimful.cli.least import tell_least
     from brimful.cli.progress import Progress
     from brimful.quick_imports import quick_imports
     from brimful.quiet import quiet_libraries
@@ -71,10 +83,21 @@ def _trace(args: argparse.Namespace, asked: "Asked", needs: Sequence[Need], why:
         reason = f"{why}: " if why else ""
         words = f"{reason}a profile of {job.model.name} is traced here, once"
         say(words, file=sys.stderr, flush=True)
-    with Progress("tracing", quiet=args.json) as progress, quick_imports():
+        if spread is not None:
+            tell_least(asked, spread)
+    with Progress("tracing", quiet=args.json, every_s=TOLD_EVERY_S) as progress, quick_imports():
         from brimful.simulate.on_demand import trace_needs
 
-        trace_needs(job, strategy.attention, kernels, missing, on_progress=progress.update_share)
+        trace_needs(
+            job, strategy.attention, kernels_of(cluster.device), missing,
+            watch=lambda state: progress.report(_words(state), state.share),
+        )  # fmt: skip
+
+
+def _words(state: "Tracing") -> str:
+    """Say which body is traced, of how many, and for how long it has been."""
+    body, num = min(state.num_done + 1, state.num_bodies), state.num_bodies
+    return f"{state.what} blocks, {body} of {num} programs, {state.spent_s:.0f} s"
 
 
 def traced_facts(asked: "Asked") -> tuple[Fact, ...]:

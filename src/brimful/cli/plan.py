@@ -118,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
+    if (code := _no_at_once(args)) is not None:
+        return code
     budget = Budget(args.budget)
     searched = search(args, budget)
     if args.output is not None:  # before anything is said: a disk may be full
@@ -479,11 +481,26 @@ def why_untold(args: argparse.Namespace) -> str:
 
 def _traced(args: argparse.Namespace, every: "Sequence[Pins]") -> str:
     """Trace what the search needs, and say the same."""
+    from brimful.cli.least import spread_at_best
     from brimful.cli.on_demand import traced_or_untold
     from brimful.search.space import needs
 
     asked = _plainest(args)
-    return traced_or_untold(args, asked, needs(asked.job, every, asked.cluster.num_devices))
+    num = asked.cluster.num_devices
+    return traced_or_untold(args, asked, needs(asked.job, every, num), spread_at_best(args, num))
+
+
+def _no_at_once(args: argparse.Namespace) -> int | None:
+    """Answer NO before anything is traced, where the states alone have no room."""
+    from brimful.cli.least import no_by_states, spread_at_best
+    from brimful.search.space import needs
+
+    if args.engine not in {None, defaults.ENGINE}:
+        return None
+    asked = _plainest(args)
+    num = asked.cluster.num_devices
+    every = needs(asked.job, _pins(args), num)
+    return no_by_states(args, asked, every, spread_at_best(args, num))
 
 
 def _plainest(args: argparse.Namespace) -> flags.Asked:

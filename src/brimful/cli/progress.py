@@ -16,7 +16,12 @@ class Progress:
     """Shows how much of one task is done."""
 
     def __init__(
-        self, what: str, *, quiet: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        what: str,
+        *,
+        quiet: bool,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = PLAIN_EVERY_S,
     ) -> None:
         """Name the task.
 
@@ -24,7 +29,9 @@ class Progress:
             what: The task, in a word or two.
             quiet: Show nothing (a program reads the output).
             clock: By which plain lines are seldom.
+            every_s: How seldom.
         """
+        self._every_s = every_s
         self._clock = clock
         self._said_s = clock()
         self._what = what
@@ -62,7 +69,7 @@ class Progress:
         """Do as ``update`` does; where there is no terminal, say it in a line now and then."""
         self.update(stage, share)
         now_s = self._clock()
-        if self._bar is None and now_s - self._said_s >= PLAIN_EVERY_S:
+        if self._bar is None and now_s - self._said_s >= self._every_s:
             self._said_s = now_s
             self.note(f"{self._what}: {stage}")
 

@@ -115,6 +115,7 @@ def _planned(
     args: argparse.Namespace, job: "Job", cluster: "Cluster", attention: "Attention"
 ) -> "tuple[Plan | None, str]":
     """Plan as ``brimful plan`` does, on every device that was given; or say why no formula can."""
+    from brimful.cli.least import spread_at_best
     from brimful.cli.on_demand import traced_or_untold
     from brimful.search.solve import solve
     from brimful.search.space import Pins, needs, pinned_strategy
@@ -122,7 +123,8 @@ def _planned(
 
     pins = Pins(args.micro_batch, None, None, reference=default_reference(job))
     asked = flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
-    traced_or_untold(args, asked, needs(job, [pins], cluster.num_devices))
+    num = cluster.num_devices
+    traced_or_untold(args, asked, needs(job, [pins], num), spread_at_best(args, num))
     try:
         found = solve(job, cluster, pins, attention=attention, objective="time")
     except (InputError, UnsupportedError) as error:

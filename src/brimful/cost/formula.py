@@ -4,8 +4,16 @@ Formulas come from traces (``profiles.py``), so this is a list of the programs t
 those that ship, and what was traced on this machine when first asked for (``own_programs.py``).
 """
 
+from collections.abc import Iterable
+
 from brimful.cost.family import family_chunks, family_of
-from brimful.cost.own_programs import SHIPPED_TASKS, chosen_program, is_foreseen
+from brimful.cost.own_programs import (
+    SHIPPED_TASKS,
+    Need,
+    chosen_program,
+    is_foreseen,
+    missing_needs,
+)
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
@@ -92,6 +100,20 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and not masks_differ
         and not is_foreseen(job, strategy.attention, kernels)
     )
+
+
+def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]) -> list[Need]:
+    """List what of some needs has to be traced before a job can be predicted.
+
+    Args:
+        job: What is trained.
+        strategy: How; see ``is_traceable``.
+        device: On what.
+        needs: Of all that is asked.
+    """
+    if not is_traceable(job, strategy, device):
+        return []
+    return missing_needs(job, strategy.attention, kernels_of(device), needs)
 
 
 def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:

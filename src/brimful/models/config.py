@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
-from brimful.models.traced import BuiltModel, find_built
+from brimful.models.traced import BuiltModel, find_built, is_built
 from brimful.quick_imports import quick_imports
 
 SEQ2SEQ_TYPES = named_with("task", "seq2seq")
@@ -326,6 +326,46 @@ def known_count(spec: ModelSpec) -> int | None:
         return parameter_count(spec).total
     entry = registry().get(spec.name)
     return None if entry is None else int(names.num_parameters(entry))
+
+
+def exact_count(spec: ModelSpec) -> int | None:
+    """Return how many parameters a model has, counted; None: it was published, or is unknown."""
+    if spec.model_type == MODULE:
+        return None
+    if has_parameter_count(spec):
+        return parameter_count(spec).total
+    built, counted = find_built(spec), registry().get(spec.name, {}).get("num_parameters")
+    if built is not None:
+        return count_parameters(built.layout).total
+    return None if counted is None else int(counted)
+
+
+class Unread(NamedTuple):
+    """A model of the registry that takes ``transformers`` to read, and was never built here."""
+
+    name: str
+    model_type: str
+    num_parameters: int
+
+
+def find_unread(name_or_path: str) -> Unread | None:
+    """Return what the registry says of a model that takes long to read; None of any other.
+
+    Args:
+        name_or_path: As for ``load_model``; a path or another hub id is no model of the registry.
+    """
+    name = name_or_path
+    if name not in registry():
+        taken = None if _is_path(name) or _exists(name) else names.find(name)
+        if taken is None or not taken.is_own:
+            return None
+        name = taken.name
+    entry = registry()[name]
+    model_type = entry["model_type"]
+    is_slow = model_type not in {*ARCHITECTURES, MODULE, *generic.NOT_YET}
+    if not is_slow or is_built(model_type, entry["config"]):
+        return None
+    return Unread(name, model_type, int(names.num_parameters(entry)))
 
 
 def active_parameters(spec: ModelSpec) -> int:

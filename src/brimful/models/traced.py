@@ -4,6 +4,8 @@ An architecture that no file here describes has its parameters listed when a pro
 (``build.layout``). Reads files, and no torch.
 """
 
+from typing import Any
+
 import msgspec
 
 from brimful.models.layout import Layout
@@ -36,7 +38,16 @@ _known: dict[str, BuiltModel | None] = {}
 
 def model_key(spec: ModelSpec) -> str:
     """Name the file of a model: its architecture and its configuration decide it."""
-    return f"model-{spec.model_type}-{digest(spec.model_type, spec.hf_config)}"
+    return _key(spec.model_type, spec.hf_config)
+
+
+def is_built(model_type: str, hf_config: dict[str, Any]) -> bool:
+    """Whether a model was built here before, by what its configuration file says."""
+    return read_traced(_key(model_type, hf_config), BuiltModel) is not None
+
+
+def _key(model_type: str, hf_config: dict[str, Any]) -> str:
+    return f"model-{model_type}-{digest(model_type, hf_config)}"
 
 
 def find_built(spec: ModelSpec) -> BuiltModel | None:

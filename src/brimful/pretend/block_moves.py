@@ -14,6 +14,8 @@ from brimful.pretend.recording import Facts, RecordingBuilder, Spot
 INCOMING, GRADIENT, SHARED = -1, -2, -3
 """Names of the rows of what a block is given, of the gradient of what it hands on, and, from the
 last on downwards, of what it is given that others are given too."""
+NOTHING = -(10**6)
+"""In the place of a row's name where a backward hands nothing on."""
 _BLOCK = "<block>"
 """Stands for a block's path, where an owner begins with it."""
 
@@ -72,7 +74,13 @@ class Work(NamedTuple):
     moved_bytes: tuple[int, ...]
 
 
-Move = Make | Free | Cast | Accumulate | Work
+class Ask(NamedTuple):
+    """A library's workspace is needed, which whoever needs it first makes, for all."""
+
+    handle: str
+
+
+Move = Make | Free | Cast | Accumulate | Work | Ask
 
 
 class Done(NamedTuple):
@@ -140,29 +148,40 @@ def read_moves(
     """
     start, stop, path, asides, casts = stretch
     events, costs = builder.events_since(start.event), builder.costs_since(start.cost)
+    asks = builder.asks_since(start.ask)
     waiting, handed = list(asides), {aside.row for aside in asides}
     num_own = sum(name >= 0 for name in names.values())
     moves: list[Move] = []
-    event, cost = start.event, start.cost
-    while event < stop.event or cost < stop.cost or waiting:
-        if waiting and (event, cost) >= (waiting[0].start.event, waiting[0].start.cost):
+    at, end = start, stop.event + 1
+
+    def next_ask(at: Spot) -> int:
+        return asks[at.ask - start.ask][0] if at.ask < stop.ask else end
+
+    def next_cost(at: Spot) -> int:
+        return costs[at.cost - start.cost].event if at.cost < stop.cost else end
+
+    while (at.event, at.cost, at.ask) < (stop.event, stop.cost, stop.ask) or waiting:
+        if waiting and at[:2] >= waiting[0].start[:2]:
             aside = waiting.pop(0)
             moves.append(Accumulate(_named(names, aside.row), aside.parameter, aside.like))
-            event, cost = aside.stop.event, aside.stop.cost
-        elif cost < stop.cost and costs[cost - start.cost].event <= event:
-            moves.append(Work(*costs[cost - start.cost][2:]))
-            cost += 1
+            at = aside.stop
+        elif next_ask(at) <= min(at.event, next_cost(at)):  # whoever made it, it comes first
+            moves.append(Ask(asks[at.ask - start.ask][1]))
+            at = at._replace(ask=at.ask + 1)
+        elif next_cost(at) <= at.event:
+            moves.append(Work(*costs[at.cost - start.cost][2:]))
+            at = at._replace(cost=at.cost + 1)
         else:
-            row = events[event - start.event]
-            event += 1
-            if row >= 0:
+            row = events[at.event - start.event]
+            at = at._replace(event=at.event + 1)
+            if row >= 0 and not builder.is_outliving(row):
                 names[row] = num_own
                 num_own += 1
                 facts = builder.facts_of(row)
                 moves.append(Make(names[row], facts._replace(owner=_told(facts.owner, path))))
                 if row in casts:
                     moves.append(Cast(names[row], *casts[row]))
-            elif ~row not in handed:
+            elif row < 0 and ~row not in handed:
                 moves.append(Free(_named(names, ~row)))
     return tuple(moves)
 

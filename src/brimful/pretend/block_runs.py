@@ -18,9 +18,11 @@ from brimful.pretend import autocast
 from brimful.pretend.block_moves import (
     GRADIENT,
     INCOMING,
+    NOTHING,
     SHARED,
     Accumulate,
     Aside,
+    Ask,
     Cast,
     Done,
     Free,
@@ -51,6 +53,7 @@ class Seen:
         backward: Likewise.
         parameters: Numbers of those that train, in the order in which gradients come.
         keeps: Whether it is the last to keep what it is given, for its backward.
+        frees: What of that which others are given too its backward lets go of.
         is_odd: Whether it does what no stand-in can, or not always the same.
         num_seen: How many forwards and backwards were seen.
         casts: Rows of the copies of weights that the last one seen left to autocast, by name.
@@ -62,6 +65,7 @@ class Seen:
     backward: Done | None = None
     parameters: tuple[int, ...] = ()
     keeps: bool = False
+    frees: frozenset[int] = frozenset()
     is_odd: bool = False
     num_seen: tuple[int, int] = (0, 0)
     casts: dict[int, int] = field(default_factory=dict)
@@ -119,6 +123,7 @@ class Watched:
     def _read_forward(self, out: Any, x: torch.Tensor, start: Spot, num_casts: int) -> None:
         """Read what its forward did, and prepare to see its backward."""
         numbers, seen = _numbers(self._block), self.seen
+        self._check(out.grad_fn is not None, "trains nothing")
         casts = {
             self._row(low): (numbers.get(id(weight), -1), _like(low))
             for weight, low in autocast.cached_since(num_casts)
@@ -162,10 +167,14 @@ class Watched:
                 node.register_prehook(partial(self._before, before)),
                 node.register_hook(partial(self._after, before, number)),
             ]
-        self._handles.append(x.register_hook(self._end))
+        self._is_alone = not x.requires_grad
+        if not self._is_alone:
+            self._handles.append(x.register_hook(self._end))
 
     def begin(self, gradient: torch.Tensor) -> None:
-        """Begin its backward."""
+        """Begin its backward, the last there is where nothing is handed on."""
+        if self._is_alone:
+            _when_all_is_back(self._end)
         self._names |= dict.fromkeys(self.tape.rows_of((gradient,)), GRADIENT)
         self._start, self._found = self.tape.main.spot(), self._interruptions()
 
@@ -181,26 +190,31 @@ class Watched:
         start, row, like = before
         self._asides.append(Aside(start, self.tape.main.spot(), row, number, like))
 
-    def _end(self, gradient: torch.Tensor) -> None:
-        """Read what its backward did."""
+    def _end(self, gradient: torch.Tensor | None = None) -> None:
+        """Read what its backward did; it hands on a gradient, or nothing."""
         for handle in self._handles:
             handle.remove()
         with told_to(self.tape), self._odd_if_unlike():
             self._read_backward(gradient)
 
-    def _read_backward(self, gradient: torch.Tensor) -> None:
+    def _read_backward(self, gradient: torch.Tensor | None) -> None:
         seen, start = self.seen, self._start
         if start is None or self._interruptions() != self._found or seen.forward is None:
             raise UnlikeBlocksError(f"{self._path} does more than allocate and free")
         stretch = Stretch(start, self.tape.main.spot(), self._path, self._asides)
         moves = read_moves(self.tape.main, stretch, self._names)
-        done = Done(moves, self._names.get(self._row(gradient), INCOMING), _like(gradient))
+        done = Done(moves, NOTHING, seen.forward.like)
+        if gradient is not None:
+            name = self._names.get(self._row(gradient), INCOMING)
+            done = Done(moves, name, _like(gradient))
+            self._check(GRADIENT <= name != INCOMING, "hands on what it was given")
         order = tuple(move.parameter for move in moves if isinstance(move, Accumulate))
-        is_expected = GRADIENT <= done.name != INCOMING and order == seen.parameters
-        self._check(is_expected, "has gradients in another order")
+        self._check(order == seen.parameters, "has gradients in another order")
         check_kept((seen.forward, done))
         self._check(done == (seen.backward or done), "has another backward")
         seen.backward, keeps = done, Free(INCOMING) in moves
+        frees = (move.name for move in moves if isinstance(move, Free))
+        seen.frees = frozenset(name for name in frees if name <= SHARED)
         self._check(seen.may_be_odd or seen.keeps == keeps, "frees what it did not keep")
         seen.num_seen = seen.num_seen[0], seen.num_seen[1] + 1
         seen.keeps = keeps
@@ -231,11 +245,10 @@ class StandIn:
 
     def run(self, x: torch.Tensor, shared: Sequence[torch.Tensor] = ()) -> torch.Tensor:
         """Play its forward; see ``Watched.run``."""
-        self._device = x.device
-        backward = self.model.backward
-        freed = {move.name for move in backward.moves if isinstance(move, Free)} if backward else ()
+        self._device, self._is_alone = x.device, not x.requires_grad
+        names = (SHARED - name for name in range(len(shared)))
         self._kept = {
-            SHARED - name: each for name, each in enumerate(shared) if SHARED - name in freed
+            name: each for name, each in zip(names, shared, strict=True) if name in self.model.frees
         }
         if self._keeps:
             self._kept[INCOMING] = x
@@ -270,15 +283,25 @@ class StandIn:
     def ended(self, incoming: torch.Tensor) -> torch.Tensor:
         """Play the rest of its backward; return the gradient of what it was given."""
         self._begin(incoming)
-        for move in self._moves:
-            self._play(move)
         assert self.model.backward is not None
         name, like = self.model.backward[1:]
+        for move in self._moves:
+            self._play(move)
         found = incoming if name == GRADIENT else self._made(like)
         self.tape.let_be(found, self._rows.pop(name))
+        self._check_gone()
+        return found
+
+    def _end_alone(self) -> None:
+        """Play the rest of a backward that hands nothing on."""
+        with told_to(self.tape):
+            for move in self._moves:
+                self._play(move)
+            self._check_gone()
+
+    def _check_gone(self) -> None:
         if self._rows or self._kept:
             raise UnlikeBlocksError("a stand-in keeps something behind its backward")
-        return found
 
     def _begin(self, incoming: torch.Tensor) -> None:
         if self._begun:
@@ -286,6 +309,8 @@ class StandIn:
         self._begun = True
         if self.model.backward is None:
             raise UnlikeBlocksError("no backward was seen before that of a stand-in")
+        if self._is_alone:
+            _when_all_is_back(self._end_alone)
         self._moves = iter(self.model.backward.moves)
         (self._rows[GRADIENT],) = self.tape.rows_of((incoming,))
         self.tape.let_go(incoming)
@@ -301,6 +326,9 @@ class StandIn:
             if move.name not in self._rows:
                 raise UnlikeBlocksError("a stand-in frees what is gone")
             builder.free(self._rows.pop(move.name))
+        elif isinstance(move, Ask):
+            builder.ask(move.handle)
+            self.tape.make_handle(move.handle)
         else:
             builder.cost(*move)
 
@@ -372,6 +400,11 @@ class _Link(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped 
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         with told_to(ctx.by.tape):
             return gradient, ctx.by.gradient(gradient), None
+
+
+def _when_all_is_back(call: Callable[[], None]) -> None:
+    """Call something at the end of the backward pass that runs."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)  # noqa: SLF001 - as DDP does
 
 
 def _accumulating(out: torch.Tensor, x: torch.Tensor) -> Iterator[Any]:

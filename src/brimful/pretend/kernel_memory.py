@@ -7,6 +7,7 @@ on a thread of its own, so a training run has two of each.
 
 from enum import Enum, auto
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,11 @@ from brimful.pretend.workspace_data import OUTPUTS_ONLY
 
 BLAS = "cuBLAS workspace"
 BLAS_LT = "cuBLASLt workspace"
+
+_HANDLE_BYTES = {
+    BLAS: workspaces.blas_workspace_bytes,
+    BLAS_LT: workspaces.blas_lt_workspace_bytes,
+}
 
 
 class Taken(NamedTuple):
@@ -106,21 +112,20 @@ class KernelMemory:
         )
         if self._kinds[func] is _Kind.WORKSPACE:
             return taken
-        return (
-            self._handle(BLAS, workspaces.blas_workspace_bytes, thread)
-            + (
-                self._handle(BLAS_LT, workspaces.blas_lt_workspace_bytes, thread)
-                if workspaces.uses_blas_lt(func, args)
-                else ()
-            )
-            + taken
-        )
+        return (*chain(*(self.handle(n, thread) for n in self.handles_of(func, args))), *taken)
 
-    def _handle(self, name: str, size: Any, thread: tuple[Any, bool, int]) -> tuple[Taken, ...]:
+    def handles_of(self, func: Any, args: Any) -> tuple[str, ...]:
+        """Name the workspaces of libraries that a call needs, whether they are there or not."""
+        if self._kinds[func] is not _Kind.PRODUCT:
+            return ()
+        return (BLAS, BLAS_LT) if workspaces.uses_blas_lt(func, args) else (BLAS,)
+
+    def handle(self, name: str, thread: tuple[Any, bool, int]) -> tuple[Taken, ...]:
+        """Make a library's workspace where a thread has none yet."""
         if (name, *thread) in self._handles:
             return ()
         self._handles.add((name, *thread))
-        num_bytes = size(kernels.imitated().capability)
+        num_bytes = _HANDLE_BYTES[name](kernels.imitated().capability)
         return (Taken(num_bytes, name, stays=True),) if num_bytes else ()
 
 
@@ -130,6 +135,10 @@ class CpuKernelMemory(KernelMemory):
     def concerns(self, func: Any) -> bool:
         """Whether calls of an operator are to be shown to ``of_call``."""
         return _cpu_rule(func) is not None
+
+    def handles_of(self, func: Any, args: Any) -> tuple[str, ...]:  # noqa: ARG002
+        """Name none: nothing outlives a call."""
+        return ()
 
     def of_call(
         self,

@@ -48,12 +48,14 @@ class Spot(NamedTuple):
         cost: Operations whose work is recorded.
         mark: Marked places.
         phase: Number of the phase that it is in.
+        ask: Needs of libraries' workspaces.
     """
 
     event: int
     cost: int
     mark: int
     phase: int
+    ask: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,8 @@ class RecordingBuilder:
         self._flushes: list[int] = []
         self._used_elsewhere: list[int] = []
         self._costs: list[OpCost] = []
+        self._asks: list[tuple[int, str]] = []
+        self._outliving: set[int] = set()
 
     def mark(self) -> None:
         """Remember this place in the sequence of events."""
@@ -254,7 +258,7 @@ class RecordingBuilder:
     def spot(self) -> Spot:
         """Return how much was recorded so far."""
         last = len(self._phases) - 1
-        return Spot(len(self._events), len(self._costs), len(self._marks), last)
+        return Spot(len(self._events), len(self._costs), len(self._marks), last, len(self._asks))
 
     def wait(self) -> None:
         """Remember that the host waited for the device here."""
@@ -271,6 +275,14 @@ class RecordingBuilder:
         """Record the work of an operation."""
         place = (len(self._events), len(self._phases) - 1)
         self._costs.append(OpCost(*place, str(op), matrix_flops, attention_flops, moved_bytes))
+
+    def ask(self, handle: str) -> None:
+        """Remember that a library's workspace is needed here, made before or not."""
+        self._asks.append((len(self._events), handle))
+
+    def outlives(self, row: int) -> None:
+        """Say of an allocation that it is such a workspace, which is nobody's."""
+        self._outliving.add(row)
 
     def begin_phase(self, name: str) -> None:
         """Attribute later allocations to the phase ``name``."""
@@ -350,6 +362,14 @@ class RecordingBuilder:
     def costs_since(self, cost: int) -> list[OpCost]:
         """Return the work recorded from one on."""
         return self._costs[cost:]
+
+    def asks_since(self, ask: int) -> list[tuple[int, str]]:
+        """Return which workspaces were needed from one on, each behind so many events."""
+        return self._asks[ask:]
+
+    def is_outliving(self, row: int) -> bool:
+        """Whether an allocation is a library's workspace."""
+        return row in self._outliving
 
     def interruptions(self) -> tuple[int, ...]:
         """Count what may lie between events and is no allocation, free or work."""

@@ -72,7 +72,6 @@ class _Repeats:
         if shape != self._first and not self._is_grouped:
             self._find_groups()
         own = self._seen[place]
-        own.is_odd |= not x.requires_grad  # nothing comes back to it
         if own.is_odd:
             return run()
         with told_to(at.tape):
@@ -88,7 +87,8 @@ class _Repeats:
     def _of_group(self, shape: Hashable, place: int) -> tuple[Seen, bool]:
         """Return what the blocks like one do with a shape, and whether it is to run."""
         group = self._groups[place]
-        seen = self._alike.setdefault((shape, group[0]), _Alike(keeps=self._seen[place].keeps))
+        own = self._seen[place]
+        seen = self._alike.setdefault((shape, group[0]), _Alike(keeps=own.keeps, frees=own.frees))
         is_told = seen.forward is not None and seen.backward is not None
         return seen, not is_told and place in {group[0], group[-1]}
 

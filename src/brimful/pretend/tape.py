@@ -31,7 +31,7 @@ from brimful.pretend import (
 from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
 from brimful.pretend.fake_mode import remembered
-from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, first_tensor
+from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
 from brimful.pretend.owners import Owners
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
@@ -458,16 +458,31 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         thread = (where, bool(place.node), place.stream)
         rows = []
         builder = self._builder(where)
+        for name in kernel_memory.handles_of(func, args):
+            builder.ask(name)
         for taken in kernel_memory.of_call(func, args, kwargs, out, thread=thread):
-            # Bytes nobody can point at: named after what they are for.
-            shape = torch.Size((taken.num_bytes,))
-            named = place._replace(op=taken.name, owner="" if taken.stays else place.owner)
-            row = builder.allocate(taken.num_bytes, shape, torch.uint8, named)
-            builder.set_item(row, self._purpose or WORKSPACES)
+            row = self._take(builder, taken, place)
             if not taken.stays:
                 rows.append(row)
         for row in rows:
             builder.free(row)
+
+    def _take(self, builder: RecordingBuilder, taken: Taken, place: Place) -> int:
+        """Record bytes nobody can point at: they are named after what they are for."""
+        shape = torch.Size((taken.num_bytes,))
+        named = place._replace(op=taken.name, owner="" if taken.stays else place.owner)
+        row = builder.allocate(taken.num_bytes, shape, torch.uint8, named)
+        builder.set_item(row, self._purpose or WORKSPACES)
+        if taken.stays:
+            builder.outlives(row)
+        return row
+
+    def make_handle(self, name: str) -> None:
+        """Make a library's workspace on the first device where this thread has none yet."""
+        where = torch.device(_MAIN)
+        place = self._place(name, where, ())
+        for taken in self._kernels.handle(name, (where, bool(place.node), place.stream)):
+            self._take(self._first, taken, place)
 
     def _builder(self, where: Any) -> RecordingBuilder:
         builder = self._builders.get(where)

@@ -3,9 +3,11 @@
 Shared by whoever predicts; what is asked for decides what is traced.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,10 +18,33 @@ from brimful.cost.programs import Kernels
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.traced import BuiltModel, find_built, keep_built
-from brimful.simulate.own_profile import OwnProgram, with_variants
+from brimful.simulate.own_profile import Formulas, OwnProgram, with_variants
 from brimful.simulate.runs import UnlikeShapesError
 from brimful.strategy import Attention, Strategy
 from brimful.traced_files import keep_traced, read_traced
+
+_TOLD_EVERY_S = 0.5
+
+
+class Tracing(NamedTuple):
+    """How far tracing is.
+
+    Attributes:
+        num_done: Bodies that were traced and kept.
+        num_bodies: That there are.
+        what: The one that is traced now.
+        spent_s: Seconds so far.
+    """
+
+    num_done: int
+    num_bodies: int
+    what: str
+    spent_s: float
+
+    @property
+    def share(self) -> float:
+        """What is done of all, by number of bodies."""
+        return self.num_done / max(1, self.num_bodies)
 
 
 def trace_needs(
@@ -28,47 +53,80 @@ def trace_needs(
     kernels: Kernels,
     needs: Sequence[Need],
     *,
-    on_progress: Callable[[float], None],
+    watch: Callable[[Tracing], None],
 ) -> None:
-    """Trace what is needed and was not traced before.
+    """Trace what is needed and was not traced before; each body is kept as soon as it is known.
 
     Args:
         job: What is trained.
         attention: How the model attends.
         kernels: Whose kernels run.
         needs: Variants.
-        on_progress: Called with the share that is done.
+        watch: Told how far it is, every half second or so.
 
     Raises:
         UnsupportedError: No formula gives what the job allocates.
     """
-    built = _built(job, attention)
     missing = missing_needs(job, attention, kernels, needs)
-    num_bodies = len({need[:3] for need in missing})
-    done = 0
-
-    def tell() -> None:
-        nonlocal done
-        done += 1
-        on_progress(done / num_bodies)
-
+    watched = _Watched(len({need[:3] for need in missing}), watch)
+    built, formulas = _built(job, attention), Formulas()
     for (gathers, recompute), some in groupby(missing, attrgetter("gathers", "recompute")):
         wanted: dict[Body, frozenset[int]] = {}
         for need in some:
             wanted[need.body] = wanted.get(need.body, frozenset()) | {need.num_chunks}
         program = chosen_program(job, attention, kernels, recompute, gathers=gathers)
-        known = load_profile(program.key) if has_profile(program.key) else None
-        own = OwnProgram(program, job, built, gathers)
+        own = OwnProgram(program, job, built, gathers, watched.on_op)
         _check_refused(program.key)
         try:
-            keep_profile(with_variants(known, own, wanted, tell))
+            for body, chunks in wanted.items():
+                watched.begin(_named(own, body))
+                known = load_profile(program.key) if has_profile(program.key) else None
+                keep_profile(with_variants(known, own, {body: chunks}, formulas))
+                watched.end()
         except UnlikeShapesError:
             keep_built(job.model, msgspec.structs.replace(built, loops=True))
-            trace_needs(job, attention, kernels, needs, on_progress=on_progress)
+            trace_needs(job, attention, kernels, needs, watch=watch)
             return
         except UnsupportedError as error:
             keep_traced(_refusal_of(program.key), str(error))
             raise
+
+
+def _named(own: OwnProgram, body: Body) -> str:
+    """Say which blocks a body has."""
+    how = "selectively " if own.program.recompute == "selective" and body != "plain" else ""
+    gathered = ", gathered" if own.gathers else ""
+    return f"{how}{body}{gathered}"
+
+
+class _Watched:
+    """Tells how far tracing is."""
+
+    def __init__(self, num_bodies: int, watch: Callable[[Tracing], None]) -> None:
+        self._num_bodies, self._watch = num_bodies, watch
+        self._start_s = self._told_s = time.monotonic()
+        self._num_done, self._what = 0, ""
+
+    def begin(self, what: str) -> None:
+        """Begin a body."""
+        self._what = what
+        self._tell(time.monotonic())
+
+    def on_op(self) -> None:
+        """Take note of an operation, of which there are tens of thousands."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TOLD_EVERY_S:
+            self._tell(now_s)
+
+    def end(self) -> None:
+        """End a body, which is kept."""
+        self._num_done += 1
+        self._tell(time.monotonic())
+
+    def _tell(self, now_s: float) -> None:
+        self._told_s = now_s
+        spent_s = now_s - self._start_s
+        self._watch(Tracing(self._num_done, self._num_bodies, self._what, spent_s))
 
 
 def _refusal_of(key: str) -> str:

@@ -63,7 +63,7 @@ class OwnFit:
         self._products = _products(shapes)
         num = len(shapes)
         self._sums = num > 2  # noqa: PLR2004 - two are solved for
-        self.known: Formulas = {sizes[:num]: terms for sizes, terms in (known or {}).items()}
+        self.known: Formulas = _told_by(num, known or {})
 
     def __call__(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         """Return the formula of a quantity.
@@ -91,6 +91,14 @@ class OwnFit:
             if found is not None and name_a != name_b:
                 return Term(name_a, float(found[0])), Term(name_b, float(found[1]))
         raise ValueError(f"no products of sequences and tokens give the sizes {sizes}")
+
+
+def _told_by(num_shapes: int, known: Formulas) -> Formulas:
+    """Return formulas by what they give at the first shapes, where these tell them apart."""
+    told: dict[tuple[int, ...], set[tuple[Term, ...]]] = {}
+    for sizes, terms in known.items():
+        told.setdefault(sizes[:num_shapes], set()).add(terms)
+    return {sizes: each.pop() for sizes, each in told.items() if len(each) == 1}
 
 
 def _pair(sizes: Sequence[int], a: Sequence[int], b: Sequence[int]) -> tuple[Fraction, ...] | None:

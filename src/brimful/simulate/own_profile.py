@@ -5,6 +5,7 @@ widths cost nothing. One build runs micro-batches of several shapes and chunks o
 the other, so that formulas need no letters but those of a batch.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +40,9 @@ from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
-from brimful.pretend.tape import Tape
+from brimful.pretend.tape import Tape, go_on
 from brimful.simulate.one_sequence import changes
+from brimful.simulate.own_fit import Formulas as SizeFormulas
 from brimful.simulate.own_fit import OwnFit, TokenShape
 from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
@@ -49,7 +51,8 @@ from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, source_hash
 
 _SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
-"""Sequences of three shapes: several, and one, which may be another program."""
+"""Sequences of three shapes: several, and one, which may be another program. What the first body of
+a job tells holds for later ones at the first two, which tell a product that it has not."""
 _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 """Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
@@ -58,6 +61,8 @@ _ROUNDINGS = (ROUNDED_TOKENS, 32, 8, 1)
 _REASON_LENGTH = 160
 _BETWEEN = "between"
 
+Formulas = dict[int, SizeFormulas]
+"""By sequences of the first shape: of a job's sizes, what they are at all shapes."""
 Wanted = Mapping[Body, frozenset[int]]
 """What of a program is asked for: numbers of chunks of the loss, by body."""
 
@@ -70,16 +75,18 @@ class OwnProgram(NamedTuple):
         job: That runs it.
         built: What its model is.
         gathers: Whether parameters are gathered before they compute.
+        on_op: Called before every operation.
     """
 
     program: Program
     job: Job
     built: BuiltModel
     gathers: bool
+    on_op: Callable[[], None] = go_on
 
 
 def with_variants(
-    known: Profile | None, own: OwnProgram, wanted: Wanted, on_progress: Callable[[], None]
+    known: Profile | None, own: OwnProgram, wanted: Wanted, formulas: Formulas
 ) -> Profile:
     """Trace and fit variants of a program beside those that are known.
 
@@ -87,7 +94,7 @@ def with_variants(
         known: What was traced of it before.
         own: The program.
         wanted: Variants.
-        on_progress: Called when a body was traced.
+        formulas: That other bodies of the same job told; those of this one are added.
 
     Raises:
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
@@ -104,7 +111,8 @@ def with_variants(
         if missing:
             before = None if not variants else not _differs_for_one(variants)
             try:
-                variants.update(_variants(own, body, missing, tables, fits_one=before))
+                traced = _Traced(own, body, tables, formulas)
+                variants.update(_variants(traced, missing, fits_one=before))
             except BrimfulError:
                 raise
             except UnlikeShapesError:
@@ -119,7 +127,6 @@ def with_variants(
                 raise UnsupportedError(
                     f"{own.job.model.name} ({body}) cannot be profiled: {reason[:_REASON_LENGTH]}"
                 ) from error
-            on_progress()
     return Profile(
         schema=PROFILE_SCHEMA,
         key=own.program.key,
@@ -150,75 +157,98 @@ def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
     return any(name.startswith(OF_ONE) for name in variants)
 
 
+class _Traced(NamedTuple):
+    """A body to trace.
+
+    Attributes:
+        own: The program.
+        body: Which blocks are checkpointed.
+        tables: Kinds and works so far.
+        formulas: That other bodies told.
+    """
+
+    own: OwnProgram
+    body: Body
+    tables: Tables
+    formulas: Formulas
+
+
 def _variants(
-    own: OwnProgram, body: Body, chunks: Sequence[int], tables: Tables, *, fits_one: bool | None
+    traced: _Traced, chunks: Sequence[int], *, fits_one: bool | None
 ) -> Mapping[str, Variant]:
     """Trace a body; one sequence at a time apart where it is another program.
 
     Args:
-        own: The program.
-        body: Which blocks are checkpointed.
+        traced: The body.
         chunks: Numbers of chunks of the loss.
-        tables: Kinds and works so far.
         fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
     """
+    own = traced.own
     if own.built.loops and own.job.seq_len % NUM_CHUNKS == 0 and max(chunks) > TWO_CHUNKS:
         raise ValueError("chunks of sequences of one length are fifths of them")
-    losses = _losses(shapes_of(own), chunks, is_first=fits_one is None)
-    single = [] if fits_one is not None else [_single(own, chunks[0])]
-    trial = _Trial(own, body, [*losses, *([single] if single else [])], tables)
-    variants = trial.variants(losses)
-    if single:
-        told = variants[variant_key(body, num_chunks=chunks[0])]
-        fits_one = trial.holds(told, single[0])
-    if fits_one:
-        return variants
-    if own.built.loops and max(chunks) > TWO_CHUNKS:
+    several, ones = shapes_of(own), shapes_of(own, _ONE)
+    if fits_one is None:
+        single = ones[0]._replace(num_chunks=chunks[0])
+        (variants,), trial = _at_shapes(traced, chunks, [several], [single])
+        fits_one = trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single)
+        of_one = {} if fits_one else _at_shapes(traced, chunks, [ones], [])[0][0]
+    elif fits_one:
+        (variants,), of_one = _at_shapes(traced, chunks, [several], [])[0], {}
+    else:
+        (variants, of_one), _ = _at_shapes(traced, chunks, [several, ones], [])
+    if not fits_one and own.built.loops and max(chunks) > TWO_CHUNKS:
         raise ValueError("chunks of one sequence of one length are of one size")
-    ones = _losses(shapes_of(own, _ONE), chunks, is_first=True)
-    of_one = _Trial(own, body, ones, tables).variants(ones)
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
 
 
-def _losses(
-    shapes: Sequence[TokenShape], chunks: Sequence[int], *, is_first: bool
-) -> list[list[TokenShape]]:
-    """List the cases of each number of chunks: the first at every shape, others at fewer.
+def _at_shapes(
+    traced: _Traced,
+    chunks: Sequence[int],
+    programs: Sequence[Sequence[TokenShape]],
+    single: list[TokenShape],
+) -> "tuple[list[dict[str, Variant]], _Trial]":
+    """Trace a body at few shapes where other bodies told its formulas, else at all of them.
 
-    A loss in more chunks is the same whatever the body, so that the first body is enough to see it
-    at a shape that its formulas were not found by.
+    Args:
+        traced: The body.
+        chunks: Numbers of chunks of the loss.
+        programs: Shapes of several sequences, of one, or both, which are programs of their own.
+        single: Another case, of which no formula is found.
+
+    Returns:
+        What was found of each program, and what ran.
     """
-    return [
-        [
-            shape._replace(num_chunks=n)
-            for shape in (shapes if is_first or not place else shapes[:-1])
-        ]
-        for place, n in enumerate(chunks)
-    ]
+    if all(traced.formulas.get(shapes[0].B) for shapes in programs):
+        with contextlib.suppress(ValueError):
+            some = [_losses(shapes[:-1], chunks) for shapes in programs]
+            return _tried(traced, some, single)
+    return _tried(traced, [_losses(shapes, chunks) for shapes in programs], single)
 
 
-def _single(own: OwnProgram, num_chunks: int) -> TokenShape:
-    return shapes_of(own, _ONE)[0]._replace(num_chunks=num_chunks)
+def _tried(
+    traced: _Traced, programs: Sequence[list[list[TokenShape]]], single: list[TokenShape]
+) -> "tuple[list[dict[str, Variant]], _Trial]":
+    trial = _Trial(traced, [*chain.from_iterable(programs), *([single] if single else [])])
+    return [trial.variants(losses) for losses in programs], trial
+
+
+def _losses(shapes: Sequence[TokenShape], chunks: Sequence[int]) -> list[list[TokenShape]]:
+    """List the cases of each number of chunks."""
+    return [[shape._replace(num_chunks=n) for shape in shapes] for n in chunks]
 
 
 class _Trial:
     """One build of a body that ran some cases."""
 
-    def __init__(
-        self,
-        own: OwnProgram,
-        body: Body,
-        groups: Sequence[Sequence[TokenShape]],
-        tables: Tables,
-    ) -> None:
+    def __init__(self, traced: _Traced, groups: Sequence[Sequence[TokenShape]]) -> None:
         """Run the cases of every group."""
-        cases = list(chain.from_iterable(groups))
+        cases, own, body = list(chain.from_iterable(groups)), traced.own, traced.body
         recording = _recorded(own, body, cases)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
         num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
         self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own.built))
         self._numbers = {case: number for number, case in enumerate(cases, start=1)}
-        self._body, self._tables = body, tables
+        self._traced, self._tables = traced, traced.tables
 
     def variants(self, losses: Sequence[Sequence[TokenShape]]) -> dict[str, Variant]:
         """Find the formulas of every number of chunks; what the first told holds for others.
@@ -226,16 +256,19 @@ class _Trial:
         Raises:
             ValueError: A size has none, or the program differs between shapes.
         """
-        found, first = dict[str, Variant](), OwnFit(losses[0])
+        told = self._traced.formulas.setdefault(losses[0][0].B, {})
+        found, first = dict[str, Variant](), OwnFit(losses[0], known=told)
         for cases in losses:
             fit = first if cases is losses[0] else OwnFit(cases, known=first.known)
             fitter = RunFitter(
                 [self._kept] * len(cases), fit, self._tables, self._blocks, self._marks
             )
             parts = [_parts(self._numbers[case]) for case in cases]
-            found[variant_key(self._body, num_chunks=cases[0].num_chunks)] = Variant(
+            found[variant_key(self._traced.body, num_chunks=cases[0].num_chunks)] = Variant(
                 first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
             )
+        if len(losses[0]) == len(_SEVERAL):
+            told |= first.known
         return found
 
     def holds(self, variant: Variant, case: TokenShape) -> bool:
@@ -307,7 +340,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(run_cases, cases=cases),),
         narrowed=own.gathers and own.job.precision in HALF,
-        arranged=places,
+        arranged=places, on_op=own.on_op,
     )  # fmt: skip
     try:
         return traced(repeats=True).recording

@@ -1,0 +1,171 @@
+"""What arithmetic says at once of a job whose profile has yet to be traced: a line, or a NO.
+
+Parameters, gradients and optimizer state are counted without torch, spread as evenly as any
+strategy spreads them. Where not even these have room, nothing is traced.
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from brimful.cli import defaults, flags
+from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.least import Least, Spread, least_bytes, least_on_device
+from brimful.errors import BrimfulError
+from brimful.models.config import exact_count
+from brimful.offload import NONE as NO_OFFLOAD
+from brimful.strategy import Strategy, world_size
+from brimful.terminal import say
+from brimful.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from brimful.cost.own_programs import Need
+    from brimful.job import Job
+    from brimful.show.summary import Fact
+
+_ADAPTED = ("lora", "qlora")
+"""Methods that hold less, most exact first."""
+_SHARDS_STATE, _SHARDS_ALL, _MOST = 1, 2, 3
+"""Stages of ZeRO."""
+
+
+def tell_early(args: argparse.Namespace) -> None:
+    """Say of a model of the registry that was never traced here how large it is.
+
+    Reading its configuration imports ``transformers``, which takes seconds.
+    """
+    from brimful.models.config import find_unread
+
+    found = None if args.json or not isinstance(args.model, str) else find_unread(args.model)
+    if found is None:
+        return
+    say(
+        f"{found.name} has {format_count(found.num_parameters)} parameters, "
+        f"{format_bytes(2 * found.num_parameters)} in 16 bits; blocks of type {found.model_type} "
+        f"were never built here, and are read first, by transformers",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def tell_least(asked: flags.Asked, spread: Spread) -> None:
+    """Say in a line what a job holds at least, where its parameters are known."""
+    job, cluster, _ = asked
+    least = _least(job)
+    if least is None:
+        return
+    each, limit = least_on_device(least, spread), tensor_limit_bytes(cluster)
+    where = "on each GPU" if spread.num_devices > 1 else "on the GPU"
+    say(
+        f"parameters, gradients and optimizer state take {format_bytes(each.total)} of "
+        f"{format_bytes(limit)} {where} at least; activations come on top",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def no_by_states(
+    args: argparse.Namespace, asked: flags.Asked, needs: "Sequence[Need]", spread: Spread | None
+) -> int | None:
+    """Answer NO where a job has no formula yet, and its states alone have no room.
+
+    Args:
+        args: The flags, by which other methods are looked at.
+        asked: The job, and a strategy that stands for all that is asked.
+        needs: What has to be traced of it.
+        spread: How evenly its states can be spread at best; None: nobody knows.
+
+    Returns:
+        The exit code; None: they have room, or nobody knows.
+    """
+    from brimful.cost.formula import missing_formula, untraced
+    from brimful.show.bound import Bounded, bound_summary, needed_facts
+
+    job, cluster, strategy = asked
+    is_here = (
+        spread is not None and strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
+    )
+    if args.json or args.page is not None or strategy.engine != defaults.ENGINE or not is_here:
+        return None
+    asked_for = job, strategy, cluster.device
+    if not missing_formula(*asked_for) and not untraced(*asked_for, needs):
+        return None
+    least, limit = _least(job), tensor_limit_bytes(cluster)
+    assert spread is not None
+    if least is None or least_on_device(least, spread).total <= limit:
+        return None
+    spread = spread._replace(is_offloaded=False)  # as what it takes is told
+    count = exact_count(job.model)
+    assert count is not None
+    known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
+    show_summary(bound_summary(known, ()))
+    more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
+    show_facts(*more, *_ways(args, limit, spread))
+    return DOES_NOT_FIT
+
+
+def spread_of(strategy: Strategy) -> Spread:
+    """Return how one strategy spreads states, none of which is on the host."""
+    shards = strategy.dp_shard
+    return _spread(world_size(strategy), strategy.zero, shards, strategy.tp * strategy.pp)
+
+
+def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
+    """Return how evenly any strategy spreads states that has what the flags fix.
+
+    One device alone may keep gradients and state on the host (``search.offloading``).
+
+    Args:
+        args: The flags of a search.
+        num_devices: Of the cluster.
+
+    Returns:
+        None where all of them may be there, parameters too.
+    """
+    may_leave = num_devices == 1 and getattr(args, "offload", None) is None
+    if may_leave and args.method in {None, "full"}:
+        return None
+    is_data_parallel = all(getattr(args, name, 1) == 1 for name in ("tp", "pp", "ep"))
+    zero = getattr(args, "zero", None)
+    if not is_data_parallel or not isinstance(zero, int):
+        zero = _MOST
+    replicas = getattr(args, "dp_replicate", None)
+    replicas = replicas if isinstance(replicas, int) else 1
+    spread = _spread(num_devices, zero, max(1, num_devices // replicas), 1)
+    return spread._replace(is_offloaded=may_leave)
+
+
+def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
+    """Spread over shards what a stage of ZeRO shards; the second gathers into copies."""
+    return Spread(
+        num_devices,
+        parameters=cut * (shards if zero >= _SHARDS_ALL else 1),
+        gradients=cut * (shards if zero >= _SHARDS_ALL else 1),
+        optimizer_state=cut * (shards if zero >= _SHARDS_STATE else 1),
+    )
+
+
+def _least(job: "Job") -> Least | None:
+    count = exact_count(job.model)
+    return None if count is None else least_bytes(job, count)
+
+
+def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":
+    """Yield the methods whose states have room here."""
+    from brimful.show.summary import Fact
+
+    for method in _ADAPTED if args.method in {None, "full", *_ADAPTED[:1]} else ():
+        if method == args.method:
+            continue
+        try:
+            job = flags.job_from(argparse.Namespace(**{**vars(args), "method": method}))
+        except BrimfulError:
+            continue
+        least = _least(job)
+        each = None if least is None else least_on_device(least, spread).total
+        if each is not None and each <= limit:
+            words = f"--method {method} holds {format_bytes(each)} at least, before activations"
+            yield Fact("or allow", words)

@@ -1,0 +1,117 @@
+"""What is said at once of a job whose profile has yet to be traced."""
+
+import json
+
+import pytest
+
+from brimful.cli import on_demand
+from brimful.models.config import find_unread
+
+GPT_OSS = ("gpt-oss-20b", "--gpus", "h100-80gb", "--attention", "eager")
+PHI = {
+    "model_type": "phi",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 312,
+    "max_position_embeddings": 2048,
+}
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    """Tracing ends the test."""
+
+    def trace(*_args: object) -> None:
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(on_demand, "_trace", trace)
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize(("verb", "flags"), [("plan", ("--offload", "none")), ("estimate", ())])
+def test_states_without_room_are_a_no_at_once(brimful, verb, flags):
+    said = brimful(verb, *GPT_OSS, *flags)
+    assert said.code == 1
+    assert said.out.startswith("NO  ")
+    assert "311.65 GiB of 78.45 GiB" in said.out
+    assert "needs     4 of these GPUs or more" in said.out
+    assert "--method lora holds 39.08 GiB" in said.out
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--method", "lora"),
+        ("--gpus", "8xh100-80gb", "--method", "lora", "--zero", 1),
+    ],
+)
+def test_states_with_room_are_traced(brimful, flags):
+    with pytest.raises(AssertionError, match="traced"):
+        brimful("plan", *GPT_OSS, *flags)
+
+
+@pytest.mark.usefixtures("untraced")
+def test_what_may_be_on_the_host_is_no_reason_for_a_no(brimful):
+    with pytest.raises(AssertionError, match="traced"):
+        brimful("plan", *GPT_OSS)
+    said = brimful("plan", *GPT_OSS, "--gpus", "rtx-4090", "--method", "lora")
+    assert (said.code, said.out[:2]) == (1, "NO")
+
+
+@pytest.mark.usefixtures("untraced")
+def test_what_is_whole_on_each_is_counted_whole(brimful):
+    alone = ("--tp", 1, "--pp", 1, "--ep", 1)
+    said = brimful("plan", *GPT_OSS, "--gpus", "8xh100-80gb", "--zero", 0, *alone)
+    assert (said.code, said.out[:2]) == (1, "NO")
+    said = brimful("estimate", *GPT_OSS, "--gpus", "8xh100-80gb", "--zero", 1)
+    assert (said.code, said.out[:2]) == (1, "NO")
+    said = brimful("plan", *GPT_OSS, "--gpus", "2xh100-80gb")
+    assert (said.code, said.out[:2]) == (1, "NO")
+
+
+def test_a_model_that_takes_long_to_read_is_told_of_first():
+    assert find_unread("gemma-3-12b") == ("gemma-3-12b", "gemma3_text", 11766034176)
+    assert find_unread("zai-org/GLM-4.5-Air") is not None
+    assert find_unread("llama-3.1-8b") is None
+    assert find_unread("no-such-model") is None
+    assert find_unread("no/such/folder") is None
+
+
+@pytest.mark.torch
+def test_what_it_takes_at_least_stands_before_the_trace(brimful, folder, monkeypatch):
+    (folder / "phi.json").write_text(json.dumps(PHI))
+    flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--ac", "none", "--loss-chunks", 1)
+    monkeypatch.setattr(on_demand, "TOLD_EVERY_S", 0.0)
+    told = brimful("plan", "phi.json", *flags, "--no-proof").err.splitlines()
+    assert "a profile of phi.json is traced here, once" in told[0]
+    assert any("plain blocks, 1 of 1 programs" in line for line in told)
+
+
+@pytest.mark.torch
+def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, monkeypatch):
+    from brimful.simulate import on_demand as simulated
+
+    (folder / "phi.json").write_text(json.dumps(PHI))
+    flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--loss-chunks", 1, "--no-proof")
+    made, trace = list[tuple[str, ...]](), simulated.with_variants
+
+    def interrupted(known, own, wanted, formulas):
+        if made:
+            raise KeyboardInterrupt
+        made.append((own.program.recompute, *wanted))
+        return trace(known, own, wanted, formulas)
+
+    monkeypatch.setattr(simulated, "with_variants", interrupted)
+    assert brimful("plan", "phi.json", *flags).code == 130
+    later: list[tuple[str, ...]] = []
+
+    def again(known, own, wanted, formulas):
+        later.append((own.program.recompute, *wanted))
+        return trace(known, own, wanted, formulas)
+
+    monkeypatch.setattr(simulated, "with_variants", again)
+    assert brimful("plan", "phi.json", *flags).code == 0
+    assert not set(made) & set(later), (made, later)
