@@ -12,6 +12,7 @@ pytestmark = pytest.mark.torch
 NEAR = (
     "llama-3.2-1b", "--gpus", "h100-80gb", "--precision", "bf16", "--seq-len", "2048",
     "--global-batch", "4", "--micro-batch", "4", "--ac", "selective", "--loss-chunks", "1",
+    "--offload", "none",
 )  # fmt: skip
 
 

@@ -64,7 +64,9 @@ def test_what_nobody_typed_is_said_in_a_line_and_what_was_typed_is_not(capsys):
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
-    code, lines = answered(capsys, "plan llama-3.1-8b --gpus 4090 --seq-len 2048 --no-proof")
+    code, lines = answered(
+        capsys, "plan llama-3.1-8b --gpus 4090 --seq-len 2048 --offload none --no-proof"
+    )
     assert (code, lines[0].split()[0]) == (1, "NO")
     assert re.match(r"memory    █{10}▶ [\d.]+ GiB of [\d.]+ GiB, short by [\d.]+ GiB", lines[1])
     told = paragraph(lines)

@@ -41,11 +41,9 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
         return ()
     from brimful.cost.estimate import estimate_or_none
-    from brimful.quiet import quiet_libraries
     from brimful.search.holding import as_it_fits
     from brimful.show.compared import offload_facts
     from brimful.show.predicted import offloaded_bytes
-    from brimful.simulate.run import simulate
 
     here = msgspec.structs.replace(plan.strategy, offload=NONE)
     made = estimate_or_none(plan.job, plan.cluster, here)
@@ -53,7 +51,11 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
         fits = made.fits and as_it_fits(plan.job, plan.cluster, here) is not None
         peaks = [each.predicted_peak_allocated_bytes for each in (plan.estimate, made)]
         return offload_facts(plan.cluster, peaks, offloaded_bytes(plan.estimate), fits=fits)
+    from brimful.quiet import quiet_libraries
+
     quiet_libraries()
+    from brimful.simulate.run import simulate
+
     try:
         both = [simulate(plan.job, plan.cluster, each) for each in (plan.strategy, here)]
     except UnsupportedError:
