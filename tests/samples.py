@@ -27,6 +27,16 @@ TINY_GPT2 = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+TRACED_PHI = {
+    "model_type": "phi",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 312,
+    "max_position_embeddings": 2048,
+}
+"""Of an architecture that no file here describes, so that its profile is traced."""
 CONFIGS = {"llama": TINY_LLAMA, "gpt2": TINY_GPT2}
 
 

@@ -6,17 +6,9 @@ import pytest
 
 from brimful.cli import on_demand
 from brimful.models.config import find_unread
+from samples import TRACED_PHI
 
 GPT_OSS = ("gpt-oss-20b", "--gpus", "h100-80gb", "--attention", "eager")
-PHI = {
-    "model_type": "phi",
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "vocab_size": 312,
-    "max_position_embeddings": 2048,
-}
 
 
 @pytest.fixture
@@ -82,7 +74,7 @@ def test_a_model_that_takes_long_to_read_is_told_of_first():
 
 @pytest.mark.torch
 def test_what_it_takes_at_least_stands_before_the_trace(brimful, folder, monkeypatch):
-    (folder / "phi.json").write_text(json.dumps(PHI))
+    (folder / "phi.json").write_text(json.dumps(TRACED_PHI))
     flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--ac", "none", "--loss-chunks", 1)
     monkeypatch.setattr(on_demand, "TOLD_EVERY_S", 0.0)
     told = brimful("plan", "phi.json", *flags, "--no-proof").err.splitlines()
@@ -94,7 +86,7 @@ def test_what_it_takes_at_least_stands_before_the_trace(brimful, folder, monkeyp
 def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, monkeypatch):
     from brimful.simulate import on_demand as simulated
 
-    (folder / "phi.json").write_text(json.dumps(PHI))
+    (folder / "phi.json").write_text(json.dumps(TRACED_PHI))
     flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--loss-chunks", 1, "--no-proof")
     made, trace = list[tuple[str, ...]](), simulated.with_variants
 

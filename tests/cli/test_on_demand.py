@@ -4,22 +4,15 @@ import json
 
 import pytest
 
-PHI = {
-    "model_type": "phi",
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "vocab_size": 312,
-    "max_position_embeddings": 2048,
-}
+from samples import TRACED_PHI
+
 ASKED = ("phi.json", "--gpus", "2xa100-40gb", "--seq-len", 512, "--precision", "bf16")
 FIXED = ("--ac", "none", "--loss-chunks", 1, "--global-batch", 8)
 
 
 @pytest.fixture
 def phi(folder):
-    (folder / "phi.json").write_text(json.dumps(PHI))
+    (folder / "phi.json").write_text(json.dumps(TRACED_PHI))
 
 
 @pytest.mark.torch

@@ -1,6 +1,7 @@
 """``brimful shop`` through the command line: tables, JSON, page, prices, wrong input."""
 
 import json
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -45,6 +46,19 @@ def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):
     assert "done in 60 s" in out
     assert "over the deadline" in " ".join(out.split())
     assert run(capsys, "--money-budget", "0.001usd")[0] == 1
+
+
+def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsys):
+    told = " ".join(run(capsys, "--deadline", "9min")[1].split())
+    assert "take 2xrtx-4090: " in told
+    assert "risk the slow end of the range misses what was asked" in told
+    safer = re.search(r"safer 2xa100-40gb: .*? \(range [\d.]+ min to ([\d.]+) min", told)
+    assert float(safer[1]) <= 9
+    told = " ".join(run(capsys, "--deadline", "25min")[1].split())
+    assert "risk " not in told
+    assert re.search(r"fewest rtx-4090: .*?, which may miss what was asked \(range", told)
+    late = run(capsys, "--deadline", "1d")[1]
+    assert not re.search(r"risk |safer |may miss", late)
 
 
 def test_json(capsys):

@@ -1,10 +1,13 @@
 """Targets of adapters, by the names that people give them, against the layers that there are."""
 
+import msgspec
 import pytest
 
+from brimful.cost.programs import adapted_of
 from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.targets import check_targets, is_target
+from samples import make_adapter, make_job
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -46,6 +49,18 @@ def test_a_name_of_nothing_is_refused_without_another():
     said, nearest = refused("llama-3.1-8b", ("wheels",))
     assert "unknown adapter target 'wheels'" in said
     assert not nearest
+
+
+def test_layers_of_one_block_alone_are_targets_that_are_simulated():
+    target = "model.layers.0.self_attn.q_proj"
+    check_targets(load_model("llama-3.1-8b"), (target,))
+    adapter = msgspec.structs.replace(make_adapter(), targets=(target,))
+    job = make_job(method="lora", adapter=adapter)
+    assert adapted_of(make_job(method="lora", adapter=make_adapter())) is not None
+    assert adapted_of(job) is None
+    assert refused("llama-3.1-8b", ("model.layers.99.self_attn.q_proj",))[1] == {
+        "lora_targets": "q_proj"
+    }
 
 
 def test_a_layer_is_matched_by_the_end_of_its_path():

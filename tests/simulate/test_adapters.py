@@ -10,7 +10,7 @@ from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, SAVED_ACTIVATION
 from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
 from metered import meter_steps
-from samples import make_cluster, make_job, make_model, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -191,3 +191,17 @@ def test_llm_int8_keeps_its_inputs_whatever_is_checkpointed():
         for base in ("int8", "llm-int8")
     }
     assert saved["llm-int8"] > 3 * saved["int8"]
+
+
+@pytest.mark.parametrize("target", ["layers.5.self_attn.q_proj", "self_attn.q_proj"])
+def test_adapters_of_one_block_alone_are_counted_once(target):
+    model = make_model(num_hidden_layers=10)
+    adapter = make_adapter(targets=(target,))
+    job = make_job(model=model, method="lora", adapter=adapter, precision="fp32")
+    simulated = simulate(job, make_cluster("cuda"), make_strategy())
+    held = {item.name: item.num_bytes for item in simulated.items}
+    num_blocks = 1 if "5" in target else 10
+    width = model.hidden_size
+    moments = num_blocks * 2 * 4 * adapter.rank * (width + width)
+    steps = num_blocks * 2 * 4
+    assert held[OPTIMIZER_STATE] == moments + steps

@@ -272,7 +272,7 @@ def _known_kinds(parts: Sequence[str]) -> list[str]:
     """Resolve the names of GPUs.
 
     Raises:
-        UnknownMemoryError: What some of them allocate is not known; the others are nearest.
+        UnsupportedError: What some of them allocate is not known; the others are nearest.
     """
     known, unknown = list[str](), list[UnknownMemoryError]()
     for part in parts:

@@ -12,6 +12,7 @@ from brimful.job import ALL_LINEAR, IN_FP32, QUANTIZED, Adapter, Job, Precision,
 from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
+from brimful.models.module_paths import names_block
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Recompute
 
@@ -205,6 +206,8 @@ def adapted_of(job: Job) -> Adapted | None:
     if adapter is None or base is None:
         return None
     if adapter.input_requires_grad or adapter.trained_modules:
+        return None
+    if any(map(names_block, adapter.targets)):  # the blocks differ then
         return None
     is_wide = adapter.dtype == "fp32" and job.precision not in WIDE
     if is_wide and job.precision not in PURE_HALF:

@@ -11,3 +11,12 @@ def ends_in(path: str, ends: Iterable[str]) -> bool:
         ends: ``up_proj``, ``mlp.up_proj`` or all of it; never a part of a part.
     """
     return any(path == end or path.endswith(f".{end}") for end in ends)
+
+
+def names_block(path: str) -> bool:
+    """Whether a path, or the end of one, is of one block only: it has a number in it.
+
+    Args:
+        path: ``model.layers.0.mlp.up_proj``.
+    """
+    return any(part.isdecimal() for part in path.split("."))

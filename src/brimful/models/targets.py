@@ -8,7 +8,8 @@ model has no such layer, what it has in its place is named: a layer that holds i
 from brimful.errors import UnknownNameError, UnsupportedError, unknown_name
 from brimful.job import ALL_LINEAR
 from brimful.models.config import layout_of
-from brimful.models.module_paths import ends_in
+from brimful.models.layout import all_parameters
+from brimful.models.module_paths import ends_in, names_block
 from brimful.models.spec import ModelSpec
 
 LINEAR = frozenset({"linear", "conv1d"})
@@ -42,12 +43,15 @@ def check_targets(spec: ModelSpec, targets: tuple[str, ...]) -> None:
         UnknownNameError: A target matches nothing; names what the model has in its place.
     """
     try:
-        blocks = layout_of(spec).blocks
+        layout = layout_of(spec)
     except UnsupportedError:
         return
-    every = [parameter for run in blocks for parameter in run.parameters]
+    every = [parameter for run in layout.blocks for parameter in run.parameters]
     layers = list(dict.fromkeys(p.name for p in every if p.kind in LINEAR))
     lost = [each for each in targets if not any(is_target(name, (each,)) for name in layers)]
+    if any(map(names_block, lost)):
+        paths = [p.name for p in all_parameters(layout) if p.kind in LINEAR]
+        lost = [each for each in lost if not any(is_target(path, (each,)) for path in paths)]
     if not lost:
         return
     near = [_last(name) for name in layers if any(_held(name) & _held(each) for each in lost)]
@@ -71,7 +75,7 @@ def is_target(name: str, targets: tuple[str, ...]) -> bool:
     """Whether a linear layer of a block is among the targets.
 
     Args:
-        name: Of its weight, within the block: ``self_attn.q_proj.weight``.
+        name: Of its weight, within the block or in full: ``self_attn.q_proj.weight``.
         targets: As for ``check_targets``.
     """
     return ALL_LINEAR in targets or ends_in(name.removesuffix(".weight"), targets)

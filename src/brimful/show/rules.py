@@ -16,7 +16,11 @@ from brimful.units import format_bytes
 
 NUM_TOLD = 4
 """Rules that are told in a line each."""
-_PLURAL = {"holds": "hold", "holds only when": "hold only under a condition", "wrong": "are wrong"}
+_SAID = {
+    "holds": ("holds", "hold"),
+    "holds only when": ("holds only under a condition", "hold only under a condition"),
+}
+"""A verdict of one rule, and of several; any other follows a verb: ``is wrong``."""
 
 
 def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about: str) -> Summary:
@@ -47,11 +51,8 @@ def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about:
 
 def _words(verdict: str, num: int) -> str:
     """Say a verdict of one rule or of several."""
-    if num > 1:
-        return _PLURAL.get(verdict, f"are {verdict}")
-    return {"holds": "holds", "holds only when": "holds only under a condition"}.get(
-        verdict, f"is {verdict}"
-    )
+    one, several = _SAID.get(verdict, (f"is {verdict}", f"are {verdict}"))
+    return one if num == 1 else several
 
 
 _LABELS = {"holds": "holds", "holds only when": "in part", "wrong": "wrong"}

@@ -20,6 +20,7 @@ from brimful.job import Job
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import layout_of
 from brimful.models.mixtures import known_experts
+from brimful.models.module_paths import names_block
 from brimful.models.spec import ModelSpec
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend.blocks import NotPeriodicError, Pattern
@@ -184,8 +185,10 @@ def num_prefix(model: ModelSpec) -> int:
 
 
 def names_blocks(job: Job) -> bool:
-    """Whether a module is kept in fp32 that has a number in its path, so that blocks differ."""
-    return any(part.isdigit() for name in job.keep_fp32 for part in name.split("."))
+    """Whether something is said of modules of one block only, so that blocks differ."""
+    adapter = job.adapter
+    adapted = () if adapter is None else (*adapter.targets, *adapter.trained_modules)
+    return any(map(names_block, (*job.keep_fp32, *adapted)))
 
 
 def _with_depth(job: Job, num_blocks: int) -> Job:
