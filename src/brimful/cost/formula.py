@@ -17,7 +17,6 @@ from brimful.cost.own_programs import (
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
-    HALF,
     TRACED_AS,
     TRACED_ATTENTIONS,
     adapted_of,
@@ -35,7 +34,7 @@ from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
 from brimful.pipeline_split import Schedule
-from brimful.strategy import Strategy, gathers, gathers_alone, num_micro_batches, what_is_away
+from brimful.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
 from brimful.techniques.optimizers import OPTIMIZERS
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
@@ -88,7 +87,6 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
     """
     kernels = kernels_of(device)
     covered = _covered(job, strategy, device)
-    masks_differ = gathers(strategy) and strategy.attention == "eager" and job.precision in HALF
     return (
         strategy.engine == "torch"
         and not _untraced_switch(job, strategy)
@@ -97,7 +95,6 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and job.model.model_type not in {MODULE, *NOT_YET}
         and (job.adapter is None or adapted_of(job) is not None)
         and all(covered[setting] for setting in covered.keys() - _of_traces(job, strategy))
-        and not masks_differ
         and not is_foreseen(job, strategy.attention, kernels)
     )
 
@@ -237,13 +234,6 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
 
 def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
     family = family_of(job, strategy)
-    if family.gathers and strategy.attention == "eager" and job.precision in HALF:
-        return (
-            f"zero={strategy.zero} with precision={job.precision} and attention=eager has no "
-            f"formula to predict from (its masks are fp32, and were traced in 16 bits); use zero=1 "
-            f"or precision={job.precision.removesuffix('-mixed')}, or brimful simulate, which "
-            f"traces it"
-        )
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     program = program_of(
         job, strategy.attention, kernels_of(device), recompute, gathers=gathers, tp=tp, ep=ep

@@ -17,10 +17,8 @@ from brimful.build.attention.own import attends_by_itself
 from brimful.build.attention.positions import document_positions
 from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
-from brimful.build.parallel.stages import held_dtype
-from brimful.build.precision import PARAMETER_DTYPE
-from brimful.build.precision.kept import returned_by
 from brimful.build.program import Program
+from brimful.build.stream import query_dtype, stream_dtype
 from brimful.strategy import Attention
 
 __all__ = ["IMPLEMENTATION", "KERNELS", "causal_mask", "model_inputs"]
@@ -69,7 +67,7 @@ def _one_text(program: Program, seq_len: int, window: int | None) -> torch.Tenso
     return causal_mask(
         program.strategy.attention,
         seq_len=seq_len,
-        dtype=PARAMETER_DTYPE[program.job.precision],
+        dtype=stream_dtype(program.model, program.job, program.strategy),
         device=device,
     )
 
@@ -93,10 +91,4 @@ def _apart(program: Program, segments: torch.Tensor) -> dict[str, Any]:
 
 
 def _score_dtype(program: Program) -> torch.dtype:
-    """Return the type in which queries meet keys, so that no block makes a copy of the mask."""
-    kind = program.device.type
-    if torch.is_autocast_enabled(kind):
-        lowered: torch.dtype = torch.get_autocast_dtype(kind)
-        return lowered
-    embedding = program.model.get_input_embeddings()
-    return returned_by(embedding) or held_dtype(embedding)
+    return query_dtype(program.model, program.job, program.strategy, program.device)

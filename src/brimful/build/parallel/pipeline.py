@@ -25,14 +25,14 @@ from torch.distributed.pipelining import (
 from brimful.build.batch import Batch
 from brimful.build.gradient_clip import Row
 from brimful.build.parallel.place import row_group
-from brimful.build.parallel.stages import Share, StagePart, held_dtype
+from brimful.build.parallel.stages import Share, StagePart
 from brimful.build.parallel.tied import Tied, add_up, tied_ends
 from brimful.build.phases import phase
-from brimful.build.precision import COMPUTE_DTYPE
+from brimful.build.stream import stream_dtype
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.pipeline_split import ONE_STAGE, Schedule
-from brimful.strategy import Strategy, gathers, num_micro_batches, split_of
+from brimful.strategy import Strategy, num_micro_batches, split_of
 
 SCHEDULES: dict[Schedule, Any] = {
     "gpipe": ScheduleGPipe,
@@ -238,8 +238,7 @@ def _message(model: Any, job: Job, strategy: Strategy) -> torch.Tensor:
 
     Where matrices are cut each device of the cut has its own tokens.
     """
-    held = held_dtype(model.get_input_embeddings())
-    dtype = COMPUTE_DTYPE.get(job.precision, held) if gathers(strategy) else held
+    dtype = stream_dtype(model, job, strategy)
     rows, tokens = strategy.micro_batch, job.seq_len
     if strategy.tp > 1:
         rows, tokens = 1, rows * tokens // strategy.tp

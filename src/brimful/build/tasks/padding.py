@@ -51,18 +51,6 @@ def padding_mask(batch: Batch, dtype: torch.dtype) -> torch.Tensor | None:
     return mask[..., :seq_len].masked_fill_(blocked, torch.finfo(dtype).min)
 
 
-def score_dtype(embedding: torch.Tensor) -> torch.dtype:
-    """Return the type in which queries meet keys, so that no block makes a copy of the mask.
-
-    Args:
-        embedding: The model's token embedding.
-    """
-    kind = embedding.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else embedding.dtype
-    assert isinstance(dtype, torch.dtype)
-    return dtype
-
-
 def padded_sample(job: Job, strategy: Strategy) -> Batch:
     """Make a micro-batch of rows as long as they get, with labels of the same length."""
     shape = (strategy.micro_batch, job.seq_len)

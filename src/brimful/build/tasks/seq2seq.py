@@ -14,11 +14,11 @@ from brimful.build.batch import Batch
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
 from brimful.build.program import Program
+from brimful.build.stream import query_dtype
 from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import (
     padded_sample,
     padding_mask,
-    score_dtype,
 )
 from brimful.errors import UnsupportedError
 from brimful.job import Job
@@ -55,7 +55,7 @@ def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss:
 def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
     """Return this micro-batch's share of the step's loss."""
     model = program.model
-    dtype = score_dtype(model.get_input_embeddings().weight)
+    dtype = query_dtype(model, program.job, program.strategy, program.device)
     mask = padding_mask(batch, dtype)
     read_BSD = model.get_encoder()(  # noqa: N806
         input_ids=batch.inputs, attention_mask=_for_encoder(model, batch, mask)

@@ -16,12 +16,12 @@ from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.decoder_check import check_windows
 from brimful.build.model import skeleton_of
 from brimful.build.program import Program
+from brimful.build.stream import query_dtype
 from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import (
     check_whole_logits,
     padded_sample,
     padding_mask,
-    score_dtype,
 )
 from brimful.errors import UnsupportedError
 from brimful.job import Job
@@ -98,7 +98,7 @@ def _classes(program: Program, batch: Batch) -> torch.Tensor:
 
 def _masks(program: Program, batch: Batch) -> Any:
     """Make what keeps padding out of sight, and what lies outside the window of some blocks."""
-    dtype = score_dtype(program.model.get_input_embeddings().weight)
+    dtype = query_dtype(program.model, program.job, program.strategy, program.device)
     window = window_of(program.model.config, batch.inputs.shape[1])
     if window is None:
         return padding_mask(batch, dtype)
