@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PretrainedConfig
 
@@ -47,13 +48,33 @@ def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> Callable[[], N
 
 def _copied(block: nn.Module) -> nn.Module:
     """Copy a block, but not the configuration that its modules share with the model."""
-    shared = {
+    copies: dict[int, Any] = {
         id(value): value
         for module in block.modules()
         for value in vars(module).values()
         if isinstance(value, PretrainedConfig)
     }
-    return copy.deepcopy(block, shared)
+    copies |= {id(p): _like(p) for p in block.parameters()}
+    copied = copy.deepcopy(block, copies)
+    for module in copied.modules():
+        for p in module.parameters(recurse=False):
+            if hasattr(p, "module"):  # bitsandbytes' tell theirs how they were quantised
+                p.module = module
+    return copied
+
+
+def _like(parameter: nn.Parameter) -> nn.Parameter:
+    """Make another parameter of the same kind, without bytes, as bitsandbytes' own copy has some.
+
+    Args:
+        parameter: On ``meta``.
+    """
+    blank = torch.empty_like(parameter.data)
+    made: nn.Parameter = torch.Tensor._make_subclass(  # noqa: SLF001 - as every such class does
+        type(parameter), blank, parameter.requires_grad
+    )
+    vars(made).update(vars(parameter))
+    return made
 
 
 def _shorten(config: Any, num_blocks: int, places: Sequence[int]) -> None:

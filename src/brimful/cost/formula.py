@@ -95,7 +95,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and job.model.model_type not in {MODULE, *NOT_YET}
         and (job.adapter is None or adapted_of(job) is not None)
         and all(covered[setting] for setting in covered.keys() - _of_traces(job, strategy))
-        and not is_foreseen(job, strategy.attention, kernels)
+        and not is_foreseen(job, strategy.attention, kernels, family_of(job, strategy).recompute)
     )
 
 

@@ -93,7 +93,7 @@ def chosen_program(  # noqa: PLR0913 - what makes operations differ
     is_one: bool = False,
 ) -> Program:
     """Name the program by which a job is predicted; see ``programs.program_of``."""
-    if tp > 1 or ep > 1 or is_foreseen(job, attention, kernels):
+    if tp > 1 or ep > 1 or is_foreseen(job, attention, kernels, recompute):
         return program_of(
             job, attention, kernels, recompute, gathers=gathers, tp=tp, ep=ep, is_one=is_one
         )
@@ -131,8 +131,10 @@ def missing_needs(
     return sorted(found)
 
 
-def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
-    """Whether shipped profiles are what a job is predicted by."""
+def is_foreseen(
+    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute = "full"
+) -> bool:
+    """Whether shipped profiles are what a job is predicted by, checkpointed in one way."""
     if job.precision not in TRACED_AS or attention not in TRACED_ATTENTIONS:
         return False
     if job.task not in SHIPPED_TASKS:
@@ -141,7 +143,7 @@ def is_foreseen(job: Job, attention: Attention, kernels: Kernels) -> bool:
         return False
     if untraced_attention(job.model, job.precision, attention, kernels):
         return False
-    return is_shipped(program_of(job, attention, kernels, "full").key)
+    return is_shipped(program_of(job, attention, kernels, recompute).key)
 
 
 def blocks_of(job: Job) -> Blocks:
