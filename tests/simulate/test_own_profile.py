@@ -70,6 +70,16 @@ CASES = {
         {"method": "lora", "adapter": make_adapter(rank=8, targets=("dense",))},
         {"micro_batch": 4},
     ),
+    "fp8": ({"precision": "fp8"}, {"micro_batch": 2}),
+    "fp8-sharded": (
+        {"precision": "fp8", "global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3},
+    ),
+    "documents": ({"packing": "documents"}, {"micro_batch": 2}),
+    "masks-of-shards": (
+        {"global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "attention": "eager"},
+    ),
 }
 
 
@@ -77,7 +87,7 @@ CASES = {
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     of_job, of_strategy = CASES[case]
     job, cluster = other_job(**of_job), make_cluster("cuda")
-    strategy = make_strategy(attention="sdpa", **of_strategy)
+    strategy = make_strategy(**{"attention": "sdpa", **of_strategy})
     assert missing_formula(other_job(own={"vocab_size": 310}), strategy, cluster.device)
     assert traced(job, strategy, cluster) == pytest.approx(
         simulated(job, strategy, cluster), rel=2e-3
@@ -138,6 +148,17 @@ def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
     predicted, expected = traced(job, strategy, cluster), simulated(job, strategy, cluster)
     assert predicted == pytest.approx(expected, rel=1e-3)
     assert not missing_formula(job, strategy, cluster.device)
+
+
+def test_blocks_in_4_bits_that_stand_twice_in_a_sequence_are_copied():
+    model_type, own = SEQUENCES["short windows"]
+    adapter = make_adapter(rank=8, base="nf4-double")
+    job = other_job(
+        model_type, own={**own, "num_hidden_layers": 8}, method="qlora", adapter=adapter
+    )
+    strategy, cluster = make_strategy(attention="sdpa"), make_cluster("cuda")
+    predicted, expected = traced(job, strategy, cluster), simulated(job, strategy, cluster)
+    assert predicted == pytest.approx(expected, rel=1e-3)
 
 
 def test_what_has_no_formula_is_refused_once_and_for_all(monkeypatch):

@@ -8,28 +8,24 @@ from collections.abc import Iterable
 
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.own_programs import (
-    SHIPPED_TASKS,
     Need,
     chosen_program,
     is_foreseen,
     missing_needs,
+    shipped_settings,
 )
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
-    TRACED_AS,
-    TRACED_ATTENTIONS,
     adapted_of,
     kernels_of,
     program_of,
-    tuning_of,
     untraced_attention,
 )
-from brimful.cost.traced_fields import traced_fields
 from brimful.cost.trained import untied_job
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import QAT, Job, Packing, Task
+from brimful.job import QAT, Job, Task
 from brimful.models.config import default_task
 from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
@@ -44,8 +40,6 @@ OWN_TASKS: dict[Task, frozenset[Task]] = {
 """Tasks of which a profile of one's own is traced, by what a model is for."""
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
 """Orders of work that keep a backward whole; what lives between its halves was not derived."""
-PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
-"""Packed documents take another attention kernel, and a map of documents beside the tokens."""
 
 
 def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
@@ -86,7 +80,6 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         device: On what.
     """
     kernels = kernels_of(device)
-    covered = _covered(job, strategy, device)
     return (
         strategy.engine == "torch"
         and not _untraced_switch(job, strategy)
@@ -94,7 +87,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type not in {MODULE, *NOT_YET}
         and (job.adapter is None or adapted_of(job) is not None)
-        and all(covered[setting] for setting in covered.keys() - _of_traces(job, strategy))
+        and not _untraced(job, device)
         and not is_foreseen(job, strategy.attention, kernels, family_of(job, strategy).recompute)
     )
 
@@ -129,7 +122,8 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
 
 def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     """Say why no shipped profile covers a job; empty where one does."""
-    missing = [name for name, is_in in _covered(job, strategy, device).items() if not is_in]
+    shipped = shipped_settings(job, strategy.attention)
+    missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job, device)
     if missing:
         return (
             f"{' and '.join(missing)} has no formula to predict from; brimful plan and brimful "
@@ -142,29 +136,20 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     return unlike or _unshipped(job, strategy, device) or unasked
 
 
-def _covered(job: Job, strategy: Strategy, device: Device) -> dict[str, bool]:
-    """Say of every setting that decides what runs whether shipped profiles were traced with it."""
+def _untraced(job: Job, device: Device) -> list[str]:
+    """List the settings that no trace was made with.
+
+    Layers that round as they train keep their scales from one micro-batch to the next.
+    """
     unpredicted = OPTIMIZERS[job.optimizer].unpredicted
-    return {
-        f"task={job.task}": job.task in SHIPPED_TASKS,
-        f"method={job.method} with these adapters": tuning_of(job) is not None,
+    traced = {
         f"method={job.method}": job.method != QAT,
-        f"packing={job.packing}": job.packing in PACKINGS,
-        f"attention={strategy.attention}": strategy.attention in TRACED_ATTENTIONS,
         f"optimizer={job.optimizer} on {device.kernels}": device.kernels not in unpredicted,
-        f"precision={job.precision}": job.precision in TRACED_AS,
         f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
         f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,
         f"router_z_loss={job.router_z_loss}": not job.router_z_loss,
-        **traced_fields(job),
     }
-
-
-def _of_traces(job: Job, strategy: Strategy) -> set[str]:
-    """Name the settings that a trace of a job's own is as good with as with any other."""
-    adapters = f"method={job.method} with these adapters"
-    others = {f"attention={strategy.attention}", f"task={job.task}"}
-    return {adapters, *others, *traced_fields(job)}
+    return [setting for setting, is_traced in traced.items() if not is_traced]
 
 
 def told_short(reason: str) -> str:

@@ -37,7 +37,7 @@ from brimful.cost.programs import (
 )
 from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
-from brimful.job import Job, Task
+from brimful.job import FP8, Job, Packing, Task
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
 from brimful.strategy import Attention, Recompute, Strategy
@@ -45,6 +45,8 @@ from brimful.traced_files import digest
 
 SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Of which shipped profiles are."""
+SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
+"""Packed documents take another attention kernel, and a map of documents beside the tokens."""
 OWN_SCHEMA = "brimful.own-profile/2"
 ROUNDED_TOKENS = 128
 """To the next multiple of which kernels round tokens, at most."""
@@ -135,15 +137,31 @@ def is_foreseen(
     job: Job, attention: Attention, kernels: Kernels, recompute: Recompute = "full"
 ) -> bool:
     """Whether shipped profiles are what a job is predicted by, checkpointed in one way."""
-    if job.precision not in TRACED_AS or attention not in TRACED_ATTENTIONS:
-        return False
-    if job.task not in SHIPPED_TASKS:
-        return False
-    if tuning_of(job) is None or not all(traced_fields(job).values()):
+    if not all(shipped_settings(job, attention).values()):
         return False
     if untraced_attention(job.model, job.precision, attention, kernels):
         return False
     return is_shipped(program_of(job, attention, kernels, recompute).key)
+
+
+def shipped_settings(job: Job, attention: Attention) -> dict[str, bool]:
+    """Say of every setting that a trace is made with whether shipped profiles were.
+
+    Args:
+        job: What is trained.
+        attention: How it attends.
+
+    Returns:
+        By settings, as a person writes them.
+    """
+    return {
+        f"task={job.task}": job.task in SHIPPED_TASKS,
+        f"method={job.method} with these adapters": tuning_of(job) is not None,
+        f"packing={job.packing}": job.packing in SHIPPED_PACKINGS,
+        f"attention={attention}": attention in TRACED_ATTENTIONS,
+        f"precision={job.precision}": job.precision in TRACED_AS,
+        **traced_fields(job),
+    }
 
 
 def blocks_of(job: Job) -> Blocks:
@@ -192,6 +210,7 @@ def _own(
         traced_adapters(job, gathers=gathers),
         job.adapter and job.adapter.rank,
         gathers and job.precision in HALF,
+        job.precision == FP8,
     )
     return Program(
         architecture=f"{model.model_type}{OWN}{hashed}",

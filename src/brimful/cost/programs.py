@@ -8,7 +8,7 @@ one profile (``profiles.py``).
 from typing import Literal, NamedTuple
 
 from brimful.hardware.cluster import AMPERE, Device
-from brimful.job import ALL_LINEAR, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.job import ALL_LINEAR, FP8, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
@@ -37,7 +37,7 @@ TRACED_AS: dict[Precision, Precision] = {
 in fp8 were not traced."""
 TRACED_PRECISIONS: tuple[Precision, ...] = tuple(dict.fromkeys(TRACED_AS.values()))
 TRACED_ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
-HALF: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed"})
+HALF: frozenset[Precision] = frozenset({"bf16-mixed", "fp16-mixed", FP8})
 """Recipes that compute in 16 bits on fp32 parameters, so that a frozen base may be half as wide."""
 WIDE: frozenset[Precision] = HALF | {"fp32", "tf32"}
 """Recipes whose parameters are fp32, as adapters of theirs are."""
@@ -139,7 +139,9 @@ class Program(NamedTuple):
 
 def traced_precision(job: Job, *, gathers: bool) -> Precision:
     """Return the recipe by whose trace a job is predicted."""
-    return "bf16" if gathers and job.precision in HALF else TRACED_AS[job.precision]
+    if gathers and job.precision in HALF:
+        return "bf16"
+    return TRACED_AS.get(job.precision, job.precision)
 
 
 def program_of(  # noqa: PLR0913 - what makes operations differ

@@ -339,7 +339,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(partial(run_cases, cases=cases),),
-        narrowed=own.gathers and own.job.precision in HALF,
+        narrowed_from=own.job.precision if own.gathers and own.job.precision in HALF else None,
         arranged=places, on_op=own.on_op,
     )  # fmt: skip
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch.distributed.device_mesh import init_device_mesh
 
 from brimful.allocator.bounds import most_beside
@@ -14,6 +15,7 @@ from brimful.build import phases
 from brimful.build.arranged import arrange_blocks
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
+from brimful.build.fp8_layers import use_fp8
 from brimful.build.loss import CHUNK
 from brimful.build.offload import host as offload_host
 from brimful.build.parallel.experts import expert_parallel
@@ -30,7 +32,7 @@ from brimful.cost.shards import largest_share
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
-from brimful.job import Job
+from brimful.job import Job, Precision
 from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
@@ -214,7 +216,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     routing: Routing = BALANCED,
     chosen: Chosen | None = None,
     parted: int = 1,
-    narrowed: bool = False,
+    narrowed_from: Precision | None = None,
     stands_in: bool = False,
     repeats: bool = False,
     arranged: Sequence[int] = (),
@@ -236,7 +238,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         chosen: Which micro-batches of a pipeline are run; the others are filled in. None: all.
         parted: Devices that part the experts of a model that is spread in no other way, as no run
             is: what a profile is made of, to which sharding adds events (``cost.spread``).
-        narrowed: Whether what comes into a block is cast to 16 bits, as FSDP2 does; likewise.
+        narrowed_from: A mixed recipe whose parameters are gathered in the types of this job's, so
+            that FSDP2 casts what comes into a block; likewise.
         stands_in: Whether few blocks are run and the others stand for themselves, where they may.
         repeats: Whether blocks do again what they did, where they are given the same shape again.
         arranged: Blocks that are run in the place of all, which the job's model has as many of as
@@ -268,8 +271,9 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
         if shorten is not None:
             shorten()
-        if narrowed:
+        if narrowed_from is not None:
             narrow_inputs(program.model, PARAMETER_DTYPE[job.precision])
+            use_fp8(program.model, replace(job, precision=narrowed_from), emulate=host == gpu)
         if OPTIMIZERS[job.optimizer].compiled:
             program.optimizer.imitate(imitate)
         _name(tape, program)

@@ -103,7 +103,7 @@ def traced_at(
             capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
             count_costs=True, num_steps=num_steps, then=then,
             routing=Routing(share_received(sizes)), parted=ep,
-            narrowed="narrow" in program.architecture.split("-"),
+            narrowed_from="bf16-mixed" if "narrow" in program.architecture.split("-") else None,
         )  # fmt: skip
         recordings.append(traced.recording)
         chunk_tokens = sizes.micro_batch * sizes.seq_len // num_chunks
