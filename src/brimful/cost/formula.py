@@ -206,7 +206,6 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
     covered = {
         f"pp_schedule={strategy.pp_schedule}": strategy.pp_schedule in PREDICTED_SCHEDULES,
         f"zero={strategy.zero}": strategy.zero != 1,
-        f"method={job.method}": job.method == "full",
         f"{num} micro-batch": num > 1,
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:

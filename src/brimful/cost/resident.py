@@ -61,7 +61,7 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     """
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
-        yield from _adapted(job, shards)
+        yield from adapted(job, shards, _in_order(job))
     else:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
@@ -165,19 +165,25 @@ def base_alone(job: Job) -> Iterator[Made]:
         yield from (Made((prod(shape) * element,)) for shape in trained_shapes(job))
         return
     bare = msgspec.structs.replace(job.adapter, targets=(), trained_modules=())
-    yield from _adapted(msgspec.structs.replace(job, adapter=bare), 1)
+    bare_job = msgspec.structs.replace(job, adapter=bare)
+    yield from adapted(bare_job, 1, _in_order(bare_job))
 
 
-def _adapted(job: Job, shards: int) -> Iterator[Made]:
+def adapted(job: Job, shards: int, parameters: Iterable[tuple[Parameter, bool]]) -> Iterator[Made]:
     """Yield a frozen base with its adapters, in the order of modules; what is quantised last.
 
     The shard of a weight that is quantised is there before, and takes the numbers of a whole one.
+
+    Args:
+        job: What is trained.
+        shards: Devices that share every parameter.
+        parameters: Of the base, in order, and whether each is a block's.
     """
     assert job.adapter is not None
     is_quantized = job.adapter.base in QUANTIZED
     element, wide = frozen_element(job), trained_recipe(job).parameter
     packed: list[Parameter] = []
-    for module, in_block in _modules(job):
+    for module, in_block in _modules(parameters):
         for parameter in module:
             is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
             if is_quantized and in_block and parameter.kind in LINEAR:
@@ -193,9 +199,11 @@ def _adapted(job: Job, shards: int) -> Iterator[Made]:
         yield _quantized(parameter, element, is_sharded=shards > 1)
 
 
-def _modules(job: Job) -> Iterator[tuple[list[Parameter], bool]]:
+def _modules(
+    parameters: Iterable[tuple[Parameter, bool]],
+) -> Iterator[tuple[list[Parameter], bool]]:
     """Yield the parameters of every module that has some, and whether it is a block's."""
-    for in_block, some in groupby(_in_order(job), lambda each: each[1]):
+    for in_block, some in groupby(parameters, lambda each: each[1]):
         for module in modules_of(parameter for parameter, _ in some):
             yield module, in_block
 

@@ -28,33 +28,25 @@ from brimful.cost.family import (
 )
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
 from brimful.cost.pipeline_orders import Row
-from brimful.cost.profiles import Group
+from brimful.cost.profiles import Group, Term, is_own
 from brimful.cost.programs import HALF, kernels_of, program_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import largest_parameter
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
+from brimful.cost.stage_parts import StageParts, frozen_of, stage_parts
 from brimful.cost.stage_runs import (
     REDUCES,
     Act,
     Ends,
     Part,
     StageRuns,
-    message_element,
-    message_factors,
     stage_runs,
 )
 from brimful.cost.states import States, held_numbers, updated_shapes
-from brimful.cost.trained import Part as Shapes
-from brimful.cost.trained import (
-    frozen_element,
-    stage_shapes,
-    trained_parts,
-    trained_recipe,
-    untied_job,
-)
-from brimful.cost.trajectory import follow, kinds_bytes
+from brimful.cost.trained import frozen_element, trained_recipe, untied_job
+from brimful.cost.trajectory import evaluate_terms, follow, kinds_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
@@ -256,7 +248,7 @@ def part_of(site: Site, stage: Stage) -> Part:
     chunks = _num_chunks(site) if stage.ends.is_last else 1
     body = body_of(stage.num_checkpointed, stage.num_blocks)
     key = site.key if stage.num_checkpointed else site.key.removesuffix(".selective")
-    return Part(key, body, chunks, stage.ends, way, stage.num_blocks == 1)
+    return Part(key, body, chunks, stage.ends, way, stage.num_blocks == 1, message_of(site))
 
 
 def _num_chunks(site: Site) -> int:
@@ -293,18 +285,28 @@ def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
 
 def message_bytes(site: Site) -> float:
     """Return the bytes of what one stage hands the next of one micro-batch."""
-    dims = family_dimensions(site.job, site.family)
-    return float(prod(getattr(dims, f) for f in message_factors(site.key)) * _element(site))
+    return evaluate_terms((message_of(site),), family_dimensions(site.job, site.family))
 
 
-def _element(site: Site) -> int:
-    return message_element(site.key)
+def message_of(site: Site) -> Term:
+    """Return the size of that as a formula: beside tp each device has its tokens."""
+    if is_own(site.key):
+        return Term("BS", float(stream_element(site) * site.job.model.hidden_size))
+    return Term("nH" if site.family.tp > 1 else "BSH", float(stream_element(site)))
+
+
+def stream_element(site: Site) -> int:
+    """Return the bytes of a number of the residual stream.
+
+    That is of the type in which the embedding is held, or is gathered (``build.stream``).
+    """
+    held = frozen_element(site.job)
+    return min(held, computed_bytes(site.job.precision)) if site.family.gathers else held
 
 
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = pieces_of(site, stage), _row_of
-    shapes = shapes_of(site, stage)
-    size = _gradient_bytes(site) * sum(map(prod, shapes.every))
+    size = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
     shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
     ahead = stage.num_blocks * pieces[Piece.BLOCK_GATHERED, 0] + pieces[Piece.REST_GATHERED, 0]
     return Piecewise(
@@ -332,18 +334,17 @@ def _gradient_bytes(site: Site) -> int:
     return recipe.gradient
 
 
-def shapes_of(site: Site, stage: Stage) -> Shapes:
-    """Return the shapes of a stage's parameters: all, and those in no block."""
+def shapes_of(site: Site, stage: Stage) -> StageParts:
+    """Return the parameters of a stage."""
     ends, num = stage.ends, stage.num_blocks
-    make = partial(stage_shapes, is_first=ends.is_first, is_last=ends.is_last, tp=site.family.tp)
+    make = partial(stage_parts, is_first=ends.is_first, is_last=ends.is_last, tp=site.family.tp)
     return site.once("shapes", partial(make, site.job, num), ends, num)
 
 
 def pieces_of(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
-    block, *_ = site.once("parts", partial(trained_parts, site.job, site.family.tp))
-    rest = shapes_of(site, stage).trained
-    return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
+    parts = shapes_of(site, stage)
+    return part_pieces(site.job, site.family, (parts.block, parts.rest))
 
 
 def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
@@ -359,7 +360,7 @@ def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
     kept: Array = follow(found.profile, found.runs, sizes, counts_of(site, stage)).end[:, 0]
     kept = kept.copy()
     kept[_TRANSIENT] = 0.0
-    if not stage.ends.is_last and _element(site) < FP32_BYTES:
+    if not stage.ends.is_last and stream_element(site) < FP32_BYTES:
         kept[_SAVED] += message_bytes(site)
     return kept
 
@@ -447,7 +448,7 @@ def _rows_added(site: Site, now: Situation, start: Array, add: Piecewise) -> Ite
     job, tokens = site.job, family_tokens(site.job, site.family)
     hidden, vocab = job.model.hidden_size, -(-job.model.vocab_size // site.family.tp)
     taken = embedding_workspace(num_tokens=tokens, vocab_size=vocab, hidden_size=hidden)
-    if site.device.kernels != "cuda" or not taken:
+    if site.device.kernels != "cuda" or not taken or job.adapter is not None:
         return
     element = computed_bytes(job.precision) if site.family.gathers else _gradient_bytes(site)
     again = not now.act.is_first or (site.family.gathers and job.precision in HALF)
@@ -465,7 +466,7 @@ def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
     """
     sizes = add.pieces[:, 0]
     block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
-    gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
+    gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).rest.trained))
     more = max(rest, (rest - gone) + block)
     is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
     bound = is_bound * message_bytes(site)
@@ -519,15 +520,17 @@ def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update
 
 
 def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
-    shapes = [shape for stage in stages for shape in shapes_of(site, stage).every]
+    parts = [shapes_of(site, stage) for stage in stages]
+    shapes = [shape for each in parts for shape in each.trained]
     own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
     updates = update_of(site.job, site.device.kernels, own)
     family, recipe = site.family, trained_recipe(site.job)
     shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
     held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
+    frozen = [frozen_of(site.job, each, shards, whole=whole) for each in parts]
     states = States(
-        frozen=0,
-        constants=0,
+        frozen=sum(each.parameters for each in frozen),
+        constants=sum(each.constants for each in frozen),
         trained=held * recipe.parameter,
         buckets=held * recipe.gradient * (family.is_spread and whole),
         gradients=held * recipe.gradient,

@@ -10,6 +10,7 @@ Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,7 @@ from brimful.cost.pipeline_orders import Row
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS
-from brimful.cost.resident import Made, drawn, state_of_shapes
+from brimful.cost.resident import Made, adapted, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
 from brimful.cost.situations import (
@@ -41,16 +42,19 @@ from brimful.cost.stage_memory import (
     classes_of,
     counts_of,
     message_bytes,
+    message_of,
     num_ways_in,
     part_of,
     pieces_of,
     shapes_of,
     stages_in_order,
     stages_on,
+    stream_element,
 )
-from brimful.cost.stage_runs import Act, Ends, message_element, message_factors, stage_runs
+from brimful.cost.stage_parts import drawn_bytes
+from brimful.cost.stage_runs import Act, Ends, stage_runs
 from brimful.cost.states import updated_shapes
-from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
+from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients
 from brimful.pipeline_split import LOOPED, device_of_stage
@@ -115,9 +119,9 @@ class _Device:
         self._asked = Asked()
         self._sent: list[int] = []
         self._sums = row_sums(site.job, site.family, site.device)
-        message = ((message_factors(site.key), float(message_element(site.key))),)
-        self._passing: Alike = message, _TRANSIENT
-        self._kept: Alike = message, _SAVED
+        message = message_of(site)
+        self._passing: Alike = ((message.factors, message.coefficient),), _TRANSIENT
+        self._kept: Alike = self._passing[0], _SAVED
         self._shards = site.family.is_spread and site.family.gathers
         self._has_buckets = site.family.is_spread and not site.family.gathers
         self._is_ahead = strategy.pp_schedule in LOOPED and self._shards
@@ -144,7 +148,7 @@ class _Device:
         return asked
 
     def _shapes(self) -> list[Shape]:
-        return [shape for stage in self._stages for shape in shapes_of(self._site, stage).every]
+        return [shape for stage in self._stages for shape in shapes_of(self._site, stage).trained]
 
     def _updated(self) -> list[Shape]:
         site = self._site
@@ -153,25 +157,34 @@ class _Device:
     def _loaded(self) -> Iterator[Made]:
         """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
         site = self._site
-        element = trained_recipe(site.job).parameter
-        for shape in self._updated():
-            yield Made((prod(shape) * element,))
+        yield from self._held()
         draws_all = site.family.gathers or site.family.tp > 1
         for index, stage in enumerate(stages_in_order(site)):
             is_own = device_of_stage(split_of(site.strategy), index) == self._place
             if draws_all or not is_own:
-                for shape in self._drawn(stage, draws_all=draws_all):
-                    yield drawn(prod(shape) * frozen_element(site.job))
+                yield from map(drawn, self._drawn(stage, draws_all=draws_all))
         if self._has_buckets:  # buckets of whole gradients
             yield Made((sum(map(prod, self._updated())) * trained_recipe(site.job).gradient,))
 
-    def _drawn(self, stage: Stage, *, draws_all: bool) -> list[Shape]:
-        """List what is drawn of a stage, whole; what is tied to a weight that is here is that."""
+    def _held(self) -> Iterator[Made]:
+        """Yield this device's parameters."""
+        site = self._site
+        if site.job.adapter is not None:
+            shards = site.strategy.dp_shard if site.family.gathers else 1
+            parts = [shapes_of(site, stage).parameters for stage in self._stages]
+            yield from adapted(site.job, shards, chain.from_iterable(parts))
+            return
+        element = trained_recipe(site.job).parameter
+        for shape in self._updated():
+            yield Made((prod(shape) * element,))
+
+    def _drawn(self, stage: Stage, *, draws_all: bool) -> Iterator[int]:
+        """Yield what is drawn of a stage, whole; what is tied to a weight that is here is that."""
         site = self._site._replace(family=self._site.family._replace(tp=1))
         has_end = any(any(own.ends) for own in self._stages)
         if site.is_tied and has_end and any(stage.ends) and not draws_all:
             stage = stage._replace(ends=Ends(is_first=False, is_last=False))
-        return shapes_of(site, stage).every
+        return drawn_bytes(site.job, shapes_of(site, stage))
 
     def _make_room(self) -> None:
         """Make room for what other stages send: of each micro-batch, each way in."""
@@ -256,7 +269,7 @@ class _Device:
             asked.come(self._passing, 0)
         prepared.batch.ask(asked, prepared.works)
         if is_forward and not ends.is_last:
-            is_wide = message_element(self._site.key) == FP32_BYTES  # the next block kept it too
+            is_wide = stream_element(self._site) == FP32_BYTES  # the next block kept it too
             self._results[work] = asked.take(self._kept if is_wide else self._passing)
             asked.leave(_TRANSIENT)
         elif not is_forward:
@@ -280,6 +293,9 @@ class _Device:
                 asked.go_piece(whole)
             if before is not None:
                 asked.go_piece(before)
+            if buffer not in pieces:  # of what is frozen nothing is reduced
+                before = None
+                continue
             asked.come_piece(buffer, pieces[buffer])
             if is_block:
                 self._let_go(held if widens else None, is_block=is_block)
@@ -302,10 +318,8 @@ class _Device:
         site = self._site
         if not self._shards:
             return {}
-        block, *_ = trained_parts(site.job, site.family.tp)
-        rest = shapes_of(site, stage).trained
-        totals = pieces_of(site, stage)[:, 0]
-        return piece_tensors(site.job, site.family, (block, Part(rest, rest)), totals)
+        parts, totals = shapes_of(site, stage), pieces_of(site, stage)[:, 0]
+        return piece_tensors(site.job, site.family, (parts.block, parts.rest), totals)
 
     def _send(self, rows: list[int]) -> None:
         """Keep a gradient that is sent: until the next one is there, or to the end of the step."""

@@ -12,6 +12,7 @@ Source: ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync`
 ``schedules.py``; the simulation runs both.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
@@ -21,7 +22,9 @@ from brimful.cost.additions import Additions, Way, is_block
 from brimful.cost.profiles import (
     Body,
     EventKind,
+    Group,
     Profile,
+    Role,
     Run,
     Term,
     Work,
@@ -77,6 +80,7 @@ class Part(NamedTuple):
         ends: Of the model.
         way: How devices share the work; None where parameters and gradients stay whole.
         is_single: Whether the stage has one block, which nothing is gathered ahead of.
+        message: The size of what one stage hands the next of one micro-batch.
     """
 
     key: str
@@ -85,6 +89,7 @@ class Part(NamedTuple):
     ends: Ends
     way: Way | None
     is_single: bool
+    message: Term
 
 
 class StageRuns(NamedTuple):
@@ -102,6 +107,10 @@ class StageRuns(NamedTuple):
 _SAVED, _TRANSIENT, _CACHED, _GRADIENT = map(
     ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS, AUTOCAST_CACHE, GRADIENTS)
 )
+_END = Run("backward", "", "other", 0)
+"""Behind the blocks of a stage that has no embedding."""
+_NUM_TOLD = 6
+"""Tensors by which a forward that is run again is told."""
 _NUM_MESSAGES = 2
 """Kinds behind those of a profile: a message that comes, and one that goes."""
 
@@ -110,7 +119,7 @@ _NUM_MESSAGES = 2
 def stage_runs(part: Part, act: Act) -> StageRuns:
     """Return what a stage runs in one act."""
     profile = load_profile(part.key)
-    kinds = _kinds(part.key)
+    kinds = _kinds(part.key, part.message)
     num = 2 * len(profile.kinds) + _NUM_MESSAGES
     works: list[Work] = []
     runs: list[Run] = []
@@ -124,23 +133,13 @@ def stage_runs(part: Part, act: Act) -> StageRuns:
     return StageRuns(replaced(profile, kinds, tuple(works)), tuple(runs))
 
 
-def message_factors(key: str) -> str:
-    """Return the dimensions that a message is the product of; beside tp each has its tokens."""
-    return "nH" if "-tp" in key.split(".", maxsplit=1)[0] else "BSH"
-
-
-def message_element(key: str) -> int:
-    """Return the bytes of a number of the residual stream: fp32 where autocast leaves it so."""
-    return 2 if ".bf16." in key else 4
-
-
 @cache
-def _kinds(key: str) -> tuple[EventKind, ...]:
+def _kinds(key: str, message: Term) -> tuple[EventKind, ...]:
     """Return a profile's kinds, the same going, a message, and pieces."""
     own = load_profile(key).kinds
     negated = [EventKind(negated_terms(kind.terms), kind.item, kind.origin) for kind in own]
-    message = (Term(message_factors(key), float(message_element(key))),)
-    messages = [EventKind(terms, _TRANSIENT, "") for terms in (message, negated_terms(message))]
+    terms = (message,)
+    messages = [EventKind(signed, _TRANSIENT, "") for signed in (terms, negated_terms(terms))]
     return (*own, *negated, *messages, *piece_kinds())
 
 
@@ -149,13 +148,19 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     variant = profile.variants[variant_key(part.body, num_chunks=part.num_chunks)]
     fresh = act.is_first or (part.way is not None and part.way.widens)
     runs = with_chunks(variant.first if fresh else variant.later, num_chunks=part.num_chunks)
-    of_phase = [run for run in runs if run.phase == act.phase]
+    every = of_phase = [run for run in runs if run.phase == act.phase]
     if part.way is not None and part.is_single:
         stays = "first" if act.phase == "forward" else "last"
         of_phase = [run for run in of_phase if not is_block(run) or run.role == stays]
     blocks = [i for i, run in enumerate(of_phase) if is_block(run)]
     choose = _forward if act.phase == "forward" else _backward
-    chosen = list(choose(profile, of_phase, (blocks[0], blocks[-1]), part.ends))
+    works = [profile.works[run.work].events for run in of_phase]
+    if is_block(runs[-1]):  # what comes into the model's first block has no gradient
+        place = blocks[0] if act.phase == "forward" else blocks[-1]
+        works[place] = _first_events(profile, of_phase[place], every, part)
+    chosen = list(choose(profile, of_phase, works, (blocks[0], blocks[-1]), part.ends))
+    if is_block(runs[-1]) and act.phase == "forward" and not part.ends.is_first:
+        chosen[-1] = (chosen[-1][0], _without_casts(profile, chosen[-1][1], runs))
     if act.phase == "backward" and act.is_first and not part.ends.is_last:
         chosen[0] = (chosen[0][0], _opened(profile, *chosen[0], runs))
     return chosen
@@ -174,14 +179,134 @@ def _opened(
     before = _until_marked(profile, profile.works[forward[0].work].events)
     is_again = run.group == "checkpointed" and not profile.key.endswith(".selective")
     if is_again and before:
-        place = made[before - 1]
+        again = _place_of(profile, events, profile.works[forward[0].work].events)
+        place = made[again + before - 1]
     else:
         place = next(place for place in made if _is_weight(kinds[events[place]]))
     marks = [i for i, kind in enumerate(kinds) if kind.mark.startswith("cuBLAS")]
     return (*events[: place + 1], *marks, *events[place + 1 :])
 
 
-def _until_marked(profile: Profile, events: tuple[int, ...]) -> int:
+def _place_of(profile: Profile, events: Sequence[int], forward: Sequence[int]) -> int:
+    """Count what a backward allocates before it runs a block's forward again.
+
+    Where adapters are multiplied by a factor that is the gradient of their product.
+    """
+    made, again = (
+        [profile.kinds[event].terms for event in some if _grows(profile.kinds[event]) > 0]
+        for some in (events, forward)
+    )
+    num = min(_NUM_TOLD, len(again))
+    places = (place for place in range(len(made)) if made[place : place + num] == again[:num])
+    return next(places, 0)
+
+
+def _first_events(profile: Profile, own: Run, runs: Sequence[Run], part: Part) -> tuple[int, ...]:
+    """Return the events of a stage's first block, where that of the model is given no gradient.
+
+    Of any other stage it does what a block between does, for its input has one: all but letting go
+    of that, which lies in the room for messages. What all blocks read goes with the last of them.
+
+    Args:
+        profile: Where works and kinds are.
+        own: The run of the model's first block.
+        runs: All of the phase.
+        part: Of the stage.
+    """
+    events = profile.works[own.work].events
+    between = next(r for r in runs if (r.group, r.role) == (own.group, "middle"))
+    others = profile.works[between.work].events
+    beyond = _beyond(profile, events, others)
+    if part.ends.is_first:
+        foreign = {place for place in beyond if _is_foreign(profile.kinds[events[place]])}
+        return tuple(e for place, e in enumerate(events) if place not in foreign)
+    shared = [events[place] for place in beyond if _is_shared(profile.kinds[events[place]])]
+    own_input = _without_input(profile, events, others, part.message)
+    return (*_with_marks(profile, own_input, events), *shared)
+
+
+def _beyond(profile: Profile, events: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Return the places of events that are more of a size and class than there are elsewhere."""
+    kinds = profile.kinds
+    left = Counter((kinds[event].terms, kinds[event].item) for event in others)
+    found = []
+    for place, event in enumerate(events):
+        what = kinds[event].terms, kinds[event].item
+        if left[what]:
+            left[what] -= 1
+        else:
+            found.append(place)
+    return found
+
+
+def _without_casts(profile: Profile, events: Sequence[int], runs: Sequence[Run]) -> tuple[int, ...]:
+    """Let go of no copies that only the model's first block leaves behind.
+
+    Its backward does not need the weights that its input is multiplied by; autocast has them.
+    """
+    first = next(run for run in runs if is_block(run))
+    alone = _casts_left(profile, runs, ("first", "last"), first.group)
+    alone -= _casts_left(profile, runs, ("middle", "middle"), first.group)
+    found = []
+    for event in events:
+        kind = profile.kinds[event]
+        size = (_factors(kind), -_grows(kind))
+        if kind.item == _CACHED and not kind.origin and alone[size] > 0:
+            alone[size] -= 1
+        else:
+            found.append(event)
+    return tuple(found)
+
+
+def _casts_left(
+    profile: Profile, runs: Sequence[Run], roles: tuple[Role, Role], group: Group
+) -> Counter[tuple[str, float]]:
+    """Count the copies that a block's forward makes and its backward does not let go of."""
+    left = Counter[tuple[str, float]]()
+    for run in runs:
+        place = ("forward", "backward").index(run.phase)
+        if (run.group, run.role) != (group, roles[place]):
+            continue
+        for event in profile.works[run.work].events:
+            kind = profile.kinds[event]
+            if kind.item == _CACHED and (_grows(kind) > 0) == (run.phase == "forward"):
+                left[_factors(kind), abs(_grows(kind))] += 1 - 2 * place
+    return left
+
+
+def _is_shared(kind: EventKind) -> bool:
+    """Whether an event lets go of what was made once for all blocks, by the length alone."""
+    factors = _factors(kind)
+    kept = _grows(kind) < 0 and kind.item == _SAVED
+    return kept and bool(factors) and not {"B", "n"} & set(factors)
+
+
+def _without_input(
+    profile: Profile, own: Sequence[int], between: Sequence[int], message: Term
+) -> tuple[int, ...]:
+    """Leave out what a block between lets go of behind its work, and the first block does not."""
+    sizes = {}
+    for event, kind in enumerate(profile.kinds):
+        if kind.item == _TRANSIENT and _factors(kind) == message.factors:
+            sizes[event] = _grows(kind)
+    kept, kept_between = (sum(sizes.get(event, 0.0) for event in some) for some in (own, between))
+    gone = [
+        place for place, event in enumerate(between) if sizes.get(event) == -message.coefficient
+    ]
+    left_out = gone[-1] if kept > kept_between else None
+    return tuple(event for place, event in enumerate(between) if place != left_out)
+
+
+def _with_marks(profile: Profile, events: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Mark the first product where the model's first block does."""
+    marks = [event for event in own if profile.kinds[event].mark]
+    before = _until_marked(profile, own)
+    made = [place for place, e in enumerate(events) if _grows(profile.kinds[e]) > 0]
+    at = made[before - 1] + 1 if marks and before else 0
+    return (*events[:at], *marks, *events[at:])
+
+
+def _until_marked(profile: Profile, events: Sequence[int]) -> int:
     """Count what is allocated before the first product; 0: none is marked."""
     kinds = profile.kinds
     for place, event in enumerate(events):
@@ -196,12 +321,16 @@ def _is_weight(kind: EventKind) -> bool:
 
 
 def _forward(
-    profile: Profile, runs: list[Run], blocks: tuple[int, int], ends: Ends
+    profile: Profile,
+    runs: list[Run],
+    works: Sequence[tuple[int, ...]],
+    blocks: tuple[int, int],
+    ends: Ends,
 ) -> chain[tuple[Run, tuple[int, ...]]]:
     first, last = blocks
     before = [(run, _before(profile, run, ends)) for run in runs[:first]]
-    inside = [(run, profile.works[run.work].events) for run in runs[first : last + 1]]
-    behind = [(run, profile.works[run.work].events) for run in runs[last + 1 :]]
+    every = list(zip(runs, works, strict=True))
+    inside, behind = every[first : last + 1], every[last + 1 :]
     if not ends.is_last:
         behind = [(behind[-1][0], _leaving(profile, behind[-1][0]))]
     return chain(before, inside, behind)
@@ -241,17 +370,21 @@ def _grows(kind: EventKind) -> float:
 
 
 def _backward(
-    profile: Profile, runs: list[Run], blocks: tuple[int, int], ends: Ends
+    profile: Profile,
+    runs: list[Run],
+    works: Sequence[tuple[int, ...]],
+    blocks: tuple[int, int],
+    ends: Ends,
 ) -> chain[tuple[Run, tuple[int, ...]]]:
     """Return the same of a backward: other stages' ends are left out, messages come and go."""
     first, last = blocks
     come = 2 * len(profile.kinds)
-    before = [(run, profile.works[run.work].events) for run in runs[:first]] if ends.is_last else []
-    inside = [(run, profile.works[run.work].events) for run in runs[first : last + 1]]
-    behind = [(run, profile.works[run.work].events) for run in runs[last + 1 :]]
+    every = list(zip(runs, works, strict=True))
+    before = every[:first] if ends.is_last else []
+    inside, behind = every[first : last + 1], every[last + 1 :]
     if not ends.is_first:
-        behind = [(runs[-1], () if ends.is_last else (come,))]
-    elif not ends.is_last:
+        behind = [(_END, () if ends.is_last else (come,))]
+    elif not ends.is_last and behind:
         events = [e for e in behind[-1][1] if not _is_foreign(profile.kinds[e])]
         behind = [*behind[:-1], (behind[-1][0], tuple(events))]
     return chain(before, inside, behind)

@@ -41,7 +41,6 @@ from brimful.cost.stage_memory import (
 )
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import gather_seconds, reduce_seconds
-from brimful.cost.trained import Part, trained_parts
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
 from brimful.pipeline_split import Schedule
@@ -250,11 +249,10 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
     if not family.is_spread:
         return 0.0, 0.0
     shards = np.array([float(site.strategy.dp_shard)])
-    block, *_ = trained_parts(job, family.tp)
     gathers = reduces = 0.0
     times = num_micro_batches(job, site.strategy) + 1 if family.zero == 3 else 1  # noqa: PLR2004
     for stage in stages:
-        rest = Part(shapes_of(site, stage).trained, shapes_of(site, stage).trained)
+        block, rest = shapes_of(site, stage)[:2]
         for part, num, again in ((block, stage.num_blocks, times), (rest, bool(rest.every), 1)):
             if not num:
                 continue

@@ -154,24 +154,6 @@ def modules_of(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
         yield list(some)
 
 
-def stage_shapes(job: Job, num_blocks: int, *, is_first: bool, is_last: bool, tp: int) -> Part:
-    """List the shapes of a stage of a pipeline that trains in full: all, and those in no block.
-
-    Args:
-        job: What is trained; a head that is tied to the embedding is another weight here.
-        num_blocks: Of the stage.
-        is_first: Whether it has the embedding.
-        is_last: Whether it has the last norm and the head.
-        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
-    """
-    layout = layout_of(job.model)
-    before = layout.embedding if is_first else ()
-    behind = (*layout.final, *layout.head) if is_last else ()
-    blocks = [piece_shape(p, tp) for p in layout.blocks[0].parameters] * num_blocks
-    start, end = ([piece_shape(p, tp) for p in some] for some in (before, behind))
-    return Part([*start, *blocks, *end], [*start, *end])
-
-
 def untied_job(job: Job) -> Job:
     """Return the job whose ends are two weights, as they are in a pipeline."""
     return replace(job, model=replace(job.model, tied_embeddings=False))
