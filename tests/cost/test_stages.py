@@ -12,7 +12,8 @@ from brimful.cost.memory import phase_peaks
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.pipeline_replay import replay
 from brimful.cost.situations import situations
-from brimful.cost.stage_memory import classes_of, device_memory, site_of
+from brimful.cost.stage_memory import device_memory
+from brimful.cost.stage_site import classes_of, site_of
 from brimful.cost.stage_time import Way, row_seconds, step_of_row
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster

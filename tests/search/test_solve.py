@@ -10,7 +10,7 @@ import pytest
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.formula import missing_formula
-from brimful.cost.stage_memory import site_of
+from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import behind
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster

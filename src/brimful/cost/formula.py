@@ -205,7 +205,6 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
     num = num_micro_batches(job, strategy)
     covered = {
         f"pp_schedule={strategy.pp_schedule}": strategy.pp_schedule in PREDICTED_SCHEDULES,
-        f"zero={strategy.zero}": strategy.zero != 1,
         f"{num} micro-batch": num > 1,
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:

@@ -8,10 +8,10 @@ Known error: what torch keeps between two works beside that, a few numbers per m
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +19,19 @@ from numpy.typing import NDArray
 from brimful.cost.additions import Piece, Way
 from brimful.cost.embedding import embedding_workspace
 from brimful.cost.family import (
-    Family,
     body_of,
     family_dimensions,
-    family_of,
     family_tokens,
-    runs_one,
 )
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
 from brimful.cost.pipeline_orders import Row
-from brimful.cost.profiles import Group, Term, is_own
-from brimful.cost.programs import HALF, kernels_of, program_of
+from brimful.cost.profiles import Group
+from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import largest_parameter
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
-from brimful.cost.stage_parts import StageParts, frozen_of, stage_parts
+from brimful.cost.stage_parts import frozen_bytes_of
 from brimful.cost.stage_runs import (
     REDUCES,
     Act,
@@ -44,18 +40,26 @@ from brimful.cost.stage_runs import (
     StageRuns,
     stage_runs,
 )
+from brimful.cost.stage_site import (
+    Site,
+    Stage,
+    classes_of,
+    drawn_on,
+    message_bytes,
+    message_of,
+    shapes_of,
+    site_of,
+    stages_on,
+    stream_element,
+)
 from brimful.cost.states import States, held_numbers, updated_shapes
-from brimful.cost.trained import frozen_element, trained_recipe, untied_job
-from brimful.cost.trajectory import evaluate_terms, follow, kinds_bytes
+from brimful.cost.trained import trained_recipe
+from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.pipeline_split import (
     ONE_STAGE,
-    Split,
-    blocks_of_stages,
-    device_of_stage,
-    stages_of_device,
 )
 from brimful.rungs import (
     GATHERED,
@@ -66,74 +70,15 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Strategy, num_checkpointed, num_micro_batches, split_of
+from brimful.strategy import Strategy, num_micro_batches, split_of
 
 Array = NDArray[np.float64]
-Known = TypeVar("Known")
 _ROWS = len(ITEM_NAMES)
 _TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
     ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
 )
-_UNTIED = ("untied job",)
 _TOKEN_BYTES = 16
 """Of a token: input and label, int64."""
-
-
-class Stage(NamedTuple):
-    """One piece of the model.
-
-    Attributes:
-        ends: Which of the model's it has.
-        num_blocks: How many.
-        num_checkpointed: Of them.
-    """
-
-    ends: Ends
-    num_blocks: int
-    num_checkpointed: int
-
-
-class Site(NamedTuple):
-    """What is trained, how, and on what.
-
-    Attributes:
-        job: What is trained; its head is a weight of its own.
-        strategy: How.
-        device: On what.
-        family: Of the strategy.
-        key: Of the profile.
-        is_tied: Whether the head is the embedding where there is no pipeline.
-        known: What has been found out of stages, by what it hangs on.
-    """
-
-    job: Job
-    strategy: Strategy
-    device: Device
-    family: Family
-    key: str
-    is_tied: bool
-    known: dict[tuple[object, ...], Any]
-
-    def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
-        """Return what is known under a name, or make it: for one job on one kind of device.
-
-        Args:
-            name: Of what is asked for.
-            make: Makes it.
-            key: What it hangs on beside the program and how it is spread.
-        """
-        family, shards = self.family, self.strategy.dp_shard
-        spread = (family.zero, family.tp, family.num_data_parallel, shards)
-        every = (name, self.key, *spread, *key)
-        if every not in self.known:
-            self.known[every] = make()
-        found: Known = self.known[every]
-        return found
-
-    @property
-    def cuts(self) -> tuple[int, int]:
-        """How batch and loss are cut."""
-        return self.family.micro_batch, self.family.loss_chunks
 
 
 class Piecewise(NamedTuple):
@@ -161,78 +106,6 @@ class Piecewise(NamedTuple):
     def held(self) -> Array:
         """What there may be several of, in the order of ``multiples``: [6, items]."""
         return np.stack([self.kept, self.gathered, self.begun, self.made, self.reduced, self.ahead])
-
-
-def site_of(
-    job: Job,
-    strategy: Strategy,
-    device: Device,
-    known: dict[tuple[object, ...], Any] | None = None,
-) -> Site:
-    """Collect what predictions of a pipeline's devices share.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-        device: On what.
-        known: Of other strategies of the same job on the same device.
-    """
-    family, known = family_of(job, strategy), {} if known is None else known
-    if _UNTIED not in known:
-        known[_UNTIED] = untied_job(job)
-    untied = known[_UNTIED]
-    program = program_of(
-        untied, strategy.attention, kernels_of(device), family.recompute,
-        gathers=family.gathers, tp=family.tp, is_one=runs_one(job, family),
-    )  # fmt: skip
-    tied = job.model.tied_embeddings
-    return Site(untied, strategy, device, family, program.key, tied, known)
-
-
-def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
-    """List the stages of one device of the row.
-
-    Of K checkpointed blocks each device has the first K of its own (``build/checkpointing.py``).
-
-    Args:
-        site: What is trained, and how.
-        place: Of the device, counted from 0.
-    """
-    return stages_of_row(site)[place]
-
-
-def stages_in_order(site: Site) -> list[Stage]:
-    """List the stages of all devices, in the order of the model."""
-    split, left = split_of(site.strategy), [list(stages) for stages in stages_of_row(site)]
-    return [left[device_of_stage(split, index)].pop(0) for index in range(split.num_stages)]
-
-
-def stages_of_row(site: Site) -> tuple[tuple[Stage, ...], ...]:
-    """List the stages of every device of the row."""
-    split, num_layers = split_of(site.strategy), site.job.model.num_layers
-    again = num_checkpointed(site.strategy, num_layers=num_layers)
-    return site.once("row", partial(_stages_of_row, site, split, again), split, again)
-
-
-def _stages_of_row(site: Site, split: Split, again: int) -> tuple[tuple[Stage, ...], ...]:
-    numbers = [len(blocks) for blocks in blocks_of_stages(site.job.model, split)]
-    devices = []
-    for place in range(split.pp):
-        left, found = again, []
-        for index in stages_of_device(split, place):
-            ends = Ends(index == 0, index == split.num_stages - 1)
-            found.append(Stage(ends, numbers[index], min(left, numbers[index])))
-            left -= found[-1].num_checkpointed
-        devices.append(tuple(found))
-    return tuple(devices)
-
-
-def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
-    """Return a device for every kind of device of the row: of those alike the first is fullest."""
-    found: dict[tuple[Stage, ...], int] = {}
-    for place, stages in enumerate(stages_of_row(site)):
-        found.setdefault(stages, place)
-    return found
 
 
 # -- one work --
@@ -283,27 +156,6 @@ def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
     return kinds_bytes(found.profile, dims, 1), mine[:, :, None]
 
 
-def message_bytes(site: Site) -> float:
-    """Return the bytes of what one stage hands the next of one micro-batch."""
-    return evaluate_terms((message_of(site),), family_dimensions(site.job, site.family))
-
-
-def message_of(site: Site) -> Term:
-    """Return the size of that as a formula: beside tp each device has its tokens."""
-    if is_own(site.key):
-        return Term("BS", float(stream_element(site) * site.job.model.hidden_size))
-    return Term("nH" if site.family.tp > 1 else "BSH", float(stream_element(site)))
-
-
-def stream_element(site: Site) -> int:
-    """Return the bytes of a number of the residual stream.
-
-    That is of the type in which the embedding is held, or is gathered (``build.stream``).
-    """
-    held = frozen_element(site.job)
-    return min(held, computed_bytes(site.job.precision)) if site.family.gathers else held
-
-
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = pieces_of(site, stage), _row_of
     size = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
@@ -332,13 +184,6 @@ def _gradient_bytes(site: Site) -> int:
     if site.family.gathers and site.job.precision not in HALF:
         return computed_bytes(site.job.precision)
     return recipe.gradient
-
-
-def shapes_of(site: Site, stage: Stage) -> StageParts:
-    """Return the parameters of a stage."""
-    ends, num = stage.ends, stage.num_blocks
-    make = partial(stage_parts, is_first=ends.is_first, is_last=ends.is_last, tp=site.family.tp)
-    return site.once("shapes", partial(make, site.job, num), ends, num)
 
 
 def pieces_of(site: Site, stage: Stage) -> Array:
@@ -493,18 +338,21 @@ def device_memory(site: Site, place: int) -> StepMemory:
     stages = stages_on(site, place)
     held, updates = device_states(site, stages)
     highest = _highest(site, place, stages)
-    again = sum(stage.num_checkpointed for stage in stages)
+    again, split = sum(stage.num_checkpointed for stage in stages), split_of(site.strategy)
     blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
-    largest = site.once("largest", partial(largest_parameter, site.job.model))
     return StepMemory(
         states=held,
         updates=updates,
         blas=int(blas[0]),
         items=np.rint(highest.items + _row_of(_TRANSIENT, batch_bytes(site))).astype(np.int64),
         run=f"{highest.where}, on device {place} of {site.strategy.pp}",
-        drawn=largest * frozen_element(site.job),
+        drawn=site.once("drawn", partial(_largest_drawn, site, place), place, split),
         room=_room(site, stages),
     )
+
+
+def _largest_drawn(site: Site, place: int) -> int:
+    return max(drawn_on(site, place), default=0)
 
 
 def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
@@ -527,10 +375,10 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     family, recipe = site.family, trained_recipe(site.job)
     shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
     held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
-    frozen = [frozen_of(site.job, each, shards, whole=whole) for each in parts]
+    frozen = (frozen_bytes_of(site.job, each, shards, whole=whole) for each in parts)
     states = States(
-        frozen=sum(each.parameters for each in frozen),
-        constants=sum(each.constants for each in frozen),
+        frozen=sum(frozen),
+        constants=0,
         trained=held * recipe.parameter,
         buckets=held * recipe.gradient * (family.is_spread and whole),
         gradients=held * recipe.gradient,

@@ -35,31 +35,26 @@ from brimful.cost.situations import (
     shortened,
     turns_of,
 )
-from brimful.cost.stage_memory import (
+from brimful.cost.stage_memory import batch_bytes, counts_of, num_ways_in, part_of, pieces_of
+from brimful.cost.stage_runs import Act, stage_runs
+from brimful.cost.stage_site import (
     Site,
     Stage,
-    batch_bytes,
     classes_of,
-    counts_of,
+    drawn_on,
     message_bytes,
     message_of,
-    num_ways_in,
-    part_of,
-    pieces_of,
     shapes_of,
-    stages_in_order,
     stages_on,
     stream_element,
 )
-from brimful.cost.stage_parts import drawn_bytes
-from brimful.cost.stage_runs import Act, Ends, stage_runs
 from brimful.cost.states import updated_shapes
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients
-from brimful.pipeline_split import LOOPED, device_of_stage
+from brimful.pipeline_split import LOOPED
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
-from brimful.strategy import num_micro_batches, split_of
+from brimful.strategy import num_micro_batches
 
 if TYPE_CHECKING:
     from brimful.cost.profiles import Alike
@@ -158,13 +153,9 @@ class _Device:
         """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
         site = self._site
         yield from self._held()
-        draws_all = site.family.gathers or site.family.tp > 1
-        for index, stage in enumerate(stages_in_order(site)):
-            is_own = device_of_stage(split_of(site.strategy), index) == self._place
-            if draws_all or not is_own:
-                yield from map(drawn, self._drawn(stage, draws_all=draws_all))
+        yield from map(drawn, drawn_on(site, self._place))
         if self._has_buckets:  # buckets of whole gradients
-            yield Made((sum(map(prod, self._updated())) * trained_recipe(site.job).gradient,))
+            yield Made((sum(map(prod, self._shapes())) * trained_recipe(site.job).gradient,))
 
     def _held(self) -> Iterator[Made]:
         """Yield this device's parameters."""
@@ -175,16 +166,8 @@ class _Device:
             yield from adapted(site.job, shards, chain.from_iterable(parts))
             return
         element = trained_recipe(site.job).parameter
-        for shape in self._updated():
+        for shape in self._updated() if site.family.gathers else self._shapes():
             yield Made((prod(shape) * element,))
-
-    def _drawn(self, stage: Stage, *, draws_all: bool) -> Iterator[int]:
-        """Yield what is drawn of a stage, whole; what is tied to a weight that is here is that."""
-        site = self._site._replace(family=self._site.family._replace(tp=1))
-        has_end = any(any(own.ends) for own in self._stages)
-        if site.is_tied and has_end and any(stage.ends) and not draws_all:
-            stage = stage._replace(ends=Ends(is_first=False, is_last=False))
-        return drawn_bytes(site.job, shapes_of(site, stage))
 
     def _make_room(self) -> None:
         """Make room for what other stages send: of each micro-batch, each way in."""

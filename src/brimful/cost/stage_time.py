@@ -10,6 +10,7 @@ Known error of the row against ``pipeline_replay``: tested, see ``tests/cost/tes
 """
 
 import math
+from math import prod
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -30,17 +31,10 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
-from brimful.cost.stage_memory import (
-    Site,
-    Stage,
-    classes_of,
-    device_states,
-    message_bytes,
-    shapes_of,
-    stages_on,
-)
+from brimful.cost.stage_memory import device_states
+from brimful.cost.stage_site import Site, Stage, classes_of, message_bytes, shapes_of, stages_on
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
-from brimful.cost.traffic import gather_seconds, reduce_seconds
+from brimful.cost.traffic import gather_seconds, reduce_seconds, sent_seconds
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
 from brimful.pipeline_split import Schedule
@@ -251,6 +245,10 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
     shards = np.array([float(site.strategy.dp_shard)])
     gathers = reduces = 0.0
     times = num_micro_batches(job, site.strategy) + 1 if family.zero == 3 else 1  # noqa: PLR2004
+    if family.zero == 1:
+        numbers = sum(prod(shape) for each in stages for shape in shapes_of(site, each).trained)
+        sent = sent_seconds(job, np.array([float(numbers)]), family, cluster)
+        reduces += float(np.atleast_1d(sent)[0])
     for stage in stages:
         block, rest = shapes_of(site, stage)[:2]
         for part, num, again in ((block, stage.num_blocks, times), (rest, bool(rest.every), 1)):

@@ -25,15 +25,8 @@ from numpy.typing import NDArray
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import PREDICTED_SCHEDULES, missing_formula
 from brimful.cost.outside import num_groups, room_of
-from brimful.cost.stage_memory import (
-    Site,
-    classes_of,
-    device_states,
-    fullest,
-    held_bytes,
-    peak_of,
-    site_of,
-)
+from brimful.cost.stage_memory import device_states, fullest, held_bytes, peak_of
+from brimful.cost.stage_site import Site, classes_of, site_of
 from brimful.cost.stage_time import (
     Rates,
     behind,
