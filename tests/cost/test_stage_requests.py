@@ -28,6 +28,8 @@ CASES = {
     "masters": ({"precision": "bf16-master"}, {"activation_checkpointing": "full"}),
     "a stage of one block": ({"model": "smollm2-135m"}, {"pp": 3, "stage_blocks": (15, 14, 1)}),
     "DDP": ({"global_batch": 8}, {"dp_replicate": 2}),
+    "DDP, masters": ({"global_batch": 8, "precision": "bf16-master"}, {"dp_replicate": 2}),
+    "ZeRO-1": ({"global_batch": 8}, {"zero": 1, "dp_shard": 2}),
     "ZeRO-2": ({"global_batch": 8, "precision": "bf16-mixed"}, {"zero": 2, "dp_shard": 2}),
     "ZeRO-3": ({"global_batch": 8}, {"zero": 3, "dp_shard": 2}),
     "replicas of shards": ({"global_batch": 16}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}),

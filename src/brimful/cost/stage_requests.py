@@ -196,8 +196,6 @@ class _Device:
             if now.act.phase == "reduce":
                 self._reduce(self._stages[now.chunk])
                 continue
-            is_last = micro == row.num_micro_batches - 1
-            self._asked.sums_go = is_last and self._has_buckets
             if all(made or gone for made, gone in zip(now.made, now.reduced, strict=True)):
                 self._send_others(others)
                 others = 0

@@ -65,7 +65,7 @@ PIECES = (1, 4, 16)
 QUARTERS = 4
 """Shares of the fullest device's blocks that are tried as checkpointed, beside all of them."""
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
-_ZEROS: tuple[Zero, ...] = (0, 2, 3)
+_ZEROS: tuple[Zero, ...] = (0, 1, 2, 3)
 
 
 class Found(NamedTuple):
