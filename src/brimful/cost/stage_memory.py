@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.additions import Piece, Way
+from brimful.cost.additions import NUM_PIECES, Piece, Way
 from brimful.cost.embedding import embedding_workspace
 from brimful.cost.family import (
     body_of,
@@ -28,6 +28,7 @@ from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Group
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.sequences import Blocks
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
@@ -43,8 +44,10 @@ from brimful.cost.stage_runs import (
 from brimful.cost.stage_site import (
     Site,
     Stage,
+    blocks_in,
     classes_of,
     drawn_on,
+    key_of,
     message_bytes,
     message_of,
     shapes_of,
@@ -53,6 +56,7 @@ from brimful.cost.stage_site import (
     stream_element,
 )
 from brimful.cost.states import States, held_numbers, updated_shapes
+from brimful.cost.trained import Part as Shapes
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
@@ -77,6 +81,8 @@ _ROWS = len(ITEM_NAMES)
 _TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
     ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
 )
+_WHATEVER = (Blocks((), ()), 0)
+"""Blocks that are all alike, however many of them are checkpointed."""
 _TOKEN_BYTES = 16
 """Of a token: input and label, int64."""
 
@@ -120,8 +126,11 @@ def part_of(site: Site, stage: Stage) -> Part:
         way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
     chunks = _num_chunks(site) if stage.ends.is_last else 1
     body = body_of(stage.num_checkpointed, stage.num_blocks)
-    key = site.key if stage.num_checkpointed else site.key.removesuffix(".selective")
-    return Part(key, body, chunks, stage.ends, way, stage.num_blocks == 1, message_of(site))
+    is_alike = len(set(site.once("blocks", partial(blocks_in, site.job.model)).kinds)) == 1
+    return Part(
+        key_of(site, stage), body, chunks, stage.ends, way, stage.num_blocks == 1,
+        message_of(site), *(_WHATEVER if is_alike else (stage.blocks, stage.num_checkpointed)),
+    )  # fmt: skip
 
 
 def _num_chunks(site: Site) -> int:
@@ -158,12 +167,18 @@ def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
 
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = pieces_of(site, stage), _row_of
-    size = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
-    shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
-    ahead = stage.num_blocks * pieces[Piece.BLOCK_GATHERED, 0] + pieces[Piece.REST_GATHERED, 0]
+    held = shapes_of(site, stage)
+    size = _gradient_bytes(site) * sum(map(prod, held.trained))
+
+    def blocks(piece: Piece) -> float:
+        every = pieces[piece::NUM_PIECES, 0]
+        return float(sum(num * each for num, each in zip(held.numbers, every, strict=True)))
+
+    shards = blocks(Piece.BLOCK_SHARD) + pieces[Piece.REST_SHARD, 0]
+    ahead = blocks(Piece.BLOCK_GATHERED) + pieces[Piece.REST_GATHERED, 0]
     return Piecewise(
         kept=_kept(site, stage, pieces),
-        gathered=numbers(_GATHERED, stage.num_blocks * pieces[Piece.BLOCK, 0]),
+        gathered=numbers(_GATHERED, blocks(Piece.BLOCK)),
         begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
         made=numbers(_GRADIENT, size),
         reduced=numbers(_GRADIENT, shards),
@@ -189,7 +204,7 @@ def _gradient_bytes(site: Site) -> int:
 def pieces_of(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
     parts = shapes_of(site, stage)
-    return part_pieces(site.job, site.family, (parts.block, parts.rest))
+    return part_pieces(site.job, site.family, (*parts.blocks, parts.rest))
 
 
 def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
@@ -309,20 +324,19 @@ def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
     A unit's parameters go, the buffer comes, the shard comes, then the gradients go. The result of
     the last forward is still bound.
     """
-    sizes = add.pieces[:, 0]
-    block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
-    gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).rest.trained))
-    more = max(rest, (rest - gone) + block)
+    held, sizes, element = shapes_of(site, stage), add.pieces[:, 0], _gradient_bytes(site)
+    units: list[tuple[int, Shapes]] = [(int(Piece.REST_CAST), held.rest)]
+    units += [(part * NUM_PIECES + Piece.BLOCK_CAST, held.blocks[part]) for part in held.parts]
+    change, more = 0.0, -math.inf
+    for first, unit in units:
+        _, whole, buffer, shard = sizes[first : first + 4]
+        change += float(shard - whole)
+        more = max(more, change + float(buffer))
+        change -= element * sum(map(prod, unit.trained))
     is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
     bound = is_bound * message_bytes(site)
     level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
     return Level(level, f"gradients are reduced, of {_name(stage)}")
-
-
-def _reduced(sizes: Array, first: Piece) -> float:
-    """Return what a unit adds as it is reduced; ``first`` of its pieces is the cast."""
-    _, whole, buffer, shard = sizes[first : first + 4]
-    return float(buffer + shard - whole)
 
 
 # -- one device --
@@ -363,7 +377,7 @@ def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
 def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     """Return what a device holds of its stages across phases, and what their update takes."""
     return site.once(
-        "states", partial(_states, site, stages), *((s.ends, s.num_blocks) for s in stages)
+        "states", partial(_states, site, stages), *((s.ends, s.blocks) for s in stages)
     )
 
 

@@ -18,6 +18,7 @@ from brimful.cost.states import held_numbers
 from brimful.cost.trained import (
     Part,
     adapter_shapes_of,
+    block_kinds,
     frozen_element,
     trained_parts,
     trained_recipe,
@@ -25,6 +26,7 @@ from brimful.cost.trained import (
 from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter
+from brimful.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
 
@@ -33,40 +35,57 @@ class StageParts(NamedTuple):
     """Parameters of one stage.
 
     Attributes:
-        block: Of each of its blocks.
+        blocks: Of every kind of block of the model (``block_kinds``).
+        parts: Which of these each of its blocks is.
         rest: Of what is in no block.
         trained: Shapes of all that trains, in the order of ``Module.parameters()``.
         parameters: Each of the base, and whether it is a block's.
     """
 
-    block: Part
+    blocks: tuple[Part, ...]
+    parts: tuple[int, ...]
     rest: Part
     trained: list[Shape]
     parameters: tuple[tuple[Parameter, bool], ...]
 
+    @property
+    def numbers(self) -> list[int]:
+        """How many of its blocks are of each kind."""
+        return [self.parts.count(part) for part in range(len(self.blocks))]
 
-def stage_parts(job: Job, num_blocks: int, ends: Ends, tp: int) -> StageParts:
+
+def parts_of_blocks(model: ModelSpec) -> tuple[int, ...]:
+    """Return of every block of a model which of those it is that hold other parameters."""
+    kinds = list(block_kinds(model))
+    every = ((kinds.index(run.parameters), run.num_blocks) for run in layout_of(model).blocks)
+    return tuple(part for part, num in every for _ in range(num))
+
+
+def stage_parts(job: Job, parts: tuple[int, ...], ends: Ends, tp: int) -> StageParts:
     """Return the parameters of a stage.
 
     Args:
         job: What is trained; a head that is tied to the embedding is another weight here.
-        num_blocks: Of the stage.
+        parts: Of its blocks (``parts_of_blocks``).
         ends: Of the model: the embedding; the last norm and the head.
         tp: Devices that share every matrix; the shapes are those of the first one's pieces.
     """
     layout = layout_of(job.model)
     before = layout.embedding if ends.is_first else ()
     behind = (*layout.final, *layout.head) if ends.is_last else ()
-    inside = [*layout.blocks[0].parameters] * num_blocks
+    kinds = list(block_kinds(job.model))
+    inside = [parameter for part in parts for parameter in kinds[part]]
     start, blocks, end = (
         [piece_shape(parameter, tp) for parameter in some] for some in (before, inside, behind)
     )
-    block, *_ = trained_parts(job, tp)
+    *blocks_held, _ = trained_parts(job, tp)
     every, around = [*start, *blocks, *end], [*start, *end]
-    own = every if job.adapter is None else [*block.trained] * num_blocks
+    adapters = [shape for part in parts for shape in blocks_held[part].trained]
+    own = every if job.adapter is None else adapters
     where = [(before, False), (inside, True), (behind, False)]
     return StageParts(
-        block=block,
+        blocks=tuple(blocks_held),
+        parts=parts,
         rest=Part(around, around if job.adapter is None else []),
         trained=own,
         parameters=tuple((each, in_block) for some, in_block in where for each in some),

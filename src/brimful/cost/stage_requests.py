@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.allocator.replay import Requests
-from brimful.cost.additions import Piece
+from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.asked import Asked
 from brimful.cost.family import family_dimensions
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
@@ -83,16 +83,21 @@ def device_asked(site: Site, place: int) -> Asked:
 
 
 _BLOCK = Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD
-_REST = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
+_REST: tuple[int, ...] = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
 """Of a unit: whole parameters, the buffer of its gradients, the shard of them, and gradients in the
 wider type that they are held in."""
 
 
-_FILLED = {
+_FILLED: dict[int, tuple[Piece, Piece]] = {
     Piece.REST: (Piece.REST_CAST, Piece.REST_GATHERED),
     Piece.BLOCK: (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED),
 }
 """Of a unit that is gathered: its shard in the type that computes, and the buffer of all shards."""
+
+
+def of_block(part: int) -> tuple[int, ...]:
+    """Return the pieces of a block that holds the parameters of one of several kinds."""
+    return tuple(part * NUM_PIECES + piece for piece in _BLOCK)
 
 
 class _Prepared(NamedTuple):
@@ -211,13 +216,14 @@ class _Device:
         asked = self._asked
         for chunk in turn.evicted:
             asked.enter(chunk, 0)
-            for piece in (Piece.REST, Piece.BLOCK):
+            for piece in asked.whichever(Piece.REST, Piece.BLOCK):
                 asked.drop(piece)
         for chunk in turn.fetched:
             pieces = self._pieces(self._stages[chunk])
             self._ahead[chunk] = []
             for whole, _ in self._units(chunk):
-                cast, buffer = _FILLED[whole]
+                own = whole % NUM_PIECES
+                cast, buffer = (whole - own + piece for piece in _FILLED[own])
                 shard = [asked.allocate(sum(pieces[cast].num_bytes))] if cast in pieces else []
                 self._ahead[chunk].append(asked.allocate(sum(pieces[buffer].num_bytes)))
                 asked.free(shard)
@@ -228,11 +234,11 @@ class _Device:
             self._asked.come_piece(whole, pieces)
             self._asked.free([buffer])
 
-    def _units(self, chunk: int) -> list[tuple[Piece, Tensors]]:
+    def _units(self, chunk: int) -> list[tuple[int, Tensors]]:
         """List what of a stage is whole once it is gathered: its rest, then block after block."""
         stage = self._stages[chunk]
         pieces = self._pieces(stage)
-        every = (Piece.REST, *[Piece.BLOCK] * stage.num_blocks)
+        every = (Piece.REST, *(of_block(part)[0] for part in stage.blocks.parts))
         return [(whole, pieces[whole]) for whole in every if whole in pieces]
 
     def _act(self, now: Situation, micro: int) -> None:
@@ -265,9 +271,10 @@ class _Device:
         """
         asked, pieces = self._asked, self._pieces(stage)
         widens = self._site.job.precision in HALF
-        before: Piece | None = None
-        for is_block in (False, *(True,) * stage.num_blocks):
-            whole, buffer, shard, held = _BLOCK if is_block else _REST
+        before: int | None = None
+        blocks = [of_block(part) for part in stage.blocks.parts]
+        for is_block, unit in ((False, _REST), *((True, each) for each in blocks)):
+            whole, buffer, shard, held = unit
             if whole not in pieces:
                 continue
             if asked.has(whole):  # and was not given up
@@ -287,7 +294,7 @@ class _Device:
         if before is not None:
             asked.go_piece(before)
 
-    def _let_go(self, held: Piece | None, *, is_block: bool) -> None:
+    def _let_go(self, held: int | None, *, is_block: bool) -> None:
         """Give back a unit's whole gradients, in the type that they are held in."""
         if held is not None:
             self._asked.go_piece(held)
@@ -300,7 +307,7 @@ class _Device:
         if not self._shards:
             return {}
         parts, totals = shapes_of(site, stage), pieces_of(site, stage)[:, 0]
-        return piece_tensors(site.job, site.family, (parts.block, parts.rest), totals)
+        return piece_tensors(site.job, site.family, (*parts.blocks, parts.rest), totals)
 
     def _send(self, rows: list[int]) -> None:
         """Keep a gradient that is sent: until the next one is there, or to the end of the step."""

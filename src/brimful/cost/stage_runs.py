@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from brimful.cost.additions import Additions, Way, is_block
+from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import (
     Body,
     EventKind,
@@ -32,6 +33,7 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
+from brimful.cost.sequences import Blocks, written_out
 from brimful.cost.spread import (
     negated_terms,
     piece_kinds,
@@ -81,6 +83,8 @@ class Part(NamedTuple):
         way: How devices share the work; None where parameters and gradients stay whole.
         is_single: Whether the stage has one block, which nothing is gathered ahead of.
         message: The size of what one stage hands the next of one micro-batch.
+        blocks: What its blocks are, where there are several kinds of them.
+        num_again: How many of them are checkpointed.
     """
 
     key: str
@@ -90,6 +94,8 @@ class Part(NamedTuple):
     way: Way | None
     is_single: bool
     message: Term
+    blocks: Blocks
+    num_again: int
 
 
 class StageRuns(NamedTuple):
@@ -118,29 +124,36 @@ _NUM_MESSAGES = 2
 @cache
 def stage_runs(part: Part, act: Act) -> StageRuns:
     """Return what a stage runs in one act."""
-    profile = load_profile(part.key)
-    kinds = _kinds(part.key, part.message)
+    profile, num_parts = _profile(part), 1 + max(part.blocks.parts, default=0)
+    kinds = _kinds(profile.kinds, part.message, num_parts)
     num = 2 * len(profile.kinds) + _NUM_MESSAGES
     works: list[Work] = []
     runs: list[Run] = []
     chosen = _chosen(profile, part, act)
     added = _added(part, act, tuple(run for run, _ in chosen))
     for (run, events), more in zip(chosen, added, strict=True):
-        before, behind = (signed_pieces(num, signed) for signed in (more.before, more.behind))
+        before, behind = (
+            signed_pieces(num, signed, num_parts) for signed in (more.before, more.behind)
+        )
         if every := (*before, *events, *behind):
             works.append(with_events(profile.works[run.work], every))
-            runs.append(Run(run.phase, run.group, run.role, len(works) - 1))
-    return StageRuns(replaced(profile, kinds, tuple(works)), tuple(runs))
+            runs.append(Run(run.phase, run.group, run.role, len(works) - 1, run.part))
+    return StageRuns(replaced(profile, kinds, tuple(works), num_parts), tuple(runs))
 
 
-@cache
-def _kinds(key: str, message: Term) -> tuple[EventKind, ...]:
+def _profile(part: Part) -> Profile:
+    """Return the profile of a stage; of blocks of several kinds that of its own."""
+    profile = load_profile(part.key)
+    return written_out(profile, part.blocks, part.num_again) if profile.sequence else profile
+
+
+@once_for_each
+def _kinds(own: tuple[EventKind, ...], message: Term, num_parts: int) -> tuple[EventKind, ...]:
     """Return a profile's kinds, the same going, a message, and pieces."""
-    own = load_profile(key).kinds
     negated = [EventKind(negated_terms(kind.terms), kind.item, kind.origin) for kind in own]
     terms = (message,)
     messages = [EventKind(signed, _TRANSIENT, "") for signed in (terms, negated_terms(terms))]
-    return (*own, *negated, *messages, *piece_kinds())
+    return (*own, *negated, *messages, *piece_kinds(num_parts))
 
 
 def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int, ...]]]:
@@ -149,7 +162,7 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     fresh = act.is_first or (part.way is not None and part.way.widens)
     runs = with_chunks(variant.first if fresh else variant.later, num_chunks=part.num_chunks)
     every = of_phase = [run for run in runs if run.phase == act.phase]
-    if part.way is not None and part.is_single:
+    if part.way is not None and part.is_single and not load_profile(part.key).sequence:
         stays = "first" if act.phase == "forward" else "last"
         of_phase = [run for run in of_phase if not is_block(run) or run.role == stays]
     blocks = [i for i, run in enumerate(of_phase) if is_block(run)]

@@ -8,15 +8,19 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from brimful.cost.family import Family, family_dimensions, family_of, runs_one
+from brimful.cost.own_programs import chosen_program
 from brimful.cost.profiles import Term, is_own
-from brimful.cost.programs import kernels_of, program_of
+from brimful.cost.programs import kernels_of
+from brimful.cost.sequences import Blocks
 from brimful.cost.shards import computed_bytes, largest_share
-from brimful.cost.stage_parts import StageParts, drawn_bytes, stage_parts
+from brimful.cost.stage_parts import StageParts, drawn_bytes, parts_of_blocks, stage_parts
 from brimful.cost.stage_runs import Ends
 from brimful.cost.trained import frozen_element, untied_job
 from brimful.cost.trajectory import evaluate_terms
 from brimful.hardware.cluster import Device
 from brimful.job import Job
+from brimful.models.spec import ModelSpec
+from brimful.models.traced import find_built
 from brimful.pipeline_split import blocks_of_stages, device_of_stage, stages_of_device
 from brimful.strategy import Strategy, num_checkpointed, split_of, stage_rank
 
@@ -31,11 +35,13 @@ class Stage(NamedTuple):
         ends: Which of the model's it has.
         num_blocks: How many.
         num_checkpointed: Of them.
+        blocks: What they are.
     """
 
     ends: Ends
     num_blocks: int
     num_checkpointed: int
+    blocks: Blocks
 
 
 class Site(NamedTuple):
@@ -99,7 +105,7 @@ def site_of(
     if _UNTIED not in known:
         known[_UNTIED] = untied_job(job)
     untied = known[_UNTIED]
-    program = program_of(
+    program = chosen_program(
         untied, strategy.attention, kernels_of(device), family.recompute,
         gathers=family.gathers, tp=family.tp, is_one=runs_one(job, family),
     )  # fmt: skip
@@ -141,16 +147,24 @@ def stages_of(job: Job, strategy: Strategy) -> tuple[tuple[Stage, ...], ...]:
     """
     split = split_of(strategy)
     again = num_checkpointed(strategy, num_layers=job.model.num_layers)
-    numbers = [len(blocks) for blocks in blocks_of_stages(job.model, split)]
+    ranges, blocks = blocks_of_stages(job.model, split), blocks_in(job.model)
     devices = []
     for place in range(split.pp):
         left, found = again, []
         for index in stages_of_device(split, place):
             ends = Ends(index == 0, index == split.num_stages - 1)
-            found.append(Stage(ends, numbers[index], min(left, numbers[index])))
+            first, num = ranges[index].start, len(ranges[index])
+            own = Blocks(*(each[first : first + num] for each in blocks))
+            found.append(Stage(ends, num, min(left, num), own))
             left -= found[-1].num_checkpointed
         devices.append(tuple(found))
     return tuple(devices)
+
+
+def blocks_in(model: ModelSpec) -> Blocks:
+    """Return what the blocks of a model are; told by their parameters until it was built here."""
+    built, parts = find_built(model), parts_of_blocks(model)
+    return Blocks(parts if built is None else built.kinds, parts)
 
 
 def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
@@ -159,6 +173,11 @@ def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
     for place, stages in enumerate(stages_of_row(site)):
         found.setdefault(stages, place)
     return found
+
+
+def key_of(site: Site, stage: Stage) -> str:
+    """Return the key of a stage's profile: what checkpoints nothing does so in no way."""
+    return site.key if stage.num_checkpointed else site.key.removesuffix(".selective")
 
 
 def message_bytes(site: Site) -> float:
@@ -184,9 +203,9 @@ def stream_element(site: Site) -> int:
 
 def shapes_of(site: Site, stage: Stage) -> StageParts:
     """Return the parameters of a stage."""
-    ends, num = stage.ends, stage.num_blocks
-    make = partial(stage_parts, site.job, num, ends, site.family.tp)
-    return site.once("shapes", make, ends, num)
+    ends, parts = stage.ends, stage.blocks.parts
+    make = partial(stage_parts, site.job, parts, ends, site.family.tp)
+    return site.once("shapes", make, ends, parts)
 
 
 def fullest_ranks(job: Job, strategy: Strategy) -> list[int]:
@@ -204,7 +223,7 @@ def fullest_ranks(job: Job, strategy: Strategy) -> list[int]:
     untied = untied_job(job)
     found = []
     for first, stages in zip(firsts, stages_of(untied, strategy), strict=True):
-        parts = [stage_parts(untied, each.num_blocks, each.ends, strategy.tp) for each in stages]
+        parts = [stage_parts(untied, each.blocks.parts, each.ends, strategy.tp) for each in stages]
         shapes = [shape for each in parts for shape in each.trained]
         found.append(first + largest_share(shapes, strategy.dp_shard).rank * strategy.tp)
     return found

@@ -250,8 +250,9 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
         sent = sent_seconds(job, np.array([float(numbers)]), family, cluster)
         reduces += float(np.atleast_1d(sent)[0])
     for stage in stages:
-        block, rest = shapes_of(site, stage)[:2]
-        for part, num, again in ((block, stage.num_blocks, times), (rest, bool(rest.every), 1)):
+        held = shapes_of(site, stage)
+        units = [(*each, times) for each in zip(held.blocks, held.numbers, strict=True)]
+        for part, num, again in (*units, (held.rest, bool(held.rest.every), 1)):
             if not num:
                 continue
             sums = reduce_seconds(job, part, family, shards, cluster)

@@ -156,7 +156,11 @@ def modules_of(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
 
 def untied_job(job: Job) -> Job:
     """Return the job whose ends are two weights, as they are in a pipeline."""
-    return replace(job, model=replace(job.model, tied_embeddings=False))
+    model = job.model
+    if not model.tied_embeddings:
+        return job
+    config = {**model.hf_config, "tie_word_embeddings": False}
+    return replace(job, model=replace(model, tied_embeddings=False, hf_config=config))
 
 
 class QuantizedBase(NamedTuple):
