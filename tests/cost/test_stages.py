@@ -138,7 +138,7 @@ def test_the_seconds_of_a_row_are_near_those_of_replaying_every_operation(schedu
         )
         num, send_s = devices * rng.choice((1, 2, 3, 4, 8)), rng.choice((0, 0.01, 0.05))
         each = [(rng.uniform(0.8, 1.2), rng.uniform(1.6, 2.6)) for _ in range(devices)]
-        way = Way(schedule, num, np.ones((devices, chunks), dtype=np.int64), send_s)
+        way = Way(schedule, num, np.ones((devices, chunks), dtype=np.int64), (), send_s)
         mine = row_seconds(way, np.array(each)[:, :, None])[0]
         found = replay(schedule, num_micro_batches=num, stage_s=each, send_s=send_s, chunks=chunks)
         assert mine == pytest.approx(found.total_s, rel=REPLAY_SHARE)

@@ -7,6 +7,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 from collections.abc import Iterable
 
 from brimful.cost.family import family_chunks, family_of
+from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
     Need,
     chosen_program,
@@ -22,7 +23,6 @@ from brimful.cost.programs import (
     program_of,
     untraced_attention,
 )
-from brimful.cost.trained import untied_job
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Task
@@ -64,7 +64,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     if strategy.pp > 1:
         if reason := _missing_row(job, strategy):
             return reason
-        job = untied_job(job)
+        job = traced_job(job, strategy)
     if strategy.ep > 1 and (reason := missing_parted(job, strategy)):
         return reason
     reason = _unforeseen(job, strategy, device)
@@ -79,11 +79,12 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         strategy: How.
         device: On what.
     """
-    kernels = kernels_of(device)
+    kernels, job = kernels_of(device), traced_job(job, strategy)
     return (
         strategy.engine == "torch"
         and not _untraced_switch(job, strategy)
-        and strategy.pp == strategy.tp == strategy.ep == 1
+        and strategy.tp == strategy.ep == 1
+        and (strategy.pp == 1 or not _missing_row(job, strategy))
         and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type not in {MODULE, *NOT_YET}
         and (job.adapter is None or adapted_of(job) is not None)
@@ -103,13 +104,16 @@ def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]
     """
     if not is_traceable(job, strategy, device):
         return []
-    return missing_needs(job, strategy.attention, kernels_of(device), needs)
+    traced = traced_job(job, strategy)
+    return missing_needs(traced, strategy.attention, kernels_of(device), needs)
 
 
 def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     """Whether a profile of a job's own was traced on this machine, this variant of it among it."""
     if not is_traceable(job, strategy, device):
         return False
+    if strategy.pp > 1:
+        return not untraced(job, strategy, device, needed(job, strategy))
     family, kernels = family_of(job, strategy), kernels_of(device)
     program = chosen_program(
         job, strategy.attention, kernels, family.recompute, gathers=family.gathers

@@ -24,8 +24,9 @@ from brimful.cost.family import (
     family_tokens,
 )
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
+from brimful.cost.micro_batch import marked_bytes
 from brimful.cost.pipeline_orders import Row
-from brimful.cost.profiles import Group
+from brimful.cost.profiles import Group, is_own, load_profile
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.sequences import Blocks
@@ -38,6 +39,7 @@ from brimful.cost.stage_runs import (
     Act,
     Ends,
     Part,
+    Phase,
     StageRuns,
     stage_runs,
 )
@@ -352,17 +354,40 @@ def device_memory(site: Site, place: int) -> StepMemory:
     stages = stages_on(site, place)
     held, updates = device_states(site, stages)
     highest = _highest(site, place, stages)
-    again, split = sum(stage.num_checkpointed for stage in stages), split_of(site.strategy)
-    blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
+    split = split_of(site.strategy)
+    blas = site.once("libraries", partial(_blas, site, stages), stages, site.cuts)
     return StepMemory(
         states=held,
         updates=updates,
-        blas=int(blas[0]),
+        blas=blas,
         items=np.rint(highest.items + _row_of(_TRANSIENT, batch_bytes(site))).astype(np.int64),
         run=f"{highest.where}, on device {place} of {site.strategy.pp}",
         drawn=site.once("drawn", partial(_largest_drawn, site, place), place, split),
         room=_room(site, stages),
     )
+
+
+def _blas(site: Site, stages: tuple[Stage, ...]) -> int:
+    """Return what matrix libraries keep for the thread of each phase of a device's stages.
+
+    A profile of the job's own says which of them are made.
+    """
+    if not is_own(site.key):
+        again = sum(stage.num_checkpointed for stage in stages)
+        blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
+        return int(blas[0])
+    phases: tuple[Phase, ...] = ("forward", "backward")
+    acts = [Act(phase, is_gathered=False, is_first=True) for phase in phases]
+    made = {
+        (act.phase, found.profile.kinds[event].mark)
+        for stage in stages
+        for act in acts
+        for found in (stage_runs(part_of(_of_stage(site, stage), stage), act),)
+        for run in found.runs
+        for event in found.profile.works[run.work].events
+    }
+    sizes = marked_bytes(site.job, site.family, site.device, load_profile(site.key))
+    return sum(sizes[mark] for _, mark in made if mark.startswith("cuBLAS"))
 
 
 def _largest_drawn(site: Site, place: int) -> int:

@@ -340,7 +340,7 @@ class _Device:
             dims = family_dimensions(site.job, site.family)
             num_bytes = kind_bytes(found.profile, dims)
             sizes = sizes_in(site.job, site.family, found.profile, num_bytes)
-            marked = marked_bytes(site.job, site.family, site.device)
+            marked = marked_bytes(site.job, site.family, site.device, found.profile)
             marked = marked if opens else {"embedding": marked["embedding"]}
             middle = middles(counts_of(site, stage), found.runs)
             pieces = self._pieces(stage)

@@ -15,7 +15,7 @@ Source: ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync`
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Literal, NamedTuple
 
 from brimful.cost.additions import Additions, Way, is_block
@@ -196,7 +196,9 @@ def _opened(
         place = made[again + before - 1]
     else:
         place = next(place for place in made if _is_weight(kinds[events[place]]))
-    marks = [i for i, kind in enumerate(kinds) if kind.mark.startswith("cuBLAS")]
+    ends = takewhile(lambda each: not is_block(each), (r for r in runs if r.phase == run.phase))
+    left_out = (event for each in ends for event in profile.works[each.work].events)
+    marks = [event for event in left_out if kinds[event].mark]
     return (*events[: place + 1], *marks, *events[place + 1 :])
 
 

@@ -180,7 +180,7 @@ class Rows:
         if rates is None:
             return 0.0
         layers = self.job.model.num_layers
-        parts = rates.embedding + layers * rates.plain + rates.head
+        parts = rates.embedding + rates.plain.sum(0) + rates.head
         each = parts.sum() + layers * rates.waited.sum() + rates.waited_ends.sum()
         num = self.job.global_batch // (plain.micro_batch * plain.dp_replicate * plain.dp_shard)
         more = (plain.pp - 1) / plain.stages_per_device
