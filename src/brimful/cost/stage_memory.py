@@ -33,16 +33,9 @@ from brimful.cost.sequences import Blocks
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
+from brimful.cost.stage_first import Ends, Part
 from brimful.cost.stage_parts import frozen_bytes_of
-from brimful.cost.stage_runs import (
-    REDUCES,
-    Act,
-    Ends,
-    Part,
-    Phase,
-    StageRuns,
-    stage_runs,
-)
+from brimful.cost.stage_runs import REDUCES, Act, Phase, StageRuns, stage_runs
 from brimful.cost.stage_site import (
     Site,
     Stage,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from brimful.cost.pieces import piece_shape
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
-from brimful.cost.stage_runs import Ends
+from brimful.cost.stage_first import Ends
 from brimful.cost.states import held_numbers
 from brimful.cost.trained import (
     Part,

@@ -13,8 +13,8 @@ from brimful.cost.profiles import Term, is_own
 from brimful.cost.programs import SELECTIVE, kernels_of
 from brimful.cost.sequences import Blocks
 from brimful.cost.shards import computed_bytes, largest_share
+from brimful.cost.stage_first import Ends
 from brimful.cost.stage_parts import StageParts, drawn_bytes, parts_of_blocks, stage_parts
-from brimful.cost.stage_runs import Ends
 from brimful.cost.trained import frozen_element, untied_job
 from brimful.cost.trajectory import evaluate_terms
 from brimful.hardware.cluster import Device
