@@ -65,7 +65,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         if reason := _missing_row(job, strategy):
             return reason
         job = traced_job(job, strategy)
-    if strategy.ep > 1 and (reason := missing_parted(job, strategy)):
+    if strategy.ep > 1 and (reason := missing_parted(strategy)):
         return reason
     reason = _unforeseen(job, strategy, device)
     return "" if reason and _is_traced_here(job, strategy, device) else reason
@@ -189,12 +189,11 @@ def _untraced_switch(job: Job, strategy: Strategy) -> str:
     return next((what for what, is_asked in asked.items() if is_asked), "")
 
 
-def missing_parted(job: Job, strategy: Strategy) -> str:
+def missing_parted(strategy: Strategy) -> str:
     """Say why no formula covers parted experts; empty where those of their blocks do."""
     covered = {
         f"tp={strategy.tp}": strategy.tp == 1,
         f"pp={strategy.pp}": strategy.pp == 1,
-        f"method={job.method}": job.method == "full",
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
         return (

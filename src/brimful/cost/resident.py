@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brimful.cost.expert_shards import held_groups
+from brimful.cost.expert_shards import held_groups, held_shape
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
@@ -61,7 +61,8 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     """
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
-        yield from adapted(job, shards, _in_order(job))
+        parted = family if family.ep > 1 else None
+        yield from adapted(job, shards, _in_order(job), parted=parted)
     else:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
@@ -137,7 +138,7 @@ def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
 def updated(job: Job, family: Family) -> list[Shape]:
     """List the shapes that one device updates."""
     num = num_shards_of(family)
-    if family.ep > 1:
+    if family.ep > 1 and job.adapter is None:
         return _parted(job, family, num)
     return list(updated_shapes(trained_shapes(job, family.tp), family, num))
 
@@ -169,7 +170,13 @@ def base_alone(job: Job) -> Iterator[Made]:
     yield from adapted(bare_job, 1, _in_order(bare_job))
 
 
-def adapted(job: Job, shards: int, parameters: Iterable[tuple[Parameter, bool]]) -> Iterator[Made]:
+def adapted(
+    job: Job,
+    shards: int,
+    parameters: Iterable[tuple[Parameter, bool]],
+    *,
+    parted: Family | None = None,
+) -> Iterator[Made]:
     """Yield a frozen base with its adapters, in the order of modules; what is quantised last.
 
     The shard of a weight that is quantised is there before, and takes the numbers of a whole one.
@@ -178,6 +185,7 @@ def adapted(job: Job, shards: int, parameters: Iterable[tuple[Parameter, bool]])
         job: What is trained.
         shards: Devices that share every parameter.
         parameters: Of the base, in order, and whether each is a block's.
+        parted: Strategies that part experts; None: experts are sharded as all else is.
     """
     assert job.adapter is not None
     is_quantized = job.adapter.base in QUANTIZED
@@ -192,7 +200,12 @@ def adapted(job: Job, shards: int, parameters: Iterable[tuple[Parameter, bool]])
                     yield Made((prod(first_shard(packed_shape(parameter), shards)),))
             else:
                 size = FP32_BYTES if is_wide else element
-                yield Made((prod(first_shard(parameter.shape, shards)) * size,))
+                held = (
+                    first_shard(parameter.shape, shards)
+                    if parted is None
+                    else held_shape(parameter, parted, shards)
+                )
+                yield Made((prod(held) * size,))
         for shape in adapter_shapes_of(job, module[0]) if in_block else ():
             yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:

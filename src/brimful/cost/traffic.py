@@ -118,7 +118,7 @@ def experts_traffic(job: Job, family: Family, cluster: Cluster) -> tuple[Array, 
     numbers = padded_experts(stacks, same)
     sent = numbers * computed_bytes(job.precision)
     gathered = collective_seconds("all-gather", sent, same, cluster, family.ep)
-    num_bytes = numbers * RECIPES[job.precision].gradient
+    num_bytes = numbers * RECIPES[job.precision].gradient * (job.adapter is None)
     scattered = collective_seconds("reduce-scatter", num_bytes, same, cluster, family.ep)
     replicas = family.num_data_parallel / shards
     among = collective_seconds("all-reduce", num_bytes / same, replicas, cluster, shards)

@@ -117,9 +117,9 @@ def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, 
     kinds = tuple(block_kinds(job.model))
     around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
     rest = [piece_shape(p, tp) for part in around for p in part]
-    if job.adapter is not None:
-        return *(_adapted_block(job, parameters) for parameters in kinds), Part(rest, [])
     kept = [[p for p in each if not (apart and p.kind == "experts")] for each in kinds]
+    if job.adapter is not None:
+        return *(_adapted_block(job, parameters) for parameters in kept), Part(rest, [])
     blocks = [[piece_shape(p, tp) for p in parameters] for parameters in kept]
     return *(Part(block, block) for block in blocks), Part(rest, rest)
 

@@ -156,7 +156,7 @@ def expert_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
         return (pins.ep,)
     num = cluster.num_devices
     within = min(num, cluster.devices_per_node)
-    if missing_parted(job, pinned_strategy(Pins(ep=within), "sdpa")):
+    if missing_parted(pinned_strategy(Pins(ep=within), "sdpa")):
         return (1,)
     parted = (n for n in range(2, within + 1) if within % n == 0)
     return (1, *(n for n in parted if _is_possible(job, 3, 1, num, 1, n)))
