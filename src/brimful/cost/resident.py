@@ -24,6 +24,7 @@ from brimful.cost.trained import (
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
     frozen_element,
+    in_order,
     modules_of,
     packed_shape,
     trained_recipe,
@@ -62,7 +63,7 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
         parted = family if family.ep > 1 else None
-        yield from adapted(job, shards, _in_order(job), parted=parted)
+        yield from adapted(job, shards, in_order(job), parted=parted)
     else:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
@@ -83,7 +84,7 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
     if job.model.tied_embeddings:  # again for the head
         yield layout_of(job.model).embedding[0].num_elements * element
     wide = trained_recipe(job).parameter
-    for parameter, in_block in _in_order(job):
+    for parameter, in_block in in_order(job):
         if in_block and (adapter := adapter_shapes_of(job, parameter)):
             yield prod(adapter[0]) * wide
 
@@ -91,14 +92,14 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
 def _drawn_blocks(job: Job) -> Iterator[int]:
     """Yield the bytes of the matrices of blocks, which are drawn whole."""
     element = trained_recipe(job).parameter
-    for parameter, in_block in _in_order(job):
+    for parameter, in_block in in_order(job):
         if in_block and parameter.kind not in {"norm", "bias"}:
             yield parameter.num_elements * element
 
 
 def _drawn_shapes(job: Job) -> Iterator[Shape]:
     is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
-    for parameter, in_block in _in_order(job):
+    for parameter, in_block in in_order(job):
         is_packed = is_quantized and in_block and parameter.kind in LINEAR
         if parameter.kind not in {"norm", "bias"} and not is_packed:
             yield parameter.shape
@@ -149,7 +150,7 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
     if family.ep > 1:
         return _parted(job, family, num)
     if family.away.parameters:
-        return [parameter.shape for parameter, in_block in _in_order(job) if not in_block]
+        return [parameter.shape for parameter, in_block in in_order(job) if not in_block]
     whole = trained_shapes(job, family.tp)
     return whole if holds_everything(family) else [first_shard(shape, num) for shape in whole]
 
@@ -167,7 +168,7 @@ def base_alone(job: Job) -> Iterator[Made]:
         return
     bare = msgspec.structs.replace(job.adapter, targets=(), trained_modules=())
     bare_job = msgspec.structs.replace(job, adapter=bare)
-    yield from adapted(bare_job, 1, _in_order(bare_job))
+    yield from adapted(bare_job, 1, in_order(bare_job))
 
 
 def adapted(
@@ -219,21 +220,6 @@ def _modules(
     for in_block, some in groupby(parameters, lambda each: each[1]):
         for module in modules_of(parameter for parameter, _ in some):
             yield module, in_block
-
-
-def _in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
-    """Yield every parameter of a model, and whether it is a block's."""
-    layout = layout_of(job.model)
-    for parameter in layout.embedding:
-        yield parameter, False
-    for run in layout.blocks:
-        for _ in range(run.num_blocks):
-            for parameter in run.parameters:
-                yield parameter, True
-        for parameter in run.after:
-            yield parameter, False
-    for parameter in (*layout.final, *layout.head):
-        yield parameter, False
 
 
 def _quantized(weight: Parameter, element: int, *, is_sharded: bool) -> Made:

@@ -17,6 +17,7 @@ from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     frozen_bytes,
     frozen_element,
+    in_order,
     num_trained,
     packed_shape,
     quantized_base,
@@ -26,7 +27,7 @@ from brimful.cost.trained import (
 from brimful.cost.update import Update, update_of
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
-from brimful.models.layout import Parameter, all_parameters, num_elements
+from brimful.models.layout import all_parameters, num_elements
 from brimful.models.targets import LINEAR
 
 Bytes = NDArray[np.float64]
@@ -203,28 +204,21 @@ def _parted_base(job: Job, family: Family) -> Bytes:
     if job.adapter is None:
         return np.zeros_like(family_shards(family))
     numbers, place = np.unique(family_shards(family), return_inverse=True)
-    each = [sum(num_bytes for num_bytes, _ in base_tensors(job, family, int(n))) for n in numbers]
+    each = [sum(_base_bytes(job, family, int(n))) for n in numbers]
     return np.array(each, dtype=np.float64)[place.reshape(-1)]
 
 
-def base_tensors(job: Job, family: Family, num_shards: int) -> Iterator[tuple[int, Parameter]]:
-    """Yield the bytes that a device holds of every parameter of a base that is frozen.
-
-    Args:
-        job: What is trained.
-        family: Strategies that gather parameters.
-        num_shards: Devices that share one copy of all that is no expert's.
-    """
+def _base_bytes(job: Job, family: Family, num_shards: int) -> Iterator[int]:
+    """Yield the bytes that a device holds of every parameter of a base that is frozen."""
     assert job.adapter is not None
-    layout, is_quantized = layout_of(job.model), job.adapter.base in QUANTIZED
-    in_blocks = {id(each) for run in layout.blocks for each in run.parameters}
-    for parameter in all_parameters(layout):
+    is_quantized = job.adapter.base in QUANTIZED
+    for parameter, in_block in in_order(job):
         element, held = frozen_element(job), held_shape(parameter, family, num_shards)
-        if is_quantized and parameter.kind in LINEAR and id(parameter) in in_blocks:
+        if is_quantized and in_block and parameter.kind in LINEAR:
             element, held = 1, first_shard(packed_shape(parameter), num_shards)
         elif job.adapter.upcast == "norms" and parameter.kind == "norm":
             element = FP32_BYTES
-        yield prod(held) * element, parameter
+        yield prod(held) * element
 
 
 def drawn_bytes(job: Job, family: Family) -> Bytes:

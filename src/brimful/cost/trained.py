@@ -154,6 +154,21 @@ def modules_of(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
         yield list(some)
 
 
+def in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
+    """Yield every parameter of a model, and whether it is a block's."""
+    layout = layout_of(job.model)
+    for parameter in layout.embedding:
+        yield parameter, False
+    for run in layout.blocks:
+        for _ in range(run.num_blocks):
+            for parameter in run.parameters:
+                yield parameter, True
+        for parameter in run.after:
+            yield parameter, False
+    for parameter in (*layout.final, *layout.head):
+        yield parameter, False
+
+
 def untied_job(job: Job) -> Job:
     """Return the job whose ends are two weights, as they are in a pipeline."""
     model = job.model
