@@ -272,10 +272,16 @@ OTHERS = {
     "glm4": {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0},
     "gemma3_text": {"num_key_value_heads": 1, "head_dim": 8, "sliding_window": 64},
     "granite": {"num_key_value_heads": 2},
+    "llama4_text": {
+        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48,
+        "num_local_experts": 4, "interleave_moe_layer_step": 2, "no_rope_layers": [1, 1, 0],
+        "attention_chunk_size": 64, "pad_token_id": 0,
+    },
     "nemotron": {"num_key_value_heads": 2},
+    "opt": {"ffn_dim": 80, "word_embed_proj_dim": 32},
     "phi": {},
     "seed_oss": {"num_key_value_heads": 2, "head_dim": 8},
-}
+}  # fmt: skip
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 80,
@@ -286,25 +292,76 @@ SIZES = {
 }
 
 
+MIXTURE = {
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+}
+MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "mamba_n_heads": 8,
+         "mamba_d_head": 8, "mamba_d_state": 8, "mamba_expand": 2, "n_groups": 1,
+         "mamba_n_groups": 1, "chunk_size": 16, "mamba_chunk_size": 16}  # fmt: skip
+LINEAR = {
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+          "v_head_dim": 8, "index_topk": 8, "index_n_heads": 2, "index_head_dim": 16,
+          "n_group": 1, "topk_group": 1, "num_key_value_heads": 4}  # fmt: skip
+
 OWN = {
     "biogpt": {},
     "bloom": {},
     "codegen": {"n_positions": 128, "n_ctx": 128, "rotary_dim": 4, "n_inner": 80},
     "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]], "window_size": 16},
+    "falcon": {},
     "gptj": {"n_positions": 128, "rotary_dim": 4, "n_inner": 80},
+    "nemotron_h": {
+        **MIXTURE,
+        **MAMBA,
+        "layers_block_type": ["mamba", "moe", "attention"],
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "moe_shared_expert_intermediate_size": 16,
+    },
+    "qwen3_5_text": LINEAR,
+    "qwen3_next": {**LINEAR, **MIXTURE, "shared_expert_intermediate_size": 16},
     "stablelm": {"num_key_value_heads": 2},
     "xglm": {"ffn_dim": 80},
 }
 """Decoders whose attention is their own, and written out."""
+SPARSE = {
+    "deepseek_v32": {**LATENT, **MIXTURE},
+    "glm_moe_dsa": {**LATENT, **MIXTURE},
+    "deepseek_v4": {**LATENT, **MIXTURE},
+}
+HYBRID = {
+    "granitemoehybrid": {
+        **MAMBA, "num_key_value_heads": 2, "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 16,
+    },
+    "lfm2": {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2_moe": {
+        **MIXTURE, "num_key_value_heads": 2, "num_dense_layers": 1,
+        "layer_types": ["conv", "full_attention", "conv"],
+    },
+}  # fmt: skip
+"""Decoders of which some blocks do something else than attend."""
 ATTENDED = [
     *((name, attention) for name in OTHERS for attention in ("sdpa", "eager")),
-    *((name, "eager") for name in OWN),
+    *((name, "eager") for name in {**OWN, **SPARSE}),
+    *((name, attention) for name in HYBRID for attention in ("sdpa", "eager")),
 ]
 
 
 @pytest.mark.parametrize(("model_type", "attention"), ATTENDED)
 def test_other_decoders_compute_what_their_own_forward_does(model_type, attention):
-    own = {**OTHERS, **OWN}[model_type]
+    own = {**OTHERS, **OWN, **SPARSE, **HYBRID}[model_type]
     model = read_config(model_type, {"model_type": model_type, **SIZES, **own})
     job = make_job(model=model)
     program = build_program(job, make_strategy(attention=attention), CPU)
@@ -326,7 +383,6 @@ def test_other_decoders_compute_what_their_own_forward_does(model_type, attentio
 @pytest.mark.parametrize(
     ("model_type", "changes", "facts"),
     [
-        ("opt", {"ffn_dim": 80}, ("opt", "llama")),
         (
             "mixtral",
             {"output_router_logits": True, "num_local_experts": 2, "num_key_value_heads": 2},

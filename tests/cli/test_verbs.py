@@ -222,7 +222,7 @@ def test_models_json(brimful):
     pythia, nemotron = rows["pythia-70m"], rows["nemotron-3-nano-30b-a3b"]
     assert (pythia["num_parameters"], pythia["predicted"]) == (70_426_624, "once traced")
     assert pythia["num_active_parameters"] is None
-    assert (nemotron["num_parameters"], nemotron["predicted"]) == (31_577_937_344, "not yet")
+    assert (nemotron["num_parameters"], nemotron["predicted"]) == (31_577_937_344, "once traced")
 
 
 def test_gpus_json(brimful):

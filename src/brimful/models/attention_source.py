@@ -6,6 +6,7 @@ attention computes what the class means.
 """
 
 import ast
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +32,7 @@ NO_SDPA = "attention, which its class has written out only"
 _TAKES_OTHERS = "_supports_attention_backend = True"
 """What a class says whose attention may be another's, and is given masks that were made outside."""
 OWN_ATTENTION = "attention, which its class shares with no kernel"
-_MAKES_CAUSAL = "create_causal_mask("
+_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask\(")
 """What a decoder calls that hides from each token those behind it, whatever it is given."""
 
 
@@ -70,7 +71,7 @@ def is_causal_by_itself(source: str) -> bool:
     Args:
         source: The text of the module.
     """
-    return _MAKES_CAUSAL in source
+    return _MAKES_CAUSAL.search(source) is not None
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import masking_utils
 
 from brimful.build.attention.windows import FULL, LIMITED
+from brimful.build.blocks import body_of
 
 _LOOKS = "find_packed_sequence_indices"
 """Function of ``transformers`` that looks for several texts in a row; None: there is one."""
@@ -42,7 +43,7 @@ def read_as_one_text(model: Any) -> None:
     Args:
         model: Whose base model is called from here on.
     """
-    base = model.base_model
+    base = body_of(model)
     base.forward = _as_one_text(base.forward)
 
 

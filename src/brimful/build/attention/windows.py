@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import torch
 
+from brimful.build.blocks import body_of
+
 FULL = "full_attention"
 SLIDING, CHUNKED = "sliding", "chunked"
 """In the name of every kind of block that has the configuration's window, or whose tokens see no
@@ -55,7 +57,7 @@ def _kinds(config: Any) -> tuple[str, ...]:
 
 def form_of(model: Any) -> Form:
     """Say how the class of a model takes masks, by its source."""
-    return _form(type(model.base_model).__module__)
+    return _form(type(body_of(model)).__module__)
 
 
 @cache
