@@ -4,6 +4,8 @@
 tensor has not. Rows are one text each here, so that the answer is known, and is given in its place.
 """
 
+import inspect
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -13,6 +15,7 @@ from transformers import masking_utils
 from brimful.build.attention.windows import FULL, LIMITED
 from brimful.build.blocks import body_of
 
+_BY_MASK = "cumsum(attention_mask"
 _LOOKS = "find_packed_sequence_indices"
 """Function of ``transformers`` that looks for several texts in a row; None: there is one."""
 
@@ -21,9 +24,14 @@ def attends_by_itself(model: Any) -> bool:
     """Whether a class of ``transformers`` attends by its own code alone, or by more than attention.
 
     Blocks of other kinds than attention, full or limited (convolutions, recurrences), are given
-    masks of other kinds, which the class knows.
+    masks of other kinds, which the class knows; others number their tokens by the mask.
     """
-    return not takes_kernels(model) or bool(other_kinds(model.config))
+    return not takes_kernels(model) or bool(other_kinds(model.config)) or _numbers_by_mask(model)
+
+
+def _numbers_by_mask(model: Any) -> bool:
+    """Whether a class takes its tokens' positions from a mask, which has to say of each one bit."""
+    return _BY_MASK in inspect.getsource(sys.modules[type(model).__module__])
 
 
 def takes_kernels(model: Any) -> bool:
