@@ -214,7 +214,7 @@ def _best(args: argparse.Namespace) -> "flags.Asked | None":
     """Return what flags say, or the best of what a search with them finds."""
     if not hasattr(args, "objective"):
         return flags.asked(args)
-    from brimful.cli.plan import search, why_untold
+    from brimful.cli.searching import search, why_untold
     from brimful.search.budget import Budget
 
     if why_untold(args):

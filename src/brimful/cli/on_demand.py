@@ -12,6 +12,7 @@ from brimful.cost.profiles import is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.show.summary import Fact
+from brimful.strategy import gathers
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -106,8 +107,9 @@ def traced_facts(asked: "Asked") -> tuple[Fact, ...]:
     if strategy.pp > 1 or missing_formula(job, strategy, cluster.device):
         return ()
     program = chosen_program(
-        job, strategy.attention, kernels_of(cluster.device), "full", tp=strategy.tp, ep=strategy.ep
-    )
+        job, strategy.attention, kernels_of(cluster.device), "full",
+        gathers=gathers(strategy), tp=strategy.tp, ep=strategy.ep,
+    )  # fmt: skip
     if not is_own(program.key):
         return ()
     libraries = [each for each in load_profile(program.key).versions if _is_library(each)]
