@@ -321,16 +321,6 @@ OWN = {
     "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]], "window_size": 16},
     "falcon": {},
     "gptj": {"n_positions": 128, "rotary_dim": 4, "n_inner": 80},
-    "nemotron_h": {
-        **MIXTURE,
-        **MAMBA,
-        "layers_block_type": ["mamba", "moe", "attention"],
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "moe_shared_expert_intermediate_size": 16,
-    },
-    "qwen3_5_text": LINEAR,
-    "qwen3_next": {**LINEAR, **MIXTURE, "shared_expert_intermediate_size": 16},
     "stablelm": {"num_key_value_heads": 2},
     "xglm": {"ffn_dim": 80},
 }
@@ -341,6 +331,16 @@ SPARSE = {
     "deepseek_v4": {**LATENT, **MIXTURE},
 }
 HYBRID = {
+    "nemotron_h": {
+        **MIXTURE,
+        **MAMBA,
+        "layers_block_type": ["mamba", "moe", "attention"],
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "moe_shared_expert_intermediate_size": 16,
+    },
+    "qwen3_5_text": LINEAR,
+    "qwen3_next": {**LINEAR, **MIXTURE, "shared_expert_intermediate_size": 16},
     "granitemoehybrid": {
         **MAMBA, "num_key_value_heads": 2, "layer_types": ["mamba", "attention", "mamba"],
         "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 16,

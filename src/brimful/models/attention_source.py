@@ -31,6 +31,8 @@ _HAS_SDPA = "_supports_sdpa = True"
 NO_SDPA = "attention, which its class has written out only"
 _TAKES_OTHERS = "_supports_attention_backend = True"
 """What a class says whose attention may be another's, and is given masks that were made outside."""
+_KNOWN = "ALL_ATTENTION_FUNCTIONS"
+"""Where a class looks up who attends, by name."""
 OWN_ATTENTION = "attention, which its class shares with no kernel"
 _MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask\(")
 """What a decoder calls that hides from each token those behind it, whatever it is given."""
@@ -60,9 +62,18 @@ def left_out_of(model_type: str) -> str:
     if path is None or not path.is_file():
         return ""
     source = path.read_text("utf-8")
-    if _TAKES_OTHERS not in source:
+    if not lets_attend(source):
         return OWN_ATTENTION
     return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
+
+
+def lets_attend(source: str) -> bool:
+    """Whether the classes of a module let others attend for them.
+
+    Args:
+        source: The text of the module.
+    """
+    return _TAKES_OTHERS in source or (_HAS_SDPA in source and _KNOWN in source)
 
 
 def is_causal_by_itself(source: str) -> bool:

@@ -14,8 +14,10 @@ from transformers import masking_utils
 
 from brimful.build.attention.windows import FULL, LIMITED
 from brimful.build.blocks import body_of
+from brimful.models.attention_source import lets_attend
 
 _BY_MASK = "cumsum(attention_mask"
+"""In a class that takes its tokens' positions from a mask, which has to say one bit of each."""
 _LOOKS = "find_packed_sequence_indices"
 """Function of ``transformers`` that looks for several texts in a row; None: there is one."""
 
@@ -26,17 +28,17 @@ def attends_by_itself(model: Any) -> bool:
     Blocks of other kinds than attention, full or limited (convolutions, recurrences), are given
     masks of other kinds, which the class knows; others number their tokens by the mask.
     """
-    return not takes_kernels(model) or bool(other_kinds(model.config)) or _numbers_by_mask(model)
+    is_given = model._supports_attention_backend  # noqa: SLF001 - the class says it nowhere else
+    return not is_given or bool(other_kinds(model.config)) or _BY_MASK in _source(model)
 
 
-def _numbers_by_mask(model: Any) -> bool:
-    """Whether a class takes its tokens' positions from a mask, which has to say of each one bit."""
-    return _BY_MASK in inspect.getsource(sys.modules[type(model).__module__])
+def _source(model: Any) -> str:
+    return inspect.getsource(sys.modules[type(model).__module__])
 
 
 def takes_kernels(model: Any) -> bool:
     """Whether a class lets others attend for it."""
-    return bool(model._supports_attention_backend)  # noqa: SLF001 - the class says it nowhere else
+    return lets_attend(_source(model))
 
 
 def other_kinds(config: Any) -> list[str]:
