@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from brimful.build.experts import ROUTERS, targets_as_named
+from brimful.build.experts import targets_as_named
 from brimful.build.parallel.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
@@ -27,6 +27,7 @@ from brimful.quick_imports import quick_imports
 
 NAME = "default"
 """What PEFT calls an adapter that nobody named."""
+_ROWS = 3
 _REFUSES = "_check_lora_target_modules_mamba"
 _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TASK_TYPE: dict[Task, str | None] = {
@@ -111,7 +112,7 @@ def _check_upcast(job: Job, adapter: Adapter) -> None:
 
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     """List the paths of the layers that get an adapter."""
-    linear = [name for name, module in model.named_modules() if is_plain(name, module)]
+    linear = [name for name, module in model.named_modules() if is_plain(module)]
     heads = paths_of(model, output_layers(model))
     candidates = [n for n in linear if n not in heads and not ends_in(n, adapter.trained_modules)]
     if ALL_LINEAR in adapter.targets:
@@ -124,17 +125,22 @@ def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     return [name for name in candidates if ends_in(name, adapter.targets)]
 
 
-def is_plain(name: str, module: nn.Module) -> bool:
-    """Whether a module is a linear layer and nothing more, as a router that chooses experts is.
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is a linear layer and nothing more, as routers and grouped layers are not.
 
     Args:
-        name: Of the module in its model.
-        module: The module.
+        module: On ``meta``; one that computes otherwise than its base class is tried.
     """
     if not isinstance(module, nn.Linear | Conv1D):
         return False
-    is_own = type(module).forward not in {nn.Linear.forward, Conv1D.forward}
-    return not (is_own and name.rpartition(".")[2] in ROUTERS)
+    if type(module).forward in {nn.Linear.forward, Conv1D.forward}:
+        return True
+    rows = torch.empty((_ROWS, module.in_features), dtype=module.weight.dtype, device="meta")
+    try:
+        out = module(rows)
+    except Exception:  # noqa: BLE001 - whatever it says, it wants something else
+        return False
+    return isinstance(out, torch.Tensor) and out.shape == (_ROWS, module.out_features)
 
 
 def _may_adapt(model: nn.Module, name: str) -> bool:
@@ -184,7 +190,7 @@ def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
     def keeps(name: str) -> bool:
         return (
             name in whole
-            or not is_plain(name, modules[name])
+            or not is_plain(modules[name])
             or any(ends_in(name[:end], adapter.trained_modules) for end in _ends_of_parts(name))
         )
 

@@ -24,7 +24,7 @@ from brimful.models.mixtures import GROUPED as GROUPED_TYPES
 from brimful.models.names import has_experts
 
 GROUPED = "grouped_mm"
-ROUTERS = ("gate", "router")
+_ROUTERS = ("gate", "router")
 """What ``transformers`` calls them."""
 _PICKS = re.compile(r"\bnonzero\(|torch\.where\([^,()]+\)|\.tolist\(\)|\bbincount\(")
 """What yields as many rows as were routed somewhere."""
@@ -87,7 +87,7 @@ def is_router(model: nn.Module, name: str) -> bool:
         name: Of the module in it.
     """
     parent, _, own = name.rpartition(".")
-    return own in ROUTERS and hasattr(model.get_submodule(parent), "experts")
+    return own in _ROUTERS and hasattr(model.get_submodule(parent), "experts")
 
 
 @contextlib.contextmanager

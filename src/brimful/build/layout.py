@@ -145,7 +145,7 @@ def _kind(modules: Mapping[str, nn.Module], name: str) -> Kind:
         return "experts"
     if isinstance(holder, nn.Embedding):
         return "embedding"
-    if is_plain(path, holder):
+    if is_plain(holder):
         if own == "bias":
             return "bias"
         return "linear" if isinstance(holder, nn.Linear) else "conv1d"
