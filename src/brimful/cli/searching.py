@@ -65,14 +65,14 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     _refuse_engine(args)
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
+    if why_untold(args):  # what cannot run is refused before it is traced
+        plainest_strategy(job, pins, attention, cluster.num_devices)
     untold = _traced(args, [pins, *also], traces) if traces else why_untold(args)
     if untold and also:
         raise UnsupportedError(
             f"lists of values are searched by formulas, and {job.model.name} has none for this "
             f"job; give one value of each"
         )
-    if untold:
-        plainest_strategy(job, pins, attention, cluster.num_devices)
     return Question(job, cluster, pins, also, attention, untold)
 
 
