@@ -70,7 +70,11 @@ class Compiler:
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
         """Yield what a program calls to have something compiled."""
         yield torch, "compile", self.compile
-        yield torch.nn.Module, "compile", self.compile_module
+
+        def compile_module(module: Any, *args: Any, **how: Any) -> None:
+            module._compiled_call_impl = self._compile(module._call_impl, *args, **how)  # noqa: SLF001
+
+        yield torch.nn.Module, "compile", compile_module
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -92,10 +96,6 @@ class Compiler:
         if model is None:
             return functools.partial(self._compile, **how)
         return self._compile(model, *args, **how)
-
-    def compile_module(self, module: torch.nn.Module, *args: Any, **how: Any) -> None:
-        """Do what ``module.compile()`` does."""
-        module._compiled_call_impl = self._compile(module._call_impl, *args, **how)  # noqa: SLF001
 
     def _compile(self, model: Any, **how: Any) -> Any:
         if how.get("disable") or any(os.environ.get(name) == "1" for name in _COMPILES_NOT):

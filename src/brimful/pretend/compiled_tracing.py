@@ -18,6 +18,7 @@ import torch._dynamo.convert_frame
 import torch._dynamo.guards
 import torch._dynamo.trace_rules
 import torch._dynamo.utils
+import torch._dynamo.variables.builder
 import torch._dynamo.variables.torch
 import torch._dynamo.variables.torch_function
 import torch._inductor.compile_fx
@@ -56,6 +57,10 @@ def tracing_programs(
         is_running: Whether a compiled function of the program's is being called.
     """
     _dynamo.trace_rules.add(_PACKAGE)
+    # Dynamo's table of types names fake tensors by a name that known values answer for.
+    with replaced([(torch._subclasses, "FakeTensor", FakeTensor)]):  # noqa: SLF001
+        for trace_numpy in (False, True):
+            _dynamo.variables.builder.VariableBuilder._type_dispatch_impl(trace_numpy)  # noqa: SLF001
     with (
         replaced(_replacements(is_running)),
         _taken_for(stands_for),
@@ -132,14 +137,9 @@ def tracing() -> Iterator[None]:
     if _State.is_tracing:
         yield
         return
-    names = [
-        # The name by which known values answer for their tensors.
-        (torch._subclasses, "FakeTensor", FakeTensor),  # noqa: SLF001
-        (autograd, "_engine_run_backward", _run_engine),
-    ]
     _State.is_tracing = True
     try:
-        with replaced(names), cuda_calls.seen_as_imitated():
+        with replaced([(autograd, "_engine_run_backward", _run_engine)]), cuda_calls.seen_as_imitated():
             yield
     finally:
         _State.is_tracing = False
