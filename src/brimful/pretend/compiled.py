@@ -56,8 +56,15 @@ class Compiler:
         stands_for: PyTorch's own functions, by what stands in their place on the pretend GPU.
     """
 
-    def __init__(self, known: KnownValues, assumptions: set[str]) -> None:
-        """Compile nothing yet."""
+    def __init__(self, known: KnownValues, assumptions: set[str], top: type) -> None:
+        """Compile nothing yet.
+
+        Args:
+            known: What is known of values.
+            assumptions: Where it is noted what a compiled run rests on.
+            top: The kind of the mode that sees an operation of the program's first.
+        """
+        self._top = top
         self.known = known
         self.assumptions = assumptions
         self.stands_for: Mapping[Any, Any] = {}
@@ -115,6 +122,7 @@ class Compiler:
         self._is_ready = True
         code, traced, contexts = _compilers()
         enter = self._stack.enter_context
+        code.register_random(self._top)
         enter(code.generating(self.known, self.assumptions))
         enter(traced.tracing_programs(self.stands_for, lambda: self._is_running))
         ours = [

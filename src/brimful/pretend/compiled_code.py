@@ -13,6 +13,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -27,10 +28,11 @@ import torch._inductor.fx_passes.pad_mm
 import torch._inductor.runtime.hints
 import torch._inductor.scheduler
 import torch._inductor.utils
+import torch._prims.rng_prims
 import torch.utils._triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import streams
+from brimful.pretend import kernels, streams
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.replacing import replaced
@@ -232,3 +234,38 @@ def _copy_if_misaligned(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.storage_offset() * tensor.element_size() % _inductor.utils.ALIGNMENT:
         return _inductor.utils.clone_preserve_strides(tensor)
     return tensor
+
+
+# -- random numbers --
+
+
+@cache
+def register_random(top: type) -> None:
+    """Let operations that draw be run with a kept state, as checkpoints are; once per process.
+
+    Args:
+        top: The kind of the mode that sees an operation of the program's first.
+    """
+    draws = torch._prims.rng_prims  # noqa: SLF001
+    draws.run_and_save_rng_state.py_impl(top)(_drawn_and_saved)
+    draws.run_with_rng_state.py_impl(top)(_drawn_again)
+    draws.graphsafe_run_with_rng_state.py_impl(top)(_drawn_safely)
+
+
+def _drawn_and_saved(_mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    if kernels.current() == "cpu":  # whose state lies in the memory that is looked at
+        state = torch.empty(torch.get_rng_state().shape, dtype=torch.uint8, device=CUDA)
+    else:
+        state = torch.cuda.get_rng_state()
+    return state, operation(*args, **kwargs)
+
+
+def _drawn_again(_mode: Any, _state: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    return operation(*args, **kwargs)
+
+
+def _drawn_safely(
+    _mode: Any, operation: Any, *args: Any, rng_state: Any = None, **kwargs: Any
+) -> Any:
+    del rng_state
+    return operation(*args, **kwargs)

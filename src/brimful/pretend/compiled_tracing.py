@@ -96,7 +96,9 @@ def _replacements(is_running: Callable[[], bool]) -> Iterator[tuple[Any, str, An
 
 def _devices() -> Iterator[tuple[Any, str, Any]]:
     """Yield what translates devices between a graph and the tensors it was captured from."""
-    yield FakeTensor, "__new__", staticmethod(_new_fake(FakeTensor.__new__))
+    # Every device that a fake tensor is given goes through it.
+    given = FakeTensor._normalize_fake_device  # noqa: SLF001
+    yield FakeTensor, "_normalize_fake_device", staticmethod(_translated(given, inward))
     yield FakeTensor, "device", _seen_device(FakeTensor.device)
     yield FunctionalTensor, "device", _seen_device(property(_device_of))
     yield FakeTensorMode, "avoid_device_init", _no_device(FakeTensorMode.avoid_device_init)
@@ -154,7 +156,8 @@ def _frame_is_captured(original: Any, is_running: Callable[[], bool]) -> Any:
     def call(wrapper: Any, *frame: Any) -> Any:
         if not is_running():
             return original(wrapper, *frame)
-        with tracing():
+        # Dynamo itself puts modes away except where it cuts a graph into DDP's buckets.
+        with tracing(), _disable_current_modes():
             return original(wrapper, *frame)
 
     return call
@@ -180,16 +183,6 @@ def _without_our_function_modes(original: Any) -> Any:
 
 
 # -- devices --
-
-
-def _new_fake(original: Any) -> Any:
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if _State.is_tracing:
-            args = tuple(map(inward, args))
-            kwargs = {name: inward(x) for name, x in kwargs.items()}
-        return original(cls, *args, **kwargs)
-
-    return new
 
 
 def _seen_device(original: property) -> property:

@@ -145,7 +145,7 @@ def saying_cuda(
         assumptions: Where it is noted what a run rests on.
     """
     mode = _SaysCuda(known)
-    compiler = Compiler(known, assumptions)
+    compiler = Compiler(known, assumptions, _Below)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
         "bitsandbytes.functional": eight_bit.state_is_paged,
