@@ -21,6 +21,7 @@ class Perceptron(nn.Module):
     """Layers of one width behind norms, as a classifier of vectors."""
 
     def __init__(self, num_layers: int) -> None:
+        """Make the layers."""
         super().__init__()
         self.layers = nn.ModuleList(
             nn.Sequential(
@@ -33,6 +34,7 @@ class Perceptron(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return scores of the next token."""
         x = self.embedding(ids)
         for layer in self.layers:
             x = x + layer(x)
@@ -69,10 +71,12 @@ class Checkpointed(nn.Module):
     """A block whose activations are computed once more in backward."""
 
     def __init__(self, block: nn.Module) -> None:
+        """Keep the block."""
         super().__init__()
         self.block = block
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, and keep what it was given alone."""
         return checkpoint(self.block, *args, use_reentrant=False, **kwargs)
 
 
@@ -110,6 +114,7 @@ def loss_of(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def main() -> None:
+    """Train as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--model", choices=("perceptron", "gpt2", "llama", "qwen3"), default="llama")

@@ -15,11 +15,14 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch._subclasses
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as hooks
+from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import BrimfulError, UnsupportedError
@@ -40,9 +43,16 @@ _REFUSED = {
 _MODES = {"reduce-overhead": "triton.cudagraphs", "max-autotune": "triton.cudagraphs",
           "max-autotune-no-cudagraphs": "max_autotune"}  # fmt: skip
 _HOOKS = (
-    "_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called",
-    "_global_forward_hooks_with_kwargs",
+    (hooks, "_global_forward_pre_hooks"), (hooks, "_global_forward_hooks"),
+    (optimizers, "_global_optimizer_pre_hooks"), (optimizers, "_global_optimizer_post_hooks"),
 )  # fmt: skip
+"""Where one hears of modules and optimizers: the begin and the end of each."""
+_OF_HOOKS = (
+    (hooks, "_global_forward_hooks_always_called"), (hooks, "_global_forward_hooks_with_kwargs"),
+)  # fmt: skip
+"""What PyTorch keeps of hooks beside them, by the same numbers."""
+REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
+"""Undoes that a library sees no fake tensor where values are known: PyTorch's compiler has to."""
 _PROGRAMS = "brimful_compiles_a_program"
 """Attribute of Dynamo's contexts that a program asked for, and not PyTorch itself."""
 
@@ -53,7 +63,7 @@ class Compiler:
     Attributes:
         known: What is known of values.
         assumptions: Where it is noted what a compiled run rests on.
-        stands_for: PyTorch's own functions, by what stands in their place on the pretend GPU.
+        originals: What stands in PyTorch outside of the pretend GPU, as it is replaced here.
     """
 
     def __init__(self, known: KnownValues, assumptions: set[str], top: type) -> None:
@@ -67,7 +77,7 @@ class Compiler:
         self._top = top
         self.known = known
         self.assumptions = assumptions
-        self.stands_for: Mapping[Any, Any] = {}
+        self.originals: Sequence[tuple[Any, str, Any]] = ()
         self._original: Any = torch.compile
         self._stack = contextlib.ExitStack()
         self._is_ready = False
@@ -120,11 +130,17 @@ class Compiler:
         if self._is_ready:
             return
         self._is_ready = True
-        code, traced, contexts = _compilers()
+        stands_for = {
+            getattr(target, name): original
+            for target, name, original in self.originals
+            if callable(original) and not isinstance(original, type)
+        }
+        with replaced(self.originals):
+            code, traced, contexts = _compilers()
         enter = self._stack.enter_context
         code.register_random(self._top)
         enter(code.generating(self.known, self.assumptions))
-        enter(traced.tracing_programs(self.stands_for, lambda: self._is_running))
+        enter(traced.tracing_programs(stands_for, lambda: self._is_running))
         ours = [
             (contexts, "__call__", self._around(contexts.__call__)),
             # PyTorch warns that they are called once more; they are ours, and to be called.
@@ -162,26 +178,64 @@ class Compiler:
         if self._is_running:
             yield
             return
-        module = getattr(function, "__self__", None)
-        is_module = isinstance(module, torch.nn.Module)
-        dicts = [getattr(hooks, name) for name in _HOOKS]
-        before = [dict(each) for each in dicts]
-        if is_module:
-            for hook in before[0].values():
-                hook(module, ())
-        for each in dicts:
-            each.clear()
+        told = _hooks_of_ours()
+        enters, leaves = _tells(_owner(function), told)
+        enters()
         self._is_running = True
         try:
-            with _told(function):
+            with _errors_told(function), _unhooked(told), replaced([REALLY_FAKE]):
                 yield
         finally:
             self._is_running = False
-            for each, content in zip(dicts, before, strict=True):
-                each.update(content)
-            if is_module:
-                for hook in before[1].values():
-                    hook(module, (), None)
+            leaves()
+
+
+def _hooks_of_ours() -> list[dict[int, Any]]:
+    """Return the hooks by which we hear of modules and optimizers, in the order of ``_HOOKS``."""
+    return [
+        {key: hook for key, hook in vars(home)[name].items() if _is_ours(hook)}
+        for home, name in _HOOKS
+    ]
+
+
+def _is_ours(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(__name__.partition(".")[0])
+
+
+@contextlib.contextmanager
+def _unhooked(told: Sequence[Mapping[int, Any]]) -> Iterator[None]:
+    """Call nobody of ours inside the block; hooks of the program stay."""
+    tables = [vars(home)[name] for home, name in (*_HOOKS, *_OF_HOOKS)]
+    before = [dict(table) for table in tables]
+    for table in tables:
+        for key in {key for hooks_told in told for key in hooks_told}:
+            table.pop(key, None)
+    try:
+        yield
+    finally:
+        for table, content in zip(tables, before, strict=True):
+            added = {key: hook for key, hook in table.items() if key not in content}
+            table.clear()
+            table.update({**content, **added})
+
+
+def _tells(owner: Any, told: Sequence[Mapping[int, Any]]) -> tuple[Any, Any]:
+    """Return what tells us that a compiled method of a module or an optimizer begins and ends.
+
+    Args:
+        owner: Whose method it is.
+        told: Our hooks, in the order of ``_HOOKS``.
+    """
+
+    def tell(which: int, *arguments: Any) -> None:
+        for hook in told[which].values():
+            hook(owner, *arguments)
+
+    if isinstance(owner, torch.nn.Module):
+        return lambda: tell(0, ()), lambda: tell(1, (), None)
+    if isinstance(owner, torch.optim.Optimizer):
+        return lambda: tell(2, (), {}), lambda: tell(3, (), {})
+    return (lambda: None), (lambda: None)
 
 
 def _compilers() -> tuple[Any, Any, Any]:
@@ -193,6 +247,7 @@ def _compilers() -> tuple[Any, Any, Any]:
     with (
         _disable_current_modes(),
         torch._C.DisableTorchFunction(),  # noqa: SLF001 - modes see none of it
+        replaced([REALLY_FAKE]),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -203,14 +258,14 @@ def _compilers() -> tuple[Any, Any, Any]:
 
 
 @contextlib.contextmanager
-def _told(function: Any) -> Iterator[None]:
+def _errors_told(function: Any) -> Iterator[None]:
     """Say in one sentence where the compiler fails on what is not simulated."""
-    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
     from torch._inductor.exc import InductorError
 
     try:
         yield
-    except (BackendCompilerFailed, InductorError) as error:
+    except (BackendCompilerFailed, InductorError, InternalTorchDynamoError) as error:
         inner: BaseException | None = error
         while inner is not None and not isinstance(inner, BrimfulError):
             inner = inner.__cause__ or inner.__context__ or getattr(inner, "inner_exception", None)
@@ -228,10 +283,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _name(model: Any) -> str:
-    owner = getattr(model, "__self__", None)
-    if isinstance(owner, torch.nn.Module):
-        model = owner
-    return str(getattr(model, "__qualname__", type(model).__qualname__))
+    named = _owner(model) or model
+    return str(getattr(named, "__qualname__", type(named).__qualname__))
+
+
+def _owner(function: Any) -> Any:
+    """Return whose method is compiled; PyTorch wraps modules of its own in a function."""
+    inner = getattr(function, "__wrapped__", None)
+    return inner if isinstance(inner, torch.nn.Module) else getattr(function, "__self__", None)
 
 
 def _eagerly() -> str:

@@ -23,6 +23,7 @@ import torch._inductor.async_compile
 import torch._inductor.codecache
 import torch._inductor.compile_fx
 import torch._inductor.config
+import torch._inductor.cpu_vec_isa
 import torch._inductor.fx_passes.joint_graph
 import torch._inductor.fx_passes.pad_mm
 import torch._inductor.runtime.hints
@@ -47,9 +48,7 @@ _ASKED_OF_CUDA = (
     "current_device", "set_device", "device_count", "stream", "current_stream", "set_stream",
     "synchronize", "get_device_properties", "memory_allocated", "is_bf16_supported",
 )  # fmt: skip
-_TUNING = (
-    "compiled kernels were tuned before: what their trials take in a first step is not in it"
-)
+_TUNING = "compiled kernels were tuned before: what their trials take in a first step is not in it"
 _PADDING = (
     "no product was padded by the compiler: a card times whether that is worth it for "
     "sizes that are no multiple of 16 bytes"
@@ -82,8 +81,10 @@ def _forget_card() -> None:
     _interfaces.caching_worker_device_properties.clear()
     _interfaces.caching_worker_current_devices.clear()
     _inductor.runtime.hints.DeviceProperties.create.cache_clear()
-    for name in ("get_max_num_sms", "using_b200"):
-        getattr(_inductor.utils, name).cache_clear()
+    asked = (*vars(_triton).values(), _inductor.utils.get_max_num_sms, _inductor.utils.using_b200)
+    for function in asked:
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 def _replacements(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
@@ -106,6 +107,8 @@ def _card() -> Iterator[tuple[Any, str, Any]]:
         yield where, "has_triton", lambda: True
     if importlib.util.find_spec(_TRITON[0]) is None:
         yield _triton, "triton_hash_with_backend", lambda: ""
+    # What a CPU can do is known; whether a compiler can build for it is asked for kernels alone.
+    yield _inductor.cpu_vec_isa.VecISA, "check_build", lambda _isa, _code: True
     # Of a key for results on disk, which are not kept.
     yield _inductor.codecache.CacheBase, "get_system", staticmethod(_system)
     yield torch.cuda, "_DeviceGuard", streams.UseDevice

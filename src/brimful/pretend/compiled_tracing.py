@@ -10,7 +10,7 @@ Source: PyTorch 2.13, ``torch/_dynamo/convert_frame.py``, ``torch/_subclasses/fa
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import torch._dynamo.convert_frame
 import torch._dynamo.guards
 import torch._dynamo.trace_rules
 import torch._dynamo.utils
-import torch._dynamo.variables.builder
+import torch._dynamo.variables.optimizer
 import torch._dynamo.variables.torch
 import torch._dynamo.variables.torch_function
 import torch._inductor.compile_fx
@@ -28,10 +28,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
 
-from brimful.pretend import cuda_calls, guard
-from brimful.pretend.cuda_calls import inward, outward
+from brimful.pretend import guard, kernels
+from brimful.pretend.compiled import REALLY_FAKE
+from brimful.pretend.cuda_calls import CUDA, inward, outward, seen_as
 from brimful.pretend.replacing import replaced
 
 _PACKAGE = __name__.partition(".")[0]
@@ -41,9 +42,10 @@ _device_of = torch.Tensor.device.__get__
 
 
 class _State:
-    """Whether PyTorch's compiler is at work."""
+    """Whether PyTorch's compiler is at work, and what it has put away of the program's."""
 
     is_tracing = False
+    modes: Sequence[Any] = ()
 
 
 @contextlib.contextmanager
@@ -57,10 +59,6 @@ def tracing_programs(
         is_running: Whether a compiled function of the program's is being called.
     """
     _dynamo.trace_rules.add(_PACKAGE)
-    # Dynamo's table of types names fake tensors by a name that known values answer for.
-    with replaced([(torch._subclasses, "FakeTensor", FakeTensor)]):  # noqa: SLF001
-        for trace_numpy in (False, True):
-            _dynamo.variables.builder.VariableBuilder._type_dispatch_impl(trace_numpy)  # noqa: SLF001
     with (
         replaced(_replacements(is_running)),
         _taken_for(stands_for),
@@ -89,6 +87,8 @@ def _replacements(is_running: Callable[[], bool]) -> Iterator[tuple[Any, str, An
     yield compiler, "compile_fx_backward", _backward_is_compiled(compiler.compile_fx_backward)
     state = _function_modes.SymbolicTorchFunctionState
     yield state, "__init__", _without_our_function_modes(state.__init__)
+    optimizers = _dynamo.variables.optimizer.OptimizerVariable
+    yield optimizers, "call_method", _state_is_made(optimizers.call_method)
     for where in (_dynamo.utils, _dynamo.guards):
         yield where, "get_current_stream", lambda device: torch.gpu.current_stream(inward(device))
     yield from _devices()
@@ -141,10 +141,49 @@ def tracing() -> Iterator[None]:
         return
     _State.is_tracing = True
     try:
-        with replaced([(autograd, "_engine_run_backward", _run_engine)]), cuda_calls.seen_as_imitated():
+        with (
+            replaced([(autograd, "_engine_run_backward", _run_engine), REALLY_FAKE]),
+            seen_as(kernels.current()),
+        ):
             yield
     finally:
         _State.is_tracing = False
+
+
+@contextlib.contextmanager
+def _as_program() -> Iterator[None]:
+    """Run inside the block what a program does while it is captured."""
+    modes = _State.modes
+    functions = _function_modes.torch_function_mode_stack_state_mgr.temp_restore_stack()
+    with _disable_current_modes(), functions, seen_as(CUDA):
+        _State.is_tracing = False
+        for mode in modes:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in modes:
+                _pop_mode()
+            _State.is_tracing = True
+
+
+def _state_is_made(original: Any) -> Any:
+    """Return how Dynamo treats an optimizer, which makes its state for real while captured."""
+
+    def call_method(variable: Any, tx: Any, name: str, *args: Any) -> Any:
+        if name != "_init_group":
+            return original(variable, tx, name, *args)
+        optimizer = variable.value
+        makes = optimizer._init_group  # noqa: SLF001
+
+        def make(*given: Any, **named: Any) -> Any:
+            with _as_program():
+                return makes(*given, **named)
+
+        with replaced([(optimizer, "_init_group", make)]):
+            return original(variable, tx, name, *args)
+
+    return call_method
 
 
 def _run_engine(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +196,8 @@ def _frame_is_captured(original: Any, is_running: Callable[[], bool]) -> Any:
         if not is_running():
             return original(wrapper, *frame)
         # Dynamo itself puts modes away except where it cuts a graph into DDP's buckets.
-        with tracing(), _disable_current_modes():
+        with tracing(), _disable_current_modes() as modes:
+            _State.modes = modes[::-1]
             return original(wrapper, *frame)
 
     return call

@@ -17,7 +17,7 @@ import torch.utils._device
 import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 
-from brimful.pretend import kernels, moving
+from brimful.pretend import moving
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import TWIN, KnownValues
 
@@ -41,12 +41,12 @@ class _Seen:
 
 
 @contextlib.contextmanager
-def seen_as_imitated() -> Iterator[None]:
-    """Call the pretend GPU inside the block by the name of what it imitates: ``cpu`` too.
+def seen_as(name: str) -> Iterator[None]:
+    """Call the pretend GPU by another name inside the block, ``cpu`` where a CPU is imitated.
 
-    PyTorch's compiler decides by it. Where a CPU is imitated, everything is on it.
+    Where it is called ``cpu``, everything is on it: PyTorch's compiler knows no host then.
     """
-    before, _Seen.name = _Seen.name, _CPU if kernels.current() == "cpu" else CUDA
+    before, _Seen.name = _Seen.name, name
     try:
         yield
     finally:

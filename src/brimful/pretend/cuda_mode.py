@@ -152,7 +152,7 @@ def saying_cuda(
         **triton_kernels.changes(kernels, known),
     }
     names = [*cuda_names.replacements(), *cuda_calls.replacements(), *_replacements(mode)]
-    compiler.stands_for = _originals(names)
+    compiler.originals = _originals(names)
     with (
         _environment(_LOAD_IN_ORDER, "1"),
         replaced((*names, *compiler.replacements())),
@@ -165,13 +165,9 @@ def saying_cuda(
         yield
 
 
-def _originals(names: Iterable[tuple[Any, str, Any]]) -> dict[Any, Any]:
-    """Return what functions are of PyTorch's, by what is put in their place."""
-    return {
-        new: getattr(target, name)
-        for target, name, new in names
-        if callable(new) and hasattr(target, name) and not isinstance(new, (property, type))
-    }
+def _originals(names: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
+    """Return what is replaced, with what stands there now."""
+    return [(target, name, vars(target)[name]) for target, name, _ in names if name in vars(target)]
 
 
 @contextlib.contextmanager
