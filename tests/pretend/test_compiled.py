@@ -92,6 +92,28 @@ def test_other_sizes_are_compiled_anew(run):
     assert run.tape.num_allocations()
 
 
+def test_sizes_may_be_symbols(run):
+    compiled = torch.compile(steps)
+    for num in (SIDE, SIDE // 2, SIDE // 4):
+        x = torch.ones(num, SIDE, device="cuda", requires_grad=True)
+        assert peak_over(lambda x=x: compiled(x)) == x.nbytes
+        compiled(x).sum().backward()
+        assert x.grad.shape == x.shape
+    assert run.tape.num_allocations()
+
+
+def test_a_captured_program_may_say_cuda(run):
+    @torch.compile(fullgraph=True)
+    def says(x):
+        places = torch.arange(SIDE, device="cuda") if x.is_cuda else None
+        return x.to("cuda") * places, x.device
+
+    out, where = says(matrix())
+    assert out.is_cuda
+    assert where == torch.device("cuda", 0)
+    assert run.tape.num_allocations()
+
+
 def test_autocast_outside_and_inside_lowers_products(run):
     weight, x = matrix(), matrix()
 
@@ -113,7 +135,7 @@ def test_blocks_of_a_kind_share_their_code(run):
     blocks = nn.ModuleList(nn.Linear(SIDE, SIDE, bias=False) for _ in range(3)).to("cuda")
     for i, block in enumerate(blocks):
         blocks[i] = torch.compile(block)
-    x = matrix()
+    x = matrix(requires_grad=True)
     for block in blocks:
         x = block(x)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -161,10 +183,27 @@ def test_kernels_of_a_cpu_are_fused_as_there():
 def test_what_is_not_simulated_is_refused_and_never_runs_eagerly(run, how, says):
     with pytest.raises(UnsupportedError, match=says) as why:
         torch.compile(nn.Linear(2, 2), **how)
-    assert "Linear" in str(why.value) and "TORCH_COMPILE_DISABLE=1" in str(why.value)
+    assert "of Linear with" in str(why.value)
+    assert "TORCH_COMPILE_DISABLE=1" in str(why.value)
     with pytest.raises(UnsupportedError, match=says):
         nn.Linear(2, 2).compile(**how)
-    assert matrix().is_cuda and run.tape.num_allocations()
+    assert matrix().is_cuda
+    assert run.tape.num_allocations()
+
+
+def test_settings_of_the_compiler_itself_are_refused_too(run):
+    x = matrix()
+    with (
+        torch._inductor.config.patch({"triton.cudagraphs": True}),
+        pytest.raises(UnsupportedError, match=r"with torch._inductor.config.triton.cudagraphs is"),
+    ):
+        torch.compile(steps)(x)
+    with (
+        torch._dynamo.config.patch(compiled_autograd=True),
+        pytest.raises(UnsupportedError, match="steps with compiled autograd is not simulated"),
+    ):
+        torch.compile(steps)(x)
+    assert run.tape.num_allocations()
 
 
 def test_products_of_odd_sizes_are_said_to_be_taken_as_they_are(run):

@@ -16,17 +16,16 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
-import torch._subclasses
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as hooks
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import BrimfulError, UnsupportedError
-from brimful.pretend.known_values import KnownValues
+from brimful.pretend.known_values import REALLY_FAKE, KnownValues
 from brimful.pretend.replacing import replaced
 
 _TORCH = torch.__path__[0]
@@ -51,8 +50,6 @@ _OF_HOOKS = (
     (hooks, "_global_forward_hooks_always_called"), (hooks, "_global_forward_hooks_with_kwargs"),
 )  # fmt: skip
 """What PyTorch keeps of hooks beside them, by the same numbers."""
-REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
-"""Undoes that a library sees no fake tensor where values are known: PyTorch's compiler has to."""
 _PROGRAMS = "brimful_compiles_a_program"
 """Attribute of Dynamo's contexts that a program asked for, and not PyTorch itself."""
 
@@ -119,6 +116,7 @@ class Compiler:
             return model
         check(model, how)
         self._get_ready()
+        _check_settings(model)
         self._is_making = True
         try:
             return self._original(model, **how)
@@ -318,11 +316,27 @@ def check(model: Any, how: Mapping[str, Any]) -> None:
             f"Inductor's plan of memory is known; leave the backend out, or {_eagerly()}"
         )
     mode = how.get("mode")
-    asked = {_MODES[mode]} if mode in _MODES else set()
-    asked |= {name for name, value in (how.get("options") or {}).items() if value}
-    for name in sorted(asked & _REFUSED.keys()):
-        what = f"mode={mode!r}" if mode in _MODES else f"options of {name}"
+    if mode in _MODES:
+        raise _refused(model, f"mode={mode!r}", _MODES[mode])
+    for name, value in (how.get("options") or {}).items():
+        if value and name in _REFUSED:
+            raise _refused(model, f"options of {name}", name)
+
+
+def _check_settings(model: Any) -> None:
+    """Refuse what the program has set in PyTorch's compiler itself."""
+    for name in _REFUSED:
+        if attrgetter(name)(torch._inductor.config):  # noqa: SLF001
+            raise _refused(model, f"torch._inductor.config.{name}", name)
+    if torch._dynamo.config.compiled_autograd:  # noqa: SLF001
         raise UnsupportedError(
-            f"torch.compile of {_name(model)} with {what} is not simulated: {_REFUSED[name]}; "
-            f"compile it in the default mode, or {_eagerly()}"
+            f"torch.compile of {_name(model)} with compiled autograd is not simulated: its graphs "
+            f"are captured in backward; switch it off, or {_eagerly()}"
         )
+
+
+def _refused(model: Any, what: str, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"torch.compile of {_name(model)} with {what} is not simulated: {_REFUSED[name]}; "
+        f"compile it in the default mode, or {_eagerly()}"
+    )

@@ -27,12 +27,13 @@ from torch import autograd
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import _engine_run_backward
+from torch.fx import Interpreter
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
 
 from brimful.pretend import guard, kernels
-from brimful.pretend.compiled import REALLY_FAKE
 from brimful.pretend.cuda_calls import CUDA, inward, outward, seen_as
+from brimful.pretend.known_values import REALLY_FAKE
 from brimful.pretend.replacing import replaced
 
 _PACKAGE = __name__.partition(".")[0]
@@ -104,6 +105,10 @@ def _devices() -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensorMode, "avoid_device_init", _no_device(FakeTensorMode.avoid_device_init)
     wrapped = torch.Tensor._make_wrapper_subclass  # noqa: SLF001
     yield torch.Tensor, "_make_wrapper_subclass", staticmethod(_translated(wrapped, inward))
+    # What a captured program says itself: x.to("cuda").
+    yield _dynamo.utils, "run_node", _run_below(_dynamo.utils.run_node)
+    for name in ("call_function", "call_method"):
+        yield Interpreter, name, _run_below(getattr(Interpreter, name))
     proxies = ProxyTorchDispatchMode
     yield proxies, "__torch_dispatch__", _recorded(proxies.__torch_dispatch__)
 
@@ -207,6 +212,8 @@ def _backward_is_compiled(original: Any) -> Any:
     """Return what compiles a backward graph, when a backward pass first needs it."""
 
     def compile_backward(*args: Any, **kwargs: Any) -> Any:
+        if _State.is_tracing:  # at once, with the forward
+            return original(*args, **kwargs)
         no_functions = _function_modes.torch_function_mode_stack_state_mgr
         with tracing(), _disable_current_modes(), no_functions:
             return original(*args, **kwargs)
@@ -240,6 +247,18 @@ def _translated(original: Any, way: Callable[[Any], Any]) -> Any:
         if _State.is_tracing:
             args, kwargs = tuple(map(way, args)), {name: way(x) for name, x in kwargs.items()}
         return original(*args, **kwargs)
+
+    return call
+
+
+def _run_below(original: Any) -> Any:
+    """Return what runs an operation of a captured graph, with devices as they are below."""
+
+    def call(one: Any, other: Any, args: Any, kwargs: Any, *left: Any) -> Any:
+        if _State.is_tracing:
+            args = tuple(map(inward, args))
+            kwargs = {name: inward(x) for name, x in kwargs.items()}
+        return original(one, other, args, kwargs, *left)
 
     return call
 
