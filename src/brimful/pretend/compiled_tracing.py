@@ -59,6 +59,7 @@ def tracing_programs(
         stands_for: PyTorch's own functions, by what stands in their place.
         is_running: Whether a compiled function of the program's is being called.
     """
+    _dynamo.reset()
     _dynamo.trace_rules.add(_PACKAGE)
     with (
         replaced(_replacements(is_running)),
