@@ -144,6 +144,15 @@ def test_blocks_of_a_kind_share_their_code(run):
     assert run.tape.num_allocations()
 
 
+def test_what_is_compiled_keeps_the_name_that_the_program_gave_it(run):
+    model = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False), nn.ReLU()).to("cuda")
+    model[0] = torch.compile(model[0])
+    model(matrix(requires_grad=True)).sum().backward()
+    owners = {one.whole.module for one in run.report().owners}
+    assert "*" in owners
+    assert not any("_orig_mod" in owner for owner in owners)
+
+
 def test_modules_and_updates_compile_in_place_and_keep_their_names(run):
     model = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False), nn.ReLU()).to("cuda")
     model.compile()
