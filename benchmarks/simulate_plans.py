@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.cli.main import parser_of
-from brimful.cli.plan import search
+from brimful.cli.searching import search
 from brimful.errors import BrimfulError
 from brimful.models.config import load_model
 from brimful.plan import Plan, write_yaml

@@ -90,9 +90,10 @@ FAMILIES = (
            ("plans_hold", "small_spaces")),
     Family("Simulated against measured", "The pretend GPU against real runs: drawn jobs, every "
            "technique of one device, ranks of 2 and 4 processes, routing of experts, offload, "
-           "scripts that know nothing of Brimful, and Trainers that are watched.",
+           "scripts that know nothing of Brimful, what torch.compile makes of them, and Trainers "
+           "that are watched.",
            ("simulated_vs_measured", "techniques", "ranks", "routing", "offload",
-            "pretend_examples", "watched")),
+            "pretend_examples", "compiled", "watched")),
     Family("Programs of others", "TRL, Liger and PEFT as they are on the pretend GPU, against "
            "arithmetic over their sources that was committed before they were run.",
            ("programs",)),

@@ -10,6 +10,7 @@ import msgspec
 from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
+from compiled_rows import CompiledRow
 from deepspeed_rows import DeepSpeedRow
 from dpo_rows import DpoRow
 from exporters_rows import ExporterRow
@@ -79,6 +80,7 @@ Part = Literal[
     "plans_hold",
     "small_spaces",
     "programs",
+    "compiled",
 ]
 
 
@@ -391,6 +393,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "plans_hold": PlannedRow,
     "small_spaces": SpaceRow,
     "programs": ProgramRow,
+    "compiled": CompiledRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -15,7 +15,7 @@ from holding_rows import PlannedRow
 from side_by_side import answered
 
 from brimful.cli.main import parser_of
-from brimful.cli.plan import search
+from brimful.cli.searching import search
 from brimful.errors import BrimfulError
 from brimful.models.config import load_model
 from brimful.plan import Plan

@@ -202,6 +202,7 @@ _MEASURED = (
     ("routing", "routing of experts"),
     ("offload", "offload"),
     ("pretend_examples", "scripts as they are"),
+    ("compiled", "compiled programs"),
     ("watched", "watched trainers"),
 )
 

@@ -13,7 +13,7 @@ from holding_rows import SpaceRow
 from side_by_side import answered
 
 from brimful.cli.main import parser_of
-from brimful.cli.plan import search
+from brimful.cli.searching import search
 from brimful.cost.outside import num_groups, room_of
 from brimful.cost.reserved import Candidate
 from brimful.hardware.cluster import offered_bytes

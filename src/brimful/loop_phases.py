@@ -48,6 +48,8 @@ class _Follower:
         self._depth += 1
         if self._depth > 1 or self._backwards:
             return
+        # What torch.compile returns holds the program's module.
+        module = getattr(module, "_orig_mod", module)
         is_known = any(module is root() for root in self._roots)
         if not is_known and self._listener.adopt(module):
             self._roots.append(weakref.ref(module))
@@ -85,7 +87,9 @@ class _Follower:
             self._listener.begin(f"step {self._step} {phase}")
 
     def _gradients(self) -> Iterator[torch.Tensor]:
-        for root in filter(None, (root() for root in self._roots)):
+        for root in (root() for root in self._roots):
+            if root is None:
+                continue
             for parameter in root.parameters():
                 if parameter.grad is not None:
                     yield parameter.grad

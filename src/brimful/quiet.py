@@ -6,10 +6,12 @@ import warnings
 
 _TALKATIVE = (
     "bitsandbytes.backends.cpu.ops", "torch.utils._pytree", "torchao",
-    "torch.distributed.tensor._redistribute",
+    "torch.distributed.tensor._redistribute", "transformers.integrations.hub_kernels",
+    "transformers.modeling_rope_utils",
 )  # fmt: skip
 """Loggers that say at every import which kernels or enums of theirs this machine has no use for, or
-that experts which two axes shard are gathered axis by axis."""
+that experts which two axes shard are gathered axis by axis; that kernels are not installed, which
+we say; that a configuration of the maker's own is odd."""
 
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 """Prints its whole schedule, a line for each action of each stage, at any exception on its way up,

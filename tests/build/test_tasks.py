@@ -21,6 +21,7 @@ from brimful.build.tasks.padding import padding_mask
 from brimful.build.user_module import make, take_sample, user_data
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import parameter_count, read_config
+from hybrids import HYBRID, SPARSE
 from other_models import CNN, cut, make_other_job, make_other_model, ragged
 from samples import make_job, make_strategy
 
@@ -272,10 +273,16 @@ OTHERS = {
     "glm4": {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0},
     "gemma3_text": {"num_key_value_heads": 1, "head_dim": 8, "sliding_window": 64},
     "granite": {"num_key_value_heads": 2},
+    "llama4_text": {
+        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48,
+        "num_local_experts": 4, "interleave_moe_layer_step": 2, "no_rope_layers": [1, 1, 0],
+        "attention_chunk_size": 64, "pad_token_id": 0,
+    },
     "nemotron": {"num_key_value_heads": 2},
+    "opt": {"ffn_dim": 80, "word_embed_proj_dim": 32},
     "phi": {},
     "seed_oss": {"num_key_value_heads": 2, "head_dim": 8},
-}
+}  # fmt: skip
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 80,
@@ -291,6 +298,7 @@ OWN = {
     "bloom": {},
     "codegen": {"n_positions": 128, "n_ctx": 128, "rotary_dim": 4, "n_inner": 80},
     "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]], "window_size": 16},
+    "falcon": {},
     "gptj": {"n_positions": 128, "rotary_dim": 4, "n_inner": 80},
     "stablelm": {"num_key_value_heads": 2},
     "xglm": {"ffn_dim": 80},
@@ -298,13 +306,14 @@ OWN = {
 """Decoders whose attention is their own, and written out."""
 ATTENDED = [
     *((name, attention) for name in OTHERS for attention in ("sdpa", "eager")),
-    *((name, "eager") for name in OWN),
+    *((name, "eager") for name in {**OWN, **SPARSE}),
+    *((name, attention) for name in HYBRID for attention in ("sdpa", "eager")),
 ]
 
 
 @pytest.mark.parametrize(("model_type", "attention"), ATTENDED)
 def test_other_decoders_compute_what_their_own_forward_does(model_type, attention):
-    own = {**OTHERS, **OWN}[model_type]
+    own = {**OTHERS, **OWN, **SPARSE, **HYBRID}[model_type]
     model = read_config(model_type, {"model_type": model_type, **SIZES, **own})
     job = make_job(model=model)
     program = build_program(job, make_strategy(attention=attention), CPU)
@@ -326,7 +335,6 @@ def test_other_decoders_compute_what_their_own_forward_does(model_type, attentio
 @pytest.mark.parametrize(
     ("model_type", "changes", "facts"),
     [
-        ("opt", {"ffn_dim": 80}, ("opt", "llama")),
         (
             "mixtral",
             {"output_router_logits": True, "num_local_experts": 2, "num_key_value_heads": 2},

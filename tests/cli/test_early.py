@@ -37,7 +37,7 @@ def refused(brimful, folder, monkeypatch):
         ("plan", ("--packing", "documents", "--tp", "2"), "tp=2"),
         ("plan", ("--precision", "fp8", "--gpus", "a100-80gb"), "8.9"),
         ("plan", ("--attention", "varlen"), "CUDA only"),
-        ("plan", ("--packing", "documents", "--micro-batch", "1,2"), "give one value"),
+        ("plan", ("--keep-fp32", "lm_head", "--micro-batch", "1,2"), "give one value"),
         ("simulate", ("--engine", "deepspeed"), "deepspeed"),
         ("simulate", ("--rank", "7"), "use 0 to 0"),
         ("simulate", ("--routing", "worst"), "ep=1"),

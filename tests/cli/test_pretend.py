@@ -35,7 +35,10 @@ FAILING = {
         "import torch\nx = torch.randn(9, device='cuda')\nprint((x > 0).nonzero())\n",
         r"values.py:3 calls aten.nonzero.default, whose result hangs on values",
     ),
-    "compiles": ("import torch\ntorch.compile(torch.nn.Linear(1, 1))\n", "compile is not simul"),
+    "compiles": (
+        "import torch\ntorch.compile(torch.nn.Linear(1, 1), mode='max-autotune')\n",
+        "mode='max-autotune' is not simul",
+    ),
     "syntax": ("import torch\nif:\n", "raised SyntaxError"),
 }
 

@@ -7,11 +7,10 @@ import time
 import pytest
 
 from brimful.cli.main import main
-from brimful.errors import UnknownNameError, UnsupportedError
-from brimful.models import generic
+from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
-from brimful.models.names import find, num_parameters, suggestions, without_qualifiers
+from brimful.models.names import find, suggestions, without_qualifiers
 from brimful.models.registry import registry
 
 SAME = {
@@ -163,25 +162,6 @@ def test_the_answer_says_which_model_and_gpu_were_taken(capsys):
     assert said.err.count("\n") == 2
     assert "llama-3.1-8b is taken for" in said.err
     assert "h100-80gb is taken for 'h100'" in said.err
-
-
-@pytest.mark.parametrize("name", ["llama-4-scout", "qwen3-next-80b-a3b", "lfm2-350m", "falcon-7b"])
-@pytest.mark.parametrize("verb", ["plan", "estimate", "simulate", "rules", "shop --tokens 1B"])
-def test_a_model_that_cannot_be_built_yet_is_refused_with_what_is_known(name, verb, capsys):
-    verb, *flags = verb.split()
-    assert main([verb, name, *flags]) == 2
-    said = capsys.readouterr().err
-    assert "parameters" in said
-    assert said.count("\n") == 1
-    near = said.split("the nearest that can is ")[1].split()[0]
-    assert registry()[near]["model_type"] not in generic.NOT_YET
-    assert 0.3 < num_parameters(registry()[near]) / num_parameters(registry()[name]) < 3
-
-
-def test_a_configuration_of_a_type_that_cannot_be_built_yet_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "lfm2"}')
-    with pytest.raises(UnsupportedError, match="lfm2"):
-        load_model(str(tmp_path))
 
 
 @pytest.fixture

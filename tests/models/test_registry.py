@@ -5,9 +5,7 @@ from importlib import resources
 
 import pytest
 
-from brimful.errors import UnsupportedError
 from brimful.job import plain_job
-from brimful.models import generic
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import (
     SEQ2SEQ_TYPES,
@@ -18,7 +16,6 @@ from brimful.models.config import (
     has_parameter_count,
     layout_of,
     load_model,
-    load_registered,
     parameter_count,
 )
 from brimful.models.experts import NO_EXPERTS
@@ -98,7 +95,7 @@ def smallest_of_each_type():
 def test_models_without_a_formula_are_what_transformers_builds(name):
     from models.meta import build
 
-    spec = load_registered(name)
+    spec = load_model(name)
     assert not has_parameter_count(spec)
     assert check_model(spec) == spec
     assert sum(p.numel() for p in build(spec).parameters()) == registry()[name]["num_parameters"]
@@ -106,25 +103,19 @@ def test_models_without_a_formula_are_what_transformers_builds(name):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", smallest_of_each_type())
-def test_what_is_said_not_to_be_simulated_yet_is_what_is_refused(name):
+def test_every_model_of_the_registry_can_be_built(name):
     from brimful.build.assemble import build_skeleton
 
-    spec = load_registered(name)
-    assert set(generic.NOT_YET) <= {registry()[name]["model_type"] for name in SIMULATED}
+    spec = load_model(name)
     job = plain_job(spec, task=default_task(spec), seq_len=64, precision="bf16")
-    strategy = make_strategy(attention="eager", micro_batch=1)
-    if spec.model_type in generic.NOT_YET:
-        with pytest.raises(UnsupportedError, match=f"{spec.name} (has blocks of|is of type)"):
-            build_skeleton(job, strategy)
-    else:
-        build_skeleton(job, strategy)
+    build_skeleton(job, make_strategy(attention="eager", micro_batch=1))
 
 
 @pytest.mark.torch
 @pytest.mark.few(40)
 @pytest.mark.parametrize("name", PLANNED)
 def test_layouts_are_what_transformers_builds(name):
-    spec = load_registered(name)
+    spec = load_model(name)
     assert [(p.name, p.shape) for p in all_parameters(layout_of(spec))] == named_shapes(spec)
 
 
@@ -147,7 +138,7 @@ POSITIONED = [name for name in PLANNED if registry()[name]["model_type"] not in 
 def test_the_longest_text_is_one_that_transformers_allows_too(name):
     from transformers import AutoConfig
 
-    spec = load_registered(name)
+    spec = load_model(name)
     made = AutoConfig.for_model(spec.model_type, **spec.hf_config)
     assert spec.max_seq_len == made.max_position_embeddings < MAX_POSITIONS
 
@@ -181,7 +172,7 @@ def test_every_mixture_has_a_published_figure():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_active_parameters_are_the_published_ones_rounded_or_cut_off(name):
     published, with_embedding = PUBLISHED[name]
-    spec = load_registered(name)
+    spec = load_model(name)
     left_out = 0 if with_embedding else num_elements(layout_of(spec).embedding)
     last_digit = 10.0 ** -len(published.partition(".")[2])
     billions = (active_parameters(spec) - left_out) / 1e9
@@ -190,13 +181,13 @@ def test_active_parameters_are_the_published_ones_rounded_or_cut_off(name):
 
 @pytest.mark.parametrize("name", sorted(set(PLANNED) - MIXTURES))
 def test_every_parameter_of_a_dense_model_is_active(name):
-    spec = load_registered(name)
+    spec = load_model(name)
     assert active_parameters(spec) == parameter_count(spec).total
 
 
 @pytest.mark.parametrize("name", sorted(MIXTURES))
 def test_experts_are_where_their_stacks_are(name):
-    spec = load_registered(name)
+    spec = load_model(name)
     experts = experts_of(spec)
     sparse = [
         place

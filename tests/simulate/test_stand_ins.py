@@ -98,7 +98,7 @@ def test_blocks_that_are_not_alike_are_refused_and_all_run(monkeypatch):
     def all_alike(program):
         every = series.series_of(program)
         blocks, paths = ([x for each in every for x in each[i]] for i in (0, 1))
-        return [Series(blocks, paths, ["one kind"] * len(blocks), 1)]
+        return [Series(blocks, paths, ["one kind"] * len(blocks))]
 
     whole = traced(job, strategy, stands_in=False)
     monkeypatch.setattr(run, "series_of", all_alike)

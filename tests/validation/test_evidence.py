@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import aged
+import compiled_part
 import examples_part
 import fuzz_part
 import kept_clean
@@ -90,6 +91,7 @@ LEAST_ROWS = {
     "plans_hold": 200,
     "small_spaces": 20,
     "programs": 14,
+    "compiled": 14,
 }
 
 
@@ -206,6 +208,10 @@ def example_scripts(rows):
     assert {Example(row.script, row.arguments) for row in rows} == set(CASES)
 
 
+def compiled_cases(rows):
+    assert {row.arguments for row in rows} == set(compiled_part.CASES)
+
+
 CASELESS = {
     "published_predicted": published_ids,
     "published": published_families,
@@ -221,6 +227,7 @@ CASELESS = {
     "plans_hold": planned_jobs,
     "small_spaces": tried_spaces,
     "programs": program_names,
+    "compiled": compiled_cases,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 

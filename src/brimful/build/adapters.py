@@ -27,6 +27,8 @@ from brimful.quick_imports import quick_imports
 
 NAME = "default"
 """What PEFT calls an adapter that nobody named."""
+_ROWS = 3
+_REFUSES = "_check_lora_target_modules_mamba"
 _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TASK_TYPE: dict[Task, str | None] = {
     "causal-lm": "CAUSAL_LM",
@@ -110,17 +112,49 @@ def _check_upcast(job: Job, adapter: Adapter) -> None:
 
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     """List the paths of the layers that get an adapter."""
-    linear = [name for name, m in model.named_modules() if isinstance(m, (nn.Linear, Conv1D))]
+    linear = [name for name, module in model.named_modules() if is_plain(module)]
     heads = paths_of(model, output_layers(model))
     candidates = [n for n in linear if n not in heads and not ends_in(n, adapter.trained_modules)]
     if ALL_LINEAR in adapter.targets:
-        return candidates
+        return [name for name in candidates if _may_adapt(model, name)]
     for target in adapter.targets:
         if not any(ends_in(name, (target,)) for name in candidates):
             known = {name.rpartition(".")[2] for name in candidates} | {ALL_LINEAR}
             more = f"(the linear layers of this model are {', '.join(sorted(known))})"
             raise unknown_name("adapter target", target, known, more=more)
     return [name for name in candidates if ends_in(name, adapter.targets)]
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is a linear layer and nothing more, as routers and grouped layers are not.
+
+    Args:
+        module: On ``meta``; one that computes otherwise than its base class is tried.
+    """
+    if not isinstance(module, nn.Linear | Conv1D):
+        return False
+    if type(module).forward in {nn.Linear.forward, Conv1D.forward}:
+        return True
+    rows = torch.empty((_ROWS, module.in_features), dtype=module.weight.dtype, device="meta")
+    try:
+        out = module(rows)
+    except Exception:  # noqa: BLE001 - whatever it says, it wants something else
+        return False
+    return isinstance(out, torch.Tensor) and out.shape == (_ROWS, module.out_features)
+
+
+def _may_adapt(model: nn.Module, name: str) -> bool:
+    """Whether PEFT puts an adapter there: of recurrences that compute by a layer's weight not."""
+    from peft import LoraConfig
+    from peft.tuners import tuners_utils
+
+    check = getattr(tuners_utils, _REFUSES, None)  # none in older versions
+    try:
+        if check is not None:
+            check(LoraConfig(), model, name.rpartition(".")[2])
+    except ValueError:
+        return False
+    return True
 
 
 def output_layers(model: nn.Module) -> list[nn.Module]:
@@ -151,9 +185,13 @@ def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
     heads = paths_of(model, output_layers(model))
     whole = {*heads, *_tied(model), _last(model)}
 
+    modules = dict(model.named_modules())
+
     def keeps(name: str) -> bool:
-        return name in whole or any(
-            ends_in(name[:end], adapter.trained_modules) for end in _ends_of_parts(name)
+        return (
+            name in whole
+            or not is_plain(modules[name])
+            or any(ends_in(name[:end], adapter.trained_modules) for end in _ends_of_parts(name))
         )
 
     swap(model, adapter.base, dtype=base_dtype(job), keeps=keeps)
@@ -191,8 +229,11 @@ def _inject(model: nn.Module, job: Job, adapter: Adapter, targets: list[str]) ->
         fan_in_fan_out=any(isinstance(modules[name], Conv1D) for name in targets),
         task_type=TASK_TYPE[job.task],
     )
-    with targets_as_named():
-        inject_adapter_in_model(config, model, adapter_name=NAME, low_cpu_mem_usage=True)
+    try:
+        with targets_as_named():
+            inject_adapter_in_model(config, model, adapter_name=NAME, low_cpu_mem_usage=True)
+    except ValueError as error:
+        raise UnsupportedError(f"PEFT adapts {job.model.name} otherwise: {error}") from error
     for name, module in model.named_modules():
         if _is_adapter(name) or ".modules_to_save" in name:
             # Theirs come from ``initialize``, after the base's, which are then those of any method.

@@ -1,9 +1,19 @@
 """The blocks of a model: what is checkpointed, sharded and dealt out to stages as one."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
+
+
+def body_of(model: Any) -> Any:
+    """Return what of a model is before its head, whatever its class calls it."""
+    if model.base_model is not model:
+        return model.base_model
+    inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+    return inner[0] if inner else model
 
 
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from brimful.build.attention.own import attends_by_itself
-from brimful.build.attention.windows import FULL, SLIDING, TAKING_WINDOWS, form_of, window_of
+from brimful.build.attention.own import attends_by_itself, other_kinds, takes_kernels
+from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.job import Job
@@ -23,6 +23,9 @@ from brimful.strategy import Strategy
 
 _PLAIN = ("wrapped", "none")
 """Packings whose rows are one text each, so that a causal mask is all that there is to hide."""
+_OWN, _GIVEN = ("eager",), ("eager", "sdpa", "efficient", "cudnn")
+"""Kernels of classes that make their own masks: of those that attend by themselves, and of those
+that let others attend, which are given no mask where all tokens before are seen."""
 _ONE_WIDTH = ("flash", "varlen")
 """Kernels of FlashAttention-2, whose keys and values are equally wide."""
 
@@ -57,7 +60,6 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
             f"{name} asks for the routers' auxiliary loss (output_router_logits: true), which this "
             f"version does not train; set it to false in config.json"
         )
-    _check_kinds(model.config, job)
     if not is_own:
         _check_masks(model, job, strategy)
     return steps
@@ -73,10 +75,11 @@ def _check_own_attention(model: Any, job: Job, strategy: Strategy) -> None:
             f"{name} is of type {model_type}, whose attention cannot be given from outside and "
             f"hides later tokens only where it is told to; use a decoder like llama"
         )
-    if strategy.attention != "eager" or job.packing == "documents":
+    allowed = _GIVEN if takes_kernels(model) and not window_of(model.config, job.seq_len) else _OWN
+    if strategy.attention not in allowed or job.packing == "documents":
         raise UnsupportedError(
-            f"{name} is of type {model_type}, whose attention cannot be given from outside; use "
-            f"attention=eager, and packing={' or '.join(_PLAIN)}"
+            f"{name} is of type {model_type}, whose masks cannot be given from outside; use "
+            f"attention={' or '.join(allowed)}, and packing={' or '.join(_PLAIN)}"
         )
 
 
@@ -125,12 +128,11 @@ def _left_out(module_name: str) -> str:
 
 
 def _check_kinds(config: Any, job: Job) -> None:
-    """Refuse blocks of another kind than attention, full or in a window."""
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    if others := {kind for kind in kinds if kind != FULL and SLIDING not in kind}:
+    """Refuse blocks of another kind than attention, full or limited."""
+    if others := other_kinds(config):
         raise UnsupportedError(
-            f"{job.model.name} has blocks of {' and '.join(sorted(others))}, and this version runs "
-            f"full and sliding attention; use another model"
+            f"{job.model.name} has blocks of {' and '.join(others)}, and this version classifies "
+            f"by full and sliding attention; use another model"
         )
 
 

@@ -9,6 +9,9 @@ with the same results and the same sizes.
 """
 
 import contextlib
+import inspect
+import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +26,8 @@ from brimful.models.names import has_experts
 GROUPED = "grouped_mm"
 _ROUTERS = ("gate", "router")
 """What ``transformers`` calls them."""
+_PICKS = re.compile(r"\bnonzero\(|torch\.where\([^,()]+\)|\.tolist\(\)|\bbincount\(")
+"""What yields as many rows as were routed somewhere."""
 _ROW_BYTES = 16
 """What the strides of a grouped product are multiples of (``GroupedMMUtils.h``, \
 ``check_valid_strides_and_return_transposed``)."""
@@ -44,6 +49,8 @@ def check_experts(model: Any, job: Job) -> None:
     if job.model.model_type in _OWN or not has_experts(config.to_dict()):
         return
     if not model._can_set_experts_implementation():  # noqa: SLF001 - the class says it nowhere else
+        if not _looks_at_routes(model):
+            return
         raise UnsupportedError(
             f"{name} is of type {job.model.model_type}, whose experts transformers runs on as many "
             f"tokens as happen to choose them, so that its memory cannot be known beforehand; use "
@@ -58,6 +65,11 @@ def check_experts(model: Any, job: Job) -> None:
         )
     for experts in expert_modules(model):
         _check_rows(experts, name)
+
+
+def _looks_at_routes(model: nn.Module) -> bool:
+    """Whether the module of a class picks rows by where tokens were routed, by its source."""
+    return _PICKS.search(inspect.getsource(sys.modules[type(model).__module__])) is not None
 
 
 def expert_modules(model: nn.Module) -> Iterator[nn.Module]:

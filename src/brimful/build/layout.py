@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 from transformers import AutoConfig
-from transformers.pytorch_utils import Conv1D
 
+from brimful.build.adapters import is_plain
 from brimful.build.attention.windows import SLIDING
 from brimful.build.blocks import decoder_blocks
 from brimful.build.tasks import task_of
@@ -44,9 +44,20 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     return BuiltModel(
         layout=_layout(skeleton, job),
         windows=(window,) if is_windowed and isinstance(window, int) else (),
-        kinds=numbered(zip(_told(config, len(blocks)), _features(blocks), strict=True)),
+        kinds=kinds_of(config, blocks),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
     )
+
+
+def kinds_of(config: Any, blocks: Sequence[nn.Module]) -> tuple[int, ...]:
+    """Number the kinds of some blocks: those of one kind run the same operations.
+
+    Args:
+        config: Of their model; lists with an entry for each of them tell them apart.
+        blocks: In order.
+    """
+    told = _told(config.get_text_config(), len(blocks))
+    return numbered(zip(told, _features(blocks), strict=True))
 
 
 def _told(config: Any, num_blocks: int) -> list[str]:
@@ -134,7 +145,7 @@ def _kind(modules: Mapping[str, nn.Module], name: str) -> Kind:
         return "experts"
     if isinstance(holder, nn.Embedding):
         return "embedding"
-    if isinstance(holder, nn.Linear | Conv1D):
+    if is_plain(holder):
         if own == "bias":
             return "bias"
         return "linear" if isinstance(holder, nn.Linear) else "conv1d"

@@ -10,13 +10,15 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 _NAME = "logits"
-_HEAD = r"self\.{}\(hidden_states(\[[^\]]*\])?\)"
+_HEAD = r"self\.{}\(hidden_states(\[[^\]]*\])?\)(\.contiguous\(\)|\.float\(\))*"
+"""A call of the output layer. What it returns is contiguous, and the loss works in fp32."""
 _SCALED = re.compile(r"logits (?P<operator>[*/]) self\.(?P<path>(config\.)?\w+)")
 _CAPPED = re.compile(r"(torch|nn\.functional|F)\.tanh\(logits\)")
 _GUARD = re.compile(r"self\.(?P<path>(config\.)?\w+) is not None")
@@ -51,8 +53,11 @@ def read_steps(model: Any) -> tuple[LogitStep, ...]:
     """
     head = model.get_output_embeddings()
     names = [name for name, module in model.named_children() if module is head]
-    made = list(_assigned(_body(type(model)), model))
-    if not names or not made or not re.fullmatch(_HEAD.format(names[0]), made[0]):
+    if not names:
+        raise OwnWayError
+    called = re.compile(_HEAD.format(names[0]))
+    made = list(_assigned(_renamed(_body(type(model)), called), model))
+    if not made or not called.fullmatch(made[0]):
         raise OwnWayError
     steps = (_step(text, model) for text in made[1:])
     return tuple(step for step in steps if step.operator == "tanh" or step.value != 1)
@@ -63,6 +68,21 @@ def _body(model_class: type[nn.Module]) -> list[ast.stmt]:
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)  # a method's source is one
     return function.body
+
+
+def _renamed(body: list[ast.stmt], called: re.Pattern[str]) -> list[ast.stmt]:
+    """Let what the output layer returns be called logits, whatever the class calls it."""
+    names = {
+        target.id
+        for statement in body
+        if isinstance(statement, ast.Assign) and called.fullmatch(ast.unparse(statement.value))
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in chain.from_iterable(map(ast.walk, body)):
+        if isinstance(node, ast.Name) and node.id in names:
+            node.id = _NAME
+    return body
 
 
 def _assigned(body: list[ast.stmt], model: Any) -> Iterator[str]:

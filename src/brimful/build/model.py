@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
+from brimful.build.attention.own import attends_by_itself, read_as_one_text
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
@@ -66,6 +67,8 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     steps: tuple[LogitStep, ...] = ()
     if auto_class is AutoModelForCausalLM:
         steps = check_decoder(skeleton, job, strategy)
+        if attends_by_itself(skeleton):
+            read_as_one_text(skeleton)
     use_fixed_capacity(skeleton)
     _keep_types(skeleton, base_dtype(job))
     _untie(skeleton, job)

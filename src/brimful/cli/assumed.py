@@ -29,7 +29,24 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "beta1": f"momentum {job.beta1:g} (--beta1 0 keeps no state)" if rule.is_momentum else "",
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
-    return (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
+    assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
+    return (*_kernel_facts(job), *assumed)
+
+
+def _kernel_facts(job: "Job") -> tuple[Fact, ...]:
+    """Say which packages' kernels would take less than what a class runs without them."""
+    from brimful.models.architectures import ARCHITECTURES
+    from brimful.models.attention_source import missing_kernels
+    from brimful.models.spec import MODULE
+
+    model_type = job.model.model_type
+    missing = () if model_type in {*ARCHITECTURES, MODULE} else missing_kernels(model_type)
+    if not missing:
+        return ()
+    words = " and ".join(missing)
+    return (
+        Fact("kernels", f"transformers' own code, for want of {words} here; with it less memory"),
+    )
 
 
 def run_of(

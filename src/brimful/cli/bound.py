@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from brimful.cli import defaults, flags
 from brimful.cli.output import show_facts, show_summary
-from brimful.errors import BrimfulError, UnsupportedError
+from brimful.errors import BrimfulError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,22 +74,11 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
     offers = least_offers(job, num_parameters, rents, limits=limits, most=most)
     show_summary(shop_bound_summary(job, num_parameters, offers, limits))
     show_facts(shop.prices_fact(args), *assumed_facts(args, job))
-    if offers and is_runnable(args.model):
+    if offers:
         best = offers[0]
         gpu = f"{best.num_gpus}x{best.kind}" if best.num_gpus > 1 else best.kind
         words = f"brimful plan {args.model} --gpus {gpu} with the same job simulates it"
         show_facts(Fact("next", words))
-    return True
-
-
-def is_runnable(name: str) -> bool:
-    """Whether this version can build a model."""
-    from brimful.models.config import load_model
-
-    try:
-        load_model(name)
-    except BrimfulError:
-        return False
     return True
 
 
@@ -150,17 +139,10 @@ def _peak_rate(sheet: "Datasheet", precision: str) -> float:
 
 
 def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
-    """Return a model, whether this version can run it or not, and how many parameters it has."""
-    from brimful.models.config import known_count, load_registered
-    from brimful.models.names import find
+    """Return a model, and how many parameters it has where that is known."""
+    from brimful.models.config import known_count
 
-    try:
-        model = flags.model_from(args)
-    except UnsupportedError:
-        taken = find(args.model)
-        if taken is None:
-            raise
-        model = load_registered(taken.name)
+    model = flags.model_from(args)
     return model, known_count(model)
 
 
@@ -232,7 +214,7 @@ def _best(args: argparse.Namespace) -> "flags.Asked | None":
     """Return what flags say, or the best of what a search with them finds."""
     if not hasattr(args, "objective"):
         return flags.asked(args)
-    from brimful.cli.plan import search, why_untold
+    from brimful.cli.searching import search, why_untold
     from brimful.search.budget import Budget
 
     if why_untold(args):

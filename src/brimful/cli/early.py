@@ -28,7 +28,7 @@ def refuse_early(args: argparse.Namespace, *, searched: bool) -> None:
         if not searched or is_plan or not _has_lists(args):  # whose refusal names what is searched
             check_present(flags.asked(args).cluster.device.kernels)
         return
-    from brimful.cli.plan import asked
+    from brimful.cli.searching import asked
 
     check_present(asked(args).cluster.device.kernels)
 

@@ -107,6 +107,19 @@ def no_by_states(
     return DOES_NOT_FIT
 
 
+def with_room(asked: flags.Asked, needs: "list[Need]") -> "list[Need]":
+    """Leave out what has parameters and gradients whole on every GPU, where they have no room.
+
+    Args:
+        asked: The job, and a strategy that stands for all that is asked.
+        needs: Of a search over all ways to spread it.
+    """
+    least = None if asked.cluster.num_devices == 1 else _least(asked.job)
+    if least is None or least.parameters + least.gradients <= tensor_limit_bytes(asked.cluster):
+        return needs
+    return [need for need in needs if need.gathers]
+
+
 def spread_of(strategy: Strategy) -> Spread:
     """Return how one strategy spreads states, none of which is on the host."""
     shards = strategy.dp_shard

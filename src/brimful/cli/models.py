@@ -44,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
 def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     from brimful.models.architectures import ARCHITECTURES
     from brimful.models.config import active_parameters, load_model, parameter_count
-    from brimful.models.generic import NOT_YET
 
     row = {"name": name, "model_type": entry["model_type"]}
     if entry["model_type"] not in ARCHITECTURES:
@@ -53,7 +52,7 @@ def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
             **row,
             "num_parameters": entry["num_parameters"],
             "num_active_parameters": None,
-            "predicted": "not yet" if entry["model_type"] in NOT_YET else _TRACED,
+            "predicted": _TRACED,
         }
     spec = load_model(name)
     return {

@@ -13,6 +13,7 @@ from brimful.cost.profiles import is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.show.summary import Fact
+from brimful.strategy import gathers
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -108,8 +109,9 @@ def traced_facts(asked: "Asked") -> tuple[Fact, ...]:
         return ()
     traced, kernels = traced_job(job, strategy), kernels_of(cluster.device)
     program = chosen_program(
-        traced, strategy.attention, kernels, "full", tp=strategy.tp, ep=strategy.ep
-    )
+        traced, strategy.attention, kernels, "full",
+        gathers=gathers(strategy), tp=strategy.tp, ep=strategy.ep,
+    )  # fmt: skip
     if not is_own(program.key):
         return ()
     libraries = [each for each in load_profile(program.key).versions if _is_library(each)]

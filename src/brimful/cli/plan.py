@@ -1,14 +1,12 @@
 """``brimful plan``: the fastest strategy that fits, and why."""
 
 import argparse
-import sys
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths, usual
+from brimful.cli import defaults, flags, output_paths
 from brimful.cli.assumed import assumed_facts, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
@@ -25,25 +23,20 @@ from brimful.cli.output import (
 )
 from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_proof, proof_of, word_code
+from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.ways_out import tell_ways_out
-from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
-from brimful.terminal import note, say
+from brimful.errors import InputError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brimful.hardware.cluster import Cluster
-    from brimful.job import Job
     from brimful.plan import Plan, Word
-    from brimful.search.budget import Budget
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
-    from brimful.search.space import Pins
     from brimful.show.answer import Answer
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Proof, ProofWord
-    from brimful.simulate.search import SearchState
-    from brimful.strategy import Attention
 
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
@@ -118,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
-    if (code := _no_at_once(args)) is not None:
+    if (code := no_at_once(args)) is not None:
         return code
     budget = Budget(args.budget)
     searched = search(args, budget)
@@ -312,226 +305,10 @@ def _show_source(path: Path | None, source: dict[str, Any]) -> None:
             show(line_of(f"{path}: {word}: {', '.join(entries)}"))
 
 
-class Question(NamedTuple):
-    """What is searched, resolved and checked.
-
-    Attributes:
-        job: What is trained.
-        cluster: On what.
-        pins: What the user fixed.
-        also: More that may be fixed instead: what the user fixed are lists of values.
-        attention: How the model attends.
-        untold: Why no formula covers it, so that it is simulated; empty where one does.
-    """
-
-    job: "Job"
-    cluster: "Cluster"
-    pins: "Pins"
-    also: "list[Pins]"
-    attention: "Attention"
-    untold: str
-
-
-def asked(args: argparse.Namespace, *, traces: bool = False) -> Question:
-    """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
-
-    Args:
-        args: The flags.
-        traces: Whether a profile is traced that the job needs and that does not ship.
-
-    Raises:
-        InputError: Something given cannot be used.
-        UnsupportedError: This version cannot run it.
-    """
-    from brimful.search.space import plainest_strategy
-
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
-    _refuse_engine(args)
-    (pins, *also), attention = _pins(args), usual.attention_from(args, job, cluster.device)
-    untold = _traced(args, [pins, *also]) if traces else why_untold(args)
-    if untold and also:
-        raise UnsupportedError(
-            f"lists of values are searched by formulas, and {job.model.name} has none for this "
-            f"job; give one value of each"
-        )
-    if untold:
-        plainest_strategy(job, pins, attention, cluster.num_devices)
-    return Question(job, cluster, pins, also, attention, untold)
-
-
-def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
-    """Resolve the flags and search: by formulas, or by simulating where there are none.
-
-    Args:
-        args: The flags.
-        budget: Of a search that simulates.
-    """
-    from brimful.search.cheapest import solve_cheapest
-    from brimful.search.offloading import solve_offloading
-
-    job, cluster, pins, also, attention, untold = asked(args, traces=True)
-    if not untold:
-        if args.objective == "cost":
-            return solve_cheapest(job, cluster, pins, attention=attention, also=also)
-        return solve_offloading(
-            job, cluster, pins, attention=attention, objective=args.objective, also=also
-        )
-    from brimful.cli.progress import Progress
-    from brimful.cost.formula import told_short
-    from brimful.quiet import quiet_libraries
-
-    part = _searched_whole(args, Question(job, cluster, pins, also, attention, untold))
-    if part is not None:
-        note(
-            f"brimful: {told_short(untold)}: what shards parameters or gradients is not searched, "
-            f"as what shards neither fits; --zero 2,3 simulates it"
-        )
-        return part
-    quiet_libraries()
-    if not args.json:
-        say(
-            f"{told_short(untold)}: settings are simulated, for at most "
-            f"{budget.seconds:.0f} s (--budget)",
-            file=sys.stderr,
-            flush=True,
-        )
-    with Progress("simulating", quiet=args.json) as progress:
-        from brimful.simulate.search import solve_by_simulation
-
-        def watch(state: "SearchState") -> None:
-            spent = 1 - state.left_s / budget.seconds
-            progress.report(_state_words(state), max(spent, state.num_done / state.num_most))
-
-        return solve_by_simulation(
-            job,
-            cluster,
-            pins,
-            attention=attention,
-            objective=args.objective,
-            budget=budget,
-            watch=watch,
-        )
-
-
-def _searched_whole(args: argparse.Namespace, question: Question) -> "Solution | None":
-    """Search what keeps parameters and gradients whole, where that has a formula and some fits.
-
-    Sharding them may be another program, which is simulated, strategy by strategy.
-    """
-    from brimful.cost.formula import missing_formula
-    from brimful.search.holding import hold
-    from brimful.search.solve import solve
-    from brimful.search.space import pinned_strategy
-
-    job, cluster, pins, also, attention, _ = question
-    if pins.zero is not None or also or cluster.num_devices == 1 or args.objective == "cost":
-        return None
-    whole = [
-        each
-        for each in (pins._replace(zero=0), pins._replace(zero=1))
-        if not missing_formula(
-            job, pinned_strategy(each, attention, cluster.num_devices), cluster.device
-        )
-    ]
-    if not whole:
-        return None
-    try:
-        found = solve(
-            job, cluster, whole[0], attention=attention, objective=args.objective, also=whole[1:]
-        )
-    except (InputError, UnsupportedError):
-        return None
-    held = hold(found)
-    is_short = held.reserved is not None and held.reserved.short_bytes > 0
-    return held.solution if held.solution.record.rows[0].fits and not is_short else None
-
-
-def _state_words(state: "SearchState") -> str:
-    """Say how far a search is: how many, the best so far, and the time left."""
-    from brimful.simulate.search import spell
-    from brimful.units import format_bytes, format_seconds
-
-    best = state.best
-    words = "nothing is known yet"
-    if best is not None and best.short_bytes:
-        words = f"none fits yet, the nearest is short by {format_bytes(best.short_bytes)}"
-    elif best is not None:
-        time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
-        words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
-    done = f"{state.num_done} simulated" if state.num_done else "the first one"
-    return f"{done}, {state.left_s:.0f} s left; {words}"
-
-
-def _refuse_engine(args: argparse.Namespace) -> None:
-    if args.engine not in {None, defaults.ENGINE}:
-        raise UnknownMemoryError(
-            f"--engine {args.engine} is not searched by this version, which can neither predict "
-            f"nor simulate it; brimful train with it runs the strategy that the flags say",
-            nearest={"engine": defaults.ENGINE},
-        )
-
-
-def why_untold(args: argparse.Namespace) -> str:
-    """Say why no formula covers what the flags ask for: it is simulated then; empty: one does."""
-    from brimful.cost.formula import missing_formula
-
-    job, cluster, strategy = _plainest(args)
-    return missing_formula(job, strategy, cluster.device)
-
-
-def _traced(args: argparse.Namespace, every: "Sequence[Pins]") -> str:
-    """Trace what the search needs, and say the same."""
-    from brimful.cli.least import spread_at_best
-    from brimful.cli.on_demand import traced_or_untold
-    from brimful.search.space import needs
-
-    asked = _plainest(args)
-    num = asked.cluster.num_devices
-    return traced_or_untold(args, asked, needs(asked.job, every, num), spread_at_best(args, num))
-
-
-def _no_at_once(args: argparse.Namespace) -> int | None:
-    """Answer NO before anything is traced, where the states alone have no room."""
-    from brimful.cli.least import no_by_states, spread_at_best
-    from brimful.search.space import needs
-
-    if args.engine not in {None, defaults.ENGINE}:
-        return None
-    asked = _plainest(args)
-    num = asked.cluster.num_devices
-    every = needs(asked.job, _pins(args), num)
-    return no_by_states(args, asked, every, spread_at_best(args, num))
-
-
-def _plainest(args: argparse.Namespace) -> flags.Asked:
-    """Return the plainest strategy that has what the flags fix."""
-    from brimful.search.space import pinned_strategy
-
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
-    pins, attention = _pins(args)[0], usual.attention_from(args, job, cluster.device)
-    return flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
-
-
-def _pins(args: argparse.Namespace) -> "list[Pins]":
-    """Return what is fixed: one value of each flag, or every combination of lists."""
-    from brimful.search.space import Pins, possible
-    from brimful.strategy import default_reference
-
-    job = flags.job_from(args)
-    values = {name: getattr(args, name) for name in Pins._fields}
-    values["reference"] = values["reference"] or default_reference(job)
-    given = list(values.values())
-    lists = [each if isinstance(each, list) else [each] for each in given]
-    choices = [Pins(*values) for values in product(*lists)]
-    if len(choices) == 1:
-        return choices
-    return possible(job, choices, flags.cluster_from(args).num_devices)
-
-
 def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":
     from brimful.search.gains import Search
 
-    pins, *also = _pins(args)
+    pins, *also = pins_from(args)
     return Search(plan.cluster, pins, plan.strategy.attention, args.objective, also)
 
 
@@ -568,6 +345,7 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
         "num_considered": record.num_considered,
         "num_fitting": record.num_fitting,
         "untried": record.untried,
+        "left_out": record.left_out,
         "best": msgspec.structs.asdict(best),
         "runners_up": [row for row in others if row.fits],
         "rejected": [row for row in others if not row.fits],

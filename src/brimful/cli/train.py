@@ -265,7 +265,7 @@ def _known(plan: "Plan") -> _Planned:
 def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
     from brimful.child_process import run_in_child
-    from brimful.cli.plan import search, why_untold
+    from brimful.cli.searching import search, why_untold
     from brimful.search.budget import Budget
 
     if not why_untold(args):
@@ -285,7 +285,7 @@ def _simulated_row(plan: "Plan") -> "list[Simulation]":
 
 def _simulated(args: argparse.Namespace) -> "tuple[Solution, Simulation]":
     """Search by simulating, and keep of the plan that won what is alive at its peak."""
-    from brimful.cli.plan import search
+    from brimful.cli.searching import search
     from brimful.search.budget import Budget
     from brimful.simulate.run import simulate
 

@@ -27,7 +27,6 @@ from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Task
 from brimful.models.config import default_task
-from brimful.models.generic import NOT_YET
 from brimful.models.spec import MODULE
 from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
@@ -86,7 +85,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and strategy.tp == strategy.ep == 1
         and (strategy.pp == 1 or not _missing_row(job, strategy))
         and job.task in OWN_TASKS.get(default_task(job.model), ())
-        and job.model.model_type not in {MODULE, *NOT_YET}
+        and job.model.model_type != MODULE
         and (job.adapter is None or adapted_of(job) is not None)
         and not _untraced(job, device)
         and not is_foreseen(job, strategy.attention, kernels, family_of(job, strategy).recompute)

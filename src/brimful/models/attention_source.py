@@ -1,4 +1,4 @@
-"""What a class of ``transformers`` tells its attention, read from its source: neither is imported.
+"""What a class of ``transformers`` runs, read from its source: neither is imported.
 
 Fused kernels heed queries, keys, values, a mask and a scale. What else a class hands to its
 attention (a cap on scores, sinks) they would leave out without a word, so that only written-out
@@ -6,6 +6,7 @@ attention computes what the class means.
 """
 
 import ast
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,8 +31,14 @@ _HAS_SDPA = "_supports_sdpa = True"
 NO_SDPA = "attention, which its class has written out only"
 _TAKES_OTHERS = "_supports_attention_backend = True"
 """What a class says whose attention may be another's, and is given masks that were made outside."""
+_KNOWN = "ALL_ATTENTION_FUNCTIONS"
+"""Where a class looks up who attends, by name."""
 OWN_ATTENTION = "attention, which its class shares with no kernel"
-_MAKES_CAUSAL = "create_causal_mask("
+_BEHIND = re.compile(r'hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
+"""The package of whose function a class's own stands in the place of."""
+_DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d",
+                  "mamba_ssm": "mamba-ssm"}  # fmt: skip
+_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask\(")
 """What a decoder calls that hides from each token those behind it, whatever it is given."""
 
 
@@ -59,9 +66,18 @@ def left_out_of(model_type: str) -> str:
     if path is None or not path.is_file():
         return ""
     source = path.read_text("utf-8")
-    if _TAKES_OTHERS not in source:
+    if not lets_attend(source):
         return OWN_ATTENTION
     return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
+
+
+def lets_attend(source: str) -> bool:
+    """Whether the classes of a module let others attend for them.
+
+    Args:
+        source: The text of the module.
+    """
+    return _TAKES_OTHERS in source or (_HAS_SDPA in source and _KNOWN in source)
 
 
 def is_causal_by_itself(source: str) -> bool:
@@ -70,7 +86,26 @@ def is_causal_by_itself(source: str) -> bool:
     Args:
         source: The text of the module.
     """
-    return _MAKES_CAUSAL in source
+    return _MAKES_CAUSAL.search(source) is not None
+
+
+@cache
+def missing_kernels(model_type: str) -> tuple[str, ...]:
+    """Name the packages whose kernels a class runs where they are installed, and are not.
+
+    Without them it runs code of its own, which takes more memory and time.
+
+    Args:
+        model_type: As its configuration spells it.
+
+    Returns:
+        As the registry of packages names them.
+    """
+    path = _modeling_file(model_type)
+    if path is None or not path.is_file():
+        return ()
+    packages = dict.fromkeys(_BEHIND.findall(path.read_text("utf-8")))
+    return tuple(_DISTRIBUTIONS.get(p, p) for p in packages if find_spec(p) is None)
 
 
 @cache

@@ -43,31 +43,15 @@ def load_model(name_or_path: str) -> ModelSpec:
     Raises:
         UnknownNameError: No such model and no such file, or several models.
         ModelConfigError: The file is broken, or its architecture is not known.
-        UnsupportedError: The model is known, and this version neither simulates nor trains it.
         InputError: The hub holds the file and does not hand it out.
     """
     source = _source_of(name_or_path)
     if isinstance(source, Path):
-        config = _read_json(source)
-        model_type = config.get("model_type")
-        if isinstance(model_type, str) and model_type in generic.NOT_YET:
-            raise generic.not_yet(name_or_path, model_type)
-        return read_config(name_or_path, config)
+        return read_config(name_or_path, _read_json(source))
     if source in registry():
-        if registry()[source]["model_type"] in generic.NOT_YET:
-            raise generic.not_yet(source, registry()[source]["model_type"])
-        return load_registered(source)
+        entry = registry()[source]
+        return read_config(source, {"model_type": entry["model_type"], **entry["config"]})
     return read_factory(source)
-
-
-def load_registered(name: str) -> ModelSpec:
-    """Read a model of the registry, whether this version can train it or not.
-
-    Args:
-        name: Its name there.
-    """
-    entry = registry()[name]
-    return read_config(name, {"model_type": entry["model_type"], **entry["config"]})
 
 
 def _source_of(name_or_path: str) -> str | Path:
@@ -362,7 +346,7 @@ def find_unread(name_or_path: str) -> Unread | None:
         name = taken.name
     entry = registry()[name]
     model_type = entry["model_type"]
-    is_slow = model_type not in {*ARCHITECTURES, MODULE, *generic.NOT_YET}
+    is_slow = model_type not in {*ARCHITECTURES, MODULE}
     if not is_slow or is_built(model_type, entry["config"]):
         return None
     return Unread(name, model_type, int(names.num_parameters(entry)))

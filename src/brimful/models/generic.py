@@ -1,19 +1,15 @@
 """Any other architecture that ``transformers`` builds: its sizes, read by their usual names.
 
-Nothing is counted in closed form here and no profile is traced for these: they are simulated,
-trained and measured, and their predictions are refused. Imports ``transformers``, and only for
-them.
+Nothing is counted in closed form here and no profile ships for these: they are traced when they are
+first asked for. Imports ``transformers``, and only for them.
 """
 
 import difflib
 from typing import Any
 
-from brimful.errors import ModelConfigError, UnknownMemoryError
-from brimful.models.names import nearest_size, num_parameters
-from brimful.models.registry import registry
+from brimful.errors import ModelConfigError
 from brimful.models.spec import ModelSpec
 from brimful.quiet import quiet_libraries
-from brimful.units import format_count
 
 _SIZES = {
     "hidden_size": ("hidden_size", "d_model", "n_embd", "dim"),
@@ -48,45 +44,7 @@ _POSITIONS_AFTER_PADDING = frozenset(
     }
 )  # fmt: skip
 """RoBERTa and its kin, whose first token stands at the position after the padding token's id."""
-NOT_YET = frozenset(
-    {
-        # Blocks besides full and sliding attention.
-        "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "granitemoehybrid", "lfm2", "lfm2_moe",
-        "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
-        # Logits that change after the output layer by more than a scale or a cap.
-        "falcon", "nemotron_h", "opt",
-        # Experts that run on as many tokens as choose them.
-        "llama4_text",
-    }
-)  # fmt: skip
-"""Types of shipped models that are counted, and that this version neither simulates nor trains."""
 _REASON_LENGTH = 160
-
-
-def not_yet(name: str, model_type: str) -> UnknownMemoryError:
-    """Build the error for a model of ``NOT_YET``: what is known of it, and the nearest model.
-
-    Args:
-        name: Of the registry, or of a configuration file.
-        model_type: Its type.
-    """
-    entry = registry().get(name)
-    known = f"has {format_count(int(num_parameters(entry)))} parameters" if entry else "is known"
-    near = nearest_size(name, NOT_YET | _of_other_kind(model_type)) if entry else ""
-    size = format_count(int(num_parameters(registry()[near]))) if near else ""
-    fix = f"the nearest that can is {near} ({size})" if near else "brimful models lists which can"
-    return UnknownMemoryError(
-        f"{name} {known}, and blocks of type {model_type}, which this version can neither plan, "
-        f"simulate nor train; {fix}",
-        nearest={"model": near} if near else {},
-    )
-
-
-def _of_other_kind(model_type: str) -> frozenset[str]:
-    """Name the types of shipped models that write where this one classifies, or the reverse."""
-    encoders = encoder_types()
-    types = {entry["model_type"] for entry in registry().values()}
-    return frozenset(each for each in types if (each in encoders) != (model_type in encoders))
 
 
 def known_types() -> frozenset[str]:

@@ -227,7 +227,7 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
     family = _split(text)[1].lower()
-    near = nearest(counts[0], family, is_mixture=bool(parts.active), preferred=preferred)
+    near = _nearest(counts[0], family, is_mixture=bool(parts.active), preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
     sort = ", and is a mixture of experts" if parts.active else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
@@ -240,34 +240,13 @@ def _count(size: str) -> float:
     return int(found[1] or 1) * float(found[2]) * _COUNTS[found[3]] if found else 0.0
 
 
-def nearest_size(name: str, without: frozenset[str]) -> str:
-    """Name the known model nearest in size to another, of its family where one is near enough.
-
-    Args:
-        name: Of the registry.
-        without: Types of models that are left out.
-    """
-    entry = registry()[name]
-    return nearest(
-        num_parameters(entry), name, is_mixture=has_experts(entry["config"]), without=without
-    )
-
-
-def nearest(
-    size: float,
-    name: str,
-    *,
-    is_mixture: bool,
-    without: frozenset[str] = frozenset(),
-    preferred: frozenset[str] = frozenset(),
-) -> str:
+def _nearest(size: float, name: str, *, is_mixture: bool, preferred: frozenset[str]) -> str:
     """Name the known model of the same sort that is nearest in size, of a family where it may be.
 
     Args:
         size: Parameters.
         name: Whose beginning says the family.
         is_mixture: Whether it has experts: of these few parameters compute a token.
-        without: Types of models that are left out.
         preferred: Types that are rather named than others.
     """
 
@@ -277,11 +256,10 @@ def nearest(
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != is_mixture
         is_strange = _family(known) != _family(name)
-        is_rarer = bool(preferred) and entry["model_type"] not in preferred
+        is_rarer = entry["model_type"] not in preferred
         return factor > _FAR, is_other, is_strange, is_rarer, factor
 
-    others = [known for known, entry in registry().items() if entry["model_type"] not in without]
-    return min(others, key=distance)
+    return min(registry(), key=distance)
 
 
 def has_experts(config: dict[str, Any]) -> bool:

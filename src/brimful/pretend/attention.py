@@ -45,7 +45,9 @@ def _without_flex(validate: Callable[..., None]) -> Callable[..., None]:
     """
 
     def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        if query.device.type == "gpu":
+        # Not by its name, which may be cuda.
+        keys = torch._C._dispatch_keys(query)  # noqa: SLF001
+        if keys.has(torch._C.DispatchKey.PrivateUse1):  # noqa: SLF001
             raise UnsupportedError(
                 "FlexAttention cannot be simulated: Inductor compiles its kernels for a real card; "
                 "use scaled_dot_product_attention (transformers: attn_implementation='sdpa')"

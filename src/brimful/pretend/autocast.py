@@ -169,7 +169,7 @@ def is_eligible(x: Any) -> bool:
     """Tell whether autocast would change a tensor's type."""
     return (
         isinstance(x, torch.Tensor)
-        and x.device.type == "gpu"
+        and torch._C._dispatch_keys(x).has(_KEY)  # noqa: SLF001 - not by its name, which may be cuda
         and x.is_floating_point()
         and x.dtype != torch.float64
     )

@@ -123,6 +123,7 @@ class Watched:
     def _read_forward(self, out: Any, x: torch.Tensor, start: Spot, num_casts: int) -> None:
         """Read what its forward did, and prepare to see its backward."""
         numbers, seen = _numbers(self._block), self.seen
+        self._check(isinstance(out, torch.Tensor), "hands on more than hidden states")
         self._check(out.grad_fn is not None, "trains nothing")
         casts = {
             self._row(low): (numbers.get(id(weight), -1), _like(low))

@@ -4,11 +4,10 @@ Most calls need only their devices translated; the rest stand here. ``ANSWERS`` 
 PyTorch offers to a function mode, ``replacements`` are names that it does not.
 """
 
+import contextlib
 import copy
 import functools
-import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,16 +17,13 @@ import torch.utils._device
 import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 
-from brimful.errors import UnsupportedError
 from brimful.pretend import moving
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import TWIN, KnownValues
 
 CUDA = "cuda"
-_TORCH = torch.__path__[0]
+_CPU = "cpu"
 _SAYS_CUDA = re.compile(r"cuda(:\d+)?")
-_COMPILES_NOT = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
-"""With either of them set to 1 PyTorch runs eagerly what it is told to compile."""
 _Tensor = torch.Tensor
 _RealGenerator: Any = torch.Generator
 
@@ -38,19 +34,40 @@ def _device(kind: str, index: int | None) -> torch.device:
         return torch.device(kind) if index is None else torch.device(kind, index)
 
 
+class _Seen:
+    """How the pretend GPU is called now."""
+
+    name = CUDA
+
+
+@contextlib.contextmanager
+def seen_as(name: str) -> Iterator[None]:
+    """Call the pretend GPU by another name inside the block, ``cpu`` where a CPU is imitated.
+
+    Where it is called ``cpu``, everything is on it: PyTorch's compiler knows no host then.
+    """
+    before, _Seen.name = _Seen.name, name
+    try:
+        yield
+    finally:
+        _Seen.name = before
+
+
 def inward(x: Any) -> Any:
     """Return the pretend GPU for a device, or a device's name, that says ``cuda``."""
     if isinstance(x, torch.device):
-        return _device(NAME, x.index) if x.type == CUDA else x
-    if isinstance(x, str) and _SAYS_CUDA.fullmatch(x):
-        return x.replace(CUDA, NAME)
+        return _device(NAME, x.index) if x.type in {CUDA, _Seen.name} else x
+    if isinstance(x, str):
+        if _SAYS_CUDA.fullmatch(x):
+            return x.replace(CUDA, NAME)
+        return NAME if x == _Seen.name else x
     return x
 
 
 def outward(x: Any) -> Any:
     """Return ``cuda`` for the pretend GPU."""
     if isinstance(x, torch.device) and x.type == NAME:
-        return _device(CUDA, x.index)
+        return _device(_Seen.name, None if _Seen.name == _CPU else x.index)
     return x
 
 
@@ -285,46 +302,6 @@ def _loader_init(original: Any) -> Any:
     return init
 
 
-def _no_compile(original: Any) -> Any:
-    """Return ``torch.compile`` for PyTorch itself only: FlexAttention calls it to run eagerly.
-
-    A function that is compiled as its module is imported is refused when it is called.
-    """
-
-    def compile(model: Any = None, *args: Any, **how: Any) -> Any:  # noqa: A001 - its name
-        if sys._getframe(1).f_code.co_filename.startswith(_TORCH):  # noqa: SLF001
-            return original(model, *args, **how)
-        if model is None:
-            return functools.partial(compile, *args, **how)
-        if how.get("disable") or any(os.environ.get(name) == "1" for name in _COMPILES_NOT):
-            return model
-        if isinstance(model, torch.nn.Module):
-            raise _compiled(model)
-
-        @functools.wraps(model)
-        def call(*_args: Any, **_kwargs: Any) -> Any:
-            raise _compiled(model)
-
-        return call
-
-    return compile
-
-
-def _compile_module(module: Any, *_args: Any, **how: Any) -> None:
-    """Refuse ``module.compile()``, unless it compiles nothing."""
-    if not (how.get("disable") or any(os.environ.get(name) == "1" for name in _COMPILES_NOT)):
-        raise _compiled(module)
-
-
-def _compiled(model: Any) -> UnsupportedError:
-    name = getattr(model, "__qualname__", type(model).__qualname__)
-    return UnsupportedError(
-        f"torch.compile is not simulated, and {name} is compiled: a compiled step fuses operations "
-        "and plans memory of its own; what the program takes without it is simulated with "
-        f"{_COMPILES_NOT[0]}=1 in the environment"
-    )
-
-
 def _storage_data_ptr(original: Any) -> Any:
     def data_ptr(storage: Any) -> int:
         is_fake = storage.device.type == "meta"
@@ -373,8 +350,6 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(NAME, dtype)
     yield torch, "Generator", Generator
     yield torch.cuda, "default_generators", tuple(map(Generator, [CUDA] * torch.gpu.device_count()))
-    yield torch, "compile", _no_compile(torch.compile)
-    yield torch.nn.Module, "compile", _compile_module
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
     storage = torch.UntypedStorage

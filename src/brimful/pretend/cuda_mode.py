@@ -6,16 +6,14 @@ where it returns, on a PyTorch that was built with CUDA as on one that was not.
 
 Limits: where no function is asked, the device keeps its own name (``tensor.untyped_storage()``,
 ``stream.device``, the text of a tensor); ``torch.cuda.FloatTensor`` and the like, CUDA graphs,
-``DataParallel``, FlexAttention and CUDA kernels of one's own are not served, ``torch.compile`` is
-refused; data workers run in the main process; a thread of the program's own
-sees none of this.
+``DataParallel``, FlexAttention and CUDA kernels of one's own are not served; data workers run in
+the main process; a thread of the program's own sees none of this.
 """
 
 import contextlib
 import functools
 import os
-from collections.abc import Collection, Iterator
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend import cuda_calls, cuda_names, eight_bit, triton_kernels
 from brimful.pretend.absent import looking_for
+from brimful.pretend.compiled import Compiler
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import KnownValues
@@ -135,7 +134,7 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def saying_cuda(
-    known: KnownValues, kernels: OtherKernels, assumed: Collection[str]
+    known: KnownValues, kernels: OtherKernels, assumed: Collection[str], assumptions: set[str]
 ) -> Iterator[None]:
     """Let ``cuda`` be the pretend GPU inside the block; entered inside ``pretend.gpu``.
 
@@ -143,23 +142,32 @@ def saying_cuda(
         known: What is known of values.
         kernels: Where it is noted which kernels beside PyTorch's the program launches and misses.
         assumed: Packages of kernels that are stood in for where they are not installed.
+        assumptions: Where it is noted what a run rests on.
     """
     mode = _SaysCuda(known)
+    compiler = Compiler(known, assumptions, _Below)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
         "bitsandbytes.functional": eight_bit.state_is_paged,
         **triton_kernels.changes(kernels, known),
     }
-    names = chain(cuda_names.replacements(), cuda_calls.replacements(), _replacements(mode))
+    names = [*cuda_names.replacements(), *cuda_calls.replacements(), *_replacements(mode)]
+    compiler.originals = _originals(names)
     with (
         _environment(_LOAD_IN_ORDER, "1"),
-        replaced(names),
+        replaced((*names, *compiler.replacements())),
+        compiler.open(),
         when_imported(libraries),
         looking_for(kernels, stand_ins(assumed, kernels, known)),
         _Below(),
         mode,
     ):
         yield
+
+
+def _originals(names: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
+    """Return what is replaced, with what stands there now."""
+    return [(target, name, vars(target)[name]) for target, name, _ in names if name in vars(target)]
 
 
 @contextlib.contextmanager

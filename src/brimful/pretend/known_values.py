@@ -23,6 +23,8 @@ MOST_ELEMENTS = 2**20
 """Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
 TWIN = "_brimful_twin"
 """The attribute of a fake tensor that holds its known values."""
+REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
+"""What undoes that libraries find no fake tensor where values are known: a name and its value."""
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
 _FILLS = frozenset({

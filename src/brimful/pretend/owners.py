@@ -7,7 +7,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules import module as hooks
 
+_OF_COMPILER = "_orig_mod"
+"""Where what ``torch.compile`` returns keeps the program's module."""
 _next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
+
+
+def as_program(path: str) -> str:
+    """Return a module's path as the program would give it, compiled or not."""
+    return ".".join(part for part in path.split(".") if part != _OF_COMPILER)
 
 
 class Owners:
@@ -32,9 +39,9 @@ class Owners:
     def name(self, module: torch.nn.Module, prefix: str = "") -> None:
         """Give the submodules of ``module`` and their parameters paths."""
         for name, child in module.named_modules(prefix=prefix):
-            self._paths[child] = name
+            self._paths[child] = as_program(name)
         for name, parameter in module.named_parameters(prefix=prefix):
-            self._parameter_paths[id(parameter)] = name.rpartition(".")[0]
+            self._parameter_paths[id(parameter)] = as_program(name.rpartition(".")[0])
 
     def knows(self, module: torch.nn.Module) -> bool:
         """Whether the module has been given a path."""

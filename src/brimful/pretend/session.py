@@ -85,7 +85,8 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape))
             if self.says_cuda:
-                stack.enter_context(saying_cuda(known, self.other_kernels, self.assumed))
+                noted = self.tape.assumptions
+                stack.enter_context(saying_cuda(known, self.other_kernels, self.assumed, noted))
             self._stack = stack.pop_all()
         return self
 

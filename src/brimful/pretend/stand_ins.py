@@ -20,7 +20,7 @@ from brimful.pretend.block_runs import NUM_SEEN, At, Seen, StandIn, Watched, tol
 from brimful.pretend.tape import Tape
 
 NUM_FIRST, NUM_LAST = 3, 2
-"""Rounds of kinds at the beginning and the end of a series that run until their kind is known."""
+"""The first and the last of a kind in a series that run until their kind is known."""
 NUM_WATCHED = 2
 """Passes through a series, of each phase, in which one block runs of a kind that is known."""
 
@@ -32,13 +32,11 @@ class Series(NamedTuple):
         blocks: In order.
         paths: Of each, as the tape names it.
         kinds: Of each; blocks of one kind should do the same.
-        period: After how many kinds come round.
     """
 
     blocks: Sequence[nn.Module]
     paths: Sequence[str]
     kinds: Sequence[Hashable]
-    period: int
 
 
 def stand_in(tape: Tape, series: Sequence[Series]) -> None:
@@ -62,8 +60,8 @@ class _Model(Seen):
 class _Player:
     """Runs some blocks of a series and plays the others.
 
-    A block at an end of the series may do something else, since something else is before or behind
-    it. Once it was seen to do what the others do it stands in too.
+    The first and the last of a kind may do something else, since something else may be before or
+    behind them. Once one was seen to do what the others do it stands in too.
     """
 
     def __init__(self, tape: Tape, series: Series, models: dict[Hashable, _Model]) -> None:
@@ -72,6 +70,7 @@ class _Player:
         self._given: tuple[_Model, int] | None = None
         self._num_passes: Counter[str] = Counter()
         self._num_all = 0
+        self._before, self._behind = _places(series.kinds), _places(series.kinds[::-1])[::-1]
         for index, block in enumerate(series.blocks):
             block.forward = partial(self._forward, index, block.forward)
 
@@ -105,8 +104,7 @@ class _Player:
             model.keeps, self._given = not self._tape.main.is_freed(row), None
 
     def _is_end(self, index: int) -> bool:
-        period, num = self._series.period, len(self._series.blocks)
-        return not period <= index < num - period
+        return self._before[index] == 0 or self._behind[index] == 0
 
     def _is_alike(self, index: int, model: _Model) -> bool:
         """Whether a block at an end does what others of its kind do."""
@@ -122,15 +120,24 @@ class _Player:
         The backward of a series' first pass comes first, and begins with its last blocks; so these
         run in the first pass for as long as no backward was compared.
         """
-        period, num = self._series.period, len(self._series.blocks)
-        is_late = index >= num - NUM_LAST * period
+        is_late = self._behind[index] < NUM_LAST
         forwards, backwards = model.num_seen
         if forwards < NUM_SEEN:
-            return index < NUM_FIRST * period or is_late
+            return self._before[index] < NUM_FIRST or is_late
         if backwards < NUM_SEEN and self._num_all == 1 and is_late:
             return True
         is_early = self._num_passes[self._tape.main.phases[-1]] <= NUM_WATCHED
-        return is_early and period <= index < 2 * period and not self._is_end(index)
+        return is_early and self._before[index] == 1 and not self._is_end(index)
+
+
+def _places(kinds: Sequence[Hashable]) -> list[int]:
+    """Count, for each of some blocks, those of its kind that come before it."""
+    num: Counter[Hashable] = Counter()
+    found = []
+    for kind in kinds:
+        found.append(num[kind])
+        num[kind] += 1
+    return found
 
 
 def _told_of(seen: Seen) -> Hashable:

@@ -32,7 +32,7 @@ from brimful.pretend.costs import work
 from brimful.pretend.device import NAME
 from brimful.pretend.fake_mode import remembered
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
-from brimful.pretend.owners import Owners
+from brimful.pretend.owners import Owners, as_program
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
     KEPT_ON_HOST,
@@ -122,7 +122,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             held = (*child._parameters.values(), *child._buffers.values())  # noqa: SLF001
             own = tuple(x for x in held if x is not None)
             for builder, row in self._rows(own):
-                builder.set_owner(row, name)
+                builder.set_owner(row, as_program(name))
 
     def begin_phase(self, name: str) -> None:
         """Attribute everything from here on to the phase ``name``."""

@@ -59,6 +59,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         num_considered: Strategies whose memory was computed or simulated.
         num_fitting: Those of them that fit.
         untried: What was left when the search ended early; None: it came to its end.
+        left_out: What was not looked at although there was time, and why, in words.
     """
 
     schema: str
@@ -67,3 +68,4 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_considered: int
     num_fitting: int
     untried: Untried | None = None
+    left_out: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from brimful.cost.own_programs import (
     traced_chunks,
     traced_program,
 )
-from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profile
+from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profile, variant_key
 from brimful.cost.programs import kernels_of
 from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
@@ -219,8 +219,12 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             if _is_traced(job, spread, attention, cluster.device, recompute)
         ]  # fmt: skip
         one_apart = any(_tells_one(job, s, attention, cluster.device, recompute) for s in traced)
+        told = _variants(job, traced, attention, cluster.device, recompute)
         for alike in _alike(job, pins, traced, one_apart=one_apart):
+            num_chunks = _real_chunks(job, *alike[0][1][0])
             for body, num_blocks in _bodies(job, pins, recompute):
+                if variant_key(body, num_chunks=num_chunks) not in told:
+                    continue
                 apart = np.split(num_blocks, len(num_blocks)) if in_sequence else [num_blocks]
                 for some in apart:
                     yield from _members(job, alike, body, some, recompute, pins)
@@ -289,8 +293,7 @@ def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
         for body in _bodies_needed(job, pins, recompute)
         for chunks in ((1,) if _chunks(job, pins) == (1,) else CHUNKS)
     }
-    counted = {Need(gathers=False, recompute="full", body="plain", num_chunks=need.num_chunks)
-               for need in found}  # fmt: skip
+    counted = {need._replace(recompute="full", body="plain") for need in found}
     return sorted(found | counted)
 
 
@@ -301,8 +304,9 @@ def _bodies_needed(job: Job, pins: Pins, recompute: Recompute) -> set[Body]:
 
 
 def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:
-    """Yield whether parameters may be gathered before they compute; FLOPs are counted without."""
-    yield False
+    """Yield whether parameters may be gathered before they compute."""
+    if pins.zero in {None, 0, 1} or num_devices == 1:
+        yield False
     if num_devices > 1 and pins.zero in {None, 2, 3}:
         yield True
 
@@ -315,6 +319,27 @@ def _is_traced(
         job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=ep
     )
     return traced is not None
+
+
+def _variants(
+    job: Job, spreads: Sequence[Spread], attention: Attention, device: Device, recompute: Recompute
+) -> frozenset[str]:
+    """Return what was traced of the programs that some spreads run: all, where it shipped."""
+    found = []
+    for spread in spreads:
+        gathers = spread.zero in {2, 3}
+        program = chosen_program(
+            job, attention, kernels_of(device), recompute,
+            gathers=gathers, tp=spread.tp, ep=spread.ep,
+        )  # fmt: skip
+        found.append(frozenset(load_profile(program.key).variants))
+    return frozenset.intersection(*found) if found else frozenset()
+
+
+def _real_chunks(job: Job, micro_batch: int, chunks: int) -> int:
+    """Return in how many chunks a loss really runs: ``Tensor.chunk`` rounds their size up."""
+    tokens = micro_batch * job.rows_per_sample * job.seq_len
+    return -(-tokens // -(-tokens // chunks))
 
 
 def _tells_one(
@@ -355,7 +380,7 @@ def _alike(
             is_left = pins.accumulate is None and spread.num_groups > 1
             if is_left and spread.accumulate == "hold" and share == micro_batch:
                 continue
-            real = -(-tokens // -(-tokens // chunks))
+            real = _real_chunks(job, micro_batch, chunks)
             num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
             is_one = one_apart and micro_batch * job.rows_per_sample == 1
             same = alike.setdefault((num_alike, min(real, NUM_CHUNKS), is_one), {})

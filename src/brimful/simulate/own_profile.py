@@ -27,7 +27,6 @@ from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
     PROFILE_SCHEMA,
-    TWO_CHUNKS,
     Body,
     Profile,
     Variant,
@@ -184,8 +183,6 @@ def _variants(
         fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
     """
     own = traced.own
-    if own.built.loops and own.job.seq_len % NUM_CHUNKS == 0 and max(chunks) > TWO_CHUNKS:
-        raise ValueError("chunks of sequences of one length are fifths of them")
     several, ones = shapes_of(own), shapes_of(own, _ONE)
     if fits_one is None:
         single = ones[0]._replace(num_chunks=chunks[0])
@@ -196,8 +193,6 @@ def _variants(
         (variants,), of_one = _at_shapes(traced, chunks, [several], [])[0], {}
     else:
         (variants, of_one), _ = _at_shapes(traced, chunks, [several, ones], [])
-    if not fits_one and own.built.loops and max(chunks) > TWO_CHUNKS:
-        raise ValueError("chunks of one sequence of one length are of one size")
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
 
 

@@ -1,17 +1,23 @@
 """Which blocks of a program are alike and follow each other, so that a few can run for all.
 
 Where a model is cut into stages, each stage has series of its own; blocks that are checkpointed
-are told from those that are not. Blocks of one kind have the same parameters.
+are told from those that are not. Blocks of one kind have the same parameters; where nobody
+described the architecture they have the same modules and switches too, and so have the blocks
+around them.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import groupby
+from typing import NamedTuple
 
 from torch import nn
 
 from brimful.build.blocks import decoder_blocks
+from brimful.build.layout import kinds_of
 from brimful.build.program import Program
 from brimful.job import Job
+from brimful.models.architectures import ARCHITECTURES
+from brimful.models.sequence import contexts, numbered
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pipeline_split import Schedule
 from brimful.pretend.blocks import block_of
@@ -28,7 +34,8 @@ def may_stand_in(job: Job, strategy: Strategy) -> bool:
     is_whole = strategy.pp == 1 or strategy.pp_schedule in WHOLE_BACKWARDS
     is_here = strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
     is_one = strategy.ep == 1 and strategy.engine == "torch"
-    return is_whole and is_here and is_one and bool(stack_of(job)) and not names_blocks(job)
+    is_told = bool(stack_of(job)) or job.model.model_type not in ARCHITECTURES
+    return is_whole and is_here and is_one and is_told and not names_blocks(job)
 
 
 def blocks_of(program: Program) -> list[tuple[str, nn.Module]]:
@@ -39,25 +46,45 @@ def blocks_of(program: Program) -> list[tuple[str, nn.Module]]:
 
 def series_of(program: Program) -> list[Series]:
     """List the series of a program, which may stand in."""
-    job = program.job
-    stack, num_first = stack_of(job), num_prefix(job.model)
-    period = period_of(job.model, num_first)
-    paths = {module: name for name, module in program.model.named_modules()}
     stages = _stages(program)
+    paths = {block: path for path, block in blocks_of(program)}
+    stack, kinds = _kinds(program, paths)
 
-    blocks = [block for block in decoder_blocks(program.model) if paths[block].startswith(stack)]
-    numbers = {block: block_of(paths[block], stack) for block in blocks}
-
-    def together(block: nn.Module) -> tuple[int, bool, bool]:
-        is_first = numbers[block] < num_first
-        return stages.get(block, 0), is_first, bool(block.gradient_checkpointing)
+    def together(block: nn.Module) -> tuple[int, int, bool]:
+        return stages.get(block, 0), kinds[block][0], bool(block.gradient_checkpointing)
 
     found = []
+    blocks = [block for block in paths if paths[block].startswith(stack)]
     for (_, *what), group in groupby(blocks, together):
         each = list(group)
-        kinds = [(*what, numbers[block] % period, *_tensors(block)) for block in each]
-        found.append(Series(each, [paths[block] for block in each], kinds, period))
+        told = [(*what, kinds[block][1], *_tensors(block)) for block in each]
+        found.append(Series(each, [paths[block] for block in each], told))
     return found
+
+
+class _Kinds(NamedTuple):
+    """What the blocks of a model are.
+
+    Attributes:
+        stack: What the paths of those begin with that follow each other.
+        kinds: Of each the part of the stack that it belongs to, and its kind in that part.
+    """
+
+    stack: str
+    kinds: Mapping[nn.Module, tuple[int, Hashable]]
+
+
+def _kinds(program: Program, paths: dict[nn.Module, str]) -> _Kinds:
+    """Tell the blocks apart: as their architecture is described, else by what they are."""
+    job = program.job
+    if stack := stack_of(job):
+        num_first = num_prefix(job.model)
+        period = period_of(job.model, num_first)
+        numbers = {block: block_of(path, stack) for block, path in paths.items()}
+        return _Kinds(stack, {b: (int(n >= num_first), n % period) for b, n in numbers.items()})
+    stacks = numbered(path.rpartition(".")[0] for path in paths.values())
+    between = contexts(kinds_of(program.model.config, list(paths)))
+    return _Kinds("", dict(zip(paths, zip(stacks, between, strict=True), strict=True)))
 
 
 def _stages(program: Program) -> dict[nn.Module, int]:

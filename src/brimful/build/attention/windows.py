@@ -16,9 +16,13 @@ from typing import Any, Literal
 
 import torch
 
+from brimful.build.blocks import body_of
+
 FULL = "full_attention"
-SLIDING = "sliding"
-"""In the name of every kind of block that has the configuration's window."""
+SLIDING, CHUNKED = "sliding", "chunked"
+"""In the name of every kind of block that has the configuration's window, or whose tokens see no
+farther than the chunk of the row that they are in."""
+LIMITED = (SLIDING, CHUNKED)
 TAKING_WINDOWS = ("eager", "sdpa", "efficient", "cudnn")
 """Kernels that take a mask wherever they run."""
 Form = Literal["by kind", "one", "unknown"]
@@ -30,17 +34,19 @@ _BY_KIND = re.compile(r"isinstance\(\w+_mask_mapping := attention_mask, dict\)")
 
 
 def window_of(config: Any, seq_len: int) -> int | None:
-    """Return the window that some blocks have, in tokens; None where none is shorter than a row.
+    """Return how far some blocks see, in tokens; None where that is no less than a row.
 
     Args:
         config: Of a model.
         seq_len: Tokens of a row.
     """
     config = config.get_text_config()
-    window: int | None = getattr(config, "sliding_window", None)
     kinds = _kinds(config)
-    if kinds and not any(SLIDING in kind for kind in kinds):
+    if kinds and not any(word in kind for kind in kinds for word in LIMITED):
         return None
+    is_chunked = any(CHUNKED in kind for kind in kinds)
+    field = "attention_chunk_size" if is_chunked else "sliding_window"
+    window: int | None = getattr(config, field, None)
     return window if window is not None and seq_len > window else None
 
 
@@ -51,7 +57,7 @@ def _kinds(config: Any) -> tuple[str, ...]:
 
 def form_of(model: Any) -> Form:
     """Say how the class of a model takes masks, by its source."""
-    return _form(type(model.base_model).__module__)
+    return _form(type(body_of(model)).__module__)
 
 
 @cache

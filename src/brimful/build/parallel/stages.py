@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import body_of, decoder_blocks
 from brimful.errors import UnsupportedError
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
@@ -151,7 +151,7 @@ def _pieces(model: Any, numbers: Sequence[range]) -> list[list[nn.Module]]:
     blocks, embedding = decoder_blocks(model), model.get_input_embeddings()
     ends = [
         module
-        for module in model.base_model.children()
+        for module in body_of(model).children()
         if module is not embedding
         and any(True for _ in module.parameters())
         and not any(block in set(module.modules()) for block in blocks)

@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import body_of, decoder_blocks
 from brimful.build.experts import expert_modules, is_router
 from brimful.build.parallel.collectives import gather_features, gather_tokens, scatter_sum
 from brimful.build.parallel.pieces import Cut, Pieces, on_own_pieces, own_pieces, own_range
@@ -56,7 +56,7 @@ def tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
         UnsupportedError: A layer is of no known kind.
     """
     parallelize_module(model, mesh, styles_of(model))
-    model.base_model.register_forward_pre_hook(_number_tokens, with_kwargs=True)
+    body_of(model).register_forward_pre_hook(_number_tokens, with_kwargs=True)
 
 
 def styles_of(model: Any) -> dict[str, ParallelStyle]:

@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM
 
 from brimful.build.attention import model_inputs
 from brimful.build.batch import Batch
+from brimful.build.blocks import body_of
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
 from brimful.build.parallel.stages import StagePart
@@ -27,7 +28,7 @@ def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss:
 
 def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
     """Return this micro-batch's share of the step's loss."""
-    out = program.model.base_model(
+    out = body_of(program.model)(
         input_ids=batch.inputs, **model_inputs(program, batch), use_cache=False
     )
     total: torch.Tensor = program.loss(out[0].flatten(0, 1), batch.labels.flatten(), num_targets)
@@ -44,7 +45,7 @@ def stage(
     """Run a micro-batch through some of the blocks; see ``TaskParts.stage``."""
     given = {"input_ids": batch.inputs} if hidden is None else {"inputs_embeds": hidden}
     inputs = {"position_ids": _positions(batch), **given, **model_inputs(program, batch)}
-    out: torch.Tensor = program.model.base_model(**inputs, use_cache=False)[0]
+    out: torch.Tensor = body_of(program.model)(**inputs, use_cache=False)[0]
     if not part.is_last:
         return out
     total: torch.Tensor = program.loss(out.flatten(0, 1), batch.labels.flatten(), num_targets)

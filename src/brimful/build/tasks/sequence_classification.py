@@ -13,6 +13,7 @@ from brimful.build.attention.masks import neighbour_mask
 from brimful.build.attention.own import attends_by_itself
 from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import IGNORE_INDEX, Batch
+from brimful.build.blocks import body_of
 from brimful.build.decoder_check import check_windows
 from brimful.build.model import skeleton_of
 from brimful.build.program import Program
@@ -114,7 +115,7 @@ def _masks(program: Program, batch: Batch) -> Any:
 
 def _scores(program: Program, batch: Batch) -> torch.Tensor:
     """Score the last token of each text; padding comes last and is seen by none before it."""
-    hidden_BSD = program.model.base_model(  # noqa: N806
+    hidden_BSD = body_of(program.model)(  # noqa: N806
         input_ids=batch.inputs, **model_inputs(program, batch), use_cache=False
     )[0]
     if batch.segments is None:

@@ -1,0 +1,311 @@
+"""The question of a search, as flags say it, and its answer: by formulas, or by simulating."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from brimful.cli import defaults, flags, usual
+from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
+from brimful.terminal import note, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brimful.cost.own_programs import Need
+    from brimful.hardware.cluster import Cluster
+    from brimful.job import Job
+    from brimful.search.budget import Budget
+    from brimful.search.solve import Solution
+    from brimful.search.space import Pins
+    from brimful.simulate.search import SearchState
+    from brimful.strategy import Attention
+
+Chosen = Callable[[list["Need"]], list["Need"]]
+"""Chooses what is traced."""
+NOT_RECOMPUTED = "checkpointing was not tried, as it is slower"
+
+
+class Question(NamedTuple):
+    """What is searched, resolved and checked.
+
+    Attributes:
+        job: What is trained.
+        cluster: On what.
+        pins: What the user fixed.
+        also: More that may be fixed instead: what the user fixed are lists of values.
+        attention: How the model attends.
+        untold: Why no formula covers it, so that it is simulated; empty where one does.
+    """
+
+    job: "Job"
+    cluster: "Cluster"
+    pins: "Pins"
+    also: "list[Pins]"
+    attention: "Attention"
+    untold: str
+
+
+def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Question:
+    """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
+
+    Args:
+        args: The flags.
+        traces: Chooses what is traced of what the job needs and does not ship; None: nothing.
+
+    Raises:
+        InputError: Something given cannot be used.
+        UnsupportedError: This version cannot run it.
+    """
+    from brimful.search.space import plainest_strategy
+
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    _refuse_engine(args)
+    (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
+    if why_untold(args):  # what cannot run is refused before it is traced
+        plainest_strategy(job, pins, attention, cluster.num_devices)
+    untold = _traced(args, [pins, *also], traces) if traces else why_untold(args)
+    if untold and also:
+        raise UnsupportedError(
+            f"lists of values are searched by formulas, and {job.model.name} has none for this "
+            f"job; give one value of each"
+        )
+    return Question(job, cluster, pins, also, attention, untold)
+
+
+def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
+    """Resolve the flags and search: by formulas, or by simulating where there are none.
+
+    Where nothing was traced yet, blocks that recompute nothing are traced first, and no others
+    where the fastest of these fits: to recompute takes longer.
+
+    Args:
+        args: The flags.
+        budget: Of a search that simulates.
+    """
+    question = asked(args, traces=_only_plain if _may_stop_early(args) else all_of)
+    if question.untold:
+        return _simulated(args, question, budget)
+    every = [question.pins, *question.also]
+    missing = _missing(args, every)
+    found = _by_formulas(args, question)
+    if not missing:
+        return found
+    if not _is_fastest(found):
+        if not (untold := _traced(args, every, all_of)):
+            return _by_formulas(args, question)
+        if not found.record.rows[0].fits:
+            return _simulated(args, question._replace(untold=untold), budget)
+    left = msgspec.structs.replace(found.record, left_out=(NOT_RECOMPUTED,))
+    return found._replace(record=left)
+
+
+def _by_formulas(args: argparse.Namespace, question: Question) -> "Solution":
+    from brimful.search.cheapest import solve_cheapest
+    from brimful.search.offloading import solve_offloading
+
+    job, cluster, pins, also, attention, _ = question
+    if args.objective == "cost":
+        return solve_cheapest(job, cluster, pins, attention=attention, also=also)
+    return solve_offloading(
+        job, cluster, pins, attention=attention, objective=args.objective, also=also
+    )
+
+
+def all_of(needs: "list[Need]") -> "list[Need]":
+    """Trace all that a search asks for."""
+    return needs
+
+
+def _only_plain(needs: "list[Need]") -> "list[Need]":
+    """Trace what recomputes nothing."""
+    return [need for need in needs if need.body == "plain"]
+
+
+def _may_stop_early(args: argparse.Namespace) -> bool:
+    """Whether only the fastest is asked for, and no table of all."""
+    tables = (getattr(args, name, None) for name in ("pareto", "explain", "verbose"))
+    return args.objective == "time" and not any(tables)
+
+
+def _is_fastest(found: "Solution") -> bool:
+    """Whether a plan fits, and nothing would be faster if there were more memory."""
+    import numpy as np
+
+    best = found.record.rows[0]
+    if not best.fits or best.step_s is None or found.space is None:
+        return False
+    return bool(np.nanmin(found.space.table.step_s) >= best.step_s)
+
+
+def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -> "Solution":
+    """Search by simulating, strategy by strategy."""
+    from brimful.cli.progress import Progress
+    from brimful.cost.formula import told_short
+    from brimful.quiet import quiet_libraries
+
+    job, cluster, pins, _, attention, untold = question
+    part = _searched_whole(args, question)
+    if part is not None:
+        note(
+            f"brimful: {told_short(untold)}: what shards parameters or gradients is not searched, "
+            f"as what shards neither fits; --zero 2,3 simulates it"
+        )
+        return part
+    quiet_libraries()
+    if not args.json:
+        say(
+            f"{told_short(untold)}: settings are simulated, for at most "
+            f"{budget.seconds:.0f} s (--budget)",
+            file=sys.stderr,
+            flush=True,
+        )
+    with Progress("simulating", quiet=args.json) as progress:
+        from brimful.simulate.search import solve_by_simulation
+
+        def watch(state: "SearchState") -> None:
+            spent = 1 - state.left_s / budget.seconds
+            progress.report(_state_words(state), max(spent, state.num_done / state.num_most))
+
+        return solve_by_simulation(
+            job,
+            cluster,
+            pins,
+            attention=attention,
+            objective=args.objective,
+            budget=budget,
+            watch=watch,
+        )
+
+
+def _searched_whole(args: argparse.Namespace, question: Question) -> "Solution | None":
+    """Search what keeps parameters and gradients whole, where that has a formula and some fits.
+
+    Sharding them may be another program, which is simulated, strategy by strategy.
+    """
+    from brimful.cost.formula import missing_formula
+    from brimful.search.holding import hold
+    from brimful.search.solve import solve
+    from brimful.search.space import pinned_strategy
+
+    job, cluster, pins, also, attention, _ = question
+    if pins.zero is not None or also or cluster.num_devices == 1 or args.objective == "cost":
+        return None
+    whole = [
+        each
+        for each in (pins._replace(zero=0), pins._replace(zero=1))
+        if not missing_formula(
+            job, pinned_strategy(each, attention, cluster.num_devices), cluster.device
+        )
+    ]
+    if not whole:
+        return None
+    try:
+        found = solve(
+            job, cluster, whole[0], attention=attention, objective=args.objective, also=whole[1:]
+        )
+    except (InputError, UnsupportedError):
+        return None
+    held = hold(found)
+    is_short = held.reserved is not None and held.reserved.short_bytes > 0
+    return held.solution if held.solution.record.rows[0].fits and not is_short else None
+
+
+def _state_words(state: "SearchState") -> str:
+    """Say how far a search is: how many, the best so far, and the time left."""
+    from brimful.simulate.search import spell
+    from brimful.units import format_bytes, format_seconds
+
+    best = state.best
+    words = "nothing is known yet"
+    if best is not None and best.short_bytes:
+        words = f"none fits yet, the nearest is short by {format_bytes(best.short_bytes)}"
+    elif best is not None:
+        time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
+        words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
+    done = f"{state.num_done} simulated" if state.num_done else "the first one"
+    return f"{done}, {state.left_s:.0f} s left; {words}"
+
+
+def _refuse_engine(args: argparse.Namespace) -> None:
+    if args.engine not in {None, defaults.ENGINE}:
+        raise UnknownMemoryError(
+            f"--engine {args.engine} is not searched by this version, which can neither predict "
+            f"nor simulate it; brimful train with it runs the strategy that the flags say",
+            nearest={"engine": defaults.ENGINE},
+        )
+
+
+def why_untold(args: argparse.Namespace) -> str:
+    """Say why no formula covers what the flags ask for: it is simulated then; empty: one does."""
+    from brimful.cost.formula import missing_formula
+
+    job, cluster, strategy = _plainest(args)
+    return missing_formula(job, strategy, cluster.device)
+
+
+def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen") -> str:
+    """Trace what the search needs, and say why no formula covers it still; empty where one does."""
+    from brimful.cli.least import spread_at_best
+    from brimful.cli.on_demand import traced_or_untold
+
+    asked = _plainest(args)
+    wanted = chosen(_needs(asked, every))
+    return traced_or_untold(args, asked, wanted, spread_at_best(args, asked.cluster.num_devices))
+
+
+def _missing(args: argparse.Namespace, every: "Sequence[Pins]") -> "list[Need]":
+    """List what a search needs that was not traced yet."""
+    from brimful.cost.formula import untraced
+
+    job, cluster, strategy = asked = _plainest(args)
+    return untraced(job, strategy, cluster.device, _needs(asked, every))
+
+
+def _needs(asked: flags.Asked, every: "Sequence[Pins]") -> "list[Need]":
+    """List what a search needs, but for copies on every GPU that have no room."""
+    from brimful.cli.least import with_room
+    from brimful.search.space import needs
+
+    return with_room(asked, needs(asked.job, every, asked.cluster.num_devices))
+
+
+def no_at_once(args: argparse.Namespace) -> int | None:
+    """Answer NO before anything is traced, where the states alone have no room."""
+    from brimful.cli.least import no_by_states, spread_at_best
+    from brimful.search.space import needs
+
+    if args.engine not in {None, defaults.ENGINE}:
+        return None
+    asked = _plainest(args)
+    num = asked.cluster.num_devices
+    every = needs(asked.job, pins_from(args), num)
+    return no_by_states(args, asked, every, spread_at_best(args, num))
+
+
+def _plainest(args: argparse.Namespace) -> flags.Asked:
+    """Return the plainest strategy that has what the flags fix."""
+    from brimful.search.space import pinned_strategy
+
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    pins, attention = pins_from(args)[0], usual.attention_from(args, job, cluster.device)
+    return flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
+
+
+def pins_from(args: argparse.Namespace) -> "list[Pins]":
+    """Return what is fixed: one value of each flag, or every combination of lists."""
+    from brimful.search.space import Pins, possible
+    from brimful.strategy import default_reference
+
+    job = flags.job_from(args)
+    values = {name: getattr(args, name) for name in Pins._fields}
+    values["reference"] = values["reference"] or default_reference(job)
+    given = list(values.values())
+    lists = [each if isinstance(each, list) else [each] for each in given]
+    choices = [Pins(*values) for values in product(*lists)]
+    if len(choices) == 1:
+        return choices
+    return possible(job, choices, flags.cluster_from(args).num_devices)

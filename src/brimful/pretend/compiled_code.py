@@ -1,0 +1,274 @@
+"""What Inductor asks of a card, and what the code that it writes runs on.
+
+Inductor writes a module in Python that allocates, calls libraries and kernels, and frees. It is
+loaded as it is; its allocations are made on the pretend GPU, and its kernels, in Triton or C++, are
+neither compiled nor run. What Inductor would time on a card is not known: it is said, and taken as
+not worth it.
+
+Source: PyTorch 2.13, ``torch/_inductor/codegen/wrapper.py``, ``async_compile.py``,
+``codecache.py``, ``fx_passes/pad_mm.py`` and ``fx_passes/joint_graph.py``.
+"""
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch._dynamo.device_interface
+import torch._inductor.async_compile
+import torch._inductor.codecache
+import torch._inductor.compile_fx
+import torch._inductor.config
+import torch._inductor.cpu_vec_isa
+import torch._inductor.fx_passes.joint_graph
+import torch._inductor.fx_passes.pad_mm
+import torch._inductor.runtime.hints
+import torch._inductor.scheduler
+import torch._inductor.utils
+import torch._prims.rng_prims
+import torch.utils._triton
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful.pretend import kernels, streams
+from brimful.pretend.cuda_calls import CUDA
+from brimful.pretend.known_values import KnownValues
+from brimful.pretend.replacing import replaced
+
+_inductor: Any = torch._inductor  # noqa: SLF001
+_interfaces: Any = torch._dynamo.device_interface  # noqa: SLF001
+_triton: Any = torch.utils._triton  # noqa: SLF001
+_HOST = torch.device("cpu")
+_TRITON = ("triton", "triton.language")
+"""What a module written for a card imports, and needs for its kernels alone."""
+_ASKED_OF_CUDA = (
+    "current_device", "set_device", "device_count", "stream", "current_stream", "set_stream",
+    "synchronize", "get_device_properties", "memory_allocated", "is_bf16_supported",
+)  # fmt: skip
+_TUNING = "compiled kernels were tuned before: what their trials take in a first step is not in it"
+_PADDING = (
+    "no product was padded by the compiler: a card times whether that is worth it for "
+    "sizes that are no multiple of 16 bytes"
+)
+
+
+@contextlib.contextmanager
+def generating(known: KnownValues, assumptions: set[str]) -> Iterator[None]:
+    """Let Inductor write and load code for the pretended card inside the block.
+
+    Args:
+        known: What is known of values.
+        assumptions: Where it is noted what a compiled run rests on.
+    """
+    settings = {"fx_graph_cache": False, "compile_threads": 1}
+    with (
+        _inductor.utils.fresh_cache(),
+        _inductor.config.patch(settings),
+        replaced(_replacements(known, assumptions)),
+    ):
+        _forget_card()
+        try:
+            yield
+        finally:
+            _forget_card()
+
+
+def _forget_card() -> None:
+    """Let Inductor ask anew of the card that is pretended now."""
+    _interfaces.caching_worker_device_properties.clear()
+    _interfaces.caching_worker_current_devices.clear()
+    _inductor.runtime.hints.DeviceProperties.create.cache_clear()
+    asked = (*vars(_triton).values(), _inductor.utils.get_max_num_sms, _inductor.utils.using_b200)
+    for function in asked:
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+
+
+def _replacements(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
+    yield from _card()
+    yield from _timings(assumptions)
+    yield from _kernels(known, assumptions)
+    yield from _memory()
+
+
+# -- what is asked of the card --
+
+
+def _card() -> Iterator[tuple[Any, str, Any]]:
+    cuda = _interfaces.CudaInterface
+    for name in _ASKED_OF_CUDA:
+        yield cuda, name, staticmethod(getattr(torch.cuda, name))
+    yield cuda, "get_raw_stream", staticmethod(lambda _device: 0)
+    yield cuda, "raise_if_triton_unavailable", staticmethod(lambda _device=None: None)
+    for where in (_inductor.scheduler, _inductor.compile_fx, _inductor.fx_passes.pad_mm):
+        yield where, "has_triton", lambda: True
+    if importlib.util.find_spec(_TRITON[0]) is None:
+        yield _triton, "triton_hash_with_backend", lambda: ""
+    # What a CPU can do is known; whether a compiler can build for it is asked for kernels alone.
+    yield _inductor.cpu_vec_isa.VecISA, "check_build", lambda _isa, _code: True
+    # Of a key for results on disk, which are not kept.
+    yield _inductor.codecache.CacheBase, "get_system", staticmethod(_system)
+    yield torch.cuda, "_DeviceGuard", streams.UseDevice
+    folder = _inductor.fx_passes.joint_graph.UniformValueConstantFolder
+    yield folder, "__init__", _on_host(folder.__init__)
+    yield folder, "run", _on_host(folder.run)
+
+
+def _system() -> dict[str, Any]:
+    return {"device": {"name": torch.cuda.get_device_name()}, "version": {}, "hash": ""}
+
+
+class _OnHost(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """Makes real tensors on the host, whatever device is asked for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {name: _host(x) for name, x in (kwargs or {}).items()}
+        return func(*map(_host, args), **kwargs)
+
+
+def _host(x: Any) -> Any:
+    return _HOST if isinstance(x, torch.device) else x
+
+
+def _on_host(original: Any) -> Any:
+    """Return a function of Inductor's that computes with single numbers on the device."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _OnHost():
+            return original(*args, **kwargs)
+
+    return call
+
+
+# -- what is decided by timing --
+
+
+def _timings(assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
+    padding = _inductor.fx_passes.pad_mm
+
+    def not_padded(_key: str) -> bool:
+        """Answer for what was timed before; asked where everything but time speaks for it."""
+        assumptions.add(_PADDING)
+        return False
+
+    yield padding, "get_cached_should_pad", not_padded
+
+
+# -- kernels --
+
+
+class Kernel:
+    """A kernel that Inductor wrote: it writes into what it is given, and nobody knows what."""
+
+    def __init__(self, known: KnownValues) -> None:
+        """Keep where values are known."""
+        self._known = known
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Launch it."""
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, torch.Tensor):
+                self._known.forget(x)
+
+    __call__ = run
+
+
+def _kernels(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
+    compiles = _inductor.async_compile.AsyncCompile
+
+    def triton(_self: Any, _name: str, _source: str, device_str: str = CUDA) -> Kernel:  # noqa: ARG001
+        assumptions.add(_TUNING)
+        return Kernel(known)
+
+    def cpp(_self: Any, _types: Any, _source: str) -> Kernel:
+        return Kernel(known)
+
+    yield compiles, "triton", triton
+    yield compiles, "cpp_pybinding", cpp
+    yield compiles, "wait", lambda _self, _scope: None
+    modules = _inductor.codecache.PyCodeCache
+    loads = modules.load_by_key_path.__func__
+    yield modules, "load_by_key_path", classmethod(_with_triton_at_hand(loads))
+
+
+def _with_triton_at_hand(load: Any) -> Any:
+    """Return what loads a generated module, where Triton may be absent."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _TRITON[0] in sys.modules or importlib.util.find_spec(_TRITON[0]) is not None:
+            return load(*args, **kwargs)
+        stand_in, language = map(ModuleType, _TRITON)
+        stand_in.language = language  # type: ignore[attr-defined]
+        sys.modules.update(zip(_TRITON, (stand_in, language), strict=True))
+        try:
+            return load(*args, **kwargs)
+        finally:
+            for name in _TRITON:
+                del sys.modules[name]
+
+    return call
+
+
+# -- memory --
+
+
+def _memory() -> Iterator[tuple[Any, str, Any]]:
+    guards = torch._C._dynamo.guards  # noqa: SLF001 - where generated code finds these
+    for name in ("_empty_strided_cuda", "_empty_strided_cpu"):
+        yield guards, name, _allocate
+    yield guards, "_reinterpret_tensor", _reinterpret
+    yield guards, "assert_alignment", lambda *_: None
+    yield guards, "copy_if_misaligned", _copy_if_misaligned
+
+
+def _allocate(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=CUDA)
+
+
+def _reinterpret(tensor: torch.Tensor, shape: Any, stride: Any, offset: int = 0) -> torch.Tensor:
+    return torch.as_strided(tensor, shape, stride, tensor.storage_offset() + offset)
+
+
+def _copy_if_misaligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy what does not begin at a multiple of 16 bytes, as kernels expect; storages all do."""
+    if tensor.storage_offset() * tensor.element_size() % _inductor.utils.ALIGNMENT:
+        return _inductor.utils.clone_preserve_strides(tensor)
+    return tensor
+
+
+# -- random numbers --
+
+
+@cache
+def register_random(top: type) -> None:
+    """Let operations that draw be run with a kept state, as checkpoints are; once per process.
+
+    Args:
+        top: The kind of the mode that sees an operation of the program's first.
+    """
+    draws = torch._prims.rng_prims  # noqa: SLF001
+    draws.run_and_save_rng_state.py_impl(top)(_drawn_and_saved)
+    draws.run_with_rng_state.py_impl(top)(_drawn_again)
+    draws.graphsafe_run_with_rng_state.py_impl(top)(_drawn_safely)
+
+
+def _drawn_and_saved(_mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    if kernels.current() == "cpu":  # whose state lies in the memory that is looked at
+        state = torch.empty(torch.get_rng_state().shape, dtype=torch.uint8, device=CUDA)
+    else:
+        state = torch.cuda.get_rng_state()
+    return state, operation(*args, **kwargs)
+
+
+def _drawn_again(_mode: Any, _state: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    return operation(*args, **kwargs)
+
+
+def _drawn_safely(
+    _mode: Any, operation: Any, *args: Any, rng_state: Any = None, **kwargs: Any
+) -> Any:
+    del rng_state
+    return operation(*args, **kwargs)

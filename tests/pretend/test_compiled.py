@@ -1,0 +1,235 @@
+"""``torch.compile`` on the pretend GPU: what Inductor's code allocates, by arithmetic.
+
+Each case takes PyTorch's compiler a second; importing it takes three.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from brimful import pretend
+from brimful.errors import UnsupportedError
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # as on a card
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # Dynamo asks for it
+]
+
+SIDE = 512
+MATRIX = SIDE * SIDE * 4
+"""Bytes of a matrix in fp32."""
+HALF = MATRIX // 2
+
+
+@pytest.fixture
+def run():
+    with pretend.gpu("h100-80gb") as run:
+        yield run
+
+
+def matrix(**how):
+    return torch.ones(SIDE, SIDE, device="cuda", **how)
+
+
+def steps(x):
+    return (x.sin() + 1).cos() * 2
+
+
+def peak_over(call):
+    """Return what a call takes on top of what is there, at most."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def test_what_is_fused_allocates_its_result_alone(run):
+    x = matrix()
+    assert peak_over(lambda: steps(x)) == 2 * MATRIX
+    assert peak_over(lambda: torch.compile(steps)(x)) == MATRIX
+    assert any("tuned before" in line for line in run.tape.assumptions)
+
+
+def test_backward_keeps_what_the_partitioner_keeps(run):
+    x = matrix(requires_grad=True)
+    kept = steps(x)
+    eagerly = torch.cuda.memory_allocated()
+    del kept
+    out = torch.compile(steps)(x)
+    # Its input is enough to compute the rest again, which eager autograd keeps.
+    assert torch.cuda.memory_allocated() == 2 * MATRIX < eagerly
+    out.sum().backward()
+    assert x.grad.shape == x.shape
+    del out
+    assert torch.cuda.memory_allocated() == 2 * MATRIX
+    assert run.tape.num_allocations()
+
+
+def test_a_graph_breaks_where_it_does(run):
+    x, seen = matrix(), []
+
+    @torch.compile
+    def broken(x):
+        y = steps(x)
+        seen.append(str(y.device))
+        torch._dynamo.graph_break()
+        return steps(y)
+
+    assert peak_over(lambda: broken(x)) == 2 * MATRIX
+    assert seen == ["cuda:0"]
+    whole = torch.compile(broken._torchdynamo_orig_callable, fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        whole(x)
+    assert run.tape.num_allocations()
+
+
+def test_other_sizes_are_compiled_anew(run):
+    compiled = torch.compile(steps, dynamic=False)
+    for num in (SIDE, SIDE // 2):
+        x = torch.ones(num, SIDE, device="cuda")
+        assert peak_over(lambda x=x: compiled(x)) == x.nbytes
+    assert run.tape.num_allocations()
+
+
+def test_sizes_may_be_symbols(run):
+    compiled = torch.compile(steps)
+    for num in (SIDE, SIDE // 2, SIDE // 4):
+        x = torch.ones(num, SIDE, device="cuda", requires_grad=True)
+        assert peak_over(lambda x=x: compiled(x)) == x.nbytes
+        compiled(x).sum().backward()
+        assert x.grad.shape == x.shape
+    assert run.tape.num_allocations()
+
+
+def test_a_captured_program_may_say_cuda(run):
+    @torch.compile(fullgraph=True)
+    def says(x):
+        places = torch.arange(SIDE, device="cuda") if x.is_cuda else None
+        return x.to("cuda") * places, x.device
+
+    out, where = says(matrix())
+    assert out.is_cuda
+    assert where == torch.device("cuda", 0)
+    assert run.tape.num_allocations()
+
+
+def test_autocast_outside_and_inside_lowers_products(run):
+    weight, x = matrix(), matrix()
+
+    def inside(x):
+        with torch.autocast("cuda", torch.bfloat16):
+            return x @ weight
+
+    assert torch.compile(inside)(x).dtype == torch.bfloat16
+    with torch.autocast("cuda", torch.bfloat16):
+        # Two copies in 16 bits and the product.
+        workspace = 32 * 2**20
+        taken = peak_over(lambda: torch.compile(torch.matmul)(x, weight))
+        assert taken in {3 * HALF, 3 * HALF + workspace}
+    assert run.tape.num_allocations()
+
+
+def test_blocks_of_a_kind_share_their_code(run):
+    torch._dynamo.utils.counters.clear()
+    blocks = nn.ModuleList(nn.Linear(SIDE, SIDE, bias=False) for _ in range(3)).to("cuda")
+    for i, block in enumerate(blocks):
+        blocks[i] = torch.compile(block)
+    x = matrix(requires_grad=True)
+    for block in blocks:
+        x = block(x)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    x.sum().backward()
+    assert all(block.weight.grad is not None for block in blocks)
+    assert run.tape.num_allocations()
+
+
+def test_what_is_compiled_keeps_the_name_that_the_program_gave_it(run):
+    model = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False), nn.ReLU()).to("cuda")
+    model[0] = torch.compile(model[0])
+    model(matrix(requires_grad=True)).sum().backward()
+    owners = {one.whole.module for one in run.report().owners}
+    assert "*" in owners
+    assert not any("_orig_mod" in owner for owner in owners)
+
+
+def test_modules_and_updates_compile_in_place_and_keep_their_names(run):
+    model = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False), nn.ReLU()).to("cuda")
+    model.compile()
+    optimizer = torch.optim.AdamW(model.parameters())
+    update = torch.compile(optimizer.step)
+    for _ in range(2):
+        model(matrix()).sum().backward()
+        update()
+        optimizer.zero_grad()
+    items = {item.name: item.num_bytes for item in run.report().items}
+    assert items["parameters"] == MATRIX
+    # Two moments and a count of steps, which the compiler puts on the device.
+    assert 2 * MATRIX <= items["optimizer state"] <= 2 * MATRIX + 512
+    assert {phase.phase for phase in run.report().phases} >= {
+        "step 2+ forward",
+        "step 2+ optimizer",
+    }
+
+
+def test_kernels_of_a_cpu_are_fused_as_there():
+    with pretend.gpu("h100-80gb", imitate="cpu") as run:
+        x = matrix()
+        assert peak_over(lambda: torch.compile(steps)(x)) == MATRIX
+    assert run.peak_allocated_bytes == 2 * MATRIX
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"mode": "reduce-overhead"}, "CUDA graphs keep memory pools"),
+        ({"mode": "max-autotune-no-cudagraphs"}, "decided by timing"),
+        ({"options": {"triton.cudagraphs": True}}, "CUDA graphs keep memory pools"),
+        ({"backend": "tensorrt"}, "with the backend tensorrt is not simulated"),
+        ({"backend": lambda graph, _: graph}, "with the backend <lambda> is not simulated"),
+    ],
+)
+def test_what_is_not_simulated_is_refused_and_never_runs_eagerly(run, how, says):
+    with pytest.raises(UnsupportedError, match=says) as why:
+        torch.compile(nn.Linear(2, 2), **how)
+    assert "of Linear with" in str(why.value)
+    assert "TORCH_COMPILE_DISABLE=1" in str(why.value)
+    with pytest.raises(UnsupportedError, match=says):
+        nn.Linear(2, 2).compile(**how)
+    assert matrix().is_cuda
+    assert run.tape.num_allocations()
+
+
+def test_settings_of_the_compiler_itself_are_refused_too(run):
+    x = matrix()
+    with (
+        torch._inductor.config.patch({"triton.cudagraphs": True}),
+        pytest.raises(UnsupportedError, match=r"with torch._inductor.config.triton.cudagraphs is"),
+    ):
+        torch.compile(steps)(x)
+    with (
+        torch._dynamo.config.patch(compiled_autograd=True),
+        pytest.raises(UnsupportedError, match="steps with compiled autograd is not simulated"),
+    ):
+        torch.compile(steps)(x)
+    assert run.tape.num_allocations()
+
+
+def test_products_of_odd_sizes_are_said_to_be_taken_as_they_are(run):
+    a = torch.ones(4096, 4097, device="cuda", dtype=torch.bfloat16)
+    b = torch.ones(4097, 4096, device="cuda", dtype=torch.bfloat16)
+    torch.compile(torch.mm)(a, b)
+    assert any("no product was padded" in line for line in run.tape.assumptions)
+
+
+def test_nothing_of_it_is_left_behind():
+    with pretend.gpu("h100-80gb"):
+        torch.compile(steps, backend="aot_eager")(matrix())
+    for name, original in (("compile", torch.compile), ("is_available", torch.cuda.is_available)):
+        assert original.__module__.startswith("torch"), name
+    x = torch.ones(2)
+    assert torch.equal(torch.compile(steps, backend="aot_eager")(x), steps(x))
+    with pretend.gpu("t4") as run:
+        y = matrix()
+        assert peak_over(lambda: torch.compile(steps)(y)) == MATRIX
+    assert run.peak_allocated_bytes == 2 * MATRIX
