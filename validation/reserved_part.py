@@ -17,8 +17,9 @@ from side_by_side import answered
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.reserved import candidate_of
+from brimful.cost.stage_site import fullest_ranks
 from brimful.hardware.cluster import Cluster
-from brimful.simulate.run import ranks_of_row, simulate_recorded
+from brimful.simulate.run import simulate_recorded
 
 NUM_CASES, NUM_QUICK_CASES = 300, 3
 NUM_DRAWN = 3
@@ -62,7 +63,7 @@ def compare(case: Case) -> ReservedRow:
 
 def _simulated(case: Case, cluster: Cluster) -> list[Requests]:
     """Return what the simulation asks for: a device of every place of a pipeline, or the one."""
-    ranks = ranks_of_row(case.strategy) if case.strategy.pp > 1 else [None]
+    ranks = fullest_ranks(case.job, case.strategy) if case.strategy.pp > 1 else [None]
     return [
         simulate_recorded(case.job, cluster, case.strategy, rank=rank).recording.requests()
         for rank in ranks

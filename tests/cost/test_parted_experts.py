@@ -19,7 +19,7 @@ from brimful.models.config import layout_of, read_config
 from brimful.models.layout import all_parameters
 from brimful.rungs import GATHERED, OPTIMIZER_STATE, PARAMETERS, REDUCED, WORKSPACES
 from brimful.strategy import check_strategy, data_parallel, num_micro_batches, world_size
-from samples import make_cluster, make_job, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_strategy
 
 NUM_CASES = 48
 PEAK_SHARE = 5e-4
@@ -129,6 +129,18 @@ def sent_to_experts(job, strategy):
     sent = sent_of(job, family_of(job, strategy))
     each = sum(float(np.sum(m.times * m.num_bytes)) for m in expert_messages(job, sent))
     return num_micro_batches(job, strategy) * each
+
+
+@pytest.mark.torch
+@pytest.mark.few(2)
+@pytest.mark.parametrize("number", [n for n in range(NUM_CASES) if draw(n)[0].precision != "fp32"])
+def test_the_prediction_of_adapters_is_the_simulation(number):
+    (job, cluster, strategy), base = draw(number), ("same", "nf4-double")[number // 8 % 2]
+    job = msgspec.structs.replace(
+        job, method="lora" if base == "same" else "qlora", adapter=make_adapter(base=base)
+    )
+    is_alone = strategy.ep == strategy.dp_shard
+    assert abs(compare(job, cluster, strategy)) <= (ALONE_SHARE if is_alone else PEAK_SHARE)
 
 
 @pytest.mark.torch

@@ -3,8 +3,9 @@
 import pytest
 
 from brimful.cost.reserved import candidate_of
-from brimful.cost.stage_memory import classes_of, device_memory, peak_of, site_of
+from brimful.cost.stage_memory import device_memory, peak_of
 from brimful.cost.stage_requests import device_asked
+from brimful.cost.stage_site import classes_of, fullest_ranks, site_of
 from brimful.job import plain_job
 from brimful.models.config import load_model
 from brimful.units import GIB, MIB
@@ -27,6 +28,8 @@ CASES = {
     "masters": ({"precision": "bf16-master"}, {"activation_checkpointing": "full"}),
     "a stage of one block": ({"model": "smollm2-135m"}, {"pp": 3, "stage_blocks": (15, 14, 1)}),
     "DDP": ({"global_batch": 8}, {"dp_replicate": 2}),
+    "DDP, masters": ({"global_batch": 8, "precision": "bf16-master"}, {"dp_replicate": 2}),
+    "ZeRO-1": ({"global_batch": 8}, {"zero": 1, "dp_shard": 2}),
     "ZeRO-2": ({"global_batch": 8, "precision": "bf16-mixed"}, {"zero": 2, "dp_shard": 2}),
     "ZeRO-3": ({"global_batch": 8}, {"zero": 3, "dp_shard": 2}),
     "replicas of shards": ({"global_batch": 16}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}),
@@ -69,10 +72,10 @@ def test_requests_add_up_to_the_predicted_peak(name):
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_each_place_reserves_is_what_its_simulation_reserves(name):
-    from brimful.simulate.run import ranks_of_row, simulate_recorded
+    from brimful.simulate.run import simulate_recorded
 
     job, strategy = asked(*CASES[name])
-    site, ranks = site_of(job, strategy, CLUSTER.device), ranks_of_row(strategy)
+    site, ranks = site_of(job, strategy, CLUSTER.device), fullest_ranks(job, strategy)
     for place in classes_of(site).values():
         mine = device_asked(site, place).requests()
         recording = simulate_recorded(job, CLUSTER, strategy, rank=ranks[place]).recording

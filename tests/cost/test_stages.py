@@ -12,15 +12,16 @@ from brimful.cost.memory import phase_peaks
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.pipeline_replay import replay
 from brimful.cost.situations import situations
-from brimful.cost.stage_memory import classes_of, device_memory, site_of
+from brimful.cost.stage_memory import device_memory
+from brimful.cost.stage_site import classes_of, fullest_ranks, site_of
 from brimful.cost.stage_time import Way, row_seconds, step_of_row
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.pipeline_split import ONE_STAGE
 from brimful.rungs import OPTIMIZER_STATE, PARAMETERS, WORKSPACES
-from brimful.strategy import check_strategy, stage_rank, world_size
-from samples import TINY_LLAMA, make_cluster, make_job, make_strategy
+from brimful.strategy import check_strategy, world_size
+from samples import TINY_LLAMA, make_adapter, make_cluster, make_job, make_strategy
 
 NUM_CASES = 48
 PEAK_SHARE = 1e-3
@@ -66,7 +67,7 @@ def _drawn(rng):
             "tie_word_embeddings": rng.random() < 0.3,
         },
     )
-    zero, pp = rng.choice((0, 0, 2, 3)), rng.choice((2, 2, 3))
+    zero, pp = rng.choice((0, 0, 1, 2, 3)), rng.choice((2, 2, 3))
     shards = rng.choice((2, 4)) if zero else 1
     replicas = rng.choice((1, 2))
     schedule = rng.choice(("1f1b", "gpipe", "interleaved"))
@@ -86,8 +87,11 @@ def _drawn(rng):
         accumulate="hold",
     )
     micro_batches = rng.choice((pp, 2 * pp, 3 * pp))
+    adapter = rng.choice((None, None, make_adapter(rank=8)))
     job = make_job(
         model=model,
+        method="full" if adapter is None else "lora",
+        adapter=adapter,
         precision=rng.choice(("bf16", "bf16-mixed", "fp32", "bf16-master")),
         optimizer=rng.choice(("adamw", "sgd")),
         seq_len=rng.choice((64, 256, 1024)),
@@ -106,7 +110,7 @@ def missed(number):
     rows = []
     for place in classes_of(site).values():
         memory = device_memory(site, place)
-        found = simulate(job, cluster, strategy, rank=stage_rank(strategy, place))
+        found = simulate(job, cluster, strategy, rank=fullest_ranks(job, strategy)[place])
         peak = max(phase.num_bytes for phase in phase_peaks(memory))
         items = {item.name: item.num_bytes for item in found.items}
         own = found.simulated_peak_allocated_bytes - items.get(WORKSPACES, 0)
@@ -134,7 +138,7 @@ def test_the_seconds_of_a_row_are_near_those_of_replaying_every_operation(schedu
         )
         num, send_s = devices * rng.choice((1, 2, 3, 4, 8)), rng.choice((0, 0.01, 0.05))
         each = [(rng.uniform(0.8, 1.2), rng.uniform(1.6, 2.6)) for _ in range(devices)]
-        way = Way(schedule, num, np.ones((devices, chunks), dtype=np.int64), send_s)
+        way = Way(schedule, num, np.ones((devices, chunks), dtype=np.int64), (), send_s)
         mine = row_seconds(way, np.array(each)[:, :, None])[0]
         found = replay(schedule, num_micro_batches=num, stage_s=each, send_s=send_s, chunks=chunks)
         assert mine == pytest.approx(found.total_s, rel=REPLAY_SHARE)
@@ -168,7 +172,6 @@ def test_a_device_of_a_row_holds_its_own_stages():
     ("changes", "said"),
     [
         ({"pp_schedule": "zero-bubble", "stages_per_device": 2}, "pp_schedule=zero-bubble"),
-        ({"zero": 1, "dp_shard": 2}, "zero=1"),
         ({"micro_batch": 8, "pp_schedule": "gpipe"}, "1 micro-batch"),
     ],
 )

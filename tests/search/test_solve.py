@@ -10,7 +10,7 @@ import pytest
 
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.formula import missing_formula
-from brimful.cost.stage_memory import site_of
+from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import behind
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
@@ -134,7 +134,7 @@ def filled(job, way, num_groups, near):
     quarters = {-(-most * n // 4) for n in (1, 2, 3)} - {most}
     kinds = ["none", *(f"{k}:{n}" for k in ("full", "selective") for n in {*quarters, layers})]
     chunks = (n for n in PIECES if way["micro_batch"] * job.seq_len % n == 0)
-    shared = [(0, 1), *((zero, n) for zero in (2, 3) for n in {near, num_groups} if n > 1)]
+    shared = [(0, 1), *((zero, n) for zero in (1, 2, 3) for n in {near, num_groups} if n > 1)]
     for number, kind, (zero, shards) in itertools.product(chunks, kinds, shared):
         if num_groups % shards == 0:
             yield make_strategy(

@@ -50,12 +50,12 @@ def run(args: argparse.Namespace) -> int:
     from brimful.cli.least import no_by_states, spread_of
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cost.estimate import estimate
-    from brimful.cost.own_programs import needs_of
+    from brimful.cost.needed import needed
     from brimful.cost.reserved import predicted_reserved
     from brimful.show.predicted import verdict_of
 
     asked = flags.asked(args)
-    needs, spread = needs_of(asked.job, asked.strategy), spread_of(asked.strategy)
+    needs, spread = needed(asked.job, asked.strategy), spread_of(asked.strategy)
     if (code := no_by_states(args, asked, needs, spread)) is not None:
         return code
     untold = traced_or_untold(args, asked, needs, spread)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cost.formula import is_traceable, missing_formula, told_short, untraced
+from brimful.cost.needed import traced_job
 from brimful.cost.own_programs import Need, chosen_program
 from brimful.cost.profiles import is_own, load_profile
 from brimful.cost.programs import kernels_of
@@ -90,7 +91,7 @@ def _trace(
         from brimful.simulate.on_demand import trace_needs
 
         trace_needs(
-            job, strategy.attention, kernels_of(cluster.device), missing,
+            traced_job(job, strategy), strategy.attention, kernels_of(cluster.device), missing,
             watch=lambda state: progress.report(_words(state), state.share),
         )  # fmt: skip
 
@@ -104,10 +105,11 @@ def _words(state: "Tracing") -> str:
 def traced_facts(asked: "Asked") -> tuple[Fact, ...]:
     """Say of an answer whose profile was traced here by which versions; nothing of any other."""
     job, cluster, strategy = asked
-    if strategy.pp > 1 or missing_formula(job, strategy, cluster.device):
+    if missing_formula(job, strategy, cluster.device):
         return ()
+    traced, kernels = traced_job(job, strategy), kernels_of(cluster.device)
     program = chosen_program(
-        job, strategy.attention, kernels_of(cluster.device), "full",
+        traced, strategy.attention, kernels, "full",
         gathers=gathers(strategy), tp=strategy.tp, ep=strategy.ep,
     )  # fmt: skip
     if not is_own(program.key):

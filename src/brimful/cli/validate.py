@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 def _trace(args: argparse.Namespace, runs: "Iterable[PublishedRun]") -> None:
     """Trace what runs need that no shipped profile covers; a row tells why one cannot be."""
     from brimful.cli.on_demand import traced_or_untold
-    from brimful.cost.own_programs import needs_of
+    from brimful.cost.needed import needed
     from brimful.published.express import Expressed, in_our_terms
 
     for run in runs:
@@ -66,4 +66,4 @@ def _trace(args: argparse.Namespace, runs: "Iterable[PublishedRun]") -> None:
         if isinstance(told, Expressed):
             asked = flags.Asked(told.job, told.cluster, told.strategy)
             with contextlib.suppress(UnknownMemoryError):
-                traced_or_untold(args, asked, needs_of(told.job, told.strategy))
+                traced_or_untold(args, asked, needed(told.job, told.strategy))

@@ -54,13 +54,11 @@ class Asked:
 
     Attributes:
         num_unmatched: Events that let go of what was never there; 0 unless a profile is wrong.
-        sums_go: Whether sums of gradients are copied to where they stay, and go, as they are made.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.num_unmatched = 0
-        self.sums_go = False
         self._events: list[int] = []
         self._sizes: list[int] = []
         self._streams: list[int] = []
@@ -169,20 +167,8 @@ class Asked:
                 if is_gradient:
                     self._forget(row)
                 events.append(~row)
-                if self.sums_go and not is_gradient:
-                    self._go_sum(key)
             else:
                 self.num_unmatched += 1
-
-    def _go_sum(self, key: Alike) -> None:
-        """Give back the oldest gradient that a tensor was added to, if there is one."""
-        terms, _ = key
-        rows = self._gradients[terms, GRADIENT]
-        if rows:
-            row = rows.pop(0)
-            del self._keys[row]
-            self._forget(row)
-            self._events.append(~row)
 
     def _forget(self, row: int) -> None:
         for part in (*self._of_blocks, *self._of_rest):

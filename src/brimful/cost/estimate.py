@@ -24,7 +24,8 @@ from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved
 from brimful.cost.speed import speed_of, step_flops
-from brimful.cost.stage_memory import fullest, site_of
+from brimful.cost.stage_memory import fullest
+from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_seconds, with_traffic

@@ -13,8 +13,9 @@ import numpy as np
 from brimful.cost.additions import Piece
 from brimful.cost.family import Family, family_micro_batches, family_shards
 from brimful.cost.programs import HALF
-from brimful.cost.recipes import RECIPES
+from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape
+from brimful.cost.trained import frozen_element
 from brimful.cost.trajectory import Array
 from brimful.job import Job
 from brimful.models.config import layout_of
@@ -22,6 +23,8 @@ from brimful.models.layout import Parameter
 
 HALF_BYTES = 2
 EXPERTS = "experts"
+_NOTHING = Recipe(parameter=0, gradient=0, master=0)
+"""Bytes of what is frozen."""
 PIECES = (
     Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED, Piece.EXPERTS, Piece.EXPERTS_TURNED,
     Piece.EXPERTS_KEPT, Piece.EXPERTS_BUFFER, Piece.EXPERTS_LAST, Piece.EXPERTS_DIVIDED,
@@ -62,6 +65,21 @@ def block_experts(job: Job, ep: int) -> list[Shape]:
     return next(filter(None, stacks), [])
 
 
+def held_shape(parameter: Parameter, family: Family, num_shards: int) -> Shape:
+    """Return what a device holds of a parameter.
+
+    Args:
+        parameter: Whole.
+        family: Strategies that gather parameters and part experts.
+        num_shards: Devices that share one copy of all that is no expert's.
+    """
+    if parameter.kind == EXPERTS:
+        num_same = num_shards * family.tp // family.ep
+        return shard_shape(own_shape(parameter, family.ep), num_same)
+    first, *others = parameter.shape
+    return (-(-first // num_shards), *others)
+
+
 def held_shapes(parameters: Sequence[Parameter], family: Family, num_shards: int) -> list[Shape]:
     """List the shards that a device holds: of what is no expert's, then of its experts.
 
@@ -77,12 +95,10 @@ def held_groups(
     parameters: Sequence[Parameter], family: Family, num_shards: int
 ) -> tuple[list[Shape], list[Shape]]:
     """List the same apart: an optimizer updates parameters of one mesh at a time."""
-    num_same = num_shards * family.tp // family.ep
-    dense = [p.shape for p in parameters if p.kind != EXPERTS]
-    stacks = [own_shape(p, family.ep) for p in parameters if p.kind == EXPERTS]
+    held = [(p.kind == EXPERTS, held_shape(p, family, num_shards)) for p in parameters]
     return (
-        [(-(-shape[0] // num_shards), *shape[1:]) for shape in dense],
-        [shard_shape(stack, num_same) for stack in stacks],
+        [shape for is_expert, shape in held if not is_expert],
+        [shape for is_expert, shape in held if is_expert],
     )
 
 
@@ -106,8 +122,10 @@ def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> l
     divides what it does not reduce, by one. Of several the last gradient is let go of last: a name
     in ``foreach_reduce`` holds it.
     """
-    recipe, narrows = RECIPES[job.precision], job.precision in HALF
-    computed = HALF_BYTES if narrows else recipe.parameter
+    recipe = RECIPES[job.precision] if job.adapter is None else _NOTHING
+    held, narrow = frozen_element(job), job.precision in HALF
+    computed = HALF_BYTES if narrow else held
+    narrows = narrow and held > HALF_BYTES
     sizes = [prod(stack) for stack in stacks]
     padded = float(padded_experts(stacks, np.array([num_same]))[0])
     several, last = num_same > 1, stacks[-1]
@@ -115,6 +133,7 @@ def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> l
     turned = sum(by_rows) if several else narrows * max(sizes)
     buffer, shard = padded * recipe.gradient, padded * recipe.gradient / num_same
     reduced = prod(last) * (recipe.gradient if _waits(job, family) else computed)
+    reduced *= job.adapter is None
     is_kept = several and is_by_rows(last, num_same)
     return [
         several * narrows * padded / num_same * computed,
@@ -126,7 +145,7 @@ def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> l
         (several and not is_kept) * reduced,
         (not several) * buffer,
         shard,
-        sum(sizes) * computed,
+        sum(sizes) * computed * (job.adapter is None),
         sum(sizes) * recipe.gradient,
         shard * (family.num_data_parallel > np.max(family_shards(family))),
     ]

@@ -7,6 +7,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 from collections.abc import Iterable
 
 from brimful.cost.family import family_chunks, family_of
+from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
     Need,
     chosen_program,
@@ -22,7 +23,6 @@ from brimful.cost.programs import (
     program_of,
     untraced_attention,
 )
-from brimful.cost.trained import untied_job
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Task
@@ -63,8 +63,8 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     if strategy.pp > 1:
         if reason := _missing_row(job, strategy):
             return reason
-        job = untied_job(job)
-    if strategy.ep > 1 and (reason := missing_parted(job, strategy)):
+        job = traced_job(job, strategy)
+    if strategy.ep > 1 and (reason := missing_parted(strategy)):
         return reason
     reason = _unforeseen(job, strategy, device)
     return "" if reason and _is_traced_here(job, strategy, device) else reason
@@ -78,11 +78,12 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         strategy: How.
         device: On what.
     """
-    kernels = kernels_of(device)
+    kernels, job = kernels_of(device), traced_job(job, strategy)
     return (
         strategy.engine == "torch"
         and not _untraced_switch(job, strategy)
-        and strategy.pp == strategy.tp == strategy.ep == 1
+        and strategy.tp == strategy.ep == 1
+        and (strategy.pp == 1 or not _missing_row(job, strategy))
         and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type != MODULE
         and (job.adapter is None or adapted_of(job) is not None)
@@ -102,13 +103,16 @@ def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]
     """
     if not is_traceable(job, strategy, device):
         return []
-    return missing_needs(job, strategy.attention, kernels_of(device), needs)
+    traced = traced_job(job, strategy)
+    return missing_needs(traced, strategy.attention, kernels_of(device), needs)
 
 
 def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     """Whether a profile of a job's own was traced on this machine, this variant of it among it."""
     if not is_traceable(job, strategy, device):
         return False
+    if strategy.pp > 1:
+        return not untraced(job, strategy, device, needed(job, strategy))
     family, kernels = family_of(job, strategy), kernels_of(device)
     program = chosen_program(
         job, strategy.attention, kernels, family.recompute, gathers=family.gathers
@@ -184,12 +188,11 @@ def _untraced_switch(job: Job, strategy: Strategy) -> str:
     return next((what for what, is_asked in asked.items() if is_asked), "")
 
 
-def missing_parted(job: Job, strategy: Strategy) -> str:
+def missing_parted(strategy: Strategy) -> str:
     """Say why no formula covers parted experts; empty where those of their blocks do."""
     covered = {
         f"tp={strategy.tp}": strategy.tp == 1,
         f"pp={strategy.pp}": strategy.pp == 1,
-        f"method={job.method}": job.method == "full",
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
         return (
@@ -204,8 +207,6 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
     num = num_micro_batches(job, strategy)
     covered = {
         f"pp_schedule={strategy.pp_schedule}": strategy.pp_schedule in PREDICTED_SCHEDULES,
-        f"zero={strategy.zero}": strategy.zero != 1,
-        f"method={job.method}": job.method == "full",
         f"{num} micro-batch": num > 1,
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:

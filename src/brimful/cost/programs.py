@@ -100,6 +100,9 @@ ONE_SEQUENCE = ".one"
 """In the key of a program that runs one sequence at a time: heads stand where they are to be
 multiplied already then, and are not copied (``profiles.Profile.of_one``)."""
 
+SELECTIVE = ".selective"
+"""What the key of a program ends in whose checkpointed blocks recompute but part of a block."""
+
 FLASH_MAX_HEAD_DIM = 256
 FLASH_HEAD_DIM_MULTIPLE = 8
 """Limits of CUDA flash attention without padding; tested equal to ``pretend.attention``."""
@@ -134,7 +137,7 @@ class Program(NamedTuple):
         code = f"{self.architecture}+{self.tuning}" if self.tuning else self.architecture
         parts = (code, IMPLEMENTATION, self.precision, self.attention, self.kernels)
         one = ONE_SEQUENCE if self.is_one else ""
-        return ".".join(parts) + one + (".selective" if self.recompute == "selective" else "")
+        return ".".join(parts) + one + (SELECTIVE if self.recompute == "selective" else "")
 
 
 def traced_precision(job: Job, *, gathers: bool) -> Precision:

@@ -13,8 +13,8 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.preference import runs_reference
 from brimful.cost.requests import requests_of
-from brimful.cost.stage_memory import site_of
 from brimful.cost.stage_requests import row_makers
+from brimful.cost.stage_site import site_of
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import PredictedReserved

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brimful.cost.expert_shards import held_groups
+from brimful.cost.expert_shards import held_groups, held_shape
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
@@ -24,6 +24,7 @@ from brimful.cost.trained import (
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
     frozen_element,
+    in_order,
     modules_of,
     packed_shape,
     trained_recipe,
@@ -61,7 +62,8 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     """
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
-        yield from _adapted(job, shards)
+        parted = family if family.ep > 1 else None
+        yield from adapted(job, shards, in_order(job), parted=parted)
     else:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
@@ -82,7 +84,7 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
     if job.model.tied_embeddings:  # again for the head
         yield layout_of(job.model).embedding[0].num_elements * element
     wide = trained_recipe(job).parameter
-    for parameter, in_block in _in_order(job):
+    for parameter, in_block in in_order(job):
         if in_block and (adapter := adapter_shapes_of(job, parameter)):
             yield prod(adapter[0]) * wide
 
@@ -90,14 +92,14 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
 def _drawn_blocks(job: Job) -> Iterator[int]:
     """Yield the bytes of the matrices of blocks, which are drawn whole."""
     element = trained_recipe(job).parameter
-    for parameter, in_block in _in_order(job):
+    for parameter, in_block in in_order(job):
         if in_block and parameter.kind not in {"norm", "bias"}:
             yield parameter.num_elements * element
 
 
 def _drawn_shapes(job: Job) -> Iterator[Shape]:
     is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
-    for parameter, in_block in _in_order(job):
+    for parameter, in_block in in_order(job):
         is_packed = is_quantized and in_block and parameter.kind in LINEAR
         if parameter.kind not in {"norm", "bias"} and not is_packed:
             yield parameter.shape
@@ -137,7 +139,7 @@ def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
 def updated(job: Job, family: Family) -> list[Shape]:
     """List the shapes that one device updates."""
     num = num_shards_of(family)
-    if family.ep > 1:
+    if family.ep > 1 and job.adapter is None:
         return _parted(job, family, num)
     return list(updated_shapes(trained_shapes(job, family.tp), family, num))
 
@@ -148,7 +150,7 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
     if family.ep > 1:
         return _parted(job, family, num)
     if family.away.parameters:
-        return [parameter.shape for parameter, in_block in _in_order(job) if not in_block]
+        return [parameter.shape for parameter, in_block in in_order(job) if not in_block]
     whole = trained_shapes(job, family.tp)
     return whole if holds_everything(family) else [first_shard(shape, num) for shape in whole]
 
@@ -165,19 +167,32 @@ def base_alone(job: Job) -> Iterator[Made]:
         yield from (Made((prod(shape) * element,)) for shape in trained_shapes(job))
         return
     bare = msgspec.structs.replace(job.adapter, targets=(), trained_modules=())
-    yield from _adapted(msgspec.structs.replace(job, adapter=bare), 1)
+    bare_job = msgspec.structs.replace(job, adapter=bare)
+    yield from adapted(bare_job, 1, in_order(bare_job))
 
 
-def _adapted(job: Job, shards: int) -> Iterator[Made]:
+def adapted(
+    job: Job,
+    shards: int,
+    parameters: Iterable[tuple[Parameter, bool]],
+    *,
+    parted: Family | None = None,
+) -> Iterator[Made]:
     """Yield a frozen base with its adapters, in the order of modules; what is quantised last.
 
     The shard of a weight that is quantised is there before, and takes the numbers of a whole one.
+
+    Args:
+        job: What is trained.
+        shards: Devices that share every parameter.
+        parameters: Of the base, in order, and whether each is a block's.
+        parted: Strategies that part experts; None: experts are sharded as all else is.
     """
     assert job.adapter is not None
     is_quantized = job.adapter.base in QUANTIZED
     element, wide = frozen_element(job), trained_recipe(job).parameter
     packed: list[Parameter] = []
-    for module, in_block in _modules(job):
+    for module, in_block in _modules(parameters):
         for parameter in module:
             is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
             if is_quantized and in_block and parameter.kind in LINEAR:
@@ -186,33 +201,25 @@ def _adapted(job: Job, shards: int) -> Iterator[Made]:
                     yield Made((prod(first_shard(packed_shape(parameter), shards)),))
             else:
                 size = FP32_BYTES if is_wide else element
-                yield Made((prod(first_shard(parameter.shape, shards)) * size,))
+                held = (
+                    first_shard(parameter.shape, shards)
+                    if parted is None
+                    else held_shape(parameter, parted, shards)
+                )
+                yield Made((prod(held) * size,))
         for shape in adapter_shapes_of(job, module[0]) if in_block else ():
             yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:
         yield _quantized(parameter, element, is_sharded=shards > 1)
 
 
-def _modules(job: Job) -> Iterator[tuple[list[Parameter], bool]]:
+def _modules(
+    parameters: Iterable[tuple[Parameter, bool]],
+) -> Iterator[tuple[list[Parameter], bool]]:
     """Yield the parameters of every module that has some, and whether it is a block's."""
-    for in_block, some in groupby(_in_order(job), lambda each: each[1]):
+    for in_block, some in groupby(parameters, lambda each: each[1]):
         for module in modules_of(parameter for parameter, _ in some):
             yield module, in_block
-
-
-def _in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
-    """Yield every parameter of a model, and whether it is a block's."""
-    layout = layout_of(job.model)
-    for parameter in layout.embedding:
-        yield parameter, False
-    for run in layout.blocks:
-        for _ in range(run.num_blocks):
-            for parameter in run.parameters:
-                yield parameter, True
-        for parameter in run.after:
-            yield parameter, False
-    for parameter in (*layout.final, *layout.head):
-        yield parameter, False
 
 
 def _quantized(weight: Parameter, element: int, *, is_sharded: bool) -> Made:

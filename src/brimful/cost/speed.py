@@ -10,6 +10,7 @@ import msgspec
 
 from brimful.cost.family import family_of
 from brimful.cost.memory import profile_for
+from brimful.cost.needed import traced_job
 from brimful.cost.step import family_work, utilization
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -64,6 +65,7 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
         strategy, dp_replicate=1, dp_shard=1, tp=1, ep=1, pp=1, pp_schedule="1f1b",
         stages_per_device=1, stage_blocks=(),
     )  # fmt: skip
+    job = traced_job(job, strategy)
     family = family_of(job, alone)
     profile = profile_for(job, strategy.attention, cluster.device, family)
     work = family_work(job, profile, family, moved_by_update=0.0)

@@ -120,25 +120,28 @@ def _forward_in_row(
 ) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
     if not is_block(run):
         return (), ()
-    frees: tuple[Signed, ...] = ((GO, Piece.BLOCK),) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
+    gathered: Signed = (GO, Piece.BLOCK_GATHERED)
+    frees = of_part(at.own, (GO, Piece.BLOCK)) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
     if is_gathered:
         return (), frees
     rest: tuple[Signed, ...] = ((GO, Piece.REST_GATHERED),) if way.is_first else ()
-    previous = rest if at.first_block else ((GO, Piece.BLOCK_GATHERED),)
-    before = (*_GATHER, (COME, Piece.BLOCK), *previous)
-    return before, (*frees, (GO, Piece.BLOCK_GATHERED)) if at.last_block else frees
+    previous = rest if at.first_block else of_part(at.before, gathered)
+    before = (*of_part(at.own, *_GATHER, (COME, Piece.BLOCK)), *previous)
+    return before, (*frees, *of_part(at.own, gathered)) if at.last_block else frees
 
 
 def _backward_in_row(
     run: Run, at: Neighbours, way: Way, *, is_gathered: bool
 ) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
-    before: tuple[Signed, ...] = _GATHER if at.begins and not is_gathered else ()
+    first = at.own if is_block(run) else at.behind
+    before = of_part(first, *_GATHER) if at.begins and not is_gathered else ()
     behind: tuple[Signed, ...] = ()
     if is_block(run):
         if not is_gathered:
-            ahead = () if at.last_block else _GATHER
-            before = (*before, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED), *ahead)
-        behind = hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+            ahead = () if at.last_block else of_part(at.behind, *_GATHER)
+            there = of_part(at.own, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED))
+            before = (*before, *there, *ahead)
+        behind = of_part(at.own, *hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD))
     elif at.ends:
         behind = hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
     return before, behind

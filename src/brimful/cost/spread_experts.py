@@ -77,6 +77,8 @@ def _backward(run: Run, at: Neighbours, way: Way) -> Events:
         if regathers:
             before = (*before, *_come_back(at))
         behind = _reduce(way, is_first=at.first_block)
+        if way.adapts:
+            behind = _reduce_adapters(way, at)
     return before, (*behind, *_end(way)) if at.ends else behind
 
 
@@ -97,6 +99,22 @@ def _reduce(way: Way, *, is_first: bool) -> tuple[Signed, ...]:
     buffers: tuple[Signed, ...] = ((GO, Piece.EXPERTS_BUFFER), (GO, Piece.BLOCK_BUFFER))
     previous = () if is_first else buffers
     return (gone, *previous, *_reduce_experts(way), own_gone, *_reduce_own(way))
+
+
+def _reduce_adapters(way: Way, at: Neighbours) -> tuple[Signed, ...]:
+    """Experts that are frozen go and nothing of them is reduced.
+
+    The block whose input has no gradient ends with all of backward: then units go in the order of
+    the model (``spread._last_without_gradient``).
+    """
+    buffer: Signed = (GO, Piece.BLOCK_BUFFER)
+    previous = () if at.first_block or not way.reduces else (buffer,)
+    gone: tuple[Signed, ...] = ((GO, Piece.EXPERTS), (GO, Piece.BLOCK))
+    held = hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+    reduced = _reduce_own(way) if way.reduces else held
+    if at.last_block:
+        return ((GO, Piece.REST), *previous, *gone, *reduced)
+    return (*gone, *previous, *reduced)
 
 
 def _reduce_experts(way: Way) -> tuple[Signed, ...]:
@@ -125,9 +143,8 @@ def _reduce_own(way: Way) -> tuple[Signed, ...]:
 def _end(way: Way) -> tuple[Signed, ...]:
     """The rows of the embedding are added up, then what is in no block is reduced."""
     rows: tuple[Signed, ...] = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
-    gone: tuple[Signed, ...] = (
-        (GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), (GO, Piece.REST),
-    )  # fmt: skip
+    rest: tuple[Signed, ...] = () if way.adapts else ((GO, Piece.REST),)
+    gone: tuple[Signed, ...] = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), *rest)
     if not way.reduces:
         return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
     held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)

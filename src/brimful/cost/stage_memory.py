@@ -8,62 +8,57 @@ Known error: what torch keeps between two works beside that, a few numbers per m
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.additions import Piece, Way
+from brimful.cost.additions import NUM_PIECES, Piece, Way
 from brimful.cost.embedding import embedding_workspace
 from brimful.cost.family import (
-    Family,
     body_of,
     family_dimensions,
-    family_of,
     family_tokens,
-    runs_one,
 )
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
+from brimful.cost.micro_batch import marked_bytes
 from brimful.cost.pipeline_orders import Row
-from brimful.cost.profiles import Group
-from brimful.cost.programs import HALF, kernels_of, program_of
+from brimful.cost.profiles import Group, is_own, load_profile
+from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import largest_parameter
+from brimful.cost.sequences import Blocks
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
-from brimful.cost.stage_runs import (
-    REDUCES,
-    Act,
-    Ends,
-    Part,
-    StageRuns,
-    message_element,
-    message_factors,
-    stage_runs,
+from brimful.cost.stage_first import Ends, Part
+from brimful.cost.stage_parts import frozen_bytes_of
+from brimful.cost.stage_runs import REDUCES, Act, Phase, StageRuns, stage_runs
+from brimful.cost.stage_site import (
+    Site,
+    Stage,
+    blocks_in,
+    classes_of,
+    drawn_on,
+    key_of,
+    message_bytes,
+    message_of,
+    shapes_of,
+    site_of,
+    stages_on,
+    stream_element,
 )
 from brimful.cost.states import States, held_numbers, updated_shapes
 from brimful.cost.trained import Part as Shapes
-from brimful.cost.trained import (
-    frozen_element,
-    stage_shapes,
-    trained_parts,
-    trained_recipe,
-    untied_job,
-)
+from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.pipeline_split import (
     ONE_STAGE,
-    Split,
-    blocks_of_stages,
-    device_of_stage,
-    stages_of_device,
 )
 from brimful.rungs import (
     GATHERED,
@@ -74,74 +69,17 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Strategy, num_checkpointed, num_micro_batches, split_of
+from brimful.strategy import Strategy, num_micro_batches, split_of
 
 Array = NDArray[np.float64]
-Known = TypeVar("Known")
 _ROWS = len(ITEM_NAMES)
 _TRANSIENT, _SAVED, _GRADIENT, _GATHERED, _REDUCED, _WORKSPACE = map(
     ITEM_NAMES.index, (TRANSIENTS, SAVED_ACTIVATIONS, GRADIENTS, GATHERED, REDUCED, WORKSPACES)
 )
-_UNTIED = ("untied job",)
+_WHATEVER = (Blocks((), ()), 0)
+"""Blocks that are all alike, however many of them are checkpointed."""
 _TOKEN_BYTES = 16
 """Of a token: input and label, int64."""
-
-
-class Stage(NamedTuple):
-    """One piece of the model.
-
-    Attributes:
-        ends: Which of the model's it has.
-        num_blocks: How many.
-        num_checkpointed: Of them.
-    """
-
-    ends: Ends
-    num_blocks: int
-    num_checkpointed: int
-
-
-class Site(NamedTuple):
-    """What is trained, how, and on what.
-
-    Attributes:
-        job: What is trained; its head is a weight of its own.
-        strategy: How.
-        device: On what.
-        family: Of the strategy.
-        key: Of the profile.
-        is_tied: Whether the head is the embedding where there is no pipeline.
-        known: What has been found out of stages, by what it hangs on.
-    """
-
-    job: Job
-    strategy: Strategy
-    device: Device
-    family: Family
-    key: str
-    is_tied: bool
-    known: dict[tuple[object, ...], Any]
-
-    def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
-        """Return what is known under a name, or make it: for one job on one kind of device.
-
-        Args:
-            name: Of what is asked for.
-            make: Makes it.
-            key: What it hangs on beside the program and how it is spread.
-        """
-        family, shards = self.family, self.strategy.dp_shard
-        spread = (family.zero, family.tp, family.num_data_parallel, shards)
-        every = (name, self.key, *spread, *key)
-        if every not in self.known:
-            self.known[every] = make()
-        found: Known = self.known[every]
-        return found
-
-    @property
-    def cuts(self) -> tuple[int, int]:
-        """How batch and loss are cut."""
-        return self.family.micro_batch, self.family.loss_chunks
 
 
 class Piecewise(NamedTuple):
@@ -171,78 +109,6 @@ class Piecewise(NamedTuple):
         return np.stack([self.kept, self.gathered, self.begun, self.made, self.reduced, self.ahead])
 
 
-def site_of(
-    job: Job,
-    strategy: Strategy,
-    device: Device,
-    known: dict[tuple[object, ...], Any] | None = None,
-) -> Site:
-    """Collect what predictions of a pipeline's devices share.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-        device: On what.
-        known: Of other strategies of the same job on the same device.
-    """
-    family, known = family_of(job, strategy), {} if known is None else known
-    if _UNTIED not in known:
-        known[_UNTIED] = untied_job(job)
-    untied = known[_UNTIED]
-    program = program_of(
-        untied, strategy.attention, kernels_of(device), family.recompute,
-        gathers=family.gathers, tp=family.tp, is_one=runs_one(job, family),
-    )  # fmt: skip
-    tied = job.model.tied_embeddings
-    return Site(untied, strategy, device, family, program.key, tied, known)
-
-
-def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
-    """List the stages of one device of the row.
-
-    Of K checkpointed blocks each device has the first K of its own (``build/checkpointing.py``).
-
-    Args:
-        site: What is trained, and how.
-        place: Of the device, counted from 0.
-    """
-    return stages_of_row(site)[place]
-
-
-def stages_in_order(site: Site) -> list[Stage]:
-    """List the stages of all devices, in the order of the model."""
-    split, left = split_of(site.strategy), [list(stages) for stages in stages_of_row(site)]
-    return [left[device_of_stage(split, index)].pop(0) for index in range(split.num_stages)]
-
-
-def stages_of_row(site: Site) -> tuple[tuple[Stage, ...], ...]:
-    """List the stages of every device of the row."""
-    split, num_layers = split_of(site.strategy), site.job.model.num_layers
-    again = num_checkpointed(site.strategy, num_layers=num_layers)
-    return site.once("row", partial(_stages_of_row, site, split, again), split, again)
-
-
-def _stages_of_row(site: Site, split: Split, again: int) -> tuple[tuple[Stage, ...], ...]:
-    numbers = [len(blocks) for blocks in blocks_of_stages(site.job.model, split)]
-    devices = []
-    for place in range(split.pp):
-        left, found = again, []
-        for index in stages_of_device(split, place):
-            ends = Ends(index == 0, index == split.num_stages - 1)
-            found.append(Stage(ends, numbers[index], min(left, numbers[index])))
-            left -= found[-1].num_checkpointed
-        devices.append(tuple(found))
-    return tuple(devices)
-
-
-def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
-    """Return a device for every kind of device of the row: of those alike the first is fullest."""
-    found: dict[tuple[Stage, ...], int] = {}
-    for place, stages in enumerate(stages_of_row(site)):
-        found.setdefault(stages, place)
-    return found
-
-
 # -- one work --
 
 
@@ -255,8 +121,11 @@ def part_of(site: Site, stage: Stage) -> Part:
         way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
     chunks = _num_chunks(site) if stage.ends.is_last else 1
     body = body_of(stage.num_checkpointed, stage.num_blocks)
-    key = site.key if stage.num_checkpointed else site.key.removesuffix(".selective")
-    return Part(key, body, chunks, stage.ends, way, stage.num_blocks == 1)
+    is_alike = len(set(site.once("blocks", partial(blocks_in, site.job.model)).kinds)) == 1
+    return Part(
+        key_of(site, stage), body, chunks, stage.ends, way, stage.num_blocks == 1,
+        message_of(site), *(_WHATEVER if is_alike else (stage.blocks, stage.num_checkpointed)),
+    )  # fmt: skip
 
 
 def _num_chunks(site: Site) -> int:
@@ -291,25 +160,20 @@ def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
     return kinds_bytes(found.profile, dims, 1), mine[:, :, None]
 
 
-def message_bytes(site: Site) -> float:
-    """Return the bytes of what one stage hands the next of one micro-batch."""
-    dims = family_dimensions(site.job, site.family)
-    return float(prod(getattr(dims, f) for f in message_factors(site.key)) * _element(site))
-
-
-def _element(site: Site) -> int:
-    return message_element(site.key)
-
-
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = pieces_of(site, stage), _row_of
-    shapes = shapes_of(site, stage)
-    size = _gradient_bytes(site) * sum(map(prod, shapes.every))
-    shards = stage.num_blocks * pieces[Piece.BLOCK_SHARD, 0] + pieces[Piece.REST_SHARD, 0]
-    ahead = stage.num_blocks * pieces[Piece.BLOCK_GATHERED, 0] + pieces[Piece.REST_GATHERED, 0]
+    held = shapes_of(site, stage)
+    size = _gradient_bytes(site) * sum(map(prod, held.trained))
+
+    def blocks(piece: Piece) -> float:
+        every = pieces[piece::NUM_PIECES, 0]
+        return float(sum(num * each for num, each in zip(held.numbers, every, strict=True)))
+
+    shards = blocks(Piece.BLOCK_SHARD) + pieces[Piece.REST_SHARD, 0]
+    ahead = blocks(Piece.BLOCK_GATHERED) + pieces[Piece.REST_GATHERED, 0]
     return Piecewise(
         kept=_kept(site, stage, pieces),
-        gathered=numbers(_GATHERED, stage.num_blocks * pieces[Piece.BLOCK, 0]),
+        gathered=numbers(_GATHERED, blocks(Piece.BLOCK)),
         begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
         made=numbers(_GRADIENT, size),
         reduced=numbers(_GRADIENT, shards),
@@ -332,18 +196,10 @@ def _gradient_bytes(site: Site) -> int:
     return recipe.gradient
 
 
-def shapes_of(site: Site, stage: Stage) -> Shapes:
-    """Return the shapes of a stage's parameters: all, and those in no block."""
-    ends, num = stage.ends, stage.num_blocks
-    make = partial(stage_shapes, is_first=ends.is_first, is_last=ends.is_last, tp=site.family.tp)
-    return site.once("shapes", partial(make, site.job, num), ends, num)
-
-
 def pieces_of(site: Site, stage: Stage) -> Array:
     """Return the bytes of pieces, those of no block being the stage's own: [pieces, 1]."""
-    block, *_ = site.once("parts", partial(trained_parts, site.job, site.family.tp))
-    rest = shapes_of(site, stage).trained
-    return part_pieces(site.job, site.family, (block, Shapes(rest, rest)))
+    parts = shapes_of(site, stage)
+    return part_pieces(site.job, site.family, (*parts.blocks, parts.rest))
 
 
 def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
@@ -359,7 +215,7 @@ def _kept(site: Site, stage: Stage, pieces: Array) -> Array:
     kept: Array = follow(found.profile, found.runs, sizes, counts_of(site, stage)).end[:, 0]
     kept = kept.copy()
     kept[_TRANSIENT] = 0.0
-    if not stage.ends.is_last and _element(site) < FP32_BYTES:
+    if not stage.ends.is_last and stream_element(site) < FP32_BYTES:
         kept[_SAVED] += message_bytes(site)
     return kept
 
@@ -447,7 +303,7 @@ def _rows_added(site: Site, now: Situation, start: Array, add: Piecewise) -> Ite
     job, tokens = site.job, family_tokens(site.job, site.family)
     hidden, vocab = job.model.hidden_size, -(-job.model.vocab_size // site.family.tp)
     taken = embedding_workspace(num_tokens=tokens, vocab_size=vocab, hidden_size=hidden)
-    if site.device.kernels != "cuda" or not taken:
+    if site.device.kernels != "cuda" or not taken or job.adapter is not None:
         return
     element = computed_bytes(job.precision) if site.family.gathers else _gradient_bytes(site)
     again = not now.act.is_first or (site.family.gathers and job.precision in HALF)
@@ -463,20 +319,19 @@ def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
     A unit's parameters go, the buffer comes, the shard comes, then the gradients go. The result of
     the last forward is still bound.
     """
-    sizes = add.pieces[:, 0]
-    block, rest = (_reduced(sizes, first) for first in (Piece.BLOCK_CAST, Piece.REST_CAST))
-    gone = _gradient_bytes(site) * sum(map(prod, shapes_of(site, stage).trained))
-    more = max(rest, (rest - gone) + block)
+    held, sizes, element = shapes_of(site, stage), add.pieces[:, 0], _gradient_bytes(site)
+    units: list[tuple[int, Shapes]] = [(int(Piece.REST_CAST), held.rest)]
+    units += [(part * NUM_PIECES + Piece.BLOCK_CAST, held.blocks[part]) for part in held.parts]
+    change, more = 0.0, -math.inf
+    for first, unit in units:
+        _, whole, buffer, shard = sizes[first : first + 4]
+        change += float(shard - whole)
+        more = max(more, change + float(buffer))
+        change -= element * sum(map(prod, unit.trained))
     is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
     bound = is_bound * message_bytes(site)
     level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
     return Level(level, f"gradients are reduced, of {_name(stage)}")
-
-
-def _reduced(sizes: Array, first: Piece) -> float:
-    """Return what a unit adds as it is reduced; ``first`` of its pieces is the cast."""
-    _, whole, buffer, shard = sizes[first : first + 4]
-    return float(buffer + shard - whole)
 
 
 # -- one device --
@@ -492,18 +347,44 @@ def device_memory(site: Site, place: int) -> StepMemory:
     stages = stages_on(site, place)
     held, updates = device_states(site, stages)
     highest = _highest(site, place, stages)
-    again = sum(stage.num_checkpointed for stage in stages)
-    blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
-    largest = site.once("largest", partial(largest_parameter, site.job.model))
+    split = split_of(site.strategy)
+    blas = site.once("libraries", partial(_blas, site, stages), stages, site.cuts)
     return StepMemory(
         states=held,
         updates=updates,
-        blas=int(blas[0]),
+        blas=blas,
         items=np.rint(highest.items + _row_of(_TRANSIENT, batch_bytes(site))).astype(np.int64),
         run=f"{highest.where}, on device {place} of {site.strategy.pp}",
-        drawn=largest * frozen_element(site.job),
+        drawn=site.once("drawn", partial(_largest_drawn, site, place), place, split),
         room=_room(site, stages),
     )
+
+
+def _blas(site: Site, stages: tuple[Stage, ...]) -> int:
+    """Return what matrix libraries keep for the thread of each phase of a device's stages.
+
+    A profile of the job's own says which of them are made.
+    """
+    if not is_own(site.key):
+        again = sum(stage.num_checkpointed for stage in stages)
+        blas = blas_bytes(site.job, site.family._replace(num_blocks=again), site.device)
+        return int(blas[0])
+    phases: tuple[Phase, ...] = ("forward", "backward")
+    acts = [Act(phase, is_gathered=False, is_first=True) for phase in phases]
+    made = {
+        (act.phase, found.profile.kinds[event].mark)
+        for stage in stages
+        for act in acts
+        for found in (stage_runs(part_of(_of_stage(site, stage), stage), act),)
+        for run in found.runs
+        for event in found.profile.works[run.work].events
+    }
+    sizes = marked_bytes(site.job, site.family, site.device, load_profile(site.key))
+    return sum(sizes[mark] for _, mark in made if mark.startswith("cuBLAS"))
+
+
+def _largest_drawn(site: Site, place: int) -> int:
+    return max(drawn_on(site, place), default=0)
 
 
 def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
@@ -514,19 +395,21 @@ def held_bytes(site: Site, stages: tuple[Stage, ...], held: States) -> float:
 def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     """Return what a device holds of its stages across phases, and what their update takes."""
     return site.once(
-        "states", partial(_states, site, stages), *((s.ends, s.num_blocks) for s in stages)
+        "states", partial(_states, site, stages), *((s.ends, s.blocks) for s in stages)
     )
 
 
 def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
-    shapes = [shape for stage in stages for shape in shapes_of(site, stage).every]
+    parts = [shapes_of(site, stage) for stage in stages]
+    shapes = [shape for each in parts for shape in each.trained]
     own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
     updates = update_of(site.job, site.device.kernels, own)
     family, recipe = site.family, trained_recipe(site.job)
     shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
     held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
+    frozen = (frozen_bytes_of(site.job, each, shards, whole=whole) for each in parts)
     states = States(
-        frozen=0,
+        frozen=sum(frozen),
         constants=0,
         trained=held * recipe.parameter,
         buckets=held * recipe.gradient * (family.is_spread and whole),

@@ -10,11 +10,12 @@ Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.allocator.replay import Requests
-from brimful.cost.additions import Piece
+from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.asked import Asked
 from brimful.cost.family import family_dimensions
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
@@ -23,7 +24,7 @@ from brimful.cost.pipeline_orders import Row
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS
-from brimful.cost.resident import Made, drawn, state_of_shapes
+from brimful.cost.resident import Made, adapted, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
 from brimful.cost.situations import (
@@ -34,28 +35,26 @@ from brimful.cost.situations import (
     shortened,
     turns_of,
 )
-from brimful.cost.stage_memory import (
+from brimful.cost.stage_memory import batch_bytes, counts_of, num_ways_in, part_of, pieces_of
+from brimful.cost.stage_runs import Act, stage_runs
+from brimful.cost.stage_site import (
     Site,
     Stage,
-    batch_bytes,
     classes_of,
-    counts_of,
+    drawn_on,
     message_bytes,
-    num_ways_in,
-    part_of,
-    pieces_of,
+    message_of,
     shapes_of,
-    stages_in_order,
     stages_on,
+    stream_element,
 )
-from brimful.cost.stage_runs import Act, Ends, message_element, message_factors, stage_runs
 from brimful.cost.states import updated_shapes
-from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
+from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients
-from brimful.pipeline_split import LOOPED, device_of_stage
+from brimful.pipeline_split import LOOPED
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
-from brimful.strategy import num_micro_batches, split_of
+from brimful.strategy import num_micro_batches
 
 if TYPE_CHECKING:
     from brimful.cost.profiles import Alike
@@ -84,16 +83,21 @@ def device_asked(site: Site, place: int) -> Asked:
 
 
 _BLOCK = Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD
-_REST = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
+_REST: tuple[int, ...] = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
 """Of a unit: whole parameters, the buffer of its gradients, the shard of them, and gradients in the
 wider type that they are held in."""
 
 
-_FILLED = {
+_FILLED: dict[int, tuple[Piece, Piece]] = {
     Piece.REST: (Piece.REST_CAST, Piece.REST_GATHERED),
     Piece.BLOCK: (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED),
 }
 """Of a unit that is gathered: its shard in the type that computes, and the buffer of all shards."""
+
+
+def of_block(part: int) -> tuple[int, ...]:
+    """Return the pieces of a block that holds the parameters of one of several kinds."""
+    return tuple(part * NUM_PIECES + piece for piece in _BLOCK)
 
 
 class _Prepared(NamedTuple):
@@ -115,9 +119,9 @@ class _Device:
         self._asked = Asked()
         self._sent: list[int] = []
         self._sums = row_sums(site.job, site.family, site.device)
-        message = ((message_factors(site.key), float(message_element(site.key))),)
-        self._passing: Alike = message, _TRANSIENT
-        self._kept: Alike = message, _SAVED
+        message = message_of(site)
+        self._passing: Alike = ((message.factors, message.coefficient),), _TRANSIENT
+        self._kept: Alike = self._passing[0], _SAVED
         self._shards = site.family.is_spread and site.family.gathers
         self._has_buckets = site.family.is_spread and not site.family.gathers
         self._is_ahead = strategy.pp_schedule in LOOPED and self._shards
@@ -144,7 +148,7 @@ class _Device:
         return asked
 
     def _shapes(self) -> list[Shape]:
-        return [shape for stage in self._stages for shape in shapes_of(self._site, stage).every]
+        return [shape for stage in self._stages for shape in shapes_of(self._site, stage).trained]
 
     def _updated(self) -> list[Shape]:
         site = self._site
@@ -153,25 +157,22 @@ class _Device:
     def _loaded(self) -> Iterator[Made]:
         """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
         site = self._site
-        element = trained_recipe(site.job).parameter
-        for shape in self._updated():
-            yield Made((prod(shape) * element,))
-        draws_all = site.family.gathers or site.family.tp > 1
-        for index, stage in enumerate(stages_in_order(site)):
-            is_own = device_of_stage(split_of(site.strategy), index) == self._place
-            if draws_all or not is_own:
-                for shape in self._drawn(stage, draws_all=draws_all):
-                    yield drawn(prod(shape) * frozen_element(site.job))
+        yield from self._held()
+        yield from map(drawn, drawn_on(site, self._place))
         if self._has_buckets:  # buckets of whole gradients
-            yield Made((sum(map(prod, self._updated())) * trained_recipe(site.job).gradient,))
+            yield Made((sum(map(prod, self._shapes())) * trained_recipe(site.job).gradient,))
 
-    def _drawn(self, stage: Stage, *, draws_all: bool) -> list[Shape]:
-        """List what is drawn of a stage, whole; what is tied to a weight that is here is that."""
-        site = self._site._replace(family=self._site.family._replace(tp=1))
-        has_end = any(any(own.ends) for own in self._stages)
-        if site.is_tied and has_end and any(stage.ends) and not draws_all:
-            stage = stage._replace(ends=Ends(is_first=False, is_last=False))
-        return shapes_of(site, stage).every
+    def _held(self) -> Iterator[Made]:
+        """Yield this device's parameters."""
+        site = self._site
+        if site.job.adapter is not None:
+            shards = site.strategy.dp_shard if site.family.gathers else 1
+            parts = [shapes_of(site, stage).parameters for stage in self._stages]
+            yield from adapted(site.job, shards, chain.from_iterable(parts))
+            return
+        element = trained_recipe(site.job).parameter
+        for shape in self._updated() if site.family.gathers else self._shapes():
+            yield Made((prod(shape) * element,))
 
     def _make_room(self) -> None:
         """Make room for what other stages send: of each micro-batch, each way in."""
@@ -200,8 +201,6 @@ class _Device:
             if now.act.phase == "reduce":
                 self._reduce(self._stages[now.chunk])
                 continue
-            is_last = micro == row.num_micro_batches - 1
-            self._asked.sums_go = is_last and self._has_buckets
             if all(made or gone for made, gone in zip(now.made, now.reduced, strict=True)):
                 self._send_others(others)
                 others = 0
@@ -217,13 +216,14 @@ class _Device:
         asked = self._asked
         for chunk in turn.evicted:
             asked.enter(chunk, 0)
-            for piece in (Piece.REST, Piece.BLOCK):
+            for piece in asked.whichever(Piece.REST, Piece.BLOCK):
                 asked.drop(piece)
         for chunk in turn.fetched:
             pieces = self._pieces(self._stages[chunk])
             self._ahead[chunk] = []
             for whole, _ in self._units(chunk):
-                cast, buffer = _FILLED[whole]
+                own = whole % NUM_PIECES
+                cast, buffer = (whole - own + piece for piece in _FILLED[own])
                 shard = [asked.allocate(sum(pieces[cast].num_bytes))] if cast in pieces else []
                 self._ahead[chunk].append(asked.allocate(sum(pieces[buffer].num_bytes)))
                 asked.free(shard)
@@ -234,11 +234,11 @@ class _Device:
             self._asked.come_piece(whole, pieces)
             self._asked.free([buffer])
 
-    def _units(self, chunk: int) -> list[tuple[Piece, Tensors]]:
+    def _units(self, chunk: int) -> list[tuple[int, Tensors]]:
         """List what of a stage is whole once it is gathered: its rest, then block after block."""
         stage = self._stages[chunk]
         pieces = self._pieces(stage)
-        every = (Piece.REST, *[Piece.BLOCK] * stage.num_blocks)
+        every = (Piece.REST, *(of_block(part)[0] for part in stage.blocks.parts))
         return [(whole, pieces[whole]) for whole in every if whole in pieces]
 
     def _act(self, now: Situation, micro: int) -> None:
@@ -256,7 +256,7 @@ class _Device:
             asked.come(self._passing, 0)
         prepared.batch.ask(asked, prepared.works)
         if is_forward and not ends.is_last:
-            is_wide = message_element(self._site.key) == FP32_BYTES  # the next block kept it too
+            is_wide = stream_element(self._site) == FP32_BYTES  # the next block kept it too
             self._results[work] = asked.take(self._kept if is_wide else self._passing)
             asked.leave(_TRANSIENT)
         elif not is_forward:
@@ -271,15 +271,19 @@ class _Device:
         """
         asked, pieces = self._asked, self._pieces(stage)
         widens = self._site.job.precision in HALF
-        before: Piece | None = None
-        for is_block in (False, *(True,) * stage.num_blocks):
-            whole, buffer, shard, held = _BLOCK if is_block else _REST
+        before: int | None = None
+        blocks = [of_block(part) for part in stage.blocks.parts]
+        for is_block, unit in ((False, _REST), *((True, each) for each in blocks)):
+            whole, buffer, shard, held = unit
             if whole not in pieces:
                 continue
             if asked.has(whole):  # and was not given up
                 asked.go_piece(whole)
             if before is not None:
                 asked.go_piece(before)
+            if buffer not in pieces:  # of what is frozen nothing is reduced
+                before = None
+                continue
             asked.come_piece(buffer, pieces[buffer])
             if is_block:
                 self._let_go(held if widens else None, is_block=is_block)
@@ -290,7 +294,7 @@ class _Device:
         if before is not None:
             asked.go_piece(before)
 
-    def _let_go(self, held: Piece | None, *, is_block: bool) -> None:
+    def _let_go(self, held: int | None, *, is_block: bool) -> None:
         """Give back a unit's whole gradients, in the type that they are held in."""
         if held is not None:
             self._asked.go_piece(held)
@@ -302,10 +306,8 @@ class _Device:
         site = self._site
         if not self._shards:
             return {}
-        block, *_ = trained_parts(site.job, site.family.tp)
-        rest = shapes_of(site, stage).trained
-        totals = pieces_of(site, stage)[:, 0]
-        return piece_tensors(site.job, site.family, (block, Part(rest, rest)), totals)
+        parts, totals = shapes_of(site, stage), pieces_of(site, stage)[:, 0]
+        return piece_tensors(site.job, site.family, (*parts.blocks, parts.rest), totals)
 
     def _send(self, rows: list[int]) -> None:
         """Keep a gradient that is sent: until the next one is there, or to the end of the step."""
@@ -338,7 +340,7 @@ class _Device:
             dims = family_dimensions(site.job, site.family)
             num_bytes = kind_bytes(found.profile, dims)
             sizes = sizes_in(site.job, site.family, found.profile, num_bytes)
-            marked = marked_bytes(site.job, site.family, site.device)
+            marked = marked_bytes(site.job, site.family, site.device, found.profile)
             marked = marked if opens else {"embedding": marked["embedding"]}
             middle = middles(counts_of(site, stage), found.runs)
             pieces = self._pieces(stage)

@@ -14,12 +14,12 @@ Source: ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync`
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Literal, NamedTuple
 
-from brimful.cost.additions import Additions, Way, is_block
+from brimful.cost.additions import Additions, is_block
+from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import (
-    Body,
     EventKind,
     Profile,
     Run,
@@ -29,6 +29,7 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
+from brimful.cost.sequences import written_out
 from brimful.cost.spread import (
     negated_terms,
     piece_kinds,
@@ -38,16 +39,19 @@ from brimful.cost.spread import (
     with_copies,
     with_events,
 )
+from brimful.cost.stage_first import (
+    Ends,
+    Part,
+    factors_of,
+    first_events,
+    grows,
+    is_foreign,
+    until_marked,
+    without_casts,
+)
 from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
 Phase = Literal["forward", "backward", "reduce"]
-
-
-class Ends(NamedTuple):
-    """Which ends of the model a stage has: the embedding, the loss."""
-
-    is_first: bool
-    is_last: bool
 
 
 class Act(NamedTuple):
@@ -67,26 +71,6 @@ class Act(NamedTuple):
 REDUCES = Act("reduce", is_gathered=True, is_first=False)
 
 
-class Part(NamedTuple):
-    """What of a profile a stage runs.
-
-    Attributes:
-        key: Of the profile.
-        body: Which of the stage's blocks are checkpointed, in kind.
-        num_chunks: Pieces of the loss; 1 where it has none.
-        ends: Of the model.
-        way: How devices share the work; None where parameters and gradients stay whole.
-        is_single: Whether the stage has one block, which nothing is gathered ahead of.
-    """
-
-    key: str
-    body: Body
-    num_chunks: int
-    ends: Ends
-    way: Way | None
-    is_single: bool
-
-
 class StageRuns(NamedTuple):
     """An act's events.
 
@@ -102,6 +86,12 @@ class StageRuns(NamedTuple):
 _SAVED, _TRANSIENT, _CACHED, _GRADIENT = map(
     ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS, AUTOCAST_CACHE, GRADIENTS)
 )
+_END = Run("backward", "", "other", 0)
+"""Behind the blocks of a stage that has no embedding."""
+_WIDEST = 8
+"""Vectors of a block are at most so much wider than the residual stream."""
+_NUM_TOLD = 6
+"""Tensors by which a forward that is run again is told."""
 _NUM_MESSAGES = 2
 """Kinds behind those of a profile: a message that comes, and one that goes."""
 
@@ -109,39 +99,36 @@ _NUM_MESSAGES = 2
 @cache
 def stage_runs(part: Part, act: Act) -> StageRuns:
     """Return what a stage runs in one act."""
-    profile = load_profile(part.key)
-    kinds = _kinds(part.key)
+    profile, num_parts = _profile(part), 1 + max(part.blocks.parts, default=0)
+    kinds = _kinds(profile.kinds, part.message, num_parts)
     num = 2 * len(profile.kinds) + _NUM_MESSAGES
     works: list[Work] = []
     runs: list[Run] = []
     chosen = _chosen(profile, part, act)
     added = _added(part, act, tuple(run for run, _ in chosen))
     for (run, events), more in zip(chosen, added, strict=True):
-        before, behind = (signed_pieces(num, signed) for signed in (more.before, more.behind))
+        before, behind = (
+            signed_pieces(num, signed, num_parts) for signed in (more.before, more.behind)
+        )
         if every := (*before, *events, *behind):
             works.append(with_events(profile.works[run.work], every))
-            runs.append(Run(run.phase, run.group, run.role, len(works) - 1))
-    return StageRuns(replaced(profile, kinds, tuple(works)), tuple(runs))
+            runs.append(Run(run.phase, run.group, run.role, len(works) - 1, run.part))
+    return StageRuns(replaced(profile, kinds, tuple(works), num_parts), tuple(runs))
 
 
-def message_factors(key: str) -> str:
-    """Return the dimensions that a message is the product of; beside tp each has its tokens."""
-    return "nH" if "-tp" in key.split(".", maxsplit=1)[0] else "BSH"
+def _profile(part: Part) -> Profile:
+    """Return the profile of a stage; of blocks of several kinds that of its own."""
+    profile = load_profile(part.key)
+    return written_out(profile, part.blocks, part.num_again) if profile.sequence else profile
 
 
-def message_element(key: str) -> int:
-    """Return the bytes of a number of the residual stream: fp32 where autocast leaves it so."""
-    return 2 if ".bf16." in key else 4
-
-
-@cache
-def _kinds(key: str) -> tuple[EventKind, ...]:
+@once_for_each
+def _kinds(own: tuple[EventKind, ...], message: Term, num_parts: int) -> tuple[EventKind, ...]:
     """Return a profile's kinds, the same going, a message, and pieces."""
-    own = load_profile(key).kinds
     negated = [EventKind(negated_terms(kind.terms), kind.item, kind.origin) for kind in own]
-    message = (Term(message_factors(key), float(message_element(key))),)
-    messages = [EventKind(terms, _TRANSIENT, "") for terms in (message, negated_terms(message))]
-    return (*own, *negated, *messages, *piece_kinds())
+    terms = (message,)
+    messages = [EventKind(signed, _TRANSIENT, "") for signed in (terms, negated_terms(terms))]
+    return (*own, *negated, *messages, *piece_kinds(num_parts))
 
 
 def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int, ...]]]:
@@ -149,59 +136,84 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     variant = profile.variants[variant_key(part.body, num_chunks=part.num_chunks)]
     fresh = act.is_first or (part.way is not None and part.way.widens)
     runs = with_chunks(variant.first if fresh else variant.later, num_chunks=part.num_chunks)
-    of_phase = [run for run in runs if run.phase == act.phase]
-    if part.way is not None and part.is_single:
+    every = of_phase = [run for run in runs if run.phase == act.phase]
+    if part.way is not None and part.is_single and not load_profile(part.key).sequence:
         stays = "first" if act.phase == "forward" else "last"
         of_phase = [run for run in of_phase if not is_block(run) or run.role == stays]
     blocks = [i for i, run in enumerate(of_phase) if is_block(run)]
     choose = _forward if act.phase == "forward" else _backward
-    chosen = list(choose(profile, of_phase, (blocks[0], blocks[-1]), part.ends))
+    works = [profile.works[run.work].events for run in of_phase]
+    is_alone = is_block(runs[-1])  # what comes into the model's first block has no gradient
+    if is_alone or (load_profile(part.key).sequence and not part.ends.is_first):
+        place = blocks[0] if act.phase == "forward" else blocks[-1]
+        works[place] = first_events(profile, of_phase[place], every, part, fresh=fresh)
+    chosen = list(choose(profile, of_phase, works, (blocks[0], blocks[-1]), part.ends))
+    if is_alone and act.phase == "forward" and not part.ends.is_first:
+        chosen[-1] = (chosen[-1][0], without_casts(profile, chosen[-1][1], runs))
     if act.phase == "backward" and act.is_first and not part.ends.is_last:
-        chosen[0] = (chosen[0][0], _opened(profile, *chosen[0], runs))
+        chosen[0] = (chosen[0][0], _opened(profile, *chosen[0], runs, part))
     return chosen
 
 
 def _opened(
-    profile: Profile, run: Run, events: tuple[int, ...], runs: Sequence[Run]
+    profile: Profile, run: Run, events: tuple[int, ...], runs: Sequence[Run], part: Part
 ) -> tuple[int, ...]:
     """Mark the first product of a backward, which is the loss's where a stage has it.
 
     A block that is computed again begins as in its forward, any other with a weight's gradient.
     """
     kinds = profile.kinds
-    made = [place for place, event in enumerate(events) if _grows(kinds[event]) > 0]
+    made = [place for place, event in enumerate(events) if grows(kinds[event]) > 0]
     forward = [r for r in runs if r.phase == "forward" and r.group == run.group]
-    before = _until_marked(profile, profile.works[forward[0].work].events)
+    before = until_marked(profile, profile.works[forward[0].work].events)
     is_again = run.group == "checkpointed" and not profile.key.endswith(".selective")
     if is_again and before:
-        place = made[before - 1]
+        again = _place_of(profile, events, profile.works[forward[0].work].events)
+        place = made[again + before - 1]
     else:
-        place = next(place for place in made if _is_weight(kinds[events[place]]))
-    marks = [i for i, kind in enumerate(kinds) if kind.mark.startswith("cuBLAS")]
+        weights = (place for place in made if _is_weight(kinds[events[place]], part.message))
+        place = next(weights, made[0])
+    ends = takewhile(lambda each: not is_block(each), (r for r in runs if r.phase == run.phase))
+    left_out = (event for each in ends for event in profile.works[each.work].events)
+    marks = [event for event in left_out if kinds[event].mark]
     return (*events[: place + 1], *marks, *events[place + 1 :])
 
 
-def _until_marked(profile: Profile, events: tuple[int, ...]) -> int:
-    """Count what is allocated before the first product; 0: none is marked."""
-    kinds = profile.kinds
-    for place, event in enumerate(events):
-        if kinds[event].mark:
-            return sum(_grows(kinds[e]) > 0 for e in events[:place])
-    return 0
+def _place_of(profile: Profile, events: Sequence[int], forward: Sequence[int]) -> int:
+    """Count what a backward allocates before it runs a block's forward again.
+
+    Where adapters are multiplied by a factor that is the gradient of their product.
+    """
+    made, again = (
+        [profile.kinds[event].terms for event in some if grows(profile.kinds[event]) > 0]
+        for some in (events, forward)
+    )
+    num = min(_NUM_TOLD, len(again))
+    places = (place for place in range(len(made)) if made[place : place + num] == again[:num])
+    return next(places, 0)
 
 
-def _is_weight(kind: EventKind) -> bool:
-    """Whether something has the shape of a matrix of parameters."""
+def _is_weight(kind: EventKind, message: Term) -> bool:
+    """Whether something has the shape of a matrix of parameters.
+
+    At a model's own widths sizes are numbers: larger than any vector is.
+    """
+    if not factors_of(kind):
+        return grows(kind) > _WIDEST * message.coefficient
     return all(len(t.factors) > 1 and not {"B", "n"} & set(t.factors) for t in kind.terms)
 
 
 def _forward(
-    profile: Profile, runs: list[Run], blocks: tuple[int, int], ends: Ends
+    profile: Profile,
+    runs: list[Run],
+    works: Sequence[tuple[int, ...]],
+    blocks: tuple[int, int],
+    ends: Ends,
 ) -> chain[tuple[Run, tuple[int, ...]]]:
     first, last = blocks
     before = [(run, _before(profile, run, ends)) for run in runs[:first]]
-    inside = [(run, profile.works[run.work].events) for run in runs[first : last + 1]]
-    behind = [(run, profile.works[run.work].events) for run in runs[last + 1 :]]
+    every = list(zip(runs, works, strict=True))
+    inside, behind = every[first : last + 1], every[last + 1 :]
     if not ends.is_last:
         behind = [(behind[-1][0], _leaving(profile, behind[-1][0]))]
     return chain(before, inside, behind)
@@ -214,7 +226,7 @@ def _before(profile: Profile, run: Run, ends: Ends) -> tuple[int, ...]:
     """
     kinds, events = profile.kinds, profile.works[run.work].events
     if not ends.is_first:
-        return tuple(e for e in events if not {"B", "n"} & set(_factors(kinds[e])))
+        return tuple(e for e in events if not {"B", "n"} & set(factors_of(kinds[e])))
     tokens = [place for place, e in enumerate(events) if _is_tokens(kinds[e])][:2]
     return tuple(e for place, e in enumerate(events) if place not in tokens)
 
@@ -223,43 +235,34 @@ def _is_tokens(kind: EventKind) -> bool:
     return kind.item == _SAVED and kind.terms == (Term("BS", 8.0),)
 
 
-def _factors(kind: EventKind) -> str:
-    return "".join(term.factors for term in kind.terms)
-
-
 def _leaving(profile: Profile, run: Run) -> tuple[int, ...]:
     """Return what leaving autocast lets go of, but for the head's copy."""
     kinds, events = profile.kinds, profile.works[run.work].events
     return tuple(
         e for e in events
-        if kinds[e].item == _CACHED and _grows(kinds[e]) < 0 and "V" not in _factors(kinds[e])
+        if kinds[e].item == _CACHED and grows(kinds[e]) < 0 and "V" not in factors_of(kinds[e])
     )  # fmt: skip
 
 
-def _grows(kind: EventKind) -> float:
-    return sum(term.coefficient for term in kind.terms)
-
-
 def _backward(
-    profile: Profile, runs: list[Run], blocks: tuple[int, int], ends: Ends
+    profile: Profile,
+    runs: list[Run],
+    works: Sequence[tuple[int, ...]],
+    blocks: tuple[int, int],
+    ends: Ends,
 ) -> chain[tuple[Run, tuple[int, ...]]]:
     """Return the same of a backward: other stages' ends are left out, messages come and go."""
     first, last = blocks
     come = 2 * len(profile.kinds)
-    before = [(run, profile.works[run.work].events) for run in runs[:first]] if ends.is_last else []
-    inside = [(run, profile.works[run.work].events) for run in runs[first : last + 1]]
-    behind = [(run, profile.works[run.work].events) for run in runs[last + 1 :]]
+    every = list(zip(runs, works, strict=True))
+    before = every[:first] if ends.is_last else []
+    inside, behind = every[first : last + 1], every[last + 1 :]
     if not ends.is_first:
-        behind = [(runs[-1], () if ends.is_last else (come,))]
-    elif not ends.is_last:
-        events = [e for e in behind[-1][1] if not _is_foreign(profile.kinds[e])]
+        behind = [(_END, () if ends.is_last else (come,))]
+    elif not ends.is_last and behind:
+        events = [e for e in behind[-1][1] if not is_foreign(profile.kinds[e])]
         behind = [*behind[:-1], (behind[-1][0], tuple(events))]
     return chain(before, inside, behind)
-
-
-def _is_foreign(kind: EventKind) -> bool:
-    """Whether an event frees what a stage that does not end with the loss never had."""
-    return _grows(kind) < 0 and (kind.item == _SAVED or not _factors(kind))
 
 
 def _added(part: Part, act: Act, runs: tuple[Run, ...]) -> list[Additions]:

@@ -10,6 +10,10 @@ Known error of the row against ``pipeline_replay``: tested, see ``tests/cost/tes
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from math import prod
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -23,29 +27,34 @@ from brimful.cost.exchange import exchange_seconds, sent_of
 from brimful.cost.family import family_chunks, family_dimensions
 from brimful.cost.pipeline import Formula, Pipeline, StageSeconds, message_seconds
 from brimful.cost.profiles import (
+    PLACE,
+    Body,
     Dimensions,
     Profile,
     Run,
+    has_profile,
+    is_place,
     load_profile,
     variant_key,
     with_chunks,
 )
-from brimful.cost.stage_memory import (
+from brimful.cost.programs import SELECTIVE
+from brimful.cost.stage_memory import device_states
+from brimful.cost.stage_site import (
     Site,
     Stage,
+    blocks_in,
     classes_of,
-    device_states,
     message_bytes,
     shapes_of,
     stages_on,
 )
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
-from brimful.cost.traffic import gather_seconds, reduce_seconds
-from brimful.cost.trained import Part, trained_parts
+from brimful.cost.traffic import gather_seconds, reduce_seconds, sent_seconds
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
-from brimful.pipeline_split import Schedule
-from brimful.strategy import num_checkpointed, num_micro_batches
+from brimful.pipeline_split import Schedule, blocks_of_stages, stages_of_device
+from brimful.strategy import num_checkpointed, num_micro_batches, split_of
 
 _AMOUNTS = 4
 _SECONDS = 3
@@ -57,8 +66,8 @@ class Rates(NamedTuple):
 
     Attributes:
         embedding: What comes before the blocks.
-        plain: One block.
-        again: One block that is computed again in backward.
+        plain: Every block: [blocks, 2 phases, 3 columns].
+        again: Every block, computed again in backward: likewise.
         head: The last norm, the head and the loss.
         waited: Of a plain block, for the devices that share its matrices: [2 phases].
         waited_again: Of one that is computed again.
@@ -82,19 +91,25 @@ def rates_of(site: Site, cluster: Cluster) -> Rates | None:
         cluster: Says the links.
     """
     job, family = site.job, site.family
-    profile, dims = load_profile(site.key), family_dimensions(job, family)
-    chunks = family_chunks(job, family)
-    found = {}
-    for name, amounts in _amounts(profile, dims, chunks).items():
+    dims, chunks = family_dimensions(job, family), family_chunks(job, family)
+    profile, every, found = load_profile(site.key), dict[str, Array](), {}
+    for key in dict.fromkeys((site.key.removesuffix(SELECTIVE), site.key)):
+        if has_profile(key):
+            every |= _amounts(load_profile(key), dims, chunks)
+    for name, amounts in every.items():
         seconds = step_seconds(StepWork(*amounts.T), job, cluster.device, _size(site))
         if seconds is None:
             return None
         found[name] = np.stack(seconds[:_SECONDS], axis=1)
     waited, again, ends = _waited(site, cluster)
-    return Rates(
-        found["before"], found["plain"], found["checkpointed"], found["behind"],
-        waited, again, ends,
-    )  # fmt: skip
+    kinds = blocks_in(job.model).kinds if profile.sequence else ("",) * job.model.num_layers
+    none = np.zeros((2, _SECONDS))
+    plain, recomputed = (
+        np.stack([found.get(f"{group}{kind}", none) for kind in kinds])
+        for group in ("plain", "checkpointed")
+    )
+    ends_of = [found.get(name, none) for name in ("before", "behind")]
+    return Rates(ends_of[0], plain, recomputed, ends_of[1], waited, again, ends)
 
 
 def _size(site: Site) -> ProductSize:
@@ -102,22 +117,42 @@ def _size(site: Site) -> ProductSize:
 
 
 def _amounts(profile: Profile, dims: Dimensions, num_chunks: int) -> dict[str, Array]:
-    """Return the work of one block of each kind, and of what lies around: [2 phases, amounts]."""
-    runs = profile.variants[variant_key("mixed", num_chunks=num_chunks)].later
-    names = ("before", "plain", "checkpointed", "behind")
-    found = {name: np.zeros((2, _AMOUNTS)) for name in names}
-    for row, phase in enumerate(("forward", "backward")):
-        mine = with_chunks(tuple(r for r in runs if r.phase == phase), num_chunks=num_chunks)
-        first = next(place for place, run in enumerate(mine) if is_block(run))
-        sides = ("before", "behind") if phase == "forward" else ("behind", "before")
-        for place, run in enumerate(mine):
-            amounts = _amounts_of(profile, run, dims)
-            if not is_block(run):
-                times = num_chunks - num_special("chunk", mine) if run.role == "middle" else 1
-                found[sides[place > first]][row] += times * amounts
-            elif run.role == "middle":
-                found[run.group][row] += amounts
+    """Return the work of one block of each kind, and of what lies around: [2 phases, amounts].
+
+    A kind of block is named ``plain`` or ``checkpointed``, and its number where there are several.
+    """
+    found = defaultdict[str, Array](lambda: np.zeros((2, _AMOUNTS)))
+    for body in _bodies_told(profile, num_chunks):
+        runs = profile.variants[variant_key(body, num_chunks=num_chunks)].later
+        told = defaultdict[str, Array](lambda: np.zeros((2, _AMOUNTS)))
+        for row, phase in enumerate(("forward", "backward")):
+            mine = with_chunks(tuple(r for r in runs if r.phase == phase), num_chunks=num_chunks)
+            first = next(place for place, run in enumerate(mine) if is_a_block(run))
+            sides = ("before", "behind") if phase == "forward" else ("behind", "before")
+            for place, run in enumerate(mine):
+                amounts = _amounts_of(profile, run, dims)
+                if not is_a_block(run):
+                    times = num_chunks - num_special("chunk", mine) if run.role == "middle" else 1
+                    told[sides[place > first]][row] += times * amounts
+                elif not profile.sequence:
+                    told[run.group][row] += amounts * (run.role == "middle")
+                else:
+                    group, _, number = run.group.partition(PLACE)
+                    kind = profile.sequence[int(number) % len(profile.sequence)]
+                    told[f"{group}{kind}"][row] = amounts
+        found.update(told)
     return found
+
+
+def is_a_block(run: Run) -> bool:
+    """Whether a run is of a block, written out or not."""
+    return is_block(run) or is_place(run.group)
+
+
+def _bodies_told(profile: Profile, num_chunks: int) -> list[Body]:
+    """Return bodies that show every kind of block there is: a mixed one, or both others."""
+    bodies: tuple[Body, ...] = ("checkpointed", "plain", "mixed")
+    return [body for body in bodies if variant_key(body, num_chunks=num_chunks) in profile.variants]
 
 
 def _amounts_of(profile: Profile, run: Run, dims: Dimensions) -> Array:
@@ -150,12 +185,14 @@ class Way(NamedTuple):
         schedule: The order of work.
         num_micro_batches: Of a step.
         num_blocks: [devices, stages of each].
+        blocks: Of every device, which it has, in the order in which they are checkpointed.
         send_s: Seconds of a message.
     """
 
     schedule: Schedule
     num_micro_batches: int
     num_blocks: NDArray[np.int64]
+    blocks: tuple[tuple[int, ...], ...]
     send_s: float
 
 
@@ -172,7 +209,12 @@ def way_of(site: Site, cluster: Cluster) -> Way:
     stride = cluster.num_devices // strategy.pp
     send_s = collective_seconds("send", message_bytes(site), strategy.pp, cluster, stride)
     num = num_micro_batches(site.job, strategy)
-    return Way(strategy.pp_schedule, num, blocks, float(send_s))
+    ranges = blocks_of_stages(site.job.model, split_of(strategy))
+    which = tuple(
+        tuple(chain.from_iterable(ranges[i] for i in stages_of_device(split_of(strategy), place)))
+        for place in places
+    )
+    return Way(strategy.pp_schedule, num, blocks, which, float(send_s))
 
 
 def device_seconds(rates: Rates, way: Way, num_checkpointed: Array) -> tuple[Array, Array]:
@@ -189,14 +231,30 @@ def device_seconds(rates: Rates, way: Way, num_checkpointed: Array) -> tuple[Arr
     blocks = way.num_blocks.sum(1)[:, None]
     again = np.minimum(num_checkpointed, blocks)
     plain = blocks - again
-    work = np.einsum("ds,pc->dpcs", plain, rates.plain)
-    work += np.einsum("ds,pc->dpcs", again, rates.again)
+    work = np.stack([
+        _of_blocks(rates, which, num) for which, num in zip(way.blocks, again, strict=True)
+    ])  # fmt: skip
     waited = np.einsum("ds,p->dps", plain, rates.waited)
     waited += np.einsum("ds,p->dps", again, rates.waited_again)
     for place, end in ((0, rates.embedding), (-1, rates.head)):
         work[place] += end[..., None]
         waited[place] += rates.waited_ends[:, None] / 2
     return work, waited
+
+
+def _of_blocks(rates: Rates, which: Sequence[int], again: Array) -> Array:
+    """Return the seconds of a device's blocks, so many first ones of which are computed again.
+
+    Returns:
+        [2 phases, 3 columns, strategies].
+    """
+    own = np.array(which)
+    none = np.zeros((1, 2, _SECONDS))
+    first = np.concatenate([none, np.cumsum(rates.again[own], axis=0)])
+    plain = np.concatenate([none, np.cumsum(rates.plain[own], axis=0)])
+    num = again.astype(np.int64)
+    seconds: Array = np.moveaxis(first[num] + plain[-1] - plain[num], 0, -1)
+    return seconds
 
 
 def row_seconds(way: Way, both: Array) -> Array:
@@ -250,12 +308,16 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
     if not family.is_spread:
         return 0.0, 0.0
     shards = np.array([float(site.strategy.dp_shard)])
-    block, *_ = trained_parts(job, family.tp)
     gathers = reduces = 0.0
     times = num_micro_batches(job, site.strategy) + 1 if family.zero == 3 else 1  # noqa: PLR2004
+    if family.zero == 1:
+        numbers = sum(prod(shape) for each in stages for shape in shapes_of(site, each).trained)
+        sent = sent_seconds(job, np.array([float(numbers)]), family, cluster)
+        reduces += float(np.atleast_1d(sent)[0])
     for stage in stages:
-        rest = Part(shapes_of(site, stage).trained, shapes_of(site, stage).trained)
-        for part, num, again in ((block, stage.num_blocks, times), (rest, bool(rest.every), 1)):
+        held = shapes_of(site, stage)
+        units = [(*each, times) for each in zip(held.blocks, held.numbers, strict=True)]
+        for part, num, again in (*units, (held.rest, bool(held.rest.every), 1)):
             if not num:
                 continue
             sums = reduce_seconds(job, part, family, shards, cluster)

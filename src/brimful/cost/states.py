@@ -1,30 +1,34 @@
 """Bytes that live across phases: parameters, gradients, optimizer state, on one device of many."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.expert_shards import held_groups, held_shapes
+from brimful.cost.expert_shards import held_groups, held_shape, held_shapes
 from brimful.cost.family import Family, family_shards
 from brimful.cost.preference import reference_bytes
+from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
 from brimful.cost.shards import first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     frozen_bytes,
     frozen_element,
+    in_order,
     num_trained,
+    packed_shape,
     quantized_base,
     trained_recipe,
     trained_shapes,
 )
 from brimful.cost.update import Update, update_of
-from brimful.job import Job
+from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
 from brimful.models.layout import all_parameters, num_elements
+from brimful.models.targets import LINEAR
 
 Bytes = NDArray[np.float64]
 
@@ -115,7 +119,9 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
 
 
 def _parted_update(job: Job, kernels: str, family: Family, num_shards: int) -> Update:
-    """Follow the update of what is no expert's, then that of a device's experts."""
+    """Follow the update of what is no expert's, then that of a device's experts, if it has one."""
+    if job.adapter is not None:
+        return update_of(job, kernels, updated_shapes(trained_shapes(job), family, num_shards))
     parameters = tuple(all_parameters(layout_of(job.model)))
     groups = held_groups(parameters, family, num_shards)
     own, experts = (update_of(job, kernels, shapes) for shapes in groups)
@@ -145,7 +151,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
-    frozen = _frozen(job, shards, whole=whole)
+    frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
     second = np.full_like(shards, reference_bytes(job, family.reference, kernels))
     if family.gathers and np.any(second):  # a second model is sharded as the first is
         second = frozen if job.adapter is not None else held * recipe.parameter
@@ -170,7 +176,7 @@ def away_numbers(job: Job, family: Family) -> int:
 
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
     """Count the numbers that train and that one device holds: [strategies]."""
-    if family.ep == 1:
+    if family.ep == 1 or job.adapter is not None:
         return held_numbers(trained_shapes(job, family.tp), shards, whole=whole)
     numbers, place = np.unique(shards, return_inverse=True)
     parameters = tuple(all_parameters(layout_of(job.model)))
@@ -191,6 +197,28 @@ def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:
     plain, packed = (sum(map(prod, shapes)) for shapes in base)
     share = held_numbers(base.plain, shards, whole=whole) / plain
     return share * (num_bytes - packed) + held_numbers(base.packed, shards, whole=whole)
+
+
+def _parted_base(job: Job, family: Family) -> Bytes:
+    """Return the same where devices part experts, which no adapter is beside: [strategies]."""
+    if job.adapter is None:
+        return np.zeros_like(family_shards(family))
+    numbers, place = np.unique(family_shards(family), return_inverse=True)
+    each = [sum(_base_bytes(job, family, int(n))) for n in numbers]
+    return np.array(each, dtype=np.float64)[place.reshape(-1)]
+
+
+def _base_bytes(job: Job, family: Family, num_shards: int) -> Iterator[int]:
+    """Yield the bytes that a device holds of every parameter of a base that is frozen."""
+    assert job.adapter is not None
+    is_quantized = job.adapter.base in QUANTIZED
+    for parameter, in_block in in_order(job):
+        element, held = frozen_element(job), held_shape(parameter, family, num_shards)
+        if is_quantized and in_block and parameter.kind in LINEAR:
+            element, held = 1, first_shard(packed_shape(parameter), num_shards)
+        elif job.adapter.upcast == "norms" and parameter.kind == "norm":
+            element = FP32_BYTES
+        yield prod(held) * element
 
 
 def drawn_bytes(job: Job, family: Family) -> Bytes:

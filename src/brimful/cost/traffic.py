@@ -118,7 +118,7 @@ def experts_traffic(job: Job, family: Family, cluster: Cluster) -> tuple[Array, 
     numbers = padded_experts(stacks, same)
     sent = numbers * computed_bytes(job.precision)
     gathered = collective_seconds("all-gather", sent, same, cluster, family.ep)
-    num_bytes = numbers * RECIPES[job.precision].gradient
+    num_bytes = numbers * RECIPES[job.precision].gradient * (job.adapter is None)
     scattered = collective_seconds("reduce-scatter", num_bytes, same, cluster, family.ep)
     replicas = family.num_data_parallel / shards
     among = collective_seconds("all-reduce", num_bytes / same, replicas, cluster, shards)
@@ -130,7 +130,6 @@ def experts_traffic(job: Job, family: Family, cluster: Cluster) -> tuple[Array, 
 
 
 def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
-    """ZeRO-1: every device sends the parameters that it has updated to all others."""
     if family.zero != 1:
         return 0.0
     *blocks, rest = trained_parts(job)
@@ -138,5 +137,17 @@ def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
     numbers = padded(rest.trained, shards)
     for block, num_blocks in zip(blocks, block_kinds(job.model).values(), strict=True):
         numbers = numbers + num_blocks * padded(block.trained, shards)
+    return sent_seconds(job, numbers, family, cluster)
+
+
+def sent_seconds(job: Job, numbers: Array, family: Family, cluster: Cluster) -> Array:
+    """ZeRO-1: every device sends the parameters that it has updated to all others.
+
+    Args:
+        job: What is trained.
+        numbers: Of all of these parameters.
+        family: The strategies.
+        cluster: Says the links.
+    """
     num_bytes = numbers * RECIPES[job.precision].parameter
     return collective_seconds("all-gather", num_bytes, family.num_data_parallel, cluster)

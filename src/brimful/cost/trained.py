@@ -117,9 +117,9 @@ def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, 
     kinds = tuple(block_kinds(job.model))
     around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
     rest = [piece_shape(p, tp) for part in around for p in part]
-    if job.adapter is not None:
-        return *(_adapted_block(job, parameters) for parameters in kinds), Part(rest, [])
     kept = [[p for p in each if not (apart and p.kind == "experts")] for each in kinds]
+    if job.adapter is not None:
+        return *(_adapted_block(job, parameters) for parameters in kept), Part(rest, [])
     blocks = [[piece_shape(p, tp) for p in parameters] for parameters in kept]
     return *(Part(block, block) for block in blocks), Part(rest, rest)
 
@@ -154,27 +154,28 @@ def modules_of(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
         yield list(some)
 
 
-def stage_shapes(job: Job, num_blocks: int, *, is_first: bool, is_last: bool, tp: int) -> Part:
-    """List the shapes of a stage of a pipeline that trains in full: all, and those in no block.
-
-    Args:
-        job: What is trained; a head that is tied to the embedding is another weight here.
-        num_blocks: Of the stage.
-        is_first: Whether it has the embedding.
-        is_last: Whether it has the last norm and the head.
-        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
-    """
+def in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
+    """Yield every parameter of a model, and whether it is a block's."""
     layout = layout_of(job.model)
-    before = layout.embedding if is_first else ()
-    behind = (*layout.final, *layout.head) if is_last else ()
-    blocks = [piece_shape(p, tp) for p in layout.blocks[0].parameters] * num_blocks
-    start, end = ([piece_shape(p, tp) for p in some] for some in (before, behind))
-    return Part([*start, *blocks, *end], [*start, *end])
+    for parameter in layout.embedding:
+        yield parameter, False
+    for run in layout.blocks:
+        for _ in range(run.num_blocks):
+            for parameter in run.parameters:
+                yield parameter, True
+        for parameter in run.after:
+            yield parameter, False
+    for parameter in (*layout.final, *layout.head):
+        yield parameter, False
 
 
 def untied_job(job: Job) -> Job:
     """Return the job whose ends are two weights, as they are in a pipeline."""
-    return replace(job, model=replace(job.model, tied_embeddings=False))
+    model = job.model
+    if not model.tied_embeddings:
+        return job
+    config = {**model.hf_config, "tie_word_embeddings": False}
+    return replace(job, model=replace(model, tied_embeddings=False, hf_config=config))
 
 
 class QuantizedBase(NamedTuple):

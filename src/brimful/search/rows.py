@@ -25,15 +25,8 @@ from numpy.typing import NDArray
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import PREDICTED_SCHEDULES, missing_formula
 from brimful.cost.outside import num_groups, room_of
-from brimful.cost.stage_memory import (
-    Site,
-    classes_of,
-    device_states,
-    fullest,
-    held_bytes,
-    peak_of,
-    site_of,
-)
+from brimful.cost.stage_memory import device_states, fullest, held_bytes, peak_of
+from brimful.cost.stage_site import Site, classes_of, site_of
 from brimful.cost.stage_time import (
     Rates,
     behind,
@@ -72,7 +65,7 @@ PIECES = (1, 4, 16)
 QUARTERS = 4
 """Shares of the fullest device's blocks that are tried as checkpointed, beside all of them."""
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
-_ZEROS: tuple[Zero, ...] = (0, 2, 3)
+_ZEROS: tuple[Zero, ...] = (0, 1, 2, 3)
 
 
 class Found(NamedTuple):
@@ -187,7 +180,7 @@ class Rows:
         if rates is None:
             return 0.0
         layers = self.job.model.num_layers
-        parts = rates.embedding + layers * rates.plain + rates.head
+        parts = rates.embedding + rates.plain.sum(0) + rates.head
         each = parts.sum() + layers * rates.waited.sum() + rates.waited_ends.sum()
         num = self.job.global_batch // (plain.micro_batch * plain.dp_replicate * plain.dp_shard)
         more = (plain.pp - 1) / plain.stages_per_device

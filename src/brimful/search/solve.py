@@ -25,7 +25,15 @@ from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
 from brimful.search.record import Considered, SearchRecord
 from brimful.search.rows import Bar, Found, Rows, place_of
-from brimful.search.space import Pins, asks_for_row, grids, may_be_row, pinned_strategy, possible
+from brimful.search.space import (
+    Pins,
+    asks_for_row,
+    grids,
+    has_rows_foreseen,
+    may_be_row,
+    pinned_strategy,
+    possible,
+)
 from brimful.search.table import (
     Objective,
     Table,
@@ -199,7 +207,9 @@ def solve(  # noqa: PLR0913 - what is searched, and how
         grids(job, each, attention=attention, cluster=cluster) for each in alone
     )
     table = tabulate(job, cluster, attention, space) if alone else empty_table()
-    pipelines = tuple(Rows(job, cluster, attention, each) for each in filter(may_be_row, every))
+    are_foreseen = has_rows_foreseen(job, attention, cluster.device)
+    wanted = [each for each in every if may_be_row(each) and (are_foreseen or asks_for_row(each))]
+    pipelines = tuple(Rows(job, cluster, attention, each) for each in wanted)
     for rows in pipelines:
         found = rows.search(_bar(table, objective), objective=objective)
         table = joined([table, _table_of(found, job, cluster)]) if found else table

@@ -14,11 +14,13 @@ from brimful.cost.own_programs import (
     Need,
     chosen_program,
     has_several_kinds,
+    is_foreseen,
     traced_chunks,
     traced_program,
 )
 from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profile, variant_key
 from brimful.cost.programs import kernels_of
+from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device
@@ -156,7 +158,7 @@ def expert_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
         return (pins.ep,)
     num = cluster.num_devices
     within = min(num, cluster.devices_per_node)
-    if missing_parted(job, pinned_strategy(Pins(ep=within), "sdpa")):
+    if missing_parted(pinned_strategy(Pins(ep=within), "sdpa")):
         return (1,)
     parted = (n for n in range(2, within + 1) if within % n == 0)
     return (1, *(n for n in parted if _is_possible(job, 3, 1, num, 1, n)))
@@ -267,6 +269,14 @@ def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:
             yield pins._replace(tp=tp, zero=0)
 
 
+def has_rows_foreseen(job: Job, attention: Attention, device: Device) -> bool:
+    """Whether shipped profiles cover stages of a job: others are traced if pipelines are asked for.
+
+    So what is looked at hangs on no cache.
+    """
+    return is_foreseen(untied_job(job), attention, kernels_of(device))
+
+
 def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
     """List the variants of a program that a search asks for, whatever of them was traced.
 
@@ -276,15 +286,21 @@ def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
         num_devices: Of the cluster.
     """
     found = {
-        Need(gathers, recompute, body, traced_chunks(chunks))
+        Need(gathers, "full" if body == "plain" else recompute, body, traced_chunks(chunks))
         for pins in every
         for gathers in _gatherings(pins, num_devices)
         for recompute in RECOMPUTES
-        for body, _ in _bodies(job, pins, recompute)
+        for body in _bodies_needed(job, pins, recompute)
         for chunks in ((1,) if _chunks(job, pins) == (1,) else CHUNKS)
     }
     counted = {need._replace(recompute="full", body="plain") for need in found}
     return sorted(found | counted)
+
+
+def _bodies_needed(job: Job, pins: Pins, recompute: Recompute) -> set[Body]:
+    """Return the bodies of what may be asked: all that is checkpointed may be in one stage."""
+    found = {body for body, _ in _bodies(job, pins, recompute)}
+    return found | {"plain", "checkpointed"} if found and asks_for_row(pins) else found
 
 
 def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:

@@ -129,7 +129,7 @@ def _is_wanted(program: Program) -> bool:
         not is_cut(program) or not shipped.cuts_half or program.precision != "fp32",
         "narrow" not in program.architecture or (on_cuda and is_plain and not program.tuning),
         "narrow" not in program.architecture or program.precision == "bf16",
-        not is_parted(program) or (on_cuda and is_plain and not program.tuning),
+        not is_parted(program) or (on_cuda and is_plain),
         not is_parted(program) or program.precision not in HALF,  # they are gathered in 16 bits
     )
     return all(wanted)

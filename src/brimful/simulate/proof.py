@@ -13,6 +13,7 @@ import msgspec
 from brimful.cost.estimate import estimate
 from brimful.cost.outside import num_groups
 from brimful.cost.reserved import predicted_reserved
+from brimful.cost.stage_site import fullest_ranks
 from brimful.errors import OutOfTimeError, UnsupportedError
 from brimful.plan import Plan, Word
 from brimful.pretend.recording import Recording
@@ -22,7 +23,7 @@ from brimful.search.holding import OTHER_ALLOCATORS, looked_at
 from brimful.search.solve import Solution
 from brimful.search.walk import Looked, before_row, walk
 from brimful.simulate.capacity import reserve_for
-from brimful.simulate.run import ranks_of_row, simulate_recorded
+from brimful.simulate.run import simulate_recorded
 from brimful.strategy import Strategy
 
 MAX_TRIALS = 8
@@ -187,7 +188,7 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
         UnsupportedError: This version does not simulate it.
     """
     job, cluster, strategy = plan.job, plan.cluster, plan.strategy
-    ranks = ranks_of_row(strategy) if strategy.pp > 1 else [None]
+    ranks = fullest_ranks(job, strategy) if strategy.pp > 1 else [None]
     simulated = [
         simulate_recorded(job, cluster, strategy, rank=rank, on_op=budget.check) for rank in ranks
     ]

@@ -29,6 +29,7 @@ from brimful.build.step import train_step
 from brimful.build.tasks import task_of
 from brimful.cost.outside import num_groups
 from brimful.cost.shards import largest_share
+from brimful.cost.stage_site import fullest_ranks
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
@@ -61,7 +62,6 @@ from brimful.strategy import (
     check_simulated,
     gathers_alone,
     num_micro_batches,
-    stage_rank,
     world_size,
 )
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -141,7 +141,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         InputError: An allocator setting is unknown, or there is no such rank.
     """
     if rank is None and strategy.pp > 1:
-        ranks = ranks_of_row(strategy)
+        ranks = fullest_ranks(job, strategy)
         each = (
             simulate_recorded(job, cluster, strategy, rank=r, routing=routing, on_op=on_op)
             for r in ranks
@@ -362,13 +362,6 @@ def _experts_world(size: int, tape: Tape) -> Iterator[None]:
     world = World(size=size, rank=0, layout=(0, 1, 1, 1, 1, size))
     with pretend_world(world, tape.paused), named_buffers(tape):
         yield
-
-
-def ranks_of_row(strategy: Strategy) -> list[int]:
-    """List a device of every place in a pipeline; under ZeRO-1, whose parts are uneven, all."""
-    if strategy.zero == 1:
-        return list(range(world_size(strategy)))
-    return [stage_rank(strategy, place) for place in range(strategy.pp)]
 
 
 def fullest_rank(job: Job, strategy: Strategy) -> int:

@@ -1,0 +1,123 @@
+"""What one stage of a pipeline holds of a model: its blocks' parameters, and those of its ends.
+
+Adapters are in blocks, so that no end of a frozen base trains, and a stage trains its own blocks'.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.cost.pieces import piece_shape
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.shapes import Shape
+from brimful.cost.stage_first import Ends
+from brimful.cost.states import held_numbers
+from brimful.cost.trained import (
+    Part,
+    adapter_shapes_of,
+    block_kinds,
+    frozen_element,
+    trained_parts,
+    trained_recipe,
+)
+from brimful.job import Job
+from brimful.models.config import layout_of
+from brimful.models.layout import Parameter
+from brimful.models.spec import ModelSpec
+
+Array = NDArray[np.float64]
+
+
+class StageParts(NamedTuple):
+    """Parameters of one stage.
+
+    Attributes:
+        blocks: Of every kind of block of the model (``block_kinds``).
+        parts: Which of these each of its blocks is.
+        rest: Of what is in no block.
+        trained: Shapes of all that trains, in the order of ``Module.parameters()``.
+        parameters: Each of the base, and whether it is a block's.
+    """
+
+    blocks: tuple[Part, ...]
+    parts: tuple[int, ...]
+    rest: Part
+    trained: list[Shape]
+    parameters: tuple[tuple[Parameter, bool], ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """How many of its blocks are of each kind."""
+        return [self.parts.count(part) for part in range(len(self.blocks))]
+
+
+def parts_of_blocks(model: ModelSpec) -> tuple[int, ...]:
+    """Return of every block of a model which of those it is that hold other parameters."""
+    kinds = list(block_kinds(model))
+    every = ((kinds.index(run.parameters), run.num_blocks) for run in layout_of(model).blocks)
+    return tuple(part for part, num in every for _ in range(num))
+
+
+def stage_parts(job: Job, parts: tuple[int, ...], ends: Ends, tp: int) -> StageParts:
+    """Return the parameters of a stage.
+
+    Args:
+        job: What is trained; a head that is tied to the embedding is another weight here.
+        parts: Of its blocks (``parts_of_blocks``).
+        ends: Of the model: the embedding; the last norm and the head.
+        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
+    """
+    layout = layout_of(job.model)
+    before = layout.embedding if ends.is_first else ()
+    behind = (*layout.final, *layout.head) if ends.is_last else ()
+    kinds = list(block_kinds(job.model))
+    inside = [parameter for part in parts for parameter in kinds[part]]
+    start, blocks, end = (
+        [piece_shape(parameter, tp) for parameter in some] for some in (before, inside, behind)
+    )
+    *blocks_held, _ = trained_parts(job, tp)
+    every, around = [*start, *blocks, *end], [*start, *end]
+    adapters = [shape for part in parts for shape in blocks_held[part].trained]
+    own = every if job.adapter is None else adapters
+    where = [(before, False), (inside, True), (behind, False)]
+    return StageParts(
+        blocks=tuple(blocks_held),
+        parts=parts,
+        rest=Part(around, around if job.adapter is None else []),
+        trained=own,
+        parameters=tuple((each, in_block) for some, in_block in where for each in some),
+    )
+
+
+def frozen_bytes_of(job: Job, parts: StageParts, shards: Array, *, whole: bool) -> int:
+    """Return the bytes of a base that a stage holds; none where everything trains.
+
+    Args:
+        job: What is trained; no pipeline runs a base that is quantised.
+        parts: Of the stage.
+        shards: [1], devices that share them.
+        whole: Whether each holds all of them.
+    """
+    if job.adapter is None:
+        return 0
+    sizes: dict[int, list[Shape]] = {}
+    for parameter, _ in parts.parameters:
+        is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
+        element = FP32_BYTES if is_wide else frozen_element(job)
+        sizes.setdefault(element, []).append(parameter.shape)
+    return round(sum(
+        element * float(held_numbers(shapes, shards, whole=whole)[0])
+        for element, shapes in sizes.items()
+    ))  # fmt: skip
+
+
+def drawn_bytes(job: Job, parts: StageParts) -> Iterator[int]:
+    """Yield the bytes of every weight that is drawn: of a base, and A of each adapter."""
+    element, wide = frozen_element(job), trained_recipe(job).parameter
+    for parameter, in_block in parts.parameters:
+        yield parameter.num_elements * element
+        if in_block and (adapter := adapter_shapes_of(job, parameter)):
+            yield prod(adapter[0]) * wide
