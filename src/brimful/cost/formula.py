@@ -26,7 +26,7 @@ from brimful.cost.programs import (
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Task
-from brimful.models.config import default_task
+from brimful.models.config import default_task, experts_of
 from brimful.models.spec import MODULE
 from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
@@ -208,6 +208,12 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
     covered = {
         f"pp_schedule={strategy.pp_schedule}": strategy.pp_schedule in PREDICTED_SCHEDULES,
         f"{num} micro-batch": num > 1,
+        # the peak of its tensors was up to 6.8 % off, though what it asks the allocator for is not
+        f"zero=2 and pp_schedule={strategy.pp_schedule} of experts": not (
+            strategy.zero == 2  # noqa: PLR2004 - which reduces each micro-batch's gradients
+            and strategy.pp_schedule == "interleaved"
+            and experts_of(job.model).num_experts
+        ),
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
         return (
