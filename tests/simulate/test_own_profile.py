@@ -190,6 +190,11 @@ def test_formulas_hold_where_they_were_not_solved():
     assert set(fit(both)) == {Term("", 100.0), Term("SS", 3.0)}
     with pytest.raises(ValueError, match="no products"):
         fit((5, 7, 11))
+    # Of a scan in chunks of 128 tokens, over one more than there are.
+    scanned = tuple(shape.B * (shape.S // 128 + 1) ** 2 for shape in shapes)
+    assert set(fit(scanned)) == {
+        Term("BSS", 1 / 128**2), Term("BS", 2 / 128), Term("B", 1.0),
+    }  # fmt: skip
 
 
 def test_what_was_traced_is_read_by_the_next_process(monkeypatch):

@@ -48,8 +48,8 @@ SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 OWN_SCHEMA = "brimful.own-profile/2"
-ROUNDED_TOKENS = 128
-"""To the next multiple of which kernels round tokens, at most."""
+ROUNDED_TOKENS = 256
+"""To the next multiple of which kernels and scans in chunks round tokens, at most."""
 
 
 class Need(NamedTuple):

@@ -7,6 +7,7 @@ has to hold at those that it was not solved at.
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations
+from math import isqrt
 from typing import NamedTuple
 
 from brimful.cost.profiles import Term
@@ -61,6 +62,8 @@ class OwnFit:
             known: Formulas by what they give at shapes of which these are the first.
         """
         self._products = _products(shapes)
+        self._tokens = [shape.S for shape in shapes]
+        self._sequences = [shape.B for shape in shapes]
         num = len(shapes)
         self._sums = num > 2  # noqa: PLR2004 - two are solved for
         self.known: Formulas = _told_by(num, known or {})
@@ -72,7 +75,7 @@ class OwnFit:
             sizes: What it is at each shape.
 
         Raises:
-            ValueError: No product, and no sum of two, gives the sizes exactly.
+            ValueError: No product, sum of two, or square over tokens gives the sizes exactly.
         """
         if sizes not in self.known:
             self.known[sizes] = self._fitted(sizes)
@@ -90,7 +93,40 @@ class OwnFit:
             found = _pair(sizes, a, b)
             if found is not None and name_a != name_b:
                 return Term(name_a, float(found[0])), Term(name_b, float(found[1]))
+        if self._sums:
+            for rows, name in (((1,) * len(sizes), ""), (self._sequences, "B")):
+                if (square := _square(sizes, rows, self._tokens)) is not None:
+                    times, more = square
+                    return (
+                        Term(f"{name}SS", float(times)),
+                        Term(f"{name}S", float(2 * times * more)),
+                        Term(name, float(times * more**2)),
+                    )
         raise ValueError(f"no products of sequences and tokens give the sizes {sizes}")
+
+
+def _square(
+    sizes: Sequence[int], rows: Sequence[int], tokens: Sequence[int]
+) -> tuple[Fraction, Fraction] | None:
+    """Find a square over tokens and a few more, as a scan over one more chunk than there are has.
+
+    Returns:
+        How often it makes up each row's part, and how many more tokens; None where it does not.
+    """
+    each = [Fraction(size, num) for size, num in zip(sizes, rows, strict=True)]
+    side = _root(each[1] / each[0]) if each[0] else None
+    if side is None or side == 1:
+        return None
+    more = (tokens[1] - side * tokens[0]) / (side - 1)
+    times = each[0] / (tokens[0] + more) ** 2 if tokens[0] + more else Fraction(0)
+    holds = all(times * (n + more) ** 2 == part for n, part in zip(tokens, each, strict=True))
+    return (times, more) if holds and times > 0 else None
+
+
+def _root(number: Fraction) -> Fraction | None:
+    """Return the square root; None where it is no fraction."""
+    root = Fraction(isqrt(number.numerator), isqrt(number.denominator))
+    return root if root**2 == number else None
 
 
 def _told_by(num_shapes: int, known: Formulas) -> Formulas:

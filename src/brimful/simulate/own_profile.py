@@ -56,7 +56,7 @@ _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 """Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""
-_ROUNDINGS = (ROUNDED_TOKENS, 32, 8, 1)
+_ROUNDINGS = (ROUNDED_TOKENS, 128, 32, 8, 1)
 _REASON_LENGTH = 160
 _BETWEEN = "between"
 
