@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig
 
 from brimful.build.adapters import is_plain
-from brimful.build.attention.windows import SLIDING
+from brimful.build.attention.windows import CHUNKED, SLIDING
 from brimful.build.blocks import decoder_blocks
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
@@ -38,15 +38,22 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     skeleton = task_of(job).skeleton(job, strategy)
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
     blocks = decoder_blocks(skeleton)
-    window = getattr(config, "sliding_window", None)
-    types = getattr(config, _TYPES, None) or [SLIDING]
-    is_windowed = any(SLIDING in kind for kind in types)
     return BuiltModel(
         layout=_layout(skeleton, job),
-        windows=(window,) if is_windowed and isinstance(window, int) else (),
+        windows=tuple(sorted(_windows(config))),
         kinds=kinds_of(config, blocks),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
     )
+
+
+def _windows(config: Any) -> Iterator[int]:
+    """Yield how many tokens some blocks see: those around each, or those that it chooses."""
+    types = getattr(config, _TYPES, None) or [SLIDING]
+    fields = {"sliding_window": SLIDING, "attention_chunk_size": CHUNKED}
+    told = [field for field, word in fields.items() if any(word in kind for kind in types)]
+    for field in (*told, "index_topk"):
+        if isinstance(number := getattr(config, field, None), int):
+            yield number
 
 
 def kinds_of(config: Any, blocks: Sequence[nn.Module]) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layout: Its parameters.
-        windows: How far back tokens see, shortest first; of blocks without a window nothing.
+        windows: How far back tokens see, or how many they choose to see, shortest first; of blocks
+            without a window nothing.
         kinds: The number of every block's kind, in order of appearance: blocks of one run the same
             operations.
         buffers: Bytes of every tensor that the model holds beside its parameters.
