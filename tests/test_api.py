@@ -74,8 +74,8 @@ def test_a_list_and_a_switch_are_the_flags_of_that_name():
 def test_what_cannot_be_used_raises_the_sentence_of_the_command_line(given, kind, said):
     with pytest.raises(kind, match=said):
         brimful.estimate("tinyllama-1.1b", **given)
-    with pytest.raises(BrimfulError, match="parameters"):
-        brimful.shop("llama-4-scout", tokens="1B")
+    with pytest.raises(BrimfulError, match="h200"):
+        brimful.shop("tinyllama-1.1b", tokens="1B", gpus="h300")
 
 
 @pytest.mark.torch

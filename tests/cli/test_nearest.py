@@ -137,7 +137,7 @@ def test_what_leads_nowhere_is_refused_as_ever(brimful):
 
 
 def test_a_market_without_a_formula_is_bounded(brimful):
-    asked = ("shop", "lfm2-1.2b", "--seq-len", 512)
+    asked = ("shop", "llama-3.2-1b", "--seq-len", 512, "--optimizer", "adafactor")
     said = brimful(*asked, "--tokens", "100M", "--kinds", "l4,h100")
     assert said.code == 2
     assert said.out.startswith("UNKNOWN   full training")
@@ -148,9 +148,9 @@ def test_a_market_without_a_formula_is_bounded(brimful):
 
 
 def test_what_leads_nowhere_is_told_by_its_states(brimful):
-    said = brimful("rules", "falcon-7b", *H100, "--seq-len", 1024)
+    said = brimful("rules", "llama-3.1-8b", *H100, "--method", "qat", "--engine", "deepspeed")
     assert said.code == 2
-    assert "falcon" in said.err
+    assert "deepspeed" in said.err
     assert said.out.startswith("NO ")
     assert "parameters" in said.out
 
@@ -162,13 +162,13 @@ def test_inference_has_nothing_to_search_and_is_estimated(brimful):
     assert said.out.startswith("FITS      llama-3.1-8b")
 
 
-def test_what_keeps_parameters_whole_is_searched_by_formula_where_sharding_has_none(brimful):
+def test_eager_attention_of_shards_has_a_formula(brimful):
     """Gemma 2's written-out attention under ZeRO-3 was simulated for a minute, though DDP fits."""
     asked = ("--gpus", "2xt4", "--method", "lora", "--precision", "fp16-mixed", "--no-proof")
     said = brimful("plan", "gemma-2-2b", *asked, "--seq-len", 1024, "--global-batch", 16)
     assert said.code == 0
     assert "predicted" in said.out
-    assert "--zero 2,3 simulates it" in said.err
+    assert "simulat" not in said.err
 
 
 def test_targets_that_a_model_lacks_are_answered_by_the_layers_in_their_place(brimful):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from brimful.cli import defaults, flags, usual
-from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
-from brimful.terminal import note, say
+from brimful.errors import UnknownMemoryError, UnsupportedError
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,13 +148,6 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
     from brimful.quiet import quiet_libraries
 
     job, cluster, pins, _, attention, untold = question
-    part = _searched_whole(args, question)
-    if part is not None:
-        note(
-            f"brimful: {told_short(untold)}: what shards parameters or gradients is not searched, "
-            f"as what shards neither fits; --zero 2,3 simulates it"
-        )
-        return part
     quiet_libraries()
     if not args.json:
         say(
@@ -179,39 +172,6 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
             budget=budget,
             watch=watch,
         )
-
-
-def _searched_whole(args: argparse.Namespace, question: Question) -> "Solution | None":
-    """Search what keeps parameters and gradients whole, where that has a formula and some fits.
-
-    Sharding them may be another program, which is simulated, strategy by strategy.
-    """
-    from brimful.cost.formula import missing_formula
-    from brimful.search.holding import hold
-    from brimful.search.solve import solve
-    from brimful.search.space import pinned_strategy
-
-    job, cluster, pins, also, attention, _ = question
-    if pins.zero is not None or also or cluster.num_devices == 1 or args.objective == "cost":
-        return None
-    whole = [
-        each
-        for each in (pins._replace(zero=0), pins._replace(zero=1))
-        if not missing_formula(
-            job, pinned_strategy(each, attention, cluster.num_devices), cluster.device
-        )
-    ]
-    if not whole:
-        return None
-    try:
-        found = solve(
-            job, cluster, whole[0], attention=attention, objective=args.objective, also=whole[1:]
-        )
-    except (InputError, UnsupportedError):
-        return None
-    held = hold(found)
-    is_short = held.reserved is not None and held.reserved.short_bytes > 0
-    return held.solution if held.solution.record.rows[0].fits and not is_short else None
 
 
 def _state_words(state: "SearchState") -> str:
