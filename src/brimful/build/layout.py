@@ -60,10 +60,11 @@ def kinds_of(config: Any, blocks: Sequence[nn.Module]) -> tuple[int, ...]:
     """Number the kinds of some blocks: those of one kind run the same operations.
 
     Args:
-        config: Of their model; lists with an entry for each of them tell them apart.
+        config: Of their model; lists with an entry for each of them tell them apart. None: a
+            module of one's own has none.
         blocks: In order.
     """
-    told = _told(config.get_text_config(), len(blocks))
+    told = _told(config.get_text_config(), len(blocks)) if config else [""] * len(blocks)
     return numbered(zip(told, _features(blocks), strict=True))
 
 

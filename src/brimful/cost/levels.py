@@ -7,18 +7,19 @@ only. Between two events that are not plain bytes only the highest level can be 
 remains are segments. Tested equal to ``follow``, which is the slow obvious way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.additions import NUM_PIECES
-from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import EventKind, Group, Profile, Run
 from brimful.cost.spread import has_pieces, num_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
+from brimful.identity import once_for_each
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -45,14 +46,14 @@ class Form(NamedTuple):
     Attributes:
         plain: [segments, degrees, batches], coefficients of 1, k and k squared.
         pieces: [segments, 2, pieces], how many of each piece, and how many times k.
-        least: The smallest k for which they are reached.
+        least: The smallest k for which they are reached, of all or of each.
         most: The largest.
     """
 
     plain: Array
     pieces: Array
-    least: float
-    most: float
+    least: Array | float
+    most: Array | float
 
 
 class Forms(NamedTuple):
@@ -63,7 +64,7 @@ class Forms(NamedTuple):
     least: Array
     most: Array
 
-    def at(self, rows: Mask) -> "Forms":
+    def at(self, rows: Mask | NDArray[np.int64]) -> "Forms":
         """Return some of the rows."""
         return Forms(*(column[rows] for column in self))
 
@@ -99,38 +100,77 @@ def forms(
     level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))), np.zeros((2, num)))
     found: list[Form] = []
     for (profile, runs), mine in zip(steps, sizes, strict=True):
-        known: dict[int, _Inside] = {}
-        for run in runs:
-            place = _Place(profile, run, runs)
-            if run.work not in known:
-                known[run.work] = _inside(place, mine, counts)
-            found += _run_forms(place, known[run.work], counts, level)
+        step = _Step(profile, runs, mine, counts, {})
+        for is_middle, some in groupby(runs, lambda run: run.role == "middle"):
+            if is_middle:
+                found += (form for run in some for form in _repeated(step, run, level))
+            else:
+                found.append(_once_each(step, list(some), level))
     level.plain[0] += at_end
     found.append(Form(level.plain[None], level.pieces[None], 0, counts.num_layers))
-    return _joined(found)
-
-
-class _Place(NamedTuple):
-    """A run among all runs of a micro-batch."""
-
-    profile: Profile
-    run: Run
-    runs: tuple[Run, ...]
+    return _merged(_joined(found))
 
 
 _Inside = tuple[Array, Array, _Level]
 
 
-def _run_forms(place: _Place, inside: _Inside, counts: Counts, level: _Level) -> Iterator[Form]:
+class _Step(NamedTuple):
+    """A micro-batch.
+
+    Attributes:
+        profile: Whose kinds and works the runs are of.
+        runs: All of them.
+        sizes: [kinds, batches], bytes of every kind.
+        counts: Members of the groups.
+        known: By works: what runs of them are inside.
+    """
+
+    profile: Profile
+    runs: tuple[Run, ...]
+    sizes: Array
+    counts: Counts
+    known: dict[int, _Inside]
+
+    def inside(self, run: Run) -> _Inside:
+        """Return the highest levels of a run's segments above its start, and what it ends with."""
+        if run.work not in self.known:
+            self.known[run.work] = _inside(self, run)
+        return self.known[run.work]
+
+
+def _once_each(step: _Step, some: list[Run], level: _Level) -> Form:
+    """Return the forms of consecutive runs that happen once, and move the level behind them."""
+    works = {run.work: step.inside(run) for run in some}
+    place = {work: i for i, work in enumerate(works)}
+    plains, pieces, ends = zip(*works.values(), strict=True)
+    order = np.array([place[run.work] for run in some])
+    before = _Level(
+        _before(level.plain, np.stack([end.plain for end in ends])[order]),
+        _before(level.pieces, np.stack([end.pieces for end in ends])[order]),
+    )
+    level.plain, level.pieces = before.plain[-1], before.pieces[-1]
+    sizes = np.array([len(plain) for plain in plains])
+    of_run = np.repeat(np.arange(len(order)), sizes[order])
+    firsts, starts = (np.cumsum(each) - each for each in (sizes, sizes[order]))
+    rows = np.arange(len(of_run)) + (firsts[order] - starts)[of_run]
+    bounds = np.array([_bounds(step, run) for run in some], dtype=np.float64)[of_run]
+    return Form(
+        before.plain[of_run] + np.concatenate(plains)[rows],
+        before.pieces[of_run] + np.concatenate(pieces)[rows],
+        *bounds.T,
+    )
+
+
+def _before(start: Array, ends: Array) -> Array:
+    """Return levels before each of some runs, and behind the last: [1 + runs, ...]."""
+    return np.concatenate([start[None], ends]).cumsum(axis=0)
+
+
+def _repeated(step: _Step, run: Run, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    plain, pieces, end = inside
-    if place.run.role != "middle":
-        least, most = _bounds(place, counts)
-        yield Form(level.plain + plain, level.pieces + pieces, least, most)
-        level.plain, level.pieces = level.plain + end.plain, level.pieces + end.pieces
-        return
-    middle = _middle_of(place.run.group, place.runs, counts)
-    least, most, exists = _where(middle, counts)
+    plain, pieces, end = step.inside(run)
+    middle = _middle_of(run.group, step.runs, step.counts)
+    least, most, exists = _where(middle, step.counts)
     for before in (np.zeros_like(middle), _less_one(middle)):
         start = level.plain + _times(before, end.plain)
         moved = level.pieces + _times_pieces(before, end.pieces)
@@ -139,13 +179,12 @@ def _run_forms(place: _Place, inside: _Inside, counts: Counts, level: _Level) ->
     level.pieces = level.pieces + _times_pieces(middle, end.pieces)
 
 
-def _bounds(place: _Place, counts: Counts) -> tuple[float, float]:
+def _bounds(step: _Step, run: Run) -> tuple[float, float]:
     """Return for which k a run that happens once is of a block, if it is of any."""
-    if not (has_pieces(place.profile) and stands_for_none(place.run, place.runs)):
-        return 0, counts.num_layers
-    if place.run.group == "plain":
-        return 0, counts.num_layers - 2
-    return 2, counts.num_layers
+    num_layers = step.counts.num_layers
+    if not (has_pieces(step.profile) and stands_for_none(run, step.runs)):
+        return 0, num_layers
+    return (0, num_layers - 2) if run.group == "plain" else (2, num_layers)
 
 
 class _Outline(NamedTuple):
@@ -203,16 +242,15 @@ def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
-def _inside(place: _Place, sizes: Array, counts: Counts) -> _Inside:
-    """Return the highest levels of a run's segments above its start, and what it ends with."""
-    outline = _outline(place.profile, place.run)
-    running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
-    highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
+def _inside(step: _Step, run: Run) -> _Inside:
+    outline = _outline(step.profile, run)
+    running = (step.sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
+    highest = np.zeros((len(outline.starts), _DEGREES, step.sizes.shape[1]))
     highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)
     end = _Level(np.zeros(highest.shape[1:]), outline.all_pieces)
     end.plain[0] = running[-1]
     for event, kind, group in outline.caused:
-        each = _middle_of(group, place.runs, counts) * sizes[kind]
+        each = _middle_of(group, step.runs, step.counts) * step.sizes[kind]
         highest[outline.starts >= event] += each
         end.plain += each
     return highest, outline.pieces, end
@@ -267,12 +305,36 @@ def _times_pieces(number: Array, pieces: Array) -> Array:
 
 def _joined(found: list[Form]) -> Forms:
     sizes = [len(form.plain) for form in found]
+
+    def bounds(each: Iterable[Array | float]) -> Array:
+        return np.concatenate([np.broadcast_to(b, n) for b, n in zip(each, sizes, strict=True)])
+
     return Forms(
         plain=np.concatenate([form.plain for form in found]),
         pieces=np.concatenate([form.pieces for form in found]),
-        least=np.repeat([float(form.least) for form in found], sizes),
-        most=np.repeat([float(form.most) for form in found], sizes),
+        least=bounds(form.least for form in found),
+        most=bounds(form.most for form in found),
     )
+
+
+def _merged(every: Forms) -> Forms:
+    """Return the forms with one row where some differ in plain bytes only: the highest of them.
+
+    Of blocks that are written out one after the other, thousands of segments have the same pieces.
+    """
+    stays = np.asarray(every.plain[:, 1:].any(axis=(1, 2))) == 0
+    pieces = every.pieces.reshape(len(stays), -1)
+    told = np.column_stack([pieces[:, pieces.any(axis=0)], every.least, every.most])[stays]
+    weights = np.random.default_rng(0).integers(1, 2**40, told.shape[1]).astype(np.float64)
+    _, first, alike = np.unique(told @ weights, return_index=True, return_inverse=True)
+    if not len(told) or (told != told[first][alike]).any():
+        return every
+    order = np.argsort(alike, kind="stable")
+    starts = np.searchsorted(alike[order], np.arange(len(first)))
+    one = every.at(np.flatnonzero(stays)[first])
+    one.plain[:, 0] = np.maximum.reduceat(every.plain[stays, 0][order], starts, axis=0)
+    rest = every.at(np.flatnonzero(~stays))
+    return Forms(*(np.concatenate(columns) for columns in zip(one, rest, strict=True)))
 
 
 class Surface(NamedTuple):

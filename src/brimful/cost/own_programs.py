@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from brimful.cost.family import family_of
-from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OWN,
@@ -37,6 +36,7 @@ from brimful.cost.programs import (
 )
 from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
+from brimful.identity import once_for_each
 from brimful.job import FP8, Job, Packing, Task
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
@@ -201,13 +201,28 @@ def _own(
     job: Job, attention: Attention, kernels: Kernels, recompute: Recompute, *, gathers: bool
 ) -> Program:
     built, model = find_built(job.model), job.model
+    windows = None if built is None else num_windows_within(built, job.seq_len)
+    length = job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS
     precision = traced_precision(job, gathers=gathers)
-    hashed = digest(
+    return Program(
+        architecture=f"{model.model_type}{OWN}{_hashed(job, windows, length, gathers)}",
+        tuning="",
+        precision=precision,
+        attention=attention,
+        kernels=attending(precision, attention, kernels),
+        recompute=recompute,
+    )
+
+
+@once_for_each
+def _hashed(job: Job, windows: int | None, length: int, gathers: bool) -> str:  # noqa: FBT001 - one place calls it
+    """Hash what of a job decides an operation or a size, beside what a program names."""
+    return digest(
         OWN_SCHEMA,
-        model.model_type,
-        model.hf_config,
-        None if built is None else num_windows_within(built, job.seq_len),
-        job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS,
+        job.model.model_type,
+        job.model.hf_config,
+        windows,
+        length,
         job.task,
         job.method,
         job.packing,
@@ -215,12 +230,4 @@ def _own(
         job.adapter and job.adapter.rank,
         gathers and job.precision in HALF,
         job.precision == FP8,
-    )
-    return Program(
-        architecture=f"{model.model_type}{OWN}{hashed}",
-        tuning="",
-        precision=precision,
-        attention=attention,
-        kernels=attending(precision, attention, kernels),
-        recompute=recompute,
     )

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import PLACE, EventKind, Group, Profile, Run, Variant, Work, is_place
+from brimful.identity import once_for_each
 from brimful.models.sequence import END
 
 _ENDS, _SAME, _STATUS = 8, 2, 1

@@ -34,10 +34,10 @@ from brimful.cost.additions import (
     of_part,
 )
 from brimful.cost.family import Family, family_micro_batches
-from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
 from brimful.cost.spread_experts import parted_additions
+from brimful.identity import once_for_each
 from brimful.job import Job
 from brimful.rungs import (
     GATHERED,

@@ -18,7 +18,6 @@ from itertools import chain, takewhile
 from typing import Literal, NamedTuple
 
 from brimful.cost.additions import Additions, is_block
-from brimful.cost.identity import once_for_each
 from brimful.cost.profiles import (
     EventKind,
     Profile,
@@ -49,6 +48,7 @@ from brimful.cost.stage_first import (
     until_marked,
     without_casts,
 )
+from brimful.identity import once_for_each
 from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
 Phase = Literal["forward", "backward", "reduce"]

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, family_chunks, family_micro_batches, family_variant
-from brimful.cost.identity import once_for_each
 from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term
 from brimful.cost.trajectory import Array, num_special
+from brimful.identity import once_for_each
 from brimful.job import Job
 
 Formulas = tuple[tuple[Term, ...], ...]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from brimful.identity import once_for_each
 from brimful.models.layout import Layout
 from brimful.models.spec import ModelSpec
 from brimful.traced_files import digest, keep_traced, read_traced
@@ -37,6 +38,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
 _known: dict[str, BuiltModel | None] = {}
 
 
+@once_for_each
 def model_key(spec: ModelSpec) -> str:
     """Name the file of a model: its architecture and its configuration decide it."""
     return _key(spec.model_type, spec.hf_config)

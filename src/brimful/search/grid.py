@@ -33,12 +33,15 @@ from brimful.cost.trajectory import kinds_bytes
 from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
 from brimful.hardware.cluster import Cluster
+from brimful.identity import keep
 from brimful.job import Job
 from brimful.offload import NOTHING, spell_offload
 from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.strategy import Attention
 
 Array = NDArray[np.float64]
+MOST_LEVELS = 512
+"""Kept by a search: grids that share them come one after the other."""
 
 
 class Grid(NamedTuple):
@@ -269,10 +272,11 @@ def _levels(search: Search, grid: Grid) -> Forms:
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
-    profile = _profile(search, grid)  # of blocks of several kinds that of so many checkpointed
-    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches, id(profile))
+    only = int(grid.num_blocks[0]) if len(grid.num_blocks) == 1 else None  # blocks of several kinds
+    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches, only)
     if key not in search.levels:
-        search.levels[key] = _make_levels(search, grid._replace(batches=grid.kin))
+        made = _make_levels(search, grid._replace(batches=grid.kin))
+        keep(search.levels, key, made, most=MOST_LEVELS)
     if len(grid.batches) == len(grid.kin):
         return search.levels[key]
     own = slice(grid.start, grid.start + len(grid.batches))

@@ -83,7 +83,7 @@ def _kinds(program: Program, paths: dict[nn.Module, str]) -> _Kinds:
         numbers = {block: block_of(path, stack) for block, path in paths.items()}
         return _Kinds(stack, {b: (int(n >= num_first), n % period) for b, n in numbers.items()})
     stacks = numbered(path.rpartition(".")[0] for path in paths.values())
-    between = contexts(kinds_of(program.model.config, list(paths)))
+    between = contexts(kinds_of(getattr(program.model, "config", None), list(paths)))
     return _Kinds("", dict(zip(paths, zip(stacks, between, strict=True), strict=True)))
 
 

@@ -4,11 +4,13 @@ Profiles, their kinds and layouts are read once and kept: hashing all that they 
 longer than what is made of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, TypeVar
 
 Made = TypeVar("Made")
+MOST_KEPT = 2048
+"""Of what one function made: a market of models of several kinds asks for tens of thousands."""
 
 
 def once_for_each(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -25,7 +27,14 @@ def once_for_each(make: Callable[..., Made]) -> Callable[..., Made]:
     def made(value: Any, *others: Any) -> Made:
         key = (id(value), *others)
         if key not in known:
-            known[key] = (value, make(value, *others))
+            keep(known, key, (value, make(value, *others)), most=MOST_KEPT)
         return known[key][1]
 
     return made
+
+
+def keep(known: dict[Any, Made], key: Hashable, made: Made, *, most: int) -> None:
+    """Keep something under a key; the oldest goes where there would be more than ``most``."""
+    if len(known) >= most:
+        del known[next(iter(known))]
+    known[key] = made
