@@ -18,6 +18,7 @@ LAYERS = (
         "files",
         "versions",
         "traced_files",
+        "identity",
         "quiet",
         "quick_imports",
         "child_process",

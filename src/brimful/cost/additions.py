@@ -4,12 +4,13 @@ Owns the names of the pieces and the few events that all ways of sharding share;
 when is said by ``spread.py`` and ``spread_experts.py``, how large they are by ``shards.py``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
 from brimful.cost.profiles import Run
+from brimful.identity import once_for_each
 from brimful.strategy import Accumulate, Zero
 
 
@@ -121,6 +122,7 @@ class Neighbours(NamedTuple):
         ends: Whether it ends with it.
         first_block: Whether it is of the phase's first block.
         last_block: Whether it is of its last.
+        in_block: Whether it is of a block at all.
         before: What the block before it holds (``Run.part``).
         own: What the block holds that it is of, if it is of any.
         behind: What the block behind it holds.
@@ -130,13 +132,19 @@ class Neighbours(NamedTuple):
     ends: bool
     first_block: bool
     last_block: bool
+    in_block: bool
     before: int = 0
     own: int = 0
     behind: int = 0
 
 
-def neighbours(runs: Sequence[Run]) -> Iterator[Neighbours]:
+@once_for_each
+def neighbours(runs: tuple[Run, ...]) -> list[Neighbours]:
     """Say of every run where it stands in its phase."""
+    return list(_neighbours(runs))
+
+
+def _neighbours(runs: tuple[Run, ...]) -> Iterator[Neighbours]:
     for _, together in groupby(runs, key=lambda run: run.phase):
         phase = list(together)
         blocks = [index for index, run in enumerate(phase) if is_block(run)]
@@ -148,6 +156,7 @@ def neighbours(runs: Sequence[Run]) -> Iterator[Neighbours]:
                 ends=index == len(phase) - 1,
                 first_block=index == blocks[0],
                 last_block=index == blocks[-1],
+                in_block=is_block(run),
                 before=phase[blocks[num_before - 1]].part if num_before else 0,
                 own=run.part,
                 behind=phase[blocks[num_behind]].part if num_behind < len(blocks) else 0,

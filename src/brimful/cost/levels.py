@@ -7,15 +7,16 @@ only. Between two events that are not plain bytes only the highest level can be 
 remains are segments. Tested equal to ``follow``, which is the slow obvious way.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.additions import NUM_PIECES
+from brimful.cost.additions import NUM_PIECES, is_block
 from brimful.cost.profiles import EventKind, Group, Profile, Run
 from brimful.cost.spread import has_pieces, num_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
@@ -111,6 +112,30 @@ def forms(
     return _merged(_joined(found))
 
 
+def in_between(profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Counts) -> Array:
+    """Return the highest level between the blocks' forward and backward: [batches].
+
+    No step that runs these on one device or many has a lower peak: parameters and state are
+    beside it, and what devices gather. Of runs that happen once each, blocks among them.
+
+    Args:
+        profile: Of one device.
+        runs: Of one micro-batch.
+        sizes: [kinds, batches], bytes of every kind.
+        counts: Members of the groups.
+    """
+    step = _Step(profile, runs, sizes, counts, {})
+    last = max(i for i, run in enumerate(runs) if is_block(run) and run.phase == "forward")
+    times = Counter(run.work for run in runs[: last + 1])
+    level: Array = sum(num * step.inside(work)[2].plain[0] for work, num in times.items())
+    highest = level
+    for run in takewhile(lambda run: run.role != "middle" and not is_block(run), runs[last + 1 :]):
+        plain, _, end = step.inside(run.work)
+        highest = np.maximum(highest, level + plain[:, 0].max(axis=0))
+        level = level + end.plain[0]
+    return highest
+
+
 _Inside = tuple[Array, Array, _Level]
 
 
@@ -131,16 +156,16 @@ class _Step(NamedTuple):
     counts: Counts
     known: dict[int, _Inside]
 
-    def inside(self, run: Run) -> _Inside:
-        """Return the highest levels of a run's segments above its start, and what it ends with."""
-        if run.work not in self.known:
-            self.known[run.work] = _inside(self, run)
-        return self.known[run.work]
+    def inside(self, work: int) -> _Inside:
+        """Return the highest levels of a work's segments above its start, and what it ends with."""
+        if work not in self.known:
+            self.known[work] = _inside(self, work)
+        return self.known[work]
 
 
 def _once_each(step: _Step, some: list[Run], level: _Level) -> Form:
     """Return the forms of consecutive runs that happen once, and move the level behind them."""
-    works = {run.work: step.inside(run) for run in some}
+    works = {run.work: step.inside(run.work) for run in some}
     place = {work: i for i, work in enumerate(works)}
     plains, pieces, ends = zip(*works.values(), strict=True)
     order = np.array([place[run.work] for run in some])
@@ -168,7 +193,7 @@ def _before(start: Array, ends: Array) -> Array:
 
 def _repeated(step: _Step, run: Run, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    plain, pieces, end = step.inside(run)
+    plain, pieces, end = step.inside(run.work)
     middle = _middle_of(run.group, step.runs, step.counts)
     least, most, exists = _where(middle, step.counts)
     for before in (np.zeros_like(middle), _less_one(middle)):
@@ -216,8 +241,8 @@ def _is_caused(kinds: _Kinds) -> Mask:
     return np.array([bool(kind.origin) for kind in kinds], dtype=np.bool_)
 
 
-def _outline(profile: Profile, run: Run) -> _Outline:
-    return _outline_of(profile.kinds, num_pieces(profile), profile.works[run.work].events)
+def _outline(profile: Profile, work: int) -> _Outline:
+    return _outline_of(profile.kinds, num_pieces(profile), profile.works[work].events)
 
 
 @once_for_each
@@ -242,8 +267,8 @@ def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
-def _inside(step: _Step, run: Run) -> _Inside:
-    outline = _outline(step.profile, run)
+def _inside(step: _Step, work: int) -> _Inside:
+    outline = _outline(step.profile, work)
     running = (step.sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
     highest = np.zeros((len(outline.starts), _DEGREES, step.sizes.shape[1]))
     highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)

@@ -10,6 +10,7 @@ and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,12 +81,10 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     the next block's is filled while this one computes. A buffer of gradients lives until the next
     block has its own.
     """
-    found = []
-    for run, at in zip(runs, neighbours(runs), strict=True):
-        adds = _forward if run.phase == "forward" else _backward
-        before, behind = adds(run, at, way)
-        found.append(Additions(before, behind))
-    return found
+    return [
+        (_forward if run.phase == "forward" else _backward)(at, way)
+        for run, at in zip(runs, neighbours(runs), strict=True)
+    ]
 
 
 def pipelined_additions(
@@ -147,24 +146,26 @@ def _backward_in_row(
     return before, behind
 
 
-def _forward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+@cache
+def _forward(at: Neighbours, way: Way) -> Additions:
     before: tuple[Signed, ...] = _GATHER_REST if at.begins else ()
     behind: tuple[Signed, ...] = ()
     gathered: Signed = (GO, Piece.BLOCK_GATHERED)
-    if is_block(run):
+    if at.in_block:
         previous = ((GO, Piece.REST_GATHERED),) if at.first_block else of_part(at.before, gathered)
         before = (*before, *of_part(at.own, *_GATHER, (COME, Piece.BLOCK)), *previous)
         behind = of_part(at.own, (GO, Piece.BLOCK)) if way.zero == 3 else ()  # noqa: PLR2004
-    last = at.own if is_block(run) else at.before
-    return before, (*behind, *of_part(last, gathered)) if at.ends else behind
+    last = at.own if at.in_block else at.before
+    return Additions(before, (*behind, *of_part(last, gathered)) if at.ends else behind)
 
 
-def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
+@cache
+def _backward(at: Neighbours, way: Way) -> Additions:
     regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
-    first = at.own if is_block(run) else at.behind
+    first = at.own if at.in_block else at.behind
     before: tuple[Signed, ...] = of_part(first, *_GATHER) if at.begins and regathers else ()
     behind: tuple[Signed, ...] = ()
-    if is_block(run):
+    if at.in_block:
         if regathers:
             ahead = () if at.last_block else of_part(at.behind, *_GATHER)
             there = of_part(at.own, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED))
@@ -173,8 +174,8 @@ def _backward(run: Run, at: Neighbours, way: Way) -> tuple[tuple[Signed, ...], t
             behind = _last_without_gradient(way, at)
         else:
             behind = (*of_part(at.own, (GO, Piece.BLOCK)), *_reduce_block(way, at))
-    last = at.own if is_block(run) else at.before
-    return before, (*behind, *_end(way, last)) if at.ends else behind
+    last = at.own if at.in_block else at.before
+    return Additions(before, (*behind, *_end(way, last)) if at.ends else behind)
 
 
 def _last_without_gradient(way: Way, at: Neighbours) -> tuple[Signed, ...]:
@@ -237,13 +238,14 @@ def spread_runs(
     if whole:
         works = list(_freed_at_once(profile, runs, way))
     else:
-        made: dict[tuple[int, Additions], Work] = {}
+        added = _additions(profile.key, runs, way)
+        made: dict[tuple[int, int], Work] = {}
         works = []
-        for run, more in zip(runs, _additions(profile.key, runs, way), strict=True):
-            if (run.work, more) not in made:
-                work = _worked(profile.works[run.work], 2 * num, more, num_parts)
-                made[run.work, more] = work
-            works.append(made[run.work, more])
+        for run, more in zip(runs, added, strict=True):
+            key = run.work, id(more)
+            if key not in made:
+                made[key] = _worked(profile.works[run.work], 2 * num, more, num_parts)
+            works.append(made[key])
     numbers: dict[int, int] = {}
     places = [numbers.setdefault(id(work), len(numbers)) for work in works]
     renamed = tuple(
@@ -264,7 +266,12 @@ def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
     added = (parted_additions if way.parted else sharded_additions)(runs, way)
     if "cpu" not in key.split("."):
         return added
-    return [Additions(with_copies(more.before), with_copies(more.behind)) for more in added]
+    return list(map(_with_copies, added))
+
+
+@cache
+def _with_copies(more: Additions) -> Additions:
+    return Additions(with_copies(more.before), with_copies(more.behind))
 
 
 _COPIED: dict[tuple[Signed, Signed], Piece] = {

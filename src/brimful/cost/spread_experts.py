@@ -14,6 +14,8 @@ Source: ``torch/distributed/fsdp/_fully_shard`` of torch 2.13 (``_fsdp_param_gro
 ``foreach_reduce``).
 """
 
+from functools import cache
+
 from brimful.cost.additions import (
     COME,
     GO,
@@ -25,7 +27,6 @@ from brimful.cost.additions import (
     gather,
     held_gone,
     hold,
-    is_block,
     keep,
     neighbours,
 )
@@ -40,7 +41,6 @@ _THERE: tuple[Signed, ...] = (
     (GO, Piece.EXPERTS_TURNED),
 )
 _GATHERED_GONE: Signed = (GO, Piece.EXPERTS_GATHERED)
-Events = tuple[tuple[Signed, ...], tuple[Signed, ...]]
 
 
 def parted_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -50,36 +50,37 @@ def parted_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
         runs: Of the whole micro-batch.
         way: How devices share the work.
     """
-    found = []
-    for run, at in zip(runs, neighbours(runs), strict=True):
-        adds = _forward if run.phase == "forward" else _backward
-        found.append(Additions(*adds(run, at, way)))
-    return found
+    return [
+        (_forward if run.phase == "forward" else _backward)(at, way)
+        for run, at in zip(runs, neighbours(runs), strict=True)
+    ]
 
 
-def _forward(run: Run, at: Neighbours, way: Way) -> Events:
+@cache
+def _forward(at: Neighbours, way: Way) -> Additions:
     before: tuple[Signed, ...] = _REST if at.begins else ()
     behind: tuple[Signed, ...] = ()
-    if is_block(run):
+    if at.in_block:
         previous = (GO, Piece.REST_GATHERED) if at.first_block else _GATHERED_GONE
         own = (*_OWN, (COME, Piece.BLOCK), previous)
         before = (*before, *own, *_EXPERTS, *_THERE, (GO, Piece.BLOCK_GATHERED))
         if way.zero == 3:  # noqa: PLR2004 - ZeRO-3
             behind = ((GO, Piece.BLOCK), (GO, Piece.EXPERTS))
-    return before, (*behind, _GATHERED_GONE) if at.ends else behind
+    return Additions(before, (*behind, _GATHERED_GONE) if at.ends else behind)
 
 
-def _backward(run: Run, at: Neighbours, way: Way) -> Events:
+@cache
+def _backward(at: Neighbours, way: Way) -> Additions:
     regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
     before: tuple[Signed, ...] = _EXPERTS if at.begins and regathers else ()
     behind: tuple[Signed, ...] = ()
-    if is_block(run):
+    if at.in_block:
         if regathers:
             before = (*before, *_come_back(at))
         behind = _reduce(way, is_first=at.first_block)
         if way.adapts:
             behind = _reduce_adapters(way, at)
-    return before, (*behind, *_end(way)) if at.ends else behind
+    return Additions(before, (*behind, *_end(way)) if at.ends else behind)
 
 
 def _come_back(at: Neighbours) -> tuple[Signed, ...]:

@@ -22,6 +22,7 @@ from brimful.cost.profiles import (
     Term,
 )
 from brimful.cost.spread import has_pieces
+from brimful.identity import once_for_each
 
 Array = NDArray[np.float64]
 
@@ -59,21 +60,16 @@ def kinds_bytes(profile: Profile, dims: Dimensions, num_batches: int) -> Array:
     return sizes
 
 
-_known: dict[int, tuple[tuple[EventKind, ...], tuple[str, ...], Array]] = {}
-"""By kinds, which are kept, so that their number stays their own."""
-
-
+@once_for_each
 def _products(kinds: tuple[EventKind, ...]) -> tuple[tuple[str, ...], Array]:
     """Return the products that sizes are made of, and how often each is in which: [kinds, any]."""
-    if id(kinds) not in _known:
-        terms = [(row, term) for row, kind in enumerate(kinds) for term in kind.terms]
-        products = tuple(dict.fromkeys(term.factors for _, term in terms))
-        places = {factors: place for place, factors in enumerate(products)}
-        coefficients = np.zeros((len(kinds), len(products)))
-        for row, term in terms:
-            coefficients[row, places[term.factors]] += term.coefficient
-        _known[id(kinds)] = (kinds, products, coefficients)
-    return _known[id(kinds)][1:]
+    terms = [(row, term) for row, kind in enumerate(kinds) for term in kind.terms]
+    products = tuple(dict.fromkeys(term.factors for _, term in terms))
+    places = {factors: place for place, factors in enumerate(products)}
+    coefficients = np.zeros((len(kinds), len(products)))
+    for row, term in terms:
+        coefficients[row, places[term.factors]] += term.coefficient
+    return products, coefficients
 
 
 def kind_bytes(profile: Profile, dims: Dimensions) -> Array:
@@ -160,21 +156,15 @@ def _inside(
     return np.cumsum(changes, axis=1)
 
 
-_known_caused: dict[int, tuple[tuple[EventKind, ...], dict[Group, NDArray[np.bool_]]]] = {}
-"""By kinds, as ``_known``."""
-
-
+@once_for_each
 def _caused(kinds: tuple[EventKind, ...]) -> dict[Group, NDArray[np.bool_]]:
     """Tell of each group which kinds happen once per member of it: [kinds]."""
-    if id(kinds) not in _known_caused:
-        origins = [kind.origin for kind in kinds]
-        masks: dict[Group, NDArray[np.bool_]] = {
-            group: np.array([origin == group for origin in origins], dtype=np.bool_)
-            for group in set(origins)
-            if group
-        }
-        _known_caused[id(kinds)] = (kinds, masks)
-    return _known_caused[id(kinds)][1]
+    origins = [kind.origin for kind in kinds]
+    return {
+        group: np.array([origin == group for origin in origins], dtype=np.bool_)
+        for group in set(origins)
+        if group
+    }
 
 
 def _higher(

@@ -18,8 +18,14 @@ from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.exchange import Sent, exchange_seconds, sent_of
 from brimful.cost.expert_exchange import experts_seconds
-from brimful.cost.family import Family, family_chunks, family_dimensions, family_micro_batches
-from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, surface
+from brimful.cost.family import (
+    Family,
+    family_chunks,
+    family_dimensions,
+    family_micro_batches,
+    family_variant,
+)
+from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, in_between, surface
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for, rows_beside
 from brimful.cost.on_host import copied_of
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
@@ -100,6 +106,7 @@ class Search(NamedTuple):
         kept: What searches on as many devices of other kinds share: what states take, by the keys
             of ``held``; None: nothing is shared.
         peaks: What they share beside it: peaks, by the identity of a grid.
+        least: And what those are at least.
     """
 
     job: Job
@@ -111,6 +118,7 @@ class Search(NamedTuple):
     waits: dict[Hashable, Array]
     kept: "dict[Hashable, Held] | None" = None
     peaks: dict[int, Array] | None = None
+    least: dict[int, Array] | None = None
 
 
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
@@ -178,6 +186,34 @@ def least_of(search: Search, grid: Grid) -> Least:
     times = min(family_micro_batches(search.job, family) for family in grid.batches)
     sent = times * held.traffic.per_micro_batch + held.traffic.per_step
     return Least(held.states.loaded + held.states.optimizer_state, sent)
+
+
+def least_peaks(search: Search, grid: Grid) -> Array:
+    """Return what peaks are at least, before levels are walked through: [batches, shards].
+
+    It is what the update takes; of one count of checkpointed blocks, as grids of blocks of several
+    kinds are, or what blocks have saved and the loss takes beside what stays.
+    """
+    if search.least is None:
+        return _make_least(search, grid)
+    if id(grid) not in search.least:
+        search.least[id(grid)] = _make_least(search, grid)
+    return search.least[id(grid)]
+
+
+def _make_least(search: Search, grid: Grid) -> Array:
+    held, updates = _held(search, grid)[:2]
+    at_update: Array = (sum(held) + updates.transient)[None]
+    if len(grid.num_blocks) > 1:
+        return at_update
+    again = np.array([family_micro_batches(search.job, family) > 1 for family in grid.batches])
+    kept = held.loaded + held.optimizer_state + again[:, None] * held.gradients
+    job, profile, one, num = search.job, _profile(search, grid), grid.batches[0], len(grid.batches)
+    sizes = kinds_bytes(profile, _dimensions(job, grid.batches), num)
+    counts = Counts(job.model.num_layers, np.full(num, float(family_chunks(job, one))))
+    runs = family_variant(job, profile, one).first
+    taken: Array = np.maximum(at_update, kept + in_between(profile, runs, sizes, counts)[:, None])
+    return taken
 
 
 def _of_shards(grid: Grid) -> Family:

@@ -14,7 +14,7 @@ import numpy as np
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.job import Job
-from brimful.search.grid import Grid, Search, evaluate, least_of, peaks_of, seconds_of
+from brimful.search.grid import Grid, Search, evaluate, least_of, least_peaks, peaks_of, seconds_of
 from brimful.search.shop.bound import Least, least_of_grid
 from brimful.search.table import TIE, Table, joined, rank, strategy_at
 from brimful.strategy import Attention, Strategy, default_reference
@@ -65,7 +65,8 @@ def fastest(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float
 def within(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float) -> Table:
     """Predict every strategy that fits of the grids that may be faster than ``bar_s``."""
     near = (grid for grid in space if _bound(search, grid, least) < bar_s)
-    return joined([_fitting(evaluate(search, grid)) for grid in near])
+    may_fit = (grid for grid in near if _may_fit(search, grid).any())
+    return joined([_fitting(evaluate(search, grid)) for grid in may_fit])
 
 
 def _bound(search: Search, grid: Grid, least: Least) -> float:
@@ -85,10 +86,17 @@ def _tied(step_s: float) -> float:
 def _below(search: Search, grid: Grid, bar_s: float) -> Table | None:
     """Evaluate a grid as far as something of it may be faster than a bar."""
     seconds = seconds_of(search, grid)
-    if not np.any(seconds < bar_s):
+    if not np.any((seconds < bar_s) & _may_fit(search, grid)):
         return None
     table = _fitting(evaluate(search, grid, seconds))
     return table if len(table.step_s) else None
+
+
+def _may_fit(search: Search, grid: Grid) -> "NDArray[np.bool_]":
+    """Tell what of a grid may fit, before it is evaluated: [batches, 1, shards]."""
+    limit_bytes = tensor_limit_bytes(search.cluster)
+    may_fit: NDArray[np.bool_] = least_peaks(search, grid)[:, None] <= limit_bytes
+    return may_fit
 
 
 def _fitting(table: Table) -> Table:
@@ -113,12 +121,13 @@ class Leanest:
         self.peak_bytes = math.inf
         self._search, self._space = search, space
         kept = [float(np.min(least_of(search, grid).kept_bytes)) for grid in space]
-        self._left = iter(sorted((bytes_, place) for place, bytes_ in enumerate(kept)))
+        recomputed = [-int(grid.num_blocks.max()) for grid in space]  # the most first
+        self._left = iter(sorted(zip(kept, recomputed, range(len(space)), strict=True)))
 
     def below(self, limit_bytes: float) -> bool:
         """Look until something is at or below a limit; whether anything is."""
         while self.peak_bytes > limit_bytes:
-            kept_bytes, place = next(self._left, (math.inf, -1))
+            kept_bytes, _, place = next(self._left, (math.inf, 0, -1))
             if kept_bytes >= self.peak_bytes:
                 self._left = iter(())
                 return False
@@ -126,6 +135,8 @@ class Leanest:
         return True
 
     def _look(self, grid: Grid) -> None:
+        if float(np.min(least_peaks(self._search, grid))) >= self.peak_bytes:
+            return
         least_bytes = float(np.min(peaks_of(self._search, grid)))
         if least_bytes >= self.peak_bytes:
             return

@@ -43,6 +43,7 @@ class _Shared(NamedTuple):
     kept: dict[Hashable, Any]
     works: dict[Hashable, Any]
     peaks: dict[int, Any]
+    least: dict[int, Any]
     replays: Replays
     space: list[Grid]
 
@@ -71,7 +72,7 @@ class Shelf:
         shared, request = self._of(cluster), self.request
         return Search(
             request.job, cluster, request.attention, held={}, levels=shared.levels,
-            works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks,
+            works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks, least=shared.least,
         )  # fmt: skip
 
     def replays(self, cluster: Cluster) -> Replays:
@@ -123,4 +124,4 @@ class Shelf:
         return as_it_fits(self.request.job, cluster, lean.strategy, seen) is not None
 
     def _of(self, cluster: Cluster) -> _Shared:
-        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, []))
+        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, {}, []))
