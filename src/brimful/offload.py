@@ -44,6 +44,11 @@ class Away(NamedTuple):
 NOTHING = Away(optimizer=False, parameters=0, activations=0)
 
 
+def num_sent(away: Away, num_layers: int) -> int:
+    """Count the blocks that send what they keep: what the last block keeps is needed first."""
+    return min(away.activations, max(0, num_layers - 1))
+
+
 def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:
     """Read what is offloaded.
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 CPU = torch.device("cpu")
 NUM_STEPS = 3
-SCRATCH_BYTES = 16 * 1024
+SCRATCH_BYTES = 24 * 1024
 """What eager operations and the host's copy of a batch take, which nobody simulates."""
 SCALE = LossScale(initial_scale=2.0**8, growth_factor=2.0, backoff_factor=0.5, growth_interval=9)
 CASES = [

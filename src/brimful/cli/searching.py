@@ -203,8 +203,24 @@ def why_untold(args: argparse.Namespace) -> str:
     """Say why no formula covers what the flags ask for: it is simulated then; empty: one does."""
     from brimful.cost.formula import missing_formula
 
-    job, cluster, strategy = _plainest(args)
-    return missing_formula(job, strategy, cluster.device)
+    job, cluster, strategy = asked = _plainest(args)
+    return _unsearched(asked) or missing_formula(job, strategy, cluster.device)
+
+
+def _unsearched(asked: flags.Asked) -> str:
+    """Say why a search goes by simulation though each strategy may have a formula; empty: not so.
+
+    Which blocks send what they keep is a program of its own with every number of checkpoints.
+    """
+    from brimful.strategy import what_is_away
+
+    job, _, strategy = asked
+    if not what_is_away(job, strategy).activations:
+        return ""
+    return (
+        f"offload={strategy.offload} has no formula for every number of checkpointed layers; "
+        f"brimful plan simulates strategies instead, and brimful estimate predicts each"
+    )
 
 
 def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen") -> str:
@@ -213,6 +229,8 @@ def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen")
     from brimful.cli.on_demand import traced_or_untold
 
     asked = _plainest(args)
+    if unsearched := _unsearched(asked):
+        return unsearched
     wanted = chosen(_needs(asked, every))
     return traced_or_untold(args, asked, wanted, spread_at_best(args, asked.cluster.num_devices))
 
@@ -222,6 +240,8 @@ def _missing(args: argparse.Namespace, every: "Sequence[Pins]") -> "list[Need]":
     from brimful.cost.formula import untraced
 
     job, cluster, strategy = asked = _plainest(args)
+    if _unsearched(asked):
+        return []
     return untraced(job, strategy, cluster.device, _needs(asked, every))
 
 

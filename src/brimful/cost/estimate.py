@@ -23,6 +23,8 @@ from brimful.cost.memory import (
 from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved
+from brimful.cost.profiles import Profile
+from brimful.cost.sent_activations import sent_activations
 from brimful.cost.speed import speed_of, step_flops
 from brimful.cost.stage_memory import fullest
 from brimful.cost.stage_site import site_of
@@ -105,19 +107,24 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
         job, family, cluster, sent
     )
-    waited = family_micro_batches(job, family) * each + _offloaded(job, family, device, alone)
+    waited = family_micro_batches(job, family) * each + _offloaded(
+        job, profile, family, device, alone
+    )
     seconds = _step_time(
         alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
     )
     return _Found(memory, phases, float(work.matrix_flops[0] + work.attention_flops[0]), seconds)
 
 
-def _offloaded(job: Job, family: Family, device: Device, alone: StepSeconds | None) -> Any:
+def _offloaded(
+    job: Job, profile: Profile, family: Family, device: Device, alone: StepSeconds | None
+) -> Any:
     """Return what a step takes longer as something is on the host; NaN where that is unknown."""
     if alone is None:
         return np.nan
     beside_s = alone.matrix_s + alone.memory_s + alone.launch_s
-    more = copied_seconds(copied_of(job, family), device, beside_s=beside_s)
+    copied = copied_of(job, family, sent_activations(job, profile, family))
+    more = copied_seconds(copied, device, beside_s=beside_s)
     return np.nan if more is None else more
 
 

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
+    LEAST_SENT_TOKENS,
     Need,
     chosen_program,
     is_foreseen,
     missing_needs,
+    sending_of,
     shipped_settings,
 )
 from brimful.cost.preference import missing_reference
@@ -88,7 +90,10 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and job.model.model_type != MODULE
         and (job.adapter is None or adapted_of(job) is not None)
         and not _untraced(job, device)
-        and not is_foreseen(job, strategy.attention, kernels, family_of(job, strategy).recompute)
+        and (
+            what_is_away(job, strategy).activations > 0
+            or not is_foreseen(job, strategy.attention, kernels, family_of(job, strategy).recompute)
+        )
     )
 
 
@@ -115,8 +120,9 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
         return not untraced(job, strategy, device, needed(job, strategy))
     family, kernels = family_of(job, strategy), kernels_of(device)
     program = chosen_program(
-        job, strategy.attention, kernels, family.recompute, gathers=family.gathers
-    )
+        job, strategy.attention, kernels, family.recompute,
+        gathers=family.gathers, sending=sending_of(job, family),
+    )  # fmt: skip
     if not has_profile(program.key):
         return False
     key = variant_key(family.body, num_chunks=family_chunks(job, family))
@@ -126,6 +132,7 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
 def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     """Say why no shipped profile covers a job; empty where one does."""
     shipped = shipped_settings(job, strategy.attention)
+    shipped[f"offload={strategy.offload}"] = not what_is_away(job, strategy).activations
     missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job, device)
     if missing:
         return (
@@ -164,7 +171,8 @@ def told_short(reason: str) -> str:
 def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     """Whether events were derived for what is kept on the host.
 
-    That is the optimizer, and the parameters of all blocks where all of them train.
+    That is the optimizer, the parameters of all blocks where all of them train, and what blocks
+    keep, of micro-batches of which as much is sent as was traced.
     """
     away = what_is_away(job, strategy)
     blocks = (
@@ -174,7 +182,9 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
         and not away.states
         and away.optimizer
     )
-    return not away.activations and (not away.parameters or blocks)
+    tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
+    sent = not away.parameters and tokens >= LEAST_SENT_TOKENS
+    return (not away.activations or sent) and (not away.parameters or blocks)
 
 
 def _untraced_switch(job: Job, strategy: Strategy) -> str:

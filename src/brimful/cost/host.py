@@ -12,9 +12,11 @@ from typing import Literal, NamedTuple
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.family import family_of
+from brimful.cost.memory import profile_for
 from brimful.cost.on_host import on_host
 from brimful.cost.preference import second_model_sizes
 from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
+from brimful.cost.sent_activations import SentActivations, sent_activations
 from brimful.cost.trained import frozen_element, num_trained, trained_recipe
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -28,6 +30,7 @@ from brimful.rungs import (
     REFERENCE,
     RESUME,
     SAVE,
+    SAVED_ACTIVATIONS,
     STEP_2,
 )
 from brimful.strategy import Strategy, data_parallel, gathers, what_is_away, world_size
@@ -156,11 +159,17 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
 
 
 def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
-    """Yield what an offloaded optimizer keeps, and its parameters' copies."""
-    held = on_host(node.job, family_of(node.job, node.strategy), pins=not node.is_cpu)
+    """Yield what is offloaded keeps, and copies of parameters."""
+    job, family = node.job, family_of(node.job, node.strategy)
+    sent = SentActivations()
+    if family.away.activations:
+        profile = profile_for(job, node.strategy.attention, node.cluster.device, family)
+        sent = sent_activations(job, profile, family)
+    held = on_host(job, family, pins=not node.is_cpu, sent=sent)
     yield PARAMETERS, node.num_processes * held.parameters
     yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
     yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
+    yield SAVED_ACTIVATIONS, node.num_processes * held.activations
 
 
 _WHY_COPY = {

@@ -25,7 +25,7 @@ from brimful.cost.family import (
     runs_one,
 )
 from brimful.cost.leaving import away_gradients, holds_gradients, last_bytes, leaving_steps
-from brimful.cost.own_programs import blocks_of, chosen_program
+from brimful.cost.own_programs import blocks_of, chosen_program, sending_of
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
@@ -100,15 +100,16 @@ def profile_for(job: Job, attention: Attention, device: Device, family: Family) 
     Where blocks are of several kinds it is that of one number of checkpointed blocks.
     """
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
+    sending = sending_of(job, family)
     program = chosen_program(
         job, attention, kernels_of(device), recompute,
-        gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
+        gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family), sending=sending,
     )  # fmt: skip
     profile = load_profile(program.key)
     if not profile.sequence:
         return profile
     (num_again,) = np.atleast_1d(np.asarray(family.num_blocks))
-    return written_out(profile, blocks_of(job), int(num_again))
+    return written_out(profile, blocks_of(job, sending), int(num_again))
 
 
 def follow_family(  # noqa: PLR0913 - what a step is made of

@@ -1,4 +1,4 @@
-"""What an offloaded optimizer keeps in host memory, and what a step copies and updates there.
+"""What is offloaded: its bytes in host memory, and what a step copies and updates there.
 
 Exact but for the optimizer's steps, of 4 bytes each. Pinned is what copies run with; what the rule
 keeps is plain memory.
@@ -11,10 +11,11 @@ from math import prod
 from typing import NamedTuple
 
 from brimful.cost.brought import NUM_ON_THE_WAY
-from brimful.cost.copied import NOTHING_COPIED, Copied
+from brimful.cost.copied import Copied
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.leaving import holds_gradients
 from brimful.cost.saved import pinned_bytes
+from brimful.cost.sent_activations import SentActivations
 from brimful.cost.shapes import Shape
 from brimful.cost.states import away_numbers
 from brimful.cost.step import traffic_of_update
@@ -32,32 +33,38 @@ class OnHost(NamedTuple):
         passing: The most that comes and goes: gradients of later micro-batches that are about to be
             added, or what the update takes.
         optimizer_state: What the rule keeps, masters included.
+        activations: What blocks keep for their backward pass.
     """
 
     parameters: int = 0
     gradients: int = 0
     passing: int = 0
     optimizer_state: int = 0
+    activations: int = 0
 
 
 NUM_PASSES = 2
 """Of a micro-batch, in which blocks are brought: forward and backward."""
-NOTHING_ON_HOST = OnHost()
+NOTHING_SENT = SentActivations()
 
 
-def on_host(job: Job, family: Family, *, pins: bool) -> OnHost:
+def on_host(
+    job: Job, family: Family, *, pins: bool, sent: SentActivations = NOTHING_SENT
+) -> OnHost:
     """Count what is offloaded.
 
     Args:
         job: What is trained.
         family: One strategy, or several that differ in blocks.
         pins: Whether what copies run with is pinned, each tensor in a block of a power of two.
+        sent: What blocks send of a micro-batch.
     """
+    taken = pinned_bytes if pins else sum
+    activations = int(taken(sent.sizes))
     if not family.away.optimizer:
-        return NOTHING_ON_HOST
+        return OnHost(activations=activations)
     element = trained_recipe(job).parameter
     sizes = [element * prod(shape) for shape in trained_shapes(job)]
-    taken = pinned_bytes if pins else sum
     update = update_of(job, "cpu", trained_shapes(job))
     adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
     staged = _staged(trained_shapes(job), element) if adds_up else []
@@ -66,6 +73,7 @@ def on_host(job: Job, family: Family, *, pins: bool) -> OnHost:
         gradients=int(taken(sizes)),
         passing=max(int(taken(staged)), int(update.transient)),
         optimizer_state=int(update.kept),
+        activations=activations,
     )
 
 
@@ -86,21 +94,25 @@ def _staged(shapes: Sequence[Shape], element: int) -> list[int]:
     return max(windows, key=sum)
 
 
-def copied_of(job: Job, family: Family) -> Copied:
+def copied_of(job: Job, family: Family, sent: SentActivations = NOTHING_SENT) -> Copied:
     """Return what a step copies between the device and its host, and what the host's update moves.
 
     Args:
         job: What is trained.
         family: The strategies.
+        sent: What blocks send of a micro-batch.
     """
+    every = family_micro_batches(job, family)
     if not family.away.optimizer:
-        return NOTHING_COPIED
+        return Copied(
+            to_host=float(sum(sent.sizes) * every), to_device=float(sent.to_device * every)
+        )
     held = on_host(job, family, pins=False)
     brought = trained_recipe(job).parameter * away_numbers(job, family)
-    times = 1 if holds_gradients(job, family) else family_micro_batches(job, family)
+    times = 1 if holds_gradients(job, family) else every
     return Copied(
-        to_host=float(held.gradients * times),
-        to_device=float(NUM_PASSES * brought * times),
+        to_host=float(held.gradients * times + sum(sent.sizes) * every),
+        to_device=float(NUM_PASSES * brought * times + sent.to_device * every),
         updated=float(held.parameters - brought),
         host_traffic=traffic_of_update(
             gradients=held.gradients, kept=held.parameters + held.optimizer_state

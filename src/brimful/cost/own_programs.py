@@ -6,9 +6,12 @@ hashes whatever else decides an operation or a size.
 """
 
 from collections.abc import Iterable
+from itertools import count
 from typing import NamedTuple
 
-from brimful.cost.family import family_of
+import numpy as np
+
+from brimful.cost.family import Family, family_of
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OWN,
@@ -38,8 +41,9 @@ from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
 from brimful.identity import once_for_each
 from brimful.job import FP8, Job, Packing, Task
-from brimful.models.sequence import numbered
+from brimful.models.sequence import numbered, shown_by
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
+from brimful.offload import num_sent
 from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import digest
 
@@ -47,9 +51,27 @@ SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Of which shipped profiles are."""
 SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
-OWN_SCHEMA = "brimful.own-profile/2"
+OWN_SCHEMA = "brimful.own-profile/3"
 ROUNDED_TOKENS = 256
 """To the next multiple of which kernels and scans in chunks round tokens, at most."""
+
+
+class Sending(NamedTuple):
+    """Blocks that send to the host what they keep for their backward pass.
+
+    Attributes:
+        num: How many of a model's blocks do, from the first on.
+        num_again: How many are checkpointed, from the first on, where any do.
+    """
+
+    num: int = 0
+    num_again: int = 0
+
+
+NONE_SENDS = Sending()
+LEAST_SENT_TOKENS = 1024
+"""Of a micro-batch from which on a number of four bytes for each token is sent, as it is traced:
+``build.offload.activations.LEAST_BYTES`` of them, which a test compares."""
 
 
 class Need(NamedTuple):
@@ -60,12 +82,23 @@ class Need(NamedTuple):
         recompute: What checkpointed blocks compute again.
         body: Which blocks are checkpointed.
         num_chunks: Chunks of the loss, of more than two as many as are traced.
+        sending: Which blocks send what they keep; those are programs of their own.
     """
 
     gathers: bool
     recompute: Recompute
     body: Body
     num_chunks: int
+    sending: Sending = NONE_SENDS
+
+
+def sending_of(job: Job, family: Family) -> Sending:
+    """Return which blocks of one strategy send what they keep."""
+    num = num_sent(family.away, job.model.num_layers)
+    if not num:
+        return NONE_SENDS
+    (num_again,) = np.atleast_1d(np.asarray(family.num_blocks))
+    return Sending(num, int(num_again))
 
 
 def needs_of(job: Job, strategy: Strategy) -> list[Need]:
@@ -73,8 +106,9 @@ def needs_of(job: Job, strategy: Strategy) -> list[Need]:
     family = family_of(job, strategy)
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
     num_chunks = traced_chunks(-(-tokens // -(-tokens // strategy.loss_chunks)))
-    own = Need(family.gathers, family.recompute, family.body, num_chunks)
-    return sorted({own, own._replace(recompute="full", body="plain")})
+    sending = sending_of(job, family)
+    own = Need(family.gathers, family.recompute, family.body, num_chunks, sending)
+    return sorted({own, own._replace(recompute="full", body="plain", sending=NONE_SENDS)})
 
 
 def traced_chunks(num_chunks: int) -> int:
@@ -92,13 +126,16 @@ def chosen_program(  # noqa: PLR0913 - what makes operations differ
     tp: int = 1,
     ep: int = 1,
     is_one: bool = False,
+    sending: Sending = NONE_SENDS,
 ) -> Program:
     """Name the program by which a job is predicted; see ``programs.program_of``."""
-    if tp > 1 or ep > 1 or is_foreseen(job, attention, kernels, recompute):
+    is_sent = sending != NONE_SENDS
+    if tp > 1 or ep > 1 or (not is_sent and is_foreseen(job, attention, kernels, recompute)):
         return program_of(
             job, attention, kernels, recompute, gathers=gathers, tp=tp, ep=ep, is_one=is_one
         )
-    return _own(job, attention, kernels, recompute, gathers=gathers)._replace(is_one=is_one)
+    own = _own(job, attention, kernels, recompute, gathers=gathers, sending=sending)
+    return own._replace(is_one=is_one)
 
 
 def traced_program(  # noqa: PLR0913 - what makes operations differ
@@ -130,7 +167,9 @@ def missing_needs(
     for need in needs:
         if built is not None and built.loops and need.num_chunks > TWO_CHUNKS:
             continue
-        program = chosen_program(job, attention, kernels, need.recompute, gathers=need.gathers)
+        program = chosen_program(
+            job, attention, kernels, need.recompute, gathers=need.gathers, sending=need.sending
+        )
         key = variant_key(need.body, num_chunks=need.num_chunks)
         if not has_profile(program.key) or key not in load_profile(program.key).variants:
             found.add(need)
@@ -168,11 +207,50 @@ def shipped_settings(job: Job, attention: Attention) -> dict[str, bool]:
     }
 
 
-def blocks_of(job: Job) -> Blocks:
+def blocks_of(job: Job, sending: Sending = NONE_SENDS) -> Blocks:
     """Return what a model's blocks are, of which a profile of its own was traced."""
     built = find_built(job.model)
     assert built is not None
-    return _blocks_of(built)
+    blocks = _blocks_of(built)
+    return blocks._replace(kinds=kinds_sending(built, sending))
+
+
+def kinds_sending(built: BuiltModel, sending: Sending) -> tuple[int, ...]:
+    """Return the kinds of a model's blocks: one that sends what it keeps is of another.
+
+    The first of these is of a kind of its own: the model itself holds what comes into it, so that
+    the block behind it, too, does not free what others do.
+    """
+    num = len(set(built.kinds))
+    statuses = (int(place < sending.num) + (place < min(1, sending.num)) for place in count())
+    return tuple(kind + num * sent for kind, sent in zip(built.kinds, statuses, strict=False))
+
+
+class Shown(NamedTuple):
+    """A block of those that show what each does where some send what they keep.
+
+    Attributes:
+        place: Of it in the model.
+        kind: As of ``kinds_sending``.
+        is_sent: Whether it sends what it keeps.
+        is_again: Whether it is checkpointed.
+    """
+
+    place: int
+    kind: int
+    is_sent: bool
+    is_again: bool
+
+
+def shown_sending(built: BuiltModel, sending: Sending) -> tuple[Shown, ...]:
+    """Return the blocks that show what each does where some send what they keep, in order."""
+    if sending == NONE_SENDS:
+        return ()
+    every = [
+        Shown(place, kind, place < sending.num, place < sending.num_again)
+        for place, kind in enumerate(kinds_sending(built, sending))
+    ]
+    return tuple(every[place] for place in shown_by(numbered(each[1:] for each in every)))
 
 
 @once_for_each
@@ -197,15 +275,23 @@ def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:
     return adapted
 
 
-def _own(
-    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute, *, gathers: bool
+def _own(  # noqa: PLR0913 - what makes operations differ
+    job: Job,
+    attention: Attention,
+    kernels: Kernels,
+    recompute: Recompute,
+    *,
+    gathers: bool,
+    sending: Sending,
 ) -> Program:
     built, model = find_built(job.model), job.model
     windows = None if built is None else num_windows_within(built, job.seq_len)
     length = job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS
     precision = traced_precision(job, gathers=gathers)
+    shown = () if built is None else shown_sending(built, sending)
+    hashed = _hashed(job, windows, length, shown, gathers)
     return Program(
-        architecture=f"{model.model_type}{OWN}{_hashed(job, windows, length, gathers)}",
+        architecture=f"{model.model_type}{OWN}{hashed}",
         tuning="",
         precision=precision,
         attention=attention,
@@ -215,7 +301,13 @@ def _own(
 
 
 @once_for_each
-def _hashed(job: Job, windows: int | None, length: int, gathers: bool) -> str:  # noqa: FBT001 - one place calls it
+def _hashed(
+    job: Job,
+    windows: int | None,
+    length: int,
+    shown: "tuple[Shown, ...]",
+    gathers: bool,  # noqa: FBT001
+) -> str:
     """Hash what of a job decides an operation or a size, beside what a program names."""
     return digest(
         OWN_SCHEMA,
@@ -230,4 +322,5 @@ def _hashed(job: Job, windows: int | None, length: int, gathers: bool) -> str:  
         job.adapter and job.adapter.rank,
         gathers and job.precision in HALF,
         job.precision == FP8,
+        *([[each[1:] for each in shown]] if shown else []),
     )

@@ -120,6 +120,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
         attention_flops: Of fused attention, counted as if nothing were masked.
         moved_bytes: Read and written by all other operations.
         num_ops: Operations launched.
+        to_host: Of each copy to the host, its bytes; such copies are no operation.
+        to_device: Bytes of all copies back.
     """
 
     events: tuple[int, ...]
@@ -127,6 +129,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     attention_flops: tuple[Term, ...]
     moved_bytes: tuple[Term, ...]
     num_ops: int
+    to_host: tuple[tuple[Term, ...], ...] = ()
+    to_device: tuple[Term, ...] = ()
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from brimful.cost.profiles import PLACE, EventKind, Group, Profile, Run, Variant, Work, is_place
+from brimful.cost.profiles import PLACE, EventKind, Group, Profile, Run, Variant, is_place
 from brimful.identity import once_for_each
 from brimful.models.sequence import END
 
@@ -123,7 +123,7 @@ class _Writer:
         if self._caused.isdisjoint(work.events):
             return run
         events = tuple(self._events(work.events, like))
-        self.works.append(Work(events, *(getattr(work, name) for name in _AMOUNTS)))
+        self.works.append(replace(work, events=events))
         return Run(run.phase, run.group, run.role, len(self.works) - 1)
 
     def _events(self, events: Sequence[int], like: list[Group]) -> Iterator[int]:
@@ -156,7 +156,6 @@ class _Writer:
         return self._like[traced]
 
 
-_AMOUNTS = ("matrix_flops", "attention_flops", "moved_bytes", "num_ops")
 _Surroundings = tuple[_Block, _Block, _Block]
 
 

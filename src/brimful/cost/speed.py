@@ -14,6 +14,7 @@ from brimful.cost.needed import traced_job
 from brimful.cost.step import family_work, utilization
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.strategy import Strategy
 
 
@@ -59,11 +60,11 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
     """Count the FLOPs of matrix products and attention of one step, over all devices.
 
     However the work is shared out, it is that of one device doing all of it, with parameters
-    gathered or not.
+    gathered or not, and whatever is on the host between its uses.
     """
     alone = msgspec.structs.replace(
         strategy, dp_replicate=1, dp_shard=1, tp=1, ep=1, pp=1, pp_schedule="1f1b",
-        stages_per_device=1, stage_blocks=(),
+        stages_per_device=1, stage_blocks=(), offload=NO_OFFLOAD,
     )  # fmt: skip
     job = traced_job(job, strategy)
     family = family_of(job, alone)

@@ -369,7 +369,7 @@ def _worked(work: Work, base: int, more: Additions, num_parts: int) -> Work:
 
 def with_events(work: Work, events: tuple[int, ...]) -> Work:
     """Return a work with other events."""
-    return Work(events, work.matrix_flops, work.attention_flops, work.moved_bytes, work.num_ops)
+    return replace(work, events=events)
 
 
 def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterator[Work]:

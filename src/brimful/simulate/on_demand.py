@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.build.layout import read_model
-from brimful.cost.own_programs import Need, chosen_program, missing_needs
+from brimful.cost.own_programs import NONE_SENDS, Need, chosen_program, missing_needs
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.errors import UnsupportedError
@@ -68,14 +68,19 @@ def trace_needs(
         UnsupportedError: No formula gives what the job allocates.
     """
     missing = missing_needs(job, attention, kernels, needs)
-    watched = _Watched(len({need[:3] for need in missing}), watch)
+    watched = _Watched(len({(*need[:3], need.sending) for need in missing}), watch)
     built, formulas = _built(job, attention), Formulas()
-    for (gathers, recompute), some in groupby(missing, attrgetter("gathers", "recompute")):
+    each_program = attrgetter("gathers", "recompute", "sending")
+    for (gathers, recompute, sending), some in groupby(
+        sorted(missing, key=each_program), each_program
+    ):
         wanted: dict[Body, frozenset[int]] = {}
         for need in some:
             wanted[need.body] = wanted.get(need.body, frozenset()) | {need.num_chunks}
-        program = chosen_program(job, attention, kernels, recompute, gathers=gathers)
-        own = OwnProgram(program, job, built, gathers, watched.on_op)
+        program = chosen_program(
+            job, attention, kernels, recompute, gathers=gathers, sending=sending
+        )
+        own = OwnProgram(program, job, built, gathers, sending, watched.on_op)
         _check_refused(program.key)
         try:
             for body, chunks in wanted.items():
@@ -96,7 +101,8 @@ def _named(own: OwnProgram, body: Body) -> str:
     """Say which blocks a body has."""
     how = "selectively " if own.program.recompute == "selective" and body != "plain" else ""
     gathered = ", gathered" if own.gathers else ""
-    return f"{how}{body}{gathered}"
+    sent = ", offloading" if own.sending != NONE_SENDS else ""
+    return f"{how}{body}{gathered}{sent}"
 
 
 class _Watched:

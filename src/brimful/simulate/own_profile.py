@@ -22,7 +22,14 @@ from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters
+from brimful.cost.own_programs import (
+    LEAST_SENT_TOKENS,
+    NONE_SENDS,
+    ROUNDED_TOKENS,
+    Sending,
+    shown_sending,
+    traced_adapters,
+)
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
@@ -37,6 +44,7 @@ from brimful.errors import BrimfulError, UnsupportedError
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
+from brimful.offload import NOTHING, spell_offload
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape, go_on
@@ -74,6 +82,7 @@ class OwnProgram(NamedTuple):
         job: That runs it.
         built: What its model is.
         gathers: Whether parameters are gathered before they compute.
+        sending: Which blocks send to the host what they keep.
         on_op: Called before every operation.
     """
 
@@ -81,6 +90,7 @@ class OwnProgram(NamedTuple):
     job: Job
     built: BuiltModel
     gathers: bool
+    sending: Sending = NONE_SENDS
     on_op: Callable[[], None] = go_on
 
 
@@ -134,22 +144,41 @@ def with_variants(
         kinds=tuple(tables.kinds),
         works=tuple(tables.works),
         variants=variants,
-        sequence=_kinds_shown(own.built),
+        sequence=_kinds_shown(own),
     )
 
 
-def _kinds_shown(built: BuiltModel) -> tuple[int, ...]:
+class _Stack(NamedTuple):
+    """The blocks that are traced.
+
+    Attributes:
+        places: Of each, which of the model's it is, in order; of a mixed body first as they are
+            checkpointed, then as they are not, but where some send what they keep.
+        num_again: How many are checkpointed, from the first on.
+        num_sent: How many send what they keep.
+    """
+
+    places: tuple[int, ...]
+    num_again: int
+    num_sent: int = 0
+
+
+def _kinds_shown(own: OwnProgram) -> tuple[int, ...]:
     """Return the kinds of the blocks that are traced, where there are several."""
-    if len(set(built.kinds)) == 1:
-        return ()
-    return tuple(built.kinds[place] for place in shown_by(built.kinds))
+    kinds = own.built.kinds
+    if shown := shown_sending(own.built, own.sending):
+        return tuple(each.kind for each in shown)
+    return tuple(kinds[place] for place in shown_by(kinds)) if len(set(kinds)) > 1 else ()
 
 
-def _places(built: BuiltModel, body: Body) -> tuple[int, ...]:
-    """Return which blocks are traced, in order; of a mixed body first as checkpointed, then not."""
-    last = len(built.kinds) - 1
-    shown = shown_by(built.kinds) if len(set(built.kinds)) > 1 else (0, min(1, last), last)
-    return shown * (1 + (body == "mixed"))
+def _stack(own: OwnProgram, body: Body) -> _Stack:
+    """Return which blocks are traced."""
+    kinds, last = own.built.kinds, len(own.built.kinds) - 1
+    if shown := shown_sending(own.built, own.sending):
+        sums = (sum(each.is_again for each in shown), sum(each.is_sent for each in shown))
+        return _Stack(tuple(each.place for each in shown), *sums)
+    places = shown_by(kinds) if len(set(kinds)) > 1 else (0, min(1, last), last)
+    return _Stack(places * (1 + (body == "mixed")), len(places) * (body != "plain"))
 
 
 def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
@@ -240,8 +269,8 @@ class _Trial:
         cases, own, body = list(chain.from_iterable(groups)), traced.own, traced.body
         recording = _recorded(own, body, cases)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
-        num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
-        self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own.built))
+        num_again = _stack(own, body).num_again
+        self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own))
         self._numbers = {case: number for number, case in enumerate(cases, start=1)}
         self._traced, self._tables = traced, traced.tables
 
@@ -295,6 +324,8 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[Toke
     if own.built.loops:
         return [TokenShape(num, seq_len) for num in sequences]
     least = max((window for window in windows if window < seq_len), default=0)
+    if own.sending != NONE_SENDS:
+        least = max(least, -(-LEAST_SENT_TOKENS // min(sequences)) - 1)
     most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
     for unit in _ROUNDINGS:
         start = least // unit * unit + seq_len % unit
@@ -319,9 +350,9 @@ def _parts(number: int) -> Parts:
 
 def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recording:
     """Run micro-batches of every case by one build, and return its tape."""
-    program, places = own.program, _places(own.built, body)
+    program, (places, num_again, num_sent) = own.program, _stack(own, body)
     job = _traced_job(own, num_blocks=len(places), seq_len=max(case.S for case in cases))
-    num_again = 0 if body == "plain" else len(_places(own.built, "plain"))
+    away = NOTHING._replace(activations=num_sent)
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
         activation_checkpointing=spell_checkpointing(
@@ -329,6 +360,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         ),
         loss_chunks=1,
         attention=program.attention,
+        offload=spell_offload(away, num_layers=len(places)),
     )
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
@@ -338,7 +370,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         arranged=places, on_op=own.on_op,
     )  # fmt: skip
     try:
-        return traced(repeats=True).recording
+        return traced(repeats=not num_sent).recording  # which see no hooks of what is saved
     except UnlikeBlocksError:
         return traced().recording
 

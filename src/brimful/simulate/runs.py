@@ -21,7 +21,7 @@ from brimful.cost.profiles import (
     is_place,
 )
 from brimful.pretend.reading import LOSS_OWNER, classify
-from brimful.pretend.recording import OpCost, Recording
+from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.rungs import EVAL, ITEM_NAMES, WORKSPACES
 from brimful.simulate.fit import add_terms
 
@@ -383,7 +383,8 @@ class RunFitter:
     def _run(self, pieces: tuple[Piece, ...], origins: Origins) -> Run:
         piece = pieces[0]
         costs = [costs_of(c, p) for c, p in zip(self._costs, pieces, strict=True)]
-        by_op = list(zip(*costs, strict=True))
+        every = list(zip(*costs, strict=True))
+        by_op = [ops for ops in every if ops[0].op not in {TO_HOST, TO_DEVICE}]
         work = Work(
             events=tuple(self._events.events(pieces, origins, lambda _, sizes: self._fit(sizes))),
             matrix_flops=self._sum([[c.matrix_flops for c in ops] for ops in by_op]),
@@ -396,8 +397,16 @@ class RunFitter:
                 ]
             ),
             num_ops=len(by_op),
+            to_host=tuple(self._copied(every, TO_HOST)),
+            to_device=add_terms(list(self._copied(every, TO_DEVICE))),
         )
         return Run(piece.phase, piece.label[0], piece.role, self._tables.work(work))
+
+    def _copied(self, every: Sequence[tuple[OpCost, ...]], way: str) -> Iterator[tuple[Term, ...]]:
+        """Yield the bytes of every copy between device and host, one way."""
+        for ops in every:
+            if ops[0].op == way:
+                yield self._fit(tuple(sum(cost.moved_bytes) for cost in ops))
 
     def _sum(self, quantities: list[list[int]]) -> tuple[Term, ...]:
         return add_terms([self._fit(tuple(sizes)) for sizes in quantities])

@@ -20,7 +20,7 @@ from brimful.build.offload.activations import (
 )
 from brimful.build.offload.host import take_like
 from brimful.build.offload.parameters import AwayBlocks
-from brimful.offload import NONE, Away, away_of
+from brimful.offload import NONE, Away, away_of, num_sent
 from brimful.rungs import PARAMETERS
 from brimful.strategy import Strategy
 
@@ -79,20 +79,20 @@ def offload_blocks(
         num_checkpointed: Blocks that are checkpointed, from the first on.
     """
     blocks = decoder_blocks(model)
-    num_sent = min(away.activations, max(0, len(blocks) - 1))
+    sent = num_sent(away, len(blocks))
     parameters = AwayBlocks(blocks[: away.parameters], device) if away.parameters else None
-    activations = AwayActivations(device) if num_sent else None
+    activations = AwayActivations(device) if sent else None
     for number, block in enumerate(blocks):
         call = _Call(
             number,
             block,
             parameters if number < away.parameters else None,
-            activations if number < num_sent else None,
+            activations if number < sent else None,
         )
         if call.parameters is not None or call.activations is not None:
             _call_through(call, is_checkpointed=number < num_checkpointed)
     if activations is not None:
-        blocks[num_sent].register_forward_hook(lambda *_: activations.past())
+        blocks[sent].register_forward_hook(lambda *_: activations.past())
     return Offloaded(parameters, activations)
 
 

@@ -1,0 +1,42 @@
+"""What blocks keep for backward and send to the host: how much, as a trace counted the copies.
+
+Source: ``build/offload/activations.py``. Every copy of a micro-batch's forward is there until its
+backward, on the host, each in memory of its own.
+"""
+
+from typing import NamedTuple
+
+from brimful.cost.family import Family, family_dimensions, family_variant
+from brimful.cost.profiles import Profile
+from brimful.cost.trajectory import evaluate_terms
+from brimful.job import Job
+
+
+class SentActivations(NamedTuple):
+    """Of one micro-batch.
+
+    Attributes:
+        sizes: Bytes of every copy on the host.
+        to_device: Bytes that are copied back.
+    """
+
+    sizes: tuple[int, ...] = ()
+    to_device: float = 0.0
+
+
+def sent_activations(job: Job, profile: Profile, family: Family) -> SentActivations:
+    """Return what one strategy sends; nothing where no block does.
+
+    Args:
+        job: What is trained.
+        profile: By which it is predicted.
+        family: The strategy.
+    """
+    if not family.away.activations:
+        return SentActivations()
+    dims = family_dimensions(job, family)
+    works = [profile.works[run.work] for run in family_variant(job, profile, family).first]
+    return SentActivations(
+        sizes=tuple(round(evaluate_terms(s, dims)) for work in works for s in work.to_host),
+        to_device=sum(evaluate_terms(work.to_device, dims) for work in works),
+    )
