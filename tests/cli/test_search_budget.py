@@ -1,5 +1,6 @@
 """A search that simulates, as the command line shows it: progress, budget, exit codes."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -54,3 +55,12 @@ def test_a_search_that_found_nothing_in_its_budget_says_exactly_that(brimful, mo
     assert "found nothing in its budget of 9 s" in said.err
     assert "does not fit" not in said.err
     assert not (folder / "p.yaml").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_activations_on_the_host_are_searched_by_simulating(brimful):
+    asked = ("plan", "tiny.json", "--gpus", "a100-40gb", "--seq-len", 32, "--global-batch", 2)
+    said = brimful(*asked, "--offload", "activations", "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["plan"]["strategy"]["offload"] == "activations"

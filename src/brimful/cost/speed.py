@@ -43,7 +43,9 @@ def speed_of(job: Job, cluster: Cluster, strategy: Strategy, step_s: float | Non
     """
     if not step_s:
         return Speed(None, None, None)
-    once = msgspec.structs.replace(strategy, activation_checkpointing="none")
+    once = msgspec.structs.replace(
+        strategy, activation_checkpointing="none", offload=NO_OFFLOAD
+    )  # which is no other work
     shares = [
         utilization(
             step_flops(job, cluster, how) / cluster.num_devices,
@@ -60,11 +62,11 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
     """Count the FLOPs of matrix products and attention of one step, over all devices.
 
     However the work is shared out, it is that of one device doing all of it, with parameters
-    gathered or not, and whatever is on the host between its uses.
+    gathered or not.
     """
     alone = msgspec.structs.replace(
         strategy, dp_replicate=1, dp_shard=1, tp=1, ep=1, pp=1, pp_schedule="1f1b",
-        stages_per_device=1, stage_blocks=(), offload=NO_OFFLOAD,
+        stages_per_device=1, stage_blocks=(),
     )  # fmt: skip
     job = traced_job(job, strategy)
     family = family_of(job, alone)

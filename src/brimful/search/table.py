@@ -98,8 +98,13 @@ def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, 
         "pp": np.array([s.pp for s in strategies]),
         "schedule": np.array([ORDERS.index(s.pp_schedule) for s in strategies]),
         "stages": np.array([s.stages_per_device for s in strategies]),
-        "offloads": np.array([OFFLOADS.index(s.offload) for s in strategies], dtype=np.int64),
+        "offloads": np.array([_place_of(s.offload) for s in strategies], dtype=np.int64),
     }
+
+
+def _place_of(offload: str) -> int:
+    """Return the place in ``OFFLOADS``; what is not searched, and was asked for, is behind all."""
+    return OFFLOADS.index(offload) if offload in OFFLOADS else len(OFFLOADS)
 
 
 def empty_table() -> Table:

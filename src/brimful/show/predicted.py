@@ -7,7 +7,13 @@ from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
 from brimful.job import Job
 from brimful.plan import Estimate, Plan, PredictedReserved
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
+from brimful.rungs import (
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SAVED_ACTIVATIONS,
+    Reserved,
+)
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
 from brimful.units import format_bytes
 
@@ -17,7 +23,7 @@ TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
 HOST = "host"
 """Whose memory is too little, where that of the GPUs may not be."""
-_OFFLOADED = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})
+_OFFLOADED = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, SAVED_ACTIVATIONS})
 """Items of a host that are there because they are offloaded."""
 _SIZE = re.compile(r" \d+GB\b")
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
