@@ -63,4 +63,4 @@ def test_activations_on_the_host_are_searched_by_simulating(brimful):
     asked = ("plan", "tiny.json", "--gpus", "a100-40gb", "--seq-len", 32, "--global-batch", 2)
     said = brimful(*asked, "--offload", "activations", "--json")
     assert said.code == 0
-    assert json.loads(said.out)["plan"]["strategy"]["offload"] == "activations"
+    assert json.loads(said.out)["strategy"]["offload"] == "activations"
