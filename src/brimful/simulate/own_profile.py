@@ -212,16 +212,16 @@ def _variants(
         fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
     """
     own = traced.own
-    several, ones = shapes_of(own), shapes_of(own, _ONE)
+    several = shapes_of(own)
     if fits_one is None:
-        single = ones[0]._replace(num_chunks=chunks[0])
+        single = _single(own)._replace(num_chunks=chunks[0])
         (variants,), trial = _at_shapes(traced, chunks, [several], [single])
         fits_one = trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single)
-        of_one = {} if fits_one else _at_shapes(traced, chunks, [ones], [])[0][0]
+        of_one = {} if fits_one else _at_shapes(traced, chunks, [shapes_of(own, _ONE)], [])[0][0]
     elif fits_one:
         (variants,), of_one = _at_shapes(traced, chunks, [several], [])[0], {}
     else:
-        (variants, of_one), _ = _at_shapes(traced, chunks, [several, ones], [])
+        (variants, of_one), _ = _at_shapes(traced, chunks, [several, shapes_of(own, _ONE)], [])
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
 
 
@@ -337,6 +337,14 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[Toke
             lengths = (firsts[0], *others[:2])
             return [TokenShape(num, n) for num, n in zip(sequences, lengths, strict=True)]
     raise UnsupportedError(f"{own.job.model.name} has too few tokens to be profiled")
+
+
+def _single(own: OwnProgram) -> TokenShape:
+    """Return one sequence: the longest of a model in which there are no three lengths for one."""
+    try:
+        return shapes_of(own, _ONE)[0]
+    except UnsupportedError:
+        return TokenShape(1, own.job.model.max_seq_len)
 
 
 def _path_of(built: BuiltModel) -> re.Pattern[str]:
