@@ -190,6 +190,14 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
         InputError: The product of its degrees is not that number.
     """
     if world_size(strategy) != num_devices:
+        if num_devices % (strategy.tp * strategy.pp):
+            each, most = strategy.tp * strategy.pp, min(num_devices, strategy.tp)
+            fewer = {} if strategy.pp > 1 else {"tp": _largest_divisor(num_devices, most=most)}
+            raise InputError(
+                f"tp={strategy.tp} x pp={strategy.pp} does not divide {num_devices} devices; use "
+                f"degrees whose product is one of {_divisors(num_devices, near=each)}",
+                nearest=_as_many(strategy, num_devices) or fewer,
+            )
         product = " x ".join(f"{name}={getattr(strategy, name)}" for name in _DEGREES)
         raise InputError(
             f"{product} is {world_size(strategy)} and the cluster has {num_devices} devices; make "

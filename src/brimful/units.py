@@ -68,6 +68,15 @@ def parse_count(text: str) -> int:
     return _parse(text, _COUNT_UNITS, "a count", "300k or 1B")
 
 
+def parse_length(text: str) -> int:
+    """Read the length of a text, as models are named by it: ``4k`` is 4,096 tokens.
+
+    Raises:
+        InputError: The text is not a count.
+    """
+    return _parse(text, {"": 1, "k": KIB, "m": MIB}, "a length", "4096 or 4k")
+
+
 _DURATION_UNITS = {"min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0, "w": 604800.0}
 
 

@@ -32,6 +32,11 @@ _FLAGS = {
     "--cp": ("--context-parallel", "--context-parallel-size"),
     "--gpus": ("--gpu", "--hardware"),
 }  # fmt: skip
+NO_FLAG = dict.fromkeys(
+    ("--epochs", "--num-epochs", "--num-train-epochs"),
+    "epochs need the size of your data: give --tokens, those of one epoch times epochs",
+)
+"""What other programs ask for, and what says the same here."""
 _OURS = {other: flag for flag, others in _FLAGS.items() for other in others}
 
 TASK_NAMES = {
@@ -44,6 +49,20 @@ TASK_NAMES = {
     "translation": "seq2seq",
 }
 """Other names of ours."""
+OPTIMIZER_NAMES = {
+    **dict.fromkeys(
+        ("adam", "adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_apex_fused",
+         "paged_adamw", "paged_adamw_32bit"),
+        "adamw",
+    ),
+    **dict.fromkeys(
+        ("adamw8bit", "adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
+        "adamw-8bit",
+    ),
+    "adamw_torch_4bit": "adamw-4bit",
+}  # fmt: skip
+"""Names of transformers and bitsandbytes. Of paged ones a full GPU would move the state away in
+pages; here it stays, which is what a run that fits does."""
 ROLLOUTS = "rollouts"
 """What comes on top of an update that learns from texts which the model writes itself."""
 

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, NoReturn, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, usual
-from brimful.cli.elsewhere import TASK_NAMES, TASKS, refuse_elsewhere, spelled_as_ours
+from brimful.cli.elsewhere import (
+    NO_FLAG,
+    OPTIMIZER_NAMES,
+    TASK_NAMES,
+    TASKS,
+    refuse_elsewhere,
+    spelled_as_ours,
+)
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
@@ -64,7 +71,7 @@ from brimful.strategy import (
 )
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.terminal import note, noted
-from brimful.units import parse_bytes, parse_count
+from brimful.units import parse_bytes, parse_count, parse_length
 
 INFERENCE = "inference"
 """A task that trains nothing; ``brimful.cli.inference`` takes it over."""
@@ -133,6 +140,8 @@ class Parser(argparse.ArgumentParser):
         misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
         known = list(self._option_string_actions)
         near = difflib.get_close_matches(misspelt[0], known, n=1) if misspelt else []
+        if misspelt and (words := NO_FLAG.get(misspelt[0].replace("_", "-"))):
+            return f"{words}; "
         return f"did you mean {near[0]}? " if near else ""
 
 
@@ -149,6 +158,8 @@ def choice(
 
     def parse(text: str) -> str:
         if others and text in others:
+            if others[text] in allowed:
+                _note_once(f"--{what} {others[text]} is taken for {text!r}")
             return others[text]
         if text not in allowed:
             raise unknown_name(what, text, allowed)
@@ -160,12 +171,14 @@ def choice(
 _FRACTION = re.compile(r"\d*\.\d*[1-9]\d*")
 
 
-def whole(what: str, *, least: int = 1) -> Callable[[str], int]:
+def whole(
+    what: str, *, least: int = 1, read: Callable[[str], int] = parse_count
+) -> Callable[[str], int]:
     """Return an argparse type for counts such as ``4096`` or ``4k``, of ``least`` or more."""
 
     def parse(text: str) -> int:
         try:
-            count = parse_count(text)
+            count = read(text)
         except InputError as error:
             raise InputError(f"{what} {error}") from error
         if _FRACTION.fullmatch(text.strip()):
@@ -284,7 +297,13 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     recipes = f"{defaults.PRECISION}, or {' or '.join(defaults.PRECISIONS[1:])} on older GPUs"
     _add_choice(add, "--precision", get_args(Precision), recipes)
     add("--keep-fp32", metavar="NAMES", help="modules in fp32 though the recipe has 16 bits")
-    _add_choice(add, "--optimizer", get_args(Optimizer), defaults.OPTIMIZER)
+    optimizers = get_args(Optimizer)
+    add(
+        "--optimizer",
+        metavar="NAME",
+        type=choice("optimizer", optimizers, OPTIMIZER_NAMES),
+        help=f"{' or '.join(optimizers)}; default {defaults.OPTIMIZER}",
+    )
     _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)
     packings = get_args(Packing)
     add(
@@ -295,10 +314,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
     add("--weights", metavar="MODEL", help="folder or hub id to start from; default: random")
     _add_whole(add, "--vocab-size", "rows of the embedding at least, for tokens that were added")
-    _add_whole(add, "--max-positions", "of rotary ones, scaled to longer texts (YaRN, linear)")
+    add_length(add, "--max-positions", "of rotary ones, scaled to longer texts (YaRN, linear)")
     _add_whole(add, "--num-labels", "classes of a classifier; default: its own")
     seq_len = f"default: what the model covers, at most {defaults.LONGEST_SEQ_LEN}"
-    _add_whole(add, "--seq-len", f"tokens per sequence; {seq_len}")
+    add_length(add, "--seq-len", f"tokens per sequence, 4k is 4,096; {seq_len}")
     _add_whole(add, "--global-batch", "sequences per optimizer step; default: one micro-batch")
     _add_whole(add, "--steps", f"optimizer steps; default {defaults.NUM_STEPS}")
     _add_whole(add, "--tokens", "tokens of the run, e.g. 1B, instead of --steps")
@@ -516,6 +535,11 @@ def _add_whole(
 ) -> None:
     kind = whole(flag, least=least)
     add(flag, metavar="N", type=listed(kind) if many else kind, help=words)
+
+
+def add_length(add: Callable[..., Any], flag: str, words: str) -> None:
+    """Add a flag for the length of a text."""
+    add(flag, metavar="N", type=whole(flag, read=parse_length), help=words)
 
 
 def _add_number(add: Callable[..., Any], flag: str, words: str) -> None:

@@ -13,6 +13,7 @@ from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
 from brimful.hardware.cluster import Cluster, spelled
+from brimful.units import parse_length
 
 if TYPE_CHECKING:
     from brimful.cost.inference import InferenceJob
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--prompt-len",
         metavar="N",
-        type=flags.whole("--prompt-len"),
+        type=flags.whole("--prompt-len", read=parse_length),
         help="tokens of each sequence that one forward reads; default: all of --seq-len",
     )
 

@@ -103,6 +103,15 @@ def find_gpu(text: str) -> str:
     )
 
 
+_NOT_MODELLED = {
+    r"(apple[- ]?)?m[1-9](\b|[- ]?(pro|max|ultra))": "one of Apple's",
+    r"(amd[- ]?)?(radeon|rx[- ]?\d)": "a Radeon",
+    r"(intel[- ]?)?(arc|gaudi)": "one of Intel's",
+    r"(google[- ]?)?tpu": "a TPU",
+}
+"""What people have whose allocator and kernels nobody described here."""
+
+
 def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     """Build the error for a name that means no known GPU, with those of its chip or the like.
 
@@ -110,6 +119,12 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
         text: The name.
         known: More that could be given.
     """
+    for pattern, whose in _NOT_MODELLED.items():
+        if re.match(pattern, text.strip().lower()):
+            return UnknownNameError(
+                f"{text!r} is {whose}, which this version does not model (NVIDIA's GPUs, AMD's "
+                f"Instinct and CPUs it does); ask of a card with as much memory: brimful gpus"
+            )
     chips = _parts(text.strip().lower()[:_LONGEST]).chip
     names = [*sorted(datasheets(), key=is_built_in), *known]
     near = _of_one_family(chips, names)

@@ -165,5 +165,6 @@ def _unreachable(hub_id: str, name: str) -> UnknownNameError:
     reason = f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
     return UnknownNameError(
         f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
-        f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}"
+        f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}; "
+        f"of a script that trains any model brimful pretend answers"
     )

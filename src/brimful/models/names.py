@@ -6,6 +6,7 @@ registry and those of its models on the hub are taken apart alike, and compared 
 """
 
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -60,6 +61,8 @@ _FAR = 2.0
 """A factor in size beyond which a model of another family that is nearer says more."""
 _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
+_AS_LARGE = 1.1
+"""A factor in size within which the newer generation of a family says more."""
 _LONGEST = 200
 _IMAGES = "its language part is {}, without what images and sounds and their encoders take"
 IMAGES = "images"
@@ -250,16 +253,23 @@ def _nearest(size: float, name: str, *, is_mixture: bool, preferred: frozenset[s
         preferred: Types that are rather named than others.
     """
 
-    def distance(known: str) -> tuple[bool, bool, bool, bool, float]:
+    def distance(known: str) -> tuple[bool, bool, bool, bool, int, float, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != is_mixture
         is_strange = _family(known) != _family(name)
         is_rarer = entry["model_type"] not in preferred
-        return factor > _FAR, is_other, is_strange, is_rarer, factor
+        steps = round(math.log(factor) / math.log(_AS_LARGE))
+        return factor > _FAR, is_other, is_strange, is_rarer, steps, -_generation(known), factor
 
     return min(registry(), key=distance)
+
+
+def _generation(name: str) -> float:
+    """Return which of its family a name says, 3.1 of ``llama-3.1-8b``; 0: it says none."""
+    found = re.match(r"[a-z]+-?(\d+(?:\.\d+)?)(?![\d.]*[bm]\b)", name)
+    return float(found[1]) if found else 0.0
 
 
 def has_experts(config: dict[str, Any]) -> bool:

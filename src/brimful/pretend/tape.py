@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from brimful import loop_phases
 from brimful.pretend import (
     autocast,
     device,
@@ -51,7 +52,7 @@ _KINDS = (NAME, HOST)
 _MAIN = f"{NAME}:0"
 """The device that ``finish`` returns when none is named."""
 _TORCH = torch.__path__[0]
-_OWN = __file__.rpartition("tape.py")[0]
+_OWN = (__file__.rpartition("tape.py")[0], loop_phases.__file__)
 _DEVICE = torch.ops.prim.device.default
 _RECORD_STREAM = torch.ops.aten.record_stream.default
 _EMPTY_LIKE = torch.ops.aten.empty_like.default
@@ -438,7 +439,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             code = frame.f_code
             ours = self._code_is_ours.get(code)
             if ours is None:
-                ours = self._code_is_ours[code] = code.co_filename.startswith((_TORCH, _OWN))
+                ours = self._code_is_ours[code] = code.co_filename.startswith((_TORCH, *_OWN))
             if not ours:
                 return code, frame.f_lineno
             frame = frame.f_back

@@ -118,7 +118,7 @@ def measured_tables(  # noqa: PLR0913 - a question, and an answer of each rung
         ("writing a token", ABSENT if written is None else format_seconds(written)),
     ]
     blank = Text("")
-    took = pairs_table(times, title="The run (measured, under the profiler)")
+    took = pairs_table(times, title="The run (measured; loading under the profiler)")
     three = _three(estimate, simulation, measurement)
     return Group(_inputs(job, cluster), blank, took, blank, three)
 
