@@ -47,3 +47,39 @@ def test_a_score_is_answered_as_two_classes(brimful):
     assert said.code == 2
     assert "num_labels=1 is a score" in said.err
     assert said.out.startswith("instead   the same with --num-labels 2:")
+
+
+@pytest.mark.parametrize("name", ["paged_adamw_8bit", "adamw_bnb_8bit"])
+def test_optimizers_of_other_programs_are_taken_for_ours(brimful, name):
+    asked = ("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--optimizer")
+    said = brimful(*asked, name)
+    assert (said.code, said.out) == (0, brimful(*asked, "adamw-8bit").out)
+    assert f"--optimizer adamw-8bit is taken for '{name}'" in said.err
+
+
+def test_epochs_are_told_to_need_the_size_of_the_data(brimful):
+    said = brimful("estimate", "smollm2-135m", *H100, "--epochs", 3)
+    assert said.code == 2
+    assert "epochs need the size of your data: give --tokens" in said.err
+
+
+def test_the_length_of_a_text_is_counted_as_models_are_named(brimful):
+    short, exact = (
+        brimful("estimate", "smollm2-135m", *H100, "--seq-len", n, "--json").out
+        for n in ("4k", "4096")
+    )
+    assert short == exact
+
+
+@pytest.mark.parametrize("gpu", ["m4-max", "rx-7900-xtx", "arc-b580"])
+def test_hardware_that_is_not_modelled_is_told_apart_from_a_slip(brimful, gpu):
+    said = brimful("estimate", "smollm2-135m", "--gpus", gpu)
+    assert said.code == 2
+    assert "which this version does not model" in said.err
+
+
+def test_a_degree_that_divides_nothing_is_answered_with_one_that_does(brimful):
+    said = brimful("estimate", "smollm2-360m", "--gpus", "8xh100-80gb", "--tp", 3)
+    assert said.code == 2
+    assert "tp=3 x pp=1 does not divide 8 devices" in said.err
+    assert "1, 2, 4, 8" in said.err

@@ -46,3 +46,12 @@ def test_without_torch_it_says_what_to_install(brimful, monkeypatch):
         assert (said.code, said.out) == (2, "")
         assert "tracing one needs torch" in said.err
         assert "pip install 'brimful[train]'" in said.err
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("phi")
+def test_what_would_make_it_fit_is_traced_too(brimful):
+    asked = ("phi.json", "--gpus", "a100-40gb", "--seq-len", 512, "--precision", "fp32")
+    said = brimful("estimate", *asked, "--micro-batch", 4, "--memory-limit", "690MiB")
+    assert said.code == 1
+    assert "all 4 layers checkpointed" in " ".join(said.out.split())

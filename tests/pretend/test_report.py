@@ -11,11 +11,13 @@ from brimful.allocator.replay import replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of, whole_of
+from brimful.pretend.recording import RecordingBuilder
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PRETEND_SCHEMA, PretendReport
+from brimful.rungs import PARAMETERS
 from brimful.units import GIB, KIB, MIB
 
-from .recordings import ACTIVATION, COMM_STREAM, PARAMETER, long_run, small_run
+from .recordings import ACTIVATION, COMM_STREAM, PARAMETER, long_run, place, small_run, take
 
 NATIVE = PYTORCH_DEFAULTS
 EXPANDABLE = replace(NATIVE, expandable_segments=True)
@@ -113,6 +115,30 @@ def test_what_forward_keeps_is_the_rest_at_its_end():
 
 def test_a_run_without_a_forward_keeps_nothing():
     assert read(replace(small_run(), phases=("load", "a", "b", "c"))).kept is None
+
+
+def leaking(num_steps, *, keeps):
+    """Steps that each leave a tensor behind, or let go of it."""
+    b = RecordingBuilder()
+    take(b, PARAMETER, place("aten.empty.memory_format", line=3), item=PARAMETERS)
+    for step in range(1, num_steps + 1):
+        b.begin_phase(f"step {step} forward")
+        row = take(b, ACTIVATION, place("aten.mm.default", "head", line=9))
+        b.begin_phase(f"step {step} optimizer")
+        if not keeps:
+            b.free(row)
+    return b.build()
+
+
+def test_what_every_step_leaves_behind_grows():
+    grows = read(leaking(8, keeps=True)).grows
+    assert (grows.num_bytes, grows.num_steps) == (ACTIVATION, 5)
+    assert grows.largest.line.endswith(":9")
+
+
+@pytest.mark.parametrize(("num_steps", "keeps"), [(8, False), (5, True)])
+def test_of_few_steps_nothing_is_said_to_grow(num_steps, keeps):
+    assert read(leaking(num_steps, keeps=keeps)).grows is None
 
 
 def test_phases_from_step_two_on_are_one():

@@ -108,13 +108,16 @@ def _answer(
 def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Around":
     """Find what is said beside a prediction: its run, or what would make it fit."""
     from brimful.cli.fixes import NO_FIXES, fixes_of
+    from brimful.cli.on_demand import trace_leaner
     from brimful.search.beside import beside
     from brimful.show.estimate import Around
     from brimful.show.predicted import verdict_of
     from brimful.show.stages import stage_facts
 
-    others = beside(asked.job, asked.cluster, asked.strategy)
     fits = verdict_of(predicted) == "FITS"
+    if not fits:
+        trace_leaner(args, asked)
+    others = beside(asked.job, asked.cluster, asked.strategy)
     fixes = NO_FIXES if fits else fixes_of(asked, others)
     return Around(
         run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s),

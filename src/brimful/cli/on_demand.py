@@ -1,19 +1,22 @@
 """Tracing what a job needs that does not ship: a line on stderr, a bar, and never twice."""
 
 import argparse
+import contextlib
 import sys
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from brimful.cost.formula import is_traceable, missing_formula, told_short, untraced
 from brimful.cost.needed import traced_job
 from brimful.cost.own_programs import Need, chosen_program
-from brimful.cost.profiles import is_own, load_profile
+from brimful.cost.profiles import Body, is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.show.summary import Fact
-from brimful.strategy import gathers
+from brimful.strategy import gathers, is_selective
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from brimful.cost.least import Spread
     from brimful.simulate.on_demand import Tracing
 
+_LEANEST_FIRST: tuple[Body, ...] = ("checkpointed", "plain", "mixed")
+"""Of these plain ones tell the work that is not computed again."""
+MOST_LEANER_S = 6.0
+"""After which no further body is traced to say what would make a job fit."""
 TOLD_EVERY_S = 3.0
 """How often a line says how far tracing is, where there is no terminal to show it."""
 
@@ -62,6 +69,31 @@ def traced_or_untold(
     except UnsupportedError as error:
         return f"{error}; brimful plan and brimful simulate trace each strategy instead"
     return missing_formula(job, strategy, device)
+
+
+def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
+    """Trace what recomputes more than a job that does not fit, body by body while there is time.
+
+    Args:
+        args: The flags.
+        asked: The job, and the strategy that does not fit.
+    """
+    from brimful.cost.needed import needed
+    from brimful.search.lean import ladder
+
+    job, cluster, strategy = asked
+    usual = [one for one in ladder(*asked) if not is_selective(one)]
+    needs = sorted({need for one in usual for need in needed(job, one)}, key=_most_recomputed)
+    start_s = time.monotonic()
+    for _, some in groupby(untraced(job, strategy, cluster.device, needs), _most_recomputed):
+        if time.monotonic() - start_s > MOST_LEANER_S:
+            return
+        with contextlib.suppress(UnsupportedError):
+            _trace(args, asked, list(some), "", None)
+
+
+def _most_recomputed(need: Need) -> tuple[bool, int]:
+    return need.gathers, _LEANEST_FIRST.index(need.body)
 
 
 def _trace(

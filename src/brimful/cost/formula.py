@@ -116,8 +116,10 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     """Whether a profile of a job's own was traced on this machine, this variant of it among it."""
     if not is_traceable(job, strategy, device):
         return False
+    if untraced(job, strategy, device, needed(job, strategy)):
+        return False
     if strategy.pp > 1:
-        return not untraced(job, strategy, device, needed(job, strategy))
+        return True
     family, kernels = family_of(job, strategy), kernels_of(device)
     program = chosen_program(
         job, strategy.attention, kernels, family.recompute,

@@ -30,6 +30,7 @@ from brimful.pretend.report_values import (
     Attention,
     BesideTorch,
     Failure,
+    Grows,
     Host,
     ItemBytes,
     Kept,
@@ -110,6 +111,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         alike=_alike(recording, item, recording.alive_at(peak_event)),
         tensors=_tensors(recording, item, recording.alive_at(peak_event)),
         kept=_kept(recording, item),
+        grows=_grows(recording, item),
         attention=_attention(recording, item),
         host=_host(host),
         timeline=timeline_of(recording),
@@ -294,6 +296,30 @@ def _kept(recording: Recording, item: NDArray[np.int64]) -> Kept | None:
         phase=recording.phases[most],
         num_bytes=int(recording.num_bytes[rows].sum()),
         modules=by_pattern(recording, rows),
+    )
+
+
+_FEWEST_STEPS = 3
+"""That leave something behind, beside the first and the last, before that is called growth."""
+_LEAST_GROWTH = 2**20
+
+
+def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
+    """Find what every step but the first and the last two leaves behind for the last."""
+    numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in recording.phases]
+    last = max(numbers, default=0)
+    if last < _FEWEST_STEPS + _FEWEST_STEPS:
+        return None
+    start = int(recording.phase_starts[numbers.index(last)])
+    rows = recording.alive_at(start)
+    born = np.array(numbers)[recording.phase[rows]]
+    left = np.bincount(born, weights=recording.num_bytes[rows], minlength=last + 1)[2 : last - 1]
+    if left.min() < _LEAST_GROWTH:
+        return None
+    of_one = rows[born == last // 2]
+    largest = int(of_one[recording.num_bytes[of_one].argmax()])
+    return Grows(
+        num_bytes=int(left.min()), num_steps=len(left), largest=_tensor(recording, item, largest)
     )
 
 

@@ -202,6 +202,20 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     modules: tuple[ModuleBytes, ...]
 
 
+class Grows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every step leaves behind, so that a longer run takes more.
+
+    Attributes:
+        num_bytes: Of a step, at least.
+        num_steps: In which that was seen.
+        largest: The largest tensor that one of them leaves.
+    """
+
+    num_bytes: int
+    num_steps: int
+    largest: Tensor
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the same program held in the host's memory, as tensors."""
 
@@ -275,6 +289,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         alike: What is alive at the peak, like allocations together, largest first.
         tensors: The largest single allocations alive at the peak.
         kept: What forward passes leave for backward, by module.
+        grows: What every step leaves behind; None: nothing, or of fewer steps than tell.
         attention: Masks and attention scores.
         host: Host memory.
         timeline: Live bytes over time.
@@ -303,6 +318,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     alike: tuple[Alike, ...]
     tensors: tuple[Tensor, ...]
     kept: Kept | None
+    grows: Grows | None
     attention: Attention
     host: Host
     timeline: Timeline

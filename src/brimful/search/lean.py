@@ -76,7 +76,7 @@ def lean_fix(job: Job, cluster: Cluster, strategy: Strategy) -> Looked:
         UnsupportedError: None of them can be predicted.
     """
     known = []
-    for each in _ladder(job, cluster, strategy):
+    for each in ladder(job, cluster, strategy):
         made = predict(Point(job, each), cluster)
         if isinstance(made, Estimate):
             known.append((each, made))
@@ -112,7 +112,7 @@ def least_limit(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
     return limit if as_it_fits(job, allowed, strategy) is not None else None
 
 
-def _ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]:
+def ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]:
     """Yield one sequence at a time, spread in each plain way, recomputed more and more."""
     layers, num = job.model.num_layers, cluster.num_devices
     half = spell_checkpointing(layers // 2, num_layers=layers)

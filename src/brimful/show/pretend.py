@@ -69,6 +69,7 @@ def pretend_summary(
             *([] if at.failure is None else _failed(at.failure)),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
+            *_grows(report),
             *_instead(report),
             *sizes,
             *(() if at.failure is None else _allocator(report)),
@@ -111,7 +112,7 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
 
 def _instead(report: PretendReport) -> tuple[Fact, ...]:
     """Say what would make it fit: other settings of the allocator, or the smallest other GPU."""
-    if word_of(report) == "fits":
+    if word_of(report) == "fits" or report.grows is not None:  # no card is large enough for long
         return ()
     reserved = report.reserved
     if reserved.simulated_peak_reserved_expandable_bytes <= _firm(report):
@@ -210,6 +211,17 @@ def _peak(report: PretendReport) -> str:
     return f"{tensors} in {report.peak_phase}{f': {words}' if words else ''}"
 
 
+def _grows(report: PretendReport) -> tuple[Fact, ...]:
+    """Say that a longer run takes more, and what is left behind."""
+    grows = report.grows
+    if grows is None:
+        return ()
+    one = grows.largest
+    where = f" at {short_line(one.line)}" if one.line else ""
+    words = f"{format_bytes(grows.num_bytes)} more with every step, which something still holds"
+    return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}"),)
+
+
 def _holders(report: PretendReport) -> tuple[Fact, ...]:
     """Say which modules hold most at the peak."""
     owners = [owner.whole for owner in report.owners[:NUM_OWNERS]]
@@ -219,6 +231,8 @@ def _holders(report: PretendReport) -> tuple[Fact, ...]:
 
 def _first(report: PretendReport) -> tuple[Fact, ...]:
     """Say what to change first: of the largest class that can be changed, all of it at most."""
+    if report.grows is not None:
+        return (Fact("first", "let go of that: .item() of a number, .detach().cpu() of a tensor"),)
     held = max(
         (item for item in report.items if item.name in CHANGES),
         key=lambda item: item.num_bytes,
