@@ -33,6 +33,8 @@ Accumulate = Literal["reduce-each", "hold"]
 Recompute = Literal["full", "selective"]
 """What a checkpointed block computes again in backward: all of it, or all but its matrix products
 and its attention."""
+Compile = Literal["none", "blocks"]
+"""What ``torch.compile`` compiles: nothing, or each block by itself."""
 Reference = Literal["none", "resident", "offloaded", "adapters-off", "precomputed"]
 """Where the model is that ``dpo`` compares with: a second one on the device; a second one in host
 memory, a block of which is on the device at a time; the trained one with its adapters switched off;
@@ -49,6 +51,9 @@ DEEPSPEED_PRECISIONS: tuple[Precision, ...] = (
     "fp32", "tf32", "bf16-mixed", "bf16-master", "fp16-master",
 )  # fmt: skip
 DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
+COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
+COMPILED_METHODS = ("full", "lora")
+"""Tasks and methods whose models' blocks may be compiled."""
 DEEPSPEED_SCALING = (2.0, 0.5)
 """By what its loss scale grows and shrinks."""
 FP8_MULTIPLE = 16
@@ -91,6 +96,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         engine: Who shards and reduces (``Engine``).
         offload: What is in host memory between its uses, as people type it (``offload``).
         optimizer_in_backward: Whether each parameter is updated as soon as its gradient is whole.
+        compile: What ``torch.compile`` compiles (``Compile``).
         allocator: Settings of the CUDA caching allocator as ``PYTORCH_CUDA_ALLOC_CONF`` spells
             them; empty: PyTorch's own.
     """
@@ -113,6 +119,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: Engine = "torch"
     offload: Line = NO_OFFLOAD
     optimizer_in_backward: bool = False
+    compile: Compile = "none"
     allocator: Line = ""
 
 
@@ -276,6 +283,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
     _check_zero(job, strategy)
     _check_alone(strategy)
+    _check_compiled(job, strategy)
     _check_pairs(job, strategy)
     _check_tensor(job, strategy)
     check_experts_split(job, _expert_spread(strategy))
@@ -372,6 +380,36 @@ def _check_alone(strategy: Strategy) -> None:
                 f"zero={strategy.zero} on one device with {what} is not run by this version; use "
                 f"zero=0",
                 nearest={"zero": 0},
+            )
+
+
+def _check_compiled(job: Job, strategy: Strategy) -> None:
+    """Refuse compiled blocks beside what was not compared with a run."""
+    if strategy.compile == "none":
+        return
+    base = "same" if job.adapter is None else job.adapter.base
+    beside = {
+        f"task={job.task}": job.task not in COMPILED_TASKS,
+        f"method={job.method}": job.method not in COMPILED_METHODS,
+        f"precision={job.precision}": job.precision == FP8,
+        f"base={base}": base in QUANTIZED,
+        f"attention={strategy.attention}": strategy.attention in {"flex", "varlen"},
+        f"packing={job.packing}": job.packing == "documents",
+        f"router_aux_loss={job.router_aux_loss}": bool(job.router_aux_loss),
+        f"router_z_loss={job.router_z_loss}": bool(job.router_z_loss),
+        f"engine={strategy.engine}": strategy.engine != "torch",
+        f"zero={strategy.zero} on one device": gathers_alone(strategy),
+        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
+        "optimizer_in_backward": strategy.optimizer_in_backward,
+        **{f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
+           for name in ("tp", "ep", "pp")},
+    }  # fmt: skip
+    for what, is_asked in beside.items():
+        if is_asked:
+            raise UnsupportedError(
+                f"compile={strategy.compile} with {what} is not run by this version; use "
+                f"compile=none",
+                nearest={"compile": "none"},
             )
 
 
@@ -586,6 +624,11 @@ def check_examined(strategy: Strategy) -> None:
                 f"{field}={getattr(strategy, field)} is not examined by this version; use "
                 f"{field}=1: it learns the same"
             )
+    if strategy.compile != "none":
+        raise UnsupportedError(
+            f"compile={strategy.compile} is not examined by this version, as no module inside a "
+            f"compiled block is seen; use compile=none"
+        )
     if gathers_alone(strategy):
         raise UnsupportedError(
             f"zero={strategy.zero} on one device is not examined by this version; use zero=0: it "

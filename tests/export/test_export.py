@@ -13,6 +13,7 @@ import pytest
 from brimful.cli.main import main
 from brimful.export import TARGETS
 from brimful.export.given import Given
+from brimful.models.config import load_model
 from brimful.plan import PLAN_SCHEMA, Plan, write_yaml
 from samples import make_cluster, make_job, make_strategy
 
@@ -52,6 +53,22 @@ def test_torchrun_reads_the_line():
         assert args.module
         assert args.training_script == "brimful"
         assert args.nproc_per_node == str(plan.cluster.devices_per_node)
+
+
+def test_compiled_blocks_are_said_where_a_target_has_a_name_for_them():
+    plan = plan_on(1, 2)
+    job = make_job(model=load_model("llama-3.1-8b"), global_batch=8)
+    strategy = msgspec.structs.replace(plan.strategy, compile="blocks")
+    plan = msgspec.structs.replace(plan, job=job, strategy=strategy)
+    titan, accelerate, trl = (
+        TARGETS[to](plan, GIVEN) for to in ("torchtitan", "accelerate", "trl")
+    )
+    assert 'compile=CompileConfig(enable=True, components=["model"]),' in titan.text
+    assert "import CompileConfig, DebugConfig" in titan.text
+    assert "dynamo_use_regional_compilation: true" in accelerate.text
+    lost = {each.field: each.why for each in trl.lost}
+    assert "before FSDP wraps it" in lost["compile"]
+    assert "compile" not in {each.field for each in (*titan.lost, *accelerate.lost)}
 
 
 def test_slurm_is_asked_for_what_the_plan_has():

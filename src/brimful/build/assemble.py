@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from brimful.build.checkpointing import checkpoint_blocks
+from brimful.build.compiling import compile_blocks
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
 from brimful.build.early_update import EarlyUpdate
 from brimful.build.exactness import check_built
@@ -111,6 +112,8 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     if job.task == "module":
         use_fp8(model, job, emulate=emulates)
     checkpoint_blocks(model, strategy, num_layers=num_layers)
+    if strategy.compile == "blocks":
+        compile_blocks(model)
     num_again = num_checkpointed(strategy, num_layers=num_layers)
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
     site = Site(job, strategy, device, mesh)

@@ -28,9 +28,11 @@ def can_retarget(program: Program, strategy: Strategy) -> bool:
     """Whether a program can go on under another strategy as it is."""
     kept = {name: getattr(strategy, name) for name in SWITCHES}
     is_alike = msgspec.structs.replace(program.strategy, **kept) == strategy
+    # A compiled block has its checkpoint inside of it.
     # What was written down beforehand is of a model that is no longer there to be asked; blocks of
     # which something is away are called otherwise; an early update has changed some parameters.
     is_plain = strategy.offload == NO_OFFLOAD and program.early is None
+    is_plain = is_plain and strategy.compile == "none"
     is_here = program.mesh is None and strategy.reference != "precomputed"
     return is_alike and is_plain and is_here
 

@@ -4,7 +4,7 @@ from brimful.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precisio
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
 from brimful.quantization import Scheme
-from brimful.strategy import Accumulate, Attention, Engine, Zero
+from brimful.strategy import Accumulate, Attention, Compile, Engine, Zero
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 GPUS = "local"
@@ -29,6 +29,7 @@ ACCUMULATE: Accumulate = "reduce-each"
 PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
 OFFLOAD = "none"
+COMPILE: Compile = "none"
 ALLOCATOR = ""
 MICRO_BATCH = 1
 NUM_STEPS = 100

@@ -60,6 +60,7 @@ from brimful.quantization import GROUP_SIZE, Quantization, Scheme, default_group
 from brimful.strategy import (
     Accumulate,
     Attention,
+    Compile,
     Engine,
     Reference,
     Strategy,
@@ -517,6 +518,8 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
         const=True,
         help="update each parameter as soon as its gradient is whole; needs --clip 0",
     )
+    compiled = f"{defaults.COMPILE}; blocks: torch.compile of each block; not searched"
+    _add_choice(add, "--compile", get_args(Compile), compiled)
     add(
         "--allocator",
         metavar="SETTINGS",
@@ -643,7 +646,7 @@ _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
     "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule", "stages_per_device",
     "stage_blocks", "accumulate", "reference", "engine", "offload", "optimizer_in_backward",
-    "allocator",
+    "compile", "allocator",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
@@ -940,6 +943,7 @@ def _strategy(
         engine=engine,
         offload=_or(args.offload, defaults.OFFLOAD),
         optimizer_in_backward=bool(args.optimizer_in_backward),
+        compile=_or(args.compile, defaults.COMPILE),
         allocator=_or(args.allocator, defaults.ALLOCATOR),
         **degrees,
     )

@@ -32,7 +32,7 @@ _MIXED: dict[Precision, str] = {
     "fp32": "no", "tf32": "no", "bf16": "no",
     "bf16-mixed": "bf16", "fp16-mixed": "fp16", "bf16-master": "bf16", "fp16-master": "fp16",
 }  # fmt: skip
-_SAID = ("precision", "zero", "dp_replicate", "dp_shard", "tp", "engine", "offload")
+_SAID = ("precision", "zero", "dp_replicate", "dp_shard", "tp", "engine", "offload", "compile")
 
 
 def text(plan: Plan, given: Given) -> Exported:
@@ -78,6 +78,11 @@ def config(plan: Plan) -> dict[str, Any]:
         "enable_cpu_affinity": False,
         "downcast_bf16": "no",
     }
+    if plan.strategy.compile == "blocks":
+        content["dynamo_config"] = {
+            "dynamo_backend": "INDUCTOR",
+            "dynamo_use_regional_compilation": True,
+        }
     if way == "DEEPSPEED":
         content["deepspeed_config"] = _deepspeed(plan)
     if way == "FSDP":

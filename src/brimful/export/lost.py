@@ -63,6 +63,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "engine": ("torch",),
     "offload": ("none",),
     "optimizer_in_backward": (False,),
+    "compile": ("none",),
     "allocator": ("",),
 }
 """Values that ask for nothing."""
@@ -84,6 +85,7 @@ _WHY = {
     "attention": "attn_implementation of the program's model",
     "loss_chunks": "logits and loss are computed whole",
     "optimizer_in_backward": "updates come after the backward pass",
+    "compile": "the program calls block.compile() on each block, before FSDP wraps it",
     "keep_fp32": "all modules are held alike",
     "activation_checkpointing": "the program switches it on",
     "ep": "experts are not parted",

@@ -59,7 +59,7 @@ _SAID = (
     "model", "task", "seq_len", "global_batch", "micro_batch", "num_steps", "learning_rate",
     "schedule", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed",
     "precision", "optimizer", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule",
-    "activation_checkpointing", "loss_chunks", "offload", "zero",
+    "activation_checkpointing", "loss_chunks", "offload", "zero", "compile",
 )  # fmt: skip
 
 
@@ -117,14 +117,16 @@ def _start(plan: Plan) -> list[str]:
 
 def _module(plan: Plan) -> list[str]:
     family, size = MODELS[plan.job.model.name]
-    parts = _parts(plan)
+    parts, compiles = _parts(plan), plan.strategy.compile == "blocks"
+    sections = ["CompileConfig"] * compiles
+    sections += ["DebugConfig", "ParallelismConfig", "TrainingConfig"]
     imports = [
         "from torchtitan.components.optimizer import (",
         "    LRSchedulersContainer,",
         "    OptimizersContainer,",
         "    ParamGroupConfig,",
         ")",
-        "from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig",
+        f"from torchtitan.config import {', '.join(sections)}",
         "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
         f"from torchtitan.models.{family} import model_registry",
         "from torchtitan.trainer import Trainer",
@@ -141,6 +143,11 @@ def _module(plan: Plan) -> list[str]:
         *_section("parallelism", "ParallelismConfig", _degrees(plan.strategy)),
         f"        activation_checkpoint={parts.checkpointing},",
         f"        loss={parts.loss},",
+        *(
+            ['        compile=CompileConfig(enable=True, components=["model"]),']
+            if compiles
+            else []
+        ),
         f"        debug=DebugConfig(seed={plan.job.seed}),",
     ]
     return [

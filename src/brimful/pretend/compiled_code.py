@@ -34,7 +34,7 @@ import torch.utils._triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend import kernels, streams
-from brimful.pretend.cuda_calls import CUDA
+from brimful.pretend.cuda_calls import CUDA, inward
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.replacing import replaced
 
@@ -225,7 +225,7 @@ def _memory() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _allocate(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, stride, dtype=dtype, device=CUDA)
+    return torch.empty_strided(shape, stride, dtype=dtype, device=inward(CUDA))
 
 
 def _reinterpret(tensor: torch.Tensor, shape: Any, stride: Any, offset: int = 0) -> torch.Tensor:

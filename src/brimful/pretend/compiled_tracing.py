@@ -37,6 +37,8 @@ from brimful.pretend.known_values import REALLY_FAKE
 from brimful.pretend.replacing import replaced
 
 _PACKAGE = __name__.partition(".")[0]
+_OURS = __name__.rpartition(".")[0]
+"""What follows a program, and is no part of one as ``build`` is."""
 _dynamo: Any = torch._dynamo  # noqa: SLF001
 _function_modes: Any = _dynamo.variables.torch_function
 _device_of = torch.Tensor.device.__get__
@@ -60,7 +62,7 @@ def tracing_programs(
         is_running: Whether a compiled function of the program's is being called.
     """
     _dynamo.reset()
-    _dynamo.trace_rules.add(_PACKAGE)
+    _dynamo.trace_rules.add(_OURS)
     with (
         replaced(_replacements(is_running)),
         _taken_for(stands_for),

@@ -165,6 +165,21 @@ def saying_cuda(
         yield
 
 
+@contextlib.contextmanager
+def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
+    """Let ``torch.compile`` compile inside the block what calls the pretend GPU by its own name.
+
+    Args:
+        top: The kind of the mode that sees an operation first.
+        assumptions: Where it is noted what a run rests on.
+    """
+    compiler = Compiler(KnownValues(), assumptions, top)
+    names = [*cuda_names.replacements(), *cuda_calls.replacements()]
+    compiler.originals = _originals(names)
+    with replaced((*names, *compiler.replacements())), compiler.open():
+        yield
+
+
 def _originals(names: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
     """Return what is replaced, with what stands there now."""
     return [(target, name, vars(target)[name]) for target, name, _ in names if name in vars(target)]

@@ -289,6 +289,8 @@ def _other_words(strategy: Strategy) -> list[str]:
         words.append(f"{strategy.offload.replace(',', ' and ')} on the host")
     if strategy.optimizer_in_backward:
         words.append("updated inside the backward pass")
+    if strategy.compile == "blocks":
+        words.append("each block compiled")
     if strategy.allocator:
         words.append(f"allocator {strategy.allocator}")
     return words

@@ -33,6 +33,7 @@ from brimful.search.grid import Grid
 from brimful.strategy import (
     Accumulate,
     Attention,
+    Compile,
     Recompute,
     Reference,
     Strategy,
@@ -73,6 +74,7 @@ class Pins(NamedTuple):
         reference: Where a preference task's reference model is; not searched, None is ``none``.
         offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
+        compile: What ``torch.compile`` compiles; not searched, None is ``none``.
         allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
     """
 
@@ -91,6 +93,7 @@ class Pins(NamedTuple):
     reference: Reference | None = None
     offload: str | None = None
     optimizer_in_backward: bool | None = None
+    compile: Compile | None = None
     allocator: str | None = None
 
 
@@ -102,7 +105,7 @@ def asks_for_row(pins: Pins) -> bool:
 def may_be_row(pins: Pins) -> bool:
     """Whether pipelines have what the user fixed, and a formula."""
     beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
-    is_alone = pins.pp is None and (pins.ep or 1) == 1
+    is_alone = pins.pp is None and (pins.ep or 1) == 1 and (pins.compile or "none") == "none"
     return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))
 
 
@@ -479,6 +482,7 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         reference=pins.reference or "none",
         offload=pins.offload or NO_OFFLOAD,
         optimizer_in_backward=bool(pins.optimizer_in_backward),
+        compile=pins.compile or "none",
         allocator=pins.allocator or "",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from brimful.kernel_support import Place, check_attention, check_precision
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
+from brimful.pretend.cuda_mode import compiling
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
@@ -262,7 +263,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
     world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
-    with _ended_as_asked(tape), _pretending(tape, place, world, routing):
+    with _ended_as_asked(tape), _pretending(tape, place, world, routing, strategy):
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         if parted > 1:
@@ -301,15 +302,22 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
 
 @contextmanager
 def _pretending(
-    tape: Tape, place: Place, world: AbstractContextManager[None], routing: Routing
+    tape: Tape,
+    place: Place,
+    world: AbstractContextManager[None],
+    routing: Routing,
+    strategy: Strategy,
 ) -> Iterator[None]:
     """Be on the pretend GPU inside the block, in a world, with a tape that hears all."""
     how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
     imitation = kernels.imitate(place.kernels, **how)
     fake_mode = FakeMode(allow_non_fake_inputs=True)
+    compiles = strategy.compile != "none"
+    compiler = compiling(type(tape), tape.assumptions) if compiles else nullcontext()
     with (
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
         fake_mode as fake, modules_move(fake), tape,
+        compiler,
     ):  # fmt: skip
         yield
 

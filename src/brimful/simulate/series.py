@@ -33,6 +33,7 @@ def may_stand_in(job: Job, strategy: Strategy) -> bool:
     """Whether blocks of a program may stand for each other."""
     is_whole = strategy.pp == 1 or strategy.pp_schedule in WHOLE_BACKWARDS
     is_here = strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
+    is_here = is_here and strategy.compile == "none"  # whose blocks share one compilation
     is_one = strategy.ep == 1 and strategy.engine == "torch"
     is_told = bool(stack_of(job)) or job.model.model_type not in ARCHITECTURES
     return is_whole and is_here and is_one and is_told and not names_blocks(job)

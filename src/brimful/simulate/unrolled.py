@@ -4,6 +4,7 @@ A model of few blocks is traced twice and its tape unrolled (``pretend.unroll``)
 that are checkpointed, then those that are not (but what operations cost is not told of these apart
 by two tapes). Where a tape does not repeat, where the architecture is none of those known here, in
 a pipeline (whose micro-batches are unrolled instead: ``chosen.py``), where something is offloaded,
+where blocks are compiled (their gradients come in another order, and they share one compilation),
 and where masters are updated or gradients reduced (DDP, ZeRO-1) in buckets, which are cut by bytes
 and not by blocks, the whole is traced; most of its blocks stand in then (``series.py``).
 """
@@ -62,6 +63,7 @@ def record_whole(
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
     is_cut = is_cut or names_blocks(job) or strategy.offload != NO_OFFLOAD
+    is_cut = is_cut or strategy.compile != "none"
     if is_staged or is_cut or not stack:
         return trace(job, strategy)
     num_first = num_prefix(job.model)

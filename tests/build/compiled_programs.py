@@ -1,0 +1,98 @@
+"""Jobs whose blocks are compiled, what they say in real runs, and what is simulated of them."""
+
+import os
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+
+from brimful.build.assemble import build_program
+from brimful.build.batch import Batch
+from brimful.build.parallel.place import own_part
+from brimful.build.step import train_step
+from brimful.measure.meter import CpuMeter
+from brimful.strategy import check_strategy
+from build.tensor_programs import TIMEOUT
+from other_decoders import make_decoder
+from processes import run_group
+from samples import make_adapter, make_job, make_model, make_strategy
+
+LLAMA = {"hidden_size": 128, "intermediate_size": 344, "vocab_size": 2000}
+GPT2 = {"n_embd": 128, "n_inner": 344, "vocab_size": 2000}
+LORA = {"method": "lora", "adapter": make_adapter()}
+FULL = {"activation_checkpointing": "full"}
+CASES = {
+    "llama": (("llama", LLAMA), {}, {}),
+    "llama full": (("llama", LLAMA), {}, FULL),
+    "llama bf16-mixed selective:2": (
+        ("llama", LLAMA),
+        {"precision": "bf16-mixed"},
+        {"activation_checkpointing": "selective:2"},
+    ),
+    "llama lora full": (("llama", LLAMA), LORA, FULL),
+    "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
+    "gpt2 full:1": (("gpt2", GPT2), {}, {"activation_checkpointing": "full:1"}),
+}
+SHARDED = {
+    "zero 3": {"zero": 3, "dp_shard": 2},
+    "zero 2 full": {"zero": 2, "dp_shard": 2, **FULL},
+    "ddp": {"dp_replicate": 2},
+    "zero 1": {"zero": 1, "dp_shard": 2},
+}
+NUM_STEPS = 2
+
+
+def settings(name, *, compiles="blocks", **how):
+    """Return the job and the strategy of a case."""
+    (architecture, sizes), job, strategy = CASES[name]
+    make = make_decoder if architecture == "qwen3" else make_model
+    model = make(architecture, **sizes)
+    made = make_job(**{
+        "model": model, "seq_len": 256, "global_batch": 4, "precision": "fp32", **job,
+    })  # fmt: skip
+    return made, check_strategy(made, make_strategy(compile=compiles, **{**strategy, **how}))
+
+
+def take(job, strategy):
+    """Train two steps; return losses and norms, and the metered peak in bytes."""
+    rows = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len), generator=rows)
+    batches = [Batch(part, part) for part in ids.split(strategy.micro_batch)]
+    num_targets = sum(int(batch.labels.numel()) for batch in batches)
+    meter = CpuMeter()
+    meter.start()
+    program = build_program(job, strategy, torch.device("cpu"))
+    said = []
+    for _ in range(NUM_STEPS):
+        own = own_part(batches, strategy)
+        done = train_step(program, own, num_targets=num_targets, learning_rate=1e-3)
+        said.append((float(done.loss), float(done.grad_norm)))
+    meter.stop(program)
+    return said, meter.reading.measured_peak_allocated_bytes
+
+
+@cache
+def taken(name, **how):
+    """Do ``take`` in this process, once."""
+    return take(*settings(name, **how))
+
+
+@cache
+def in_two_processes():
+    """Train the first case in two processes of gloo, spread in each way; each one's answers."""
+    with TemporaryDirectory() as folder:
+        run_group(_work, 2, folder)
+        return [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(2)]
+
+
+def _work(rank, folder):
+    torch.set_num_threads(1)
+    where = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2, timeout=TIMEOUT)
+    answers = {way: take(*settings("llama", **how)) for way, how in SHARDED.items()}
+    torch.save(answers, Path(folder, f"{rank}.pt"))
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)  # the interpreter's own end trips over gloo's threads now and then

@@ -1,0 +1,100 @@
+"""Compiled blocks: they learn what eager ones do, and take what is simulated.
+
+Half a minute each: Inductor's C++ code is compiled for the real run.
+"""
+
+import pytest
+import torch
+
+from brimful.cost.formula import missing_formula
+from brimful.errors import UnsupportedError
+from brimful.simulate.run import simulate
+from brimful.strategy import check_examined, check_strategy
+from build import compiled_programs as programs
+from samples import make_adapter, make_cluster, make_job, make_strategy
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
+
+TOLERANCES = {"fp32": 1e-5, "bf16-mixed": 5e-3}
+"""Relative: sums in another order, and in 16 bits fp32 between operations that are fused."""
+COMPILED = {"compile": "blocks"}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", programs.CASES)
+def test_compiled_blocks_learn_what_eager_ones_do(name):
+    job, _ = programs.settings(name)
+    compiled, _ = programs.taken(name)
+    eager, _ = programs.taken(name, compiles="none")
+    tolerance = TOLERANCES[job.precision]
+    for ours, theirs in zip(compiled, eager, strict=True):
+        assert ours == pytest.approx(theirs, rel=tolerance)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", programs.CASES)
+def test_the_simulated_peak_is_the_measured_one(name):
+    _, peak = programs.taken(name)
+    said = simulate(programs.settings(name)[0], make_cluster("cpu"), programs.settings(name)[1])
+    assert said.simulated_peak_allocated_bytes == pytest.approx(peak, rel=0.002)
+
+
+def test_compiled_blocks_take_less_than_eager_ones():
+    """Else the comparison above would hold for a simulation that compiles nothing."""
+    job, strategy = programs.settings("llama")
+    cluster = make_cluster("cpu")
+    eager = simulate(job, cluster, programs.settings("llama", compiles="none")[1])
+    compiled = simulate(job, cluster, strategy)
+    ratio = compiled.simulated_peak_allocated_bytes / eager.simulated_peak_allocated_bytes
+    assert ratio < 0.95
+
+
+def test_the_simulation_captures_a_block_once_and_whole():
+    torch._dynamo.utils.counters.clear()
+    job, strategy = programs.settings("llama full")
+    simulate(job, make_cluster("cpu"), strategy)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", programs.SHARDED)
+def test_two_processes_learn_the_same_and_take_what_is_simulated(way):
+    first, second = (answers[way] for answers in programs.in_two_processes())
+    eager, _ = programs.taken("llama", compiles="none")
+    for one in (first, second):
+        for ours, theirs in zip(one[0], eager, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+    job, strategy = programs.settings("llama", **programs.SHARDED[way])
+    said = simulate(job, make_cluster("cpu"), strategy)
+    assert said.simulated_peak_allocated_bytes == pytest.approx(first[1], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("job", "strategy", "says"),
+    [
+        ({}, {"offload": "optimizer"}, "offload=optimizer"),
+        ({}, {"tp": 2}, "tp=2"),
+        ({}, {"zero": 3}, "zero=3 on one device"),
+        ({"method": "qat"}, {}, "method=qat"),
+        ({}, {"attention": "flex"}, "attention=flex"),
+        ({}, {"optimizer_in_backward": True}, "optimizer_in_backward"),
+        ({"packing": "documents"}, {}, "packing=documents"),
+        ({"method": "lora", "adapter": make_adapter(base="nf4")}, {}, "base=nf4"),
+    ],
+    ids=str,
+)
+def test_what_was_not_compared_is_refused(job, strategy, says):
+    with pytest.raises(UnsupportedError, match=f"compile=blocks with {says} is not run") as why:
+        check_strategy(make_job(**job), make_strategy(**COMPILED, **strategy))
+    assert "use compile=none" in str(why.value)
+
+
+def test_the_precision_doctor_sees_no_module_inside():
+    with pytest.raises(UnsupportedError, match="compile=blocks is not examined"):
+        check_examined(make_strategy(**COMPILED))
+
+
+def test_it_has_no_formula():
+    reason = missing_formula(make_job(), make_strategy(**COMPILED), make_cluster().device)
+    assert "compile=blocks has no formula" in reason
