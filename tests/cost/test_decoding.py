@@ -35,6 +35,12 @@ def test_a_token_reads_the_weights_but_one_row_of_the_embedding_and_the_cache():
     assert told.first_token_s == pytest.approx(2 * 8_030_261_248 * 1024 / 989.4e12, rel=1e-2)
 
 
+def test_the_last_token_reads_the_whole_cache():
+    told = decoding_of(job(seq_len=131_072), cluster_of("h100-80gb"))
+    more = 2 * 2 * 8 * 128 * 32 * (131_072 - 1024)
+    assert told.last_tokens_per_s == pytest.approx(3.35e12 / (told.read_bytes + more), rel=1e-3)
+
+
 def test_texts_share_the_weights_until_the_units_are_busy():
     one, many = (
         decoding_of(job(num_sequences=n, prompt_len=1), cluster_of("h100-80gb"))

@@ -158,12 +158,15 @@ def in_dollars(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
+    from brimful.search.shop.own import cheapest_owned
     from brimful.show.shop import shop_summary
     from brimful.show.summary import Fact
 
     asked = (shopped.job, shopped.found, shopped.limits, shopped.choice)
     summary = shop_summary(*asked, shopped.owned)
     taken = None if shopped.choice is None else shopped.choice.best
+    if taken is not None:
+        taken = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken) or taken
     below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(args, shopped.job)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"

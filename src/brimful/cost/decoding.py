@@ -28,13 +28,15 @@ class Decoding(NamedTuple):
         read_bytes: What a token reads at least of each GPU's memory: its share of the weights that
             one token uses, and of the cache behind the prompts.
         memory_bytes_per_s: Of a GPU, by its data sheet.
-        most_tokens_per_s: Of all texts together.
+        most_tokens_per_s: Of all texts together, behind the prompts.
+        last_tokens_per_s: The same at the end of the texts, whose whole cache is read.
         first_token_s: Seconds at least until the prompts are read.
     """
 
     read_bytes: int
     memory_bytes_per_s: float
     most_tokens_per_s: float
+    last_tokens_per_s: float
     first_token_s: float
 
 
@@ -53,14 +55,15 @@ def decoding_of(job: InferenceJob, cluster: Cluster) -> Decoding | None:
     if not rate or not speed:
         return None
     active = active_parameters(job.model)
-    behind_prompts, _ = cache_bytes(job)
-    read_bytes = -(-(_weights_bytes(job, active) + behind_prompts) // num_devices)
+    weights = _weights_bytes(job, active)
+    reads = [-(-(weights + cached) // num_devices) for cached in cache_bytes(job)]
     flops = _FLOPS_PER_PARAMETER * active * job.num_sequences
-    step_s = max(read_bytes / speed, flops / (rate * num_devices))
+    first_s, last_s = (max(each / speed, flops / (rate * num_devices)) for each in reads)
     return Decoding(
-        read_bytes=read_bytes,
+        read_bytes=reads[0],
         memory_bytes_per_s=speed,
-        most_tokens_per_s=job.num_sequences / step_s,
+        most_tokens_per_s=job.num_sequences / first_s,
+        last_tokens_per_s=job.num_sequences / last_s,
         first_token_s=flops * job.prompt_len / (rate * num_devices),
     )
 

@@ -27,6 +27,8 @@ from brimful.units import format_bytes, format_rate, format_seconds
 if TYPE_CHECKING:
     from brimful.simulate.inference import InferenceSimulation
 
+_MUCH_LESS = 0.8
+"""Of a speed: what is slower is told apart."""
 _VERDICTS: dict[bool | None, Verdict] = {True: "FITS", False: "NO", None: "UNKNOWN"}
 
 
@@ -73,11 +75,11 @@ def inference_summary(
         Meter(counted, estimate.usable_bytes, f"predicted{alone}"),
         (
             *_unknown(job, cluster, estimate),
-            *_instead(job, cluster, estimate),
+            *(_as_published(estimate, saved) if is_ours else _instead(job, cluster, estimate)),
             *largest_facts(estimate.items),
             *_experts(job),
             *_speed(job, beside.decoding),
-            *_most(beside.limits),
+            *(() if is_ours and estimate.fits is False else _most(beside.limits)),
             *_formats(job, beside.formats),
         ),
     )
@@ -177,6 +179,18 @@ def _subject(job: InferenceJob, cluster: Cluster) -> str:
     return f"{job.model.name} in {job.weights_format}, {texts}{tokens} of text, on {name}"
 
 
+def _as_published(estimate: InferenceEstimate, saved: int) -> tuple[Fact, ...]:
+    """Say what weights and cache take where an engine packs experts too, which does fit."""
+    if estimate.fits is not False:
+        return ()
+    packed = format_bytes(estimate.predicted_floor_bytes - saved)
+    words = (
+        f"weights and cache take {packed} where experts are packed too, as engines load published "
+        f"checkpoints (vLLM, SGLang, llama.cpp), and would fit"
+    )
+    return (Fact("packed", words),)
+
+
 def _unknown(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -> tuple[Fact, ...]:
     """Say why there is no peak, and what counts it."""
     if not estimate.unknown or estimate.fits is False:
@@ -202,8 +216,10 @@ def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
     texts = f", of {job.num_sequences} texts together" if job.num_sequences > 1 else ""
     read = format_bytes(decoding.read_bytes)
     rate = format_rate(decoding.memory_bytes_per_s, "B")
+    first, last = decoding.most_tokens_per_s, decoding.last_tokens_per_s
+    end = f", {last:,.0f} at the end of the text" if last < _MUCH_LESS * first else ""
     words = (
-        f"at most {decoding.most_tokens_per_s:,.0f} tokens/s{texts}: each reads {read} at {rate}; "
+        f"at most {first:,.0f} tokens/s{texts}: each reads {read} at {rate}{end}; "
         f"{format_seconds(decoding.first_token_s)} or more for the prompt"
     )
     return (Fact("speed", words),)
@@ -248,7 +264,6 @@ def _experts(job: InferenceJob) -> tuple[Fact, ...]:
     packed = packed_bytes(job.model, job.weights_format, job.compute)
     words = (
         f"left in 16 bits: this format packs linear layers, and stacked experts are none; packed "
-        f"too, as in published checkpoints, which are not loaded here, weights are "
-        f"{format_bytes(packed)}"
+        f"too, weights are {format_bytes(packed)}"
     )
     return (Fact("experts", words),)

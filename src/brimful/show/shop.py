@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from brimful.job import Job
 from brimful.search.shop.choose import Choice
-from brimful.search.shop.own import Ownership
+from brimful.search.shop.own import Ownership, cheapest_owned
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
 from brimful.show.settings import settings_words
@@ -39,19 +39,24 @@ def shop_summary(
         nothing = "no number of any GPU that has a price fits this job in a known time"
         return Summary("NO", subject, None, (Fact("take", nothing),))
     best = choice.best
-    facts = (
-        Fact("take" if choice.meets else "nearest", f"{_told(best)}{_range(best)}"),
+    own = cheapest_owned(found.owned, owned, limits, best)
+    rented = (
+        Fact("to rent" if own else "take" if choice.meets else "nearest",
+             f"{_told(best)}{_range(best)}"),
         *_over(choice),
         *_safer(found, limits, choice),
         *_enough(job, limits, choice),
-        *(_yours(each, best, own) for each, own in zip(found.owned, owned, strict=True)),
-        Fact("settings", ", ".join(settings_words(job, best.strategy))),
+    )  # fmt: skip
+    yours = [_yours(each, best, one) for each, one in zip(found.owned, owned, strict=True)]
+    settings = Fact("settings", ", ".join(settings_words(job, (own or best).strategy)))
+    facts = (
+        *((*yours, settings, *rented) if own else (*rented, *yours, settings)),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
         *_others("at best", found.likely),
         *_tie(best, [*found.frontier, *found.likely]),
     )
-    return Summary(None if choice.meets else "NO", subject, None, facts)
+    return Summary(None if choice.meets or own else "NO", subject, None, facts)
 
 
 def asked_words(limits: Limits) -> str:

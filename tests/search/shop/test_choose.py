@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from brimful.cost.money import DRAW_SHARE, Price, Prices, Purchase
@@ -11,7 +12,7 @@ from brimful.search.shop.advice import advice
 from brimful.search.shop.choose import choose, knee
 from brimful.search.shop.looks import Cell, Kind, bar_of
 from brimful.search.shop.market import frontier
-from brimful.search.shop.own import Terms, break_even_hours, ownership
+from brimful.search.shop.own import Terms, break_even_hours, cheapest_owned, ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.strategy import Strategy
 from brimful.units import format_days, format_money
@@ -113,6 +114,23 @@ def test_what_is_unknown_of_owning_stays_unknown():
     assert own.predicted_electricity_usd is own.buy_usd is own.break_even_hours is None
     asked = ownership(run, Prices(date="", gpus={}), Terms(buy_usd=1000))
     assert (asked.buy_usd, asked.buy_source) == (2000, "--buy")
+
+
+@pytest.mark.parametrize(
+    ("owned", "deadline_days", "taken"),
+    [
+        (option("4xmine", 16, 100.0), 30, True),  # of electricity
+        (option("4xmine", 16, 700.0), 30, False),
+        (option("4xmine", 40, 100.0), 30, False),
+        (option("4xmine", 40, 100.0), None, True),
+        (msgspec.structs.replace(option("4xmine", 16, 100.0), predicted_usd=None), None, False),
+    ],
+)
+def test_what_is_owned_is_taken_where_it_is_cheapest_of_what_was_asked(owned, deadline_days, taken):
+    limits = Limits(deadline_s=deadline_days and deadline_days * DAY_S)
+    own = ownership(owned, Prices(date="", gpus={}), Terms())
+    found = cheapest_owned([owned], [own], limits, option("rented", 10, 500.0))
+    assert found == (owned if taken else None)
 
 
 def alone(kind, need, have, usd):

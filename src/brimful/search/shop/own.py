@@ -1,11 +1,13 @@
 """Own or rent: electricity of a run, and after how much use a bought GPU has cost less."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from brimful.cost.money import Prices, Purchase, energy_kwh
-from brimful.search.shop.values import Option
+from brimful.search.shop.values import DAY_S, Limits, Option
 
 _HOURS_PER_DAY = 24
 _MONTHS_PER_YEAR = 12
@@ -56,6 +58,31 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     break_even_hours: float | None
     break_even_months: float | None
     predicted_run_usd_amortised: float | None
+
+
+def cheapest_owned(
+    owned: Sequence[Option], own: Sequence[Ownership], limits: Limits, rented: Option
+) -> Option | None:
+    """Return one's own GPUs where a run is cheapest there of all that does what was asked.
+
+    Args:
+        owned: What is owned.
+        own: What owning each means.
+        limits: What was asked; the fastest for some money is rented or owned alike.
+        rented: The best that can be rented.
+    """
+    if limits.budget_usd is not None and limits.deadline_s is None:
+        return None
+    costs = [
+        (each.predicted_usd if one.predicted_run_usd_amortised is None
+         else one.predicted_run_usd_amortised, place)
+        for place, (each, one) in enumerate(zip(owned, own, strict=True))
+        if limits.deadline_s is None or each.predicted_days * DAY_S <= limits.deadline_s
+    ]  # fmt: skip
+    known = [(usd, place) for usd, place in costs if usd is not None]
+    usd, place = min(known, default=(math.inf, -1))
+    is_less = rented.predicted_usd is None or usd < rented.predicted_usd
+    return owned[place] if place >= 0 and is_less else None
 
 
 def ownership(option: Option, prices: Prices, terms: Terms) -> Ownership:
