@@ -45,6 +45,14 @@ def test_states_with_room_are_traced(brimful, flags):
         brimful("plan", *GPT_OSS, *flags)
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("untraced")
+def test_experts_that_are_not_packed_are_seen_before_anything_is_traced(brimful):
+    said = brimful("estimate", "gemma-4-26b-a4b", "--gpus", "rtx-3090", "--method", "qlora")
+    assert (said.code, said.out[:2]) == (1, "NO")
+    assert "parameters 44.79 GiB" in said.out
+
+
 @pytest.mark.usefixtures("untraced")
 def test_what_may_be_on_the_host_is_no_reason_for_a_no(brimful):
     with pytest.raises(AssertionError, match="traced"):

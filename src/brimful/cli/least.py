@@ -6,6 +6,7 @@ strategy spreads them. Where not even these have room, nothing is traced.
 
 import argparse
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import defaults, flags
@@ -13,7 +14,9 @@ from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.least import Least, Spread, least_bytes, least_on_device
 from brimful.errors import BrimfulError
-from brimful.models.config import exact_count
+from brimful.job import QUANTIZED
+from brimful.models.config import exact_count, has_parameter_count
+from brimful.models.traced import find_built
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.strategy import Strategy, world_size
 from brimful.terminal import say
@@ -95,6 +98,8 @@ def no_by_states(
         return None
     least, limit = _least(job), tensor_limit_bytes(cluster)
     assert spread is not None
+    if least is not None and least_on_device(least, spread).total <= limit and _may_know_more(job):
+        least = _least_read(args, job, strategy)
     if least is None or least_on_device(least, spread).total <= limit:
         return None
     spread = spread._replace(is_offloaded=False)  # as what it takes is told
@@ -164,6 +169,27 @@ def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
 def _least(job: "Job") -> Least | None:
     count = exact_count(job.model)
     return None if count is None else least_bytes(job, count)
+
+
+def _may_know_more(job: "Job") -> bool:
+    """Whether a base is packed of which nobody knows how much of it is: experts seldom are."""
+    packs = job.adapter is not None and job.adapter.base in QUANTIZED
+    is_known = has_parameter_count(job.model) or find_built(job.model) is not None
+    return packs and not is_known and find_spec("torch") is not None
+
+
+def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Least | None:
+    """Read off a model that is built, as its tracing would, what of it is packed."""
+    from brimful.cli.progress import Progress
+    from brimful.quick_imports import quick_imports
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    with Progress("reading", quiet=args.json), quick_imports():
+        from brimful.simulate.on_demand import read_built
+
+        read_built(job, strategy.attention)
+    return _least(job)
 
 
 def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":

@@ -13,6 +13,7 @@ from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
 from brimful.cost.update import update_of
 from brimful.job import Base, Job, Task
 from brimful.models.config import has_parameter_count
+from brimful.models.traced import find_built
 from brimful.techniques.optimizers import OPTIMIZERS
 
 _PACKED_BYTES: dict[Base, float] = {
@@ -24,6 +25,8 @@ _PACKED_BYTES: dict[Base, float] = {
     "fp16": HALF_BYTES,
 }
 """Bytes of a weight at least; embeddings, norms and scales take more."""
+_UNPACKED_BYTES = HALF_BYTES
+"""Of what is not packed, at least."""
 
 
 class Least(NamedTuple):
@@ -90,18 +93,28 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         job: What is trained; it needs no formula, and its model no layout.
         num_parameters: Of its model.
     """
-    if has_parameter_count(job.model):
+    if has_parameter_count(job.model) or find_built(job.model) is not None:
         whole = states(job, update_of(job, "cuda", trained_shapes(job)))
         frozen = int(whole.parameters + whole.constants)
         return Least(frozen, int(whole.gradients), int(whole.optimizer_state))
     if job.adapter is not None:
-        usual = RECIPES[job.precision].parameter
-        each = _PACKED_BYTES.get(job.adapter.base, usual)
-        return Least(int(num_parameters * each), 0, 0)
+        usual, base = RECIPES[job.precision].parameter, job.adapter.base
+        if base not in _PACKED_BYTES:
+            return Least(num_parameters * usual, 0, 0)
+        left = min(num_parameters, _num_unpacked(job))
+        packed = (num_parameters - left) * _PACKED_BYTES[base]
+        return Least(int(packed + left * _UNPACKED_BYTES), 0, 0)
     recipe = trained_recipe(job)
     by_number = OPTIMIZERS[job.optimizer].keeps_by_number
     kept = update_of(job, "cuda", [(num_parameters,)]).kept if by_number else 0
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
+
+
+def _num_unpacked(job: Job) -> int:
+    """Count what no format of a base packs: the embedding, and the head where it is another."""
+    model = job.model
+    has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
+    return model.vocab_size * model.hidden_size * (1 + has_head)
 
 
 def least_on_device(least: Least, spread: Spread) -> Least:

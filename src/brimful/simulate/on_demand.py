@@ -69,7 +69,7 @@ def trace_needs(
     """
     missing = missing_needs(job, attention, kernels, needs)
     watched = _Watched(len({(*need[:3], need.sending) for need in missing}), watch)
-    built, formulas = _built(job, attention), Formulas()
+    built, formulas = read_built(job, attention), Formulas()
     each_program = attrgetter("gathers", "recompute", "sending")
     for (gathers, recompute, sending), some in groupby(
         sorted(missing, key=each_program), each_program
@@ -146,7 +146,7 @@ def _check_refused(key: str) -> None:
         raise UnsupportedError(refused)
 
 
-def _built(job: Job, attention: Attention) -> BuiltModel:
+def read_built(job: Job, attention: Attention) -> BuiltModel:
     """Return what a job's model is when it is built, from an earlier time if there was one."""
     built = find_built(job.model)
     if built is None:
