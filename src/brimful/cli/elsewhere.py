@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from brimful.errors import UnsupportedError
+from brimful.techniques.optimizers import OPTIMIZERS
 
 _FLAGS = {
     "--micro-batch": (
@@ -50,19 +51,13 @@ TASK_NAMES = {
 }
 """Other names of ours."""
 OPTIMIZER_NAMES = {
-    **dict.fromkeys(
-        ("adam", "adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_apex_fused",
-         "paged_adamw", "paged_adamw_32bit"),
-        "adamw",
-    ),
-    **dict.fromkeys(
-        ("adamw8bit", "adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
-        "adamw-8bit",
-    ),
-    "adamw_torch_4bit": "adamw-4bit",
-}  # fmt: skip
-"""Names of transformers and bitsandbytes. Of paged ones a full GPU would move the state away in
-pages; here it stays, which is what a run that fits does."""
+    name: rule.name
+    for rule in OPTIMIZERS.values()
+    if rule.transformers is not None
+    for name in (rule.transformers.name, *rule.transformers.reads)
+    if name not in OPTIMIZERS
+}
+"""Names of Hugging Face's Trainer."""
 ROLLOUTS = "rollouts"
 """What comes on top of an update that learns from texts which the model writes itself."""
 

@@ -27,7 +27,10 @@ ADAMW = two_moments(
     shards="all",
     on_host=True,
     deepspeed_engine=True,
-    transformers=Spelled("adamw_torch_fused"),
+    transformers=Spelled(
+        "adamw_torch_fused",
+        reads=("adam", "adamw_hf", "adamw_apex_fused", "paged_adamw", "paged_adamw_32bit"),
+    ),
     deepspeed=Spelled("AdamW", reads=("adam", "adamw")),
     titan="fused",
 )

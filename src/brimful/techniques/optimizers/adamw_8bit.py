@@ -54,6 +54,11 @@ ADAMW_8BIT = two_moments(
     moments=one_by_one(_beside),
     rounds=True,
     transformers=Spelled(
-        "adamw_bnb_8bit", "optimizer", "adamw_bnb_8bit is another implementation", is_same=False
+        "adamw_bnb_8bit",
+        "optimizer",
+        "adamw_bnb_8bit is another implementation",
+        is_same=False,
+        # a GPU that is full would send pages of the paged one's state to the host
+        reads=("adamw8bit", "adamw_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
     ),
 )
