@@ -55,3 +55,11 @@ def test_what_would_make_it_fit_is_traced_too(brimful):
     said = brimful("estimate", *asked, "--micro-batch", 4, "--memory-limit", "690MiB")
     assert said.code == 1
     assert "all 4 layers checkpointed" in " ".join(said.out.split())
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("phi")
+def test_what_is_fixed_to_recompute_is_traced_first(brimful):
+    asked = ("phi.json", "--gpus", "a100-40gb", "--seq-len", 512, "--precision", "fp32")
+    found = brimful("plan", *asked, "--ac", "full", "--micro-batch", 2, "--no-proof", "--json")
+    assert (found.code, json.loads(found.out)["rung"]) == (0, "predicted")

@@ -126,7 +126,10 @@ def _only_plain(needs: "list[Need]") -> "list[Need]":
 
 
 def _may_stop_early(args: argparse.Namespace) -> bool:
-    """Whether only the fastest is asked for, and no table of all."""
+    """Whether only the fastest is asked for, of what may recompute nothing, and no table of all."""
+    fixed = getattr(args, "activation_checkpointing", None)
+    if fixed is not None and "none" not in (fixed if isinstance(fixed, list) else [fixed]):
+        return False
     tables = (getattr(args, name, None) for name in ("pareto", "explain", "verbose"))
     return args.objective == "time" and not any(tables)
 
