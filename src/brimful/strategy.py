@@ -199,7 +199,8 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
     if world_size(strategy) != num_devices:
         if num_devices % (strategy.tp * strategy.pp):
             each, most = strategy.tp * strategy.pp, min(num_devices, strategy.tp)
-            fewer = {} if strategy.pp > 1 else {"tp": _largest_divisor(num_devices, most=most)}
+            is_run = strategy.pp == 1 and gathers(strategy)  # DDP cuts no matrices
+            fewer = {"tp": _largest_divisor(num_devices, most=most)} if is_run else {}
             raise InputError(
                 f"tp={strategy.tp} x pp={strategy.pp} does not divide {num_devices} devices; use "
                 f"degrees whose product is one of {_divisors(num_devices, near=each)}",

@@ -71,6 +71,12 @@ def parse_count(text: str) -> int:
 def parse_length(text: str) -> int:
     """Read the length of a text, as models are named by it: ``4k`` is 4,096 tokens.
 
+    Args:
+        text: A number with an optional unit (K, M: powers of 1024).
+
+    Returns:
+        Tokens.
+
     Raises:
         InputError: The text is not a count.
     """

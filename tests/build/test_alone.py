@@ -14,7 +14,7 @@ from brimful.job import LossScale
 from brimful.simulate.run import simulate
 from brimful.strategy import check_examined, check_strategy
 from build.plain import ragged_batch
-from metered import meter_steps
+from metered import meter_steps, product_scratch_bytes
 from pairs import make_lora
 from samples import make_cluster, make_job, make_strategy
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 CPU = torch.device("cpu")
 NUM_STEPS = 3
-SCRATCH_BYTES = 24 * 1024
+SCRATCH_BYTES = 16 * 1024
 """What eager operations and the host's copy of a batch take, which nobody simulates."""
 SCALE = LossScale(initial_scale=2.0**8, growth_factor=2.0, backoff_factor=0.5, growth_interval=9)
 CASES = [
@@ -88,7 +88,8 @@ def test_its_peak_is_that_of_the_simulation(case):
     strategy = make_strategy(zero=zero, activation_checkpointing=checkpointing, micro_batch=2)
     simulated = simulate(job, make_cluster(), strategy).simulated_peak_allocated_bytes
     measured = meter_steps(job, strategy).measured_peak_allocated_bytes
-    assert abs(simulated - measured) <= SCRATCH_BYTES
+    beside = product_scratch_bytes(job, strategy)
+    assert -SCRATCH_BYTES <= measured - simulated <= SCRATCH_BYTES + beside
 
 
 def test_the_group_is_left():

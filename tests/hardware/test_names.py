@@ -64,7 +64,7 @@ def test_every_gpu_is_found_by_what_its_maker_and_driver_call_it(name):
 @pytest.mark.parametrize("typed", UNKNOWN)
 def test_a_gpu_that_is_another_is_not_taken(typed):
     assert find_gpu(typed) == ""
-    with pytest.raises(UnknownNameError, match="brimful gpus"):
+    with pytest.raises(UnknownNameError, match="brimful gpus lists them"):
         check_gpu(typed)
 
 

@@ -259,3 +259,14 @@ def test_groups_of_another_size_are_refused(exported):
     plain = json.loads(json.dumps(spec.hf_config))
     del plain["quantization_config"]
     assert exported_format(read_config("tiny", {"model_type": "llama", **plain})) is None
+
+
+def test_the_longest_text_of_a_model_is_written_to_its_end():
+    """Speeds are timed without the profiler, within the positions that there are."""
+    widths = {"n_embd": 256, "vocab_size": 1000, "n_positions": 64}
+    short = {"num_sequences": 1, "seq_len": 64}
+    job = job_of(("bf16", "bf16", 8), model_type="gpt2", widths=widths, **short)
+    measured = measure_inference(job, weights=None)
+    assert job.model.max_seq_len == job.seq_len
+    assert measured.measured_token_s > 0
+    assert measured.measured_prefill_s > 0

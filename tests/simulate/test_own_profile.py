@@ -241,3 +241,31 @@ def test_shipped_profiles_are_taken_where_there_are_any():
                                         "hidden_act": "relu"})
     )  # fmt: skip
     assert is_traceable(relu, strategy, cluster.device)
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(gpus):
+    """Levels are merged and walked through together; peaks are bounded before that."""
+    import numpy as np
+
+    from brimful.search.grid import Search, evaluate, least_peaks, peaks_of
+    from brimful.search.space import Pins, grids, needs
+    from brimful.search.table import strategy_at
+    from brimful.simulate.on_demand import trace_needs
+
+    model_type, own = SEQUENCES["short windows"]
+    job = other_job(model_type, own={**own, "num_hidden_layers": 7}, global_batch=8)
+    cluster = msgspec.structs.replace(make_cluster("cuda"), num_devices=gpus)
+    every = needs(job, [Pins()], gpus)
+    trace_needs(job, "sdpa", "cuda", every, watch=lambda _state: None)
+    search = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
+    found = list(grids(job, Pins(), attention="sdpa", cluster=cluster))
+    assert {len(grid.num_blocks) for grid in found} == {1}
+    for number, grid in enumerate(found):
+        peaks = peaks_of(search, grid)
+        assert np.all(least_peaks(search, grid)[:, None] <= peaks)
+        if number % 37 == 0:
+            table = evaluate(search, grid)
+            strategy = strategy_at(job, table, 0, "sdpa", "none")
+            predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+            assert table.peak_bytes[0] == pytest.approx(predicted, abs=1)

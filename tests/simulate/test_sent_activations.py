@@ -5,8 +5,9 @@ import pytest
 
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
-from brimful.cost.own_programs import LEAST_SENT_TOKENS, needs_of
+from brimful.cost.own_programs import needs_of
 from brimful.cost.reserved import predicted_reserved
+from brimful.cost.sending import LEAST_SENT_TOKENS
 from brimful.cost.speed import step_flops
 from brimful.models.config import read_config
 from brimful.rungs import SAVED_ACTIVATIONS

@@ -73,7 +73,7 @@ def ask(question: Question) -> Asked:
         ) as running:  # fmt: skip
             assert running.stdout is not None
             for line in running.stdout:
-                lines.append(line)
+                lines.append(line.replace(f"{ROOT}/", ""))
                 if first_s is None and line.startswith(VERDICTS):
                     first_s = time.perf_counter() - begin
             code = running.wait()

@@ -15,8 +15,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.least import Least, Spread, least_bytes, least_on_device
 from brimful.errors import BrimfulError
 from brimful.job import QUANTIZED
-from brimful.models.config import exact_count, has_parameter_count
-from brimful.models.traced import find_built
+from brimful.models.config import exact_count, has_layout
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.strategy import Strategy, world_size
 from brimful.terminal import say
@@ -174,8 +173,7 @@ def _least(job: "Job") -> Least | None:
 def _may_know_more(job: "Job") -> bool:
     """Whether a base is packed of which nobody knows how much of it is: experts seldom are."""
     packs = job.adapter is not None and job.adapter.base in QUANTIZED
-    is_known = has_parameter_count(job.model) or find_built(job.model) is not None
-    return packs and not is_known and find_spec("torch") is not None
+    return packs and not has_layout(job.model) and find_spec("torch") is not None
 
 
 def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Least | None:

@@ -9,12 +9,10 @@ from collections.abc import Iterable
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
-    LEAST_SENT_TOKENS,
     Need,
     chosen_program,
     is_foreseen,
     missing_needs,
-    sending_of,
     shipped_settings,
 )
 from brimful.cost.preference import missing_reference
@@ -25,6 +23,7 @@ from brimful.cost.programs import (
     program_of,
     untraced_attention,
 )
+from brimful.cost.sending import LEAST_SENT_TOKENS, sending_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.job import QAT, Job, Task
@@ -114,13 +113,14 @@ def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]
 
 def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     """Whether a profile of a job's own was traced on this machine, this variant of it among it."""
-    if not is_traceable(job, strategy, device):
-        return False
-    if untraced(job, strategy, device, needed(job, strategy)):
+    kernels = kernels_of(device)
+    if not is_traceable(job, strategy, device) or missing_needs(
+        traced_job(job, strategy), strategy.attention, kernels, needed(job, strategy)
+    ):
         return False
     if strategy.pp > 1:
         return True
-    family, kernels = family_of(job, strategy), kernels_of(device)
+    family = family_of(job, strategy)
     program = chosen_program(
         job, strategy.attention, kernels, family.recompute,
         gathers=family.gathers, sending=sending_of(job, family),

@@ -16,7 +16,7 @@ from brimful.cost.memory import profile_for
 from brimful.cost.on_host import on_host
 from brimful.cost.preference import second_model_sizes
 from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
-from brimful.cost.sent_activations import SentActivations, sent_activations
+from brimful.cost.sent_activations import NOTHING_SENT, sent_activations
 from brimful.cost.trained import frozen_element, num_trained, trained_recipe
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -161,7 +161,7 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
 def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
     """Yield what is offloaded keeps, and copies of parameters."""
     job, family = node.job, family_of(node.job, node.strategy)
-    sent = SentActivations()
+    sent = NOTHING_SENT
     if family.away.activations:
         profile = profile_for(job, node.strategy.attention, node.cluster.device, family)
         sent = sent_activations(job, profile, family)

@@ -12,8 +12,7 @@ from brimful.cost.states import states
 from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
 from brimful.cost.update import update_of
 from brimful.job import Base, Job, Task
-from brimful.models.config import has_parameter_count
-from brimful.models.traced import find_built
+from brimful.models.config import has_layout
 from brimful.techniques.optimizers import OPTIMIZERS
 
 _PACKED_BYTES: dict[Base, float] = {
@@ -93,7 +92,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         job: What is trained; it needs no formula, and its model no layout.
         num_parameters: Of its model.
     """
-    if has_parameter_count(job.model) or find_built(job.model) is not None:
+    if has_layout(job.model):
         whole = states(job, update_of(job, "cuda", trained_shapes(job)))
         frozen = int(whole.parameters + whole.constants)
         return Least(frozen, int(whole.gradients), int(whole.optimizer_state))

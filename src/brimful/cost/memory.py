@@ -25,10 +25,11 @@ from brimful.cost.family import (
     runs_one,
 )
 from brimful.cost.leaving import away_gradients, holds_gradients, last_bytes, leaving_steps
-from brimful.cost.own_programs import blocks_of, chosen_program, sending_of
+from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
+from brimful.cost.sending import sending_of
 from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces

@@ -15,7 +15,7 @@ from brimful.cost.copied import Copied
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.leaving import holds_gradients
 from brimful.cost.saved import pinned_bytes
-from brimful.cost.sent_activations import SentActivations
+from brimful.cost.sent_activations import NOTHING_SENT, SentActivations
 from brimful.cost.shapes import Shape
 from brimful.cost.states import away_numbers
 from brimful.cost.step import traffic_of_update
@@ -45,7 +45,6 @@ class OnHost(NamedTuple):
 
 NUM_PASSES = 2
 """Of a micro-batch, in which blocks are brought: forward and backward."""
-NOTHING_SENT = SentActivations()
 
 
 def on_host(

@@ -6,12 +6,9 @@ hashes whatever else decides an operation or a size.
 """
 
 from collections.abc import Iterable
-from itertools import count
 from typing import NamedTuple
 
-import numpy as np
-
-from brimful.cost.family import Family, family_of
+from brimful.cost.family import family_of
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OWN,
@@ -37,13 +34,20 @@ from brimful.cost.programs import (
     tuning_of,
     untraced_attention,
 )
+from brimful.cost.sending import (
+    NONE_SENDS,
+    Sending,
+    Shown,
+    kinds_sending,
+    sending_of,
+    shown_sending,
+)
 from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
 from brimful.identity import once_for_each
 from brimful.job import FP8, Job, Packing, Task
-from brimful.models.sequence import numbered, shown_by
+from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
-from brimful.offload import num_sent
 from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import digest
 
@@ -54,24 +58,6 @@ SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 OWN_SCHEMA = "brimful.own-profile/3"
 ROUNDED_TOKENS = 256
 """To the next multiple of which kernels and scans in chunks round tokens, at most."""
-
-
-class Sending(NamedTuple):
-    """Blocks that send to the host what they keep for their backward pass.
-
-    Attributes:
-        num: How many of a model's blocks do, from the first on.
-        num_again: How many are checkpointed, from the first on, where any do.
-    """
-
-    num: int = 0
-    num_again: int = 0
-
-
-NONE_SENDS = Sending()
-LEAST_SENT_TOKENS = 1024
-"""Of a micro-batch from which on a number of four bytes for each token is sent, as it is traced:
-``build.offload.activations.LEAST_BYTES`` of them, which a test compares."""
 
 
 class Need(NamedTuple):
@@ -90,15 +76,6 @@ class Need(NamedTuple):
     body: Body
     num_chunks: int
     sending: Sending = NONE_SENDS
-
-
-def sending_of(job: Job, family: Family) -> Sending:
-    """Return which blocks of one strategy send what they keep."""
-    num = num_sent(family.away, job.model.num_layers)
-    if not num:
-        return NONE_SENDS
-    (num_again,) = np.atleast_1d(np.asarray(family.num_blocks))
-    return Sending(num, int(num_again))
 
 
 def needs_of(job: Job, strategy: Strategy) -> list[Need]:
@@ -215,44 +192,6 @@ def blocks_of(job: Job, sending: Sending = NONE_SENDS) -> Blocks:
     return blocks._replace(kinds=kinds_sending(built, sending))
 
 
-def kinds_sending(built: BuiltModel, sending: Sending) -> tuple[int, ...]:
-    """Return the kinds of a model's blocks: one that sends what it keeps is of another.
-
-    The first of these is of a kind of its own: the model itself holds what comes into it, so that
-    the block behind it, too, does not free what others do.
-    """
-    num = len(set(built.kinds))
-    statuses = (int(place < sending.num) + (place < min(1, sending.num)) for place in count())
-    return tuple(kind + num * sent for kind, sent in zip(built.kinds, statuses, strict=False))
-
-
-class Shown(NamedTuple):
-    """A block of those that show what each does where some send what they keep.
-
-    Attributes:
-        place: Of it in the model.
-        kind: As of ``kinds_sending``.
-        is_sent: Whether it sends what it keeps.
-        is_again: Whether it is checkpointed.
-    """
-
-    place: int
-    kind: int
-    is_sent: bool
-    is_again: bool
-
-
-def shown_sending(built: BuiltModel, sending: Sending) -> tuple[Shown, ...]:
-    """Return the blocks that show what each does where some send what they keep, in order."""
-    if sending == NONE_SENDS:
-        return ()
-    every = [
-        Shown(place, kind, place < sending.num, place < sending.num_again)
-        for place, kind in enumerate(kinds_sending(built, sending))
-    ]
-    return tuple(every[place] for place in shown_by(numbered(each[1:] for each in every)))
-
-
 @once_for_each
 def _blocks_of(built: BuiltModel) -> Blocks:
     parts = [run.parameters for run in built.layout.blocks for _ in range(run.num_blocks)]
@@ -305,7 +244,7 @@ def _hashed(
     job: Job,
     windows: int | None,
     length: int,
-    shown: "tuple[Shown, ...]",
+    shown: tuple[Shown, ...],
     gathers: bool,  # noqa: FBT001
 ) -> str:
     """Hash what of a job decides an operation or a size, beside what a program names."""

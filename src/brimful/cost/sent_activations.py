@@ -24,6 +24,9 @@ class SentActivations(NamedTuple):
     to_device: float = 0.0
 
 
+NOTHING_SENT = SentActivations()
+
+
 def sent_activations(job: Job, profile: Profile, family: Family) -> SentActivations:
     """Return what one strategy sends; nothing where no block does.
 
@@ -33,7 +36,7 @@ def sent_activations(job: Job, profile: Profile, family: Family) -> SentActivati
         family: The strategy.
     """
     if not family.away.activations:
-        return SentActivations()
+        return NOTHING_SENT
     dims = family_dimensions(job, family)
     works = [profile.works[run.work] for run in family_variant(job, profile, family).first]
     return SentActivations(

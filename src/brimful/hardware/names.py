@@ -123,7 +123,8 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
         if re.match(pattern, text.strip().lower()):
             return UnknownNameError(
                 f"{text!r} is {whose}, which this version does not model (NVIDIA's GPUs, AMD's "
-                f"Instinct and CPUs it does); ask of a card with as much memory: brimful gpus"
+                f"Instinct and CPUs it does); ask of a card with as much memory: "
+                f"brimful gpus lists them"
             )
     chips = _parts(text.strip().lower()[:_LONGEST]).chip
     names = [*sorted(datasheets(), key=is_built_in), *known]

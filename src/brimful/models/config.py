@@ -248,6 +248,11 @@ def has_parameter_count(spec: ModelSpec) -> bool:
     return spec.model_type in ARCHITECTURES
 
 
+def has_layout(spec: ModelSpec) -> bool:
+    """Whether ``layout_of`` lays a model out: it is described, or was built here."""
+    return has_parameter_count(spec) or find_built(spec) is not None
+
+
 def layout_of(spec: ModelSpec) -> Layout:
     """Lay out the parameters of a model, in the order of ``Module.parameters()``.
 

@@ -166,5 +166,5 @@ def _unreachable(hub_id: str, name: str) -> UnknownNameError:
     return UnknownNameError(
         f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
         f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}; "
-        f"of a script that trains any model brimful pretend answers"
+        f"brimful pretend runs a script of any model"
     )

@@ -42,6 +42,7 @@ from brimful.pretend.report_values import (
     Tensor,
 )
 from brimful.rungs import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
+from brimful.units import MIB
 from brimful.unknown_memory import peak_statement, unknown_ops_of
 from brimful.versions import versions
 
@@ -299,16 +300,17 @@ def _kept(recording: Recording, item: NDArray[np.int64]) -> Kept | None:
     )
 
 
-_FEWEST_STEPS = 3
-"""That leave something behind, beside the first and the last, before that is called growth."""
-_LEAST_GROWTH = 2**20
+_FEWEST_STEPS = 6
+"""That tell growth: the first and the last two may hold what others do not, three are between."""
+_LEAST_GROWTH = MIB
+"""Of a step, in bytes."""
 
 
 def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
     """Find what every step but the first and the last two leaves behind for the last."""
     numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in recording.phases]
     last = max(numbers, default=0)
-    if last < _FEWEST_STEPS + _FEWEST_STEPS:
+    if last < _FEWEST_STEPS:
         return None
     start = int(recording.phase_starts[numbers.index(last)])
     rows = recording.alive_at(start)

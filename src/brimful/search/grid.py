@@ -5,7 +5,7 @@ only. They are a grid: batches (micro-batch and chunks) by counts of checkpointe
 of shards; peaks and times are arrays of that shape. ``cost.estimate`` says the same of one of them.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,14 +191,10 @@ def least_of(search: Search, grid: Grid) -> Least:
 def least_peaks(search: Search, grid: Grid) -> Array:
     """Return what peaks are at least, before levels are walked through: [batches, shards].
 
-    It is what the update takes; of one count of checkpointed blocks, as grids of blocks of several
-    kinds are, or what blocks have saved and the loss takes beside what stays.
+    The update takes so much. Where a grid is of one count of checkpointed blocks, as of blocks of
+    several kinds, so do what these have saved and the loss, beside what stays.
     """
-    if search.least is None:
-        return _make_least(search, grid)
-    if id(grid) not in search.least:
-        search.least[id(grid)] = _make_least(search, grid)
-    return search.least[id(grid)]
+    return _shared(search.least, search, grid, _make_least)
 
 
 def _make_least(search: Search, grid: Grid) -> Array:
@@ -256,11 +252,21 @@ def _make_held(search: Search, family: Family) -> Held:
 
 def peaks_of(search: Search, grid: Grid) -> Array:
     """Return the peak of allocated bytes: [batches, counts of blocks, shards]."""
-    if search.peaks is None:
-        return _make_peaks(search, grid)
-    if id(grid) not in search.peaks:
-        search.peaks[id(grid)] = _make_peaks(search, grid)
-    return search.peaks[id(grid)]
+    return _shared(search.peaks, search, grid, _make_peaks)
+
+
+def _shared(
+    known: dict[int, Array] | None,
+    search: Search,
+    grid: Grid,
+    make: Callable[[Search, Grid], Array],
+) -> Array:
+    """Return what searches on as many devices of other kinds know of a grid, or make it."""
+    if known is None:
+        return make(search, grid)
+    if id(grid) not in known:
+        known[id(grid)] = make(search, grid)
+    return known[id(grid)]
 
 
 def _make_peaks(search: Search, grid: Grid) -> Array:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.build.layout import read_model
-from brimful.cost.own_programs import NONE_SENDS, Need, chosen_program, missing_needs
+from brimful.cost.own_programs import Need, chosen_program, missing_needs
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
+from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.traced import BuiltModel, find_built, keep_built

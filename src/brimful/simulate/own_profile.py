@@ -22,14 +22,7 @@ from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.cost.own_programs import (
-    LEAST_SENT_TOKENS,
-    NONE_SENDS,
-    ROUNDED_TOKENS,
-    Sending,
-    shown_sending,
-    traced_adapters,
-)
+from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
@@ -40,6 +33,7 @@ from brimful.cost.profiles import (
     variant_key,
 )
 from brimful.cost.programs import HALF, Adapted, Program
+from brimful.cost.sending import LEAST_SENT_TOKENS, NONE_SENDS, Sending, shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
