@@ -20,7 +20,11 @@ LONGEST_QUERY = {False: 5, True: 8}
 """Where ``_flash_attention_forward`` and ``_flash_attention_backward`` take their length."""
 
 
-def work(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, tuple[int, ...]]:
+Work = tuple[int, int, tuple[int, ...]]
+"""Matrix FLOPs, attention FLOPs, bytes of each tensor moved."""
+
+
+def work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
     """Return matrix FLOPs, attention FLOPs and the bytes of each tensor moved.
 
     Only one of the three is given: which one depends on the operation.

@@ -56,6 +56,12 @@ def desugars(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__")
 
 
+@cache
+def any_desugars(kinds: tuple[type, ...]) -> bool:
+    """Whether tensors of one of these types are made of others."""
+    return any(map(desugars, kinds))
+
+
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that hold the bytes: a DTensor's local one, others themselves."""
     kind: type = type(tensor)

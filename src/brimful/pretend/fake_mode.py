@@ -7,11 +7,14 @@ PyTorch's own entry is turned; what PyTorch would not remember is not remembered
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from brimful.pretend.costs import Work
 
 _WHOLE = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - its name
@@ -52,29 +55,56 @@ class _New(NamedTuple):
     offset: int
 
 
-class _Recipe(NamedTuple):
+@dataclass(slots=True)
+class Recipe:
+    """What a call makes.
+
+    Attributes:
+        outputs: One by one.
+        is_tuple: Whether it is several.
+        work: What the call costs, as far as somebody has asked.
+    """
+
     outputs: tuple[_Again | _New, ...]
     is_tuple: bool
+    work: Work | None = None
 
 
-_known: dict[tuple[Any, ...], _Recipe | None] = {}
+_known: dict[tuple[Any, ...], Recipe | None] = {}
 """What is made, by call; None: PyTorch would not remember it."""
 
 
-def remembered(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return what the fake mode makes of a call, without leaving the mode that asks.
+class Call:
+    """A call of an operation, and what it hangs on.
 
-    Returns:
-        ``NotImplemented`` where it is not known, or where another mode stands between.
+    Attributes:
+        func: The operator overload.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        recipe: What ``remembered`` found; None: nothing.
     """
-    if torch._C._len_torch_dispatch_stack() != 1:  # noqa: SLF001 - nobody else knows
-        return NotImplemented
-    mode = torch._C._get_dispatch_mode(_FAKE)  # noqa: SLF001
-    if not isinstance(mode, FakeMode):
-        return NotImplemented
-    key = mode.key_of(func, args, kwargs)
-    recipe = _known.get(key) if key is not None else None
-    return NotImplemented if recipe is None else mode.follow(recipe, args)
+
+    __slots__ = ("args", "func", "kwargs", "recipe")
+
+    def __init__(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Keep a call."""
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.recipe: Recipe | None = None
+
+    def remembered(self) -> Any:
+        """Return what the fake mode makes of it, without leaving the mode that asks.
+
+        Returns:
+            ``NotImplemented`` where it is not known, or where another mode stands between.
+        """
+        if torch._C._len_torch_dispatch_stack() != 1:  # noqa: SLF001 - nobody else knows
+            return NotImplemented
+        mode = torch._C._get_dispatch_mode(_FAKE)  # noqa: SLF001
+        if not isinstance(mode, FakeMode):
+            return NotImplemented
+        key = mode.key_of(self.func, self.args, self.kwargs)
+        self.recipe = _known.get(key) if key is not None else None
+        return NotImplemented if self.recipe is None else mode.follow(self.recipe, self.args)
 
 
 def made(
@@ -82,13 +112,13 @@ def made(
 ) -> Any:
     """Return a tensor with a storage of its own, which no operation made."""
     new = _New(shape, stride, dtype, device, requires_grad=False, viewed=None, offset=0)
-    return _mode().follow(_Recipe((new,), is_tuple=False), ())
+    return _mode().follow(Recipe((new,), is_tuple=False), ())
 
 
 def alias(tensor: torch.Tensor) -> Any:
     """Return a tensor like another, of its storage and yet no view, which no operation made."""
     new = _new(tensor, viewed=0)._replace(requires_grad=False)
-    return _mode().follow(_Recipe((new,), is_tuple=False), (tensor,))
+    return _mode().follow(Recipe((new,), is_tuple=False), (tensor,))
 
 
 def _mode() -> "FakeMode":
@@ -151,7 +181,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
         )
         return (func, state, given, tuple(kwargs), named)
 
-    def follow(self, recipe: _Recipe, args: Any) -> Any:
+    def follow(self, recipe: Recipe, args: Any) -> Any:
         """Make what a call makes."""
         if recipe.is_tuple:
             return tuple(self._output(each, args) for each in recipe.outputs)
@@ -190,10 +220,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
         except fake_tensor._BypassDispatchCache:  # noqa: SLF001
             return None
 
-    def _recipe(self, func: Any, out: Any, theirs: Any) -> _Recipe | None:
+    def _recipe(self, func: Any, out: Any, theirs: Any) -> Recipe | None:
         """Turn what PyTorch remembers into a recipe; None where it remembers nothing, or more."""
         if func is _UNSAFE_VIEW and not (out.is_conj() or out.is_neg()):
-            return _Recipe((_new(out, viewed=0),), is_tuple=False)
+            return Recipe((_new(out, viewed=0),), is_tuple=False)
         entry = FakeTensorMode.cache.get(theirs)
         if not isinstance(entry, fake_tensor._DispatchCacheValidEntry):  # noqa: SLF001
             return None
@@ -201,7 +231,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
         if any(not _is_plain(info) for info in infos):
             return None
         outputs = tuple(map(_made, infos, results))
-        return _Recipe(outputs, entry.is_output_tuple)
+        return Recipe(outputs, entry.is_output_tuple)
 
     def _prep_args_for_hash(
         self, result: list[Any], args: Any, state: Any, id_hashed_objects: list[Any]

@@ -2,6 +2,7 @@
 
 from array import array
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -222,6 +223,11 @@ class Facts(NamedTuple):
     item: int
 
 
+@cache
+def _named(op: Any) -> str:
+    return str(op)
+
+
 class RecordingBuilder:
     """Appends events to arrays; ``build`` turns them into a ``Recording``.
 
@@ -274,7 +280,7 @@ class RecordingBuilder:
     ) -> None:
         """Record the work of an operation."""
         place = (len(self._events), len(self._phases) - 1)
-        self._costs.append(OpCost(*place, str(op), matrix_flops, attention_flops, moved_bytes))
+        self._costs.append(OpCost(*place, _named(op), matrix_flops, attention_flops, moved_bytes))
 
     def ask(self, handle: str) -> None:
         """Remember that a library's workspace is needed here, made before or not."""

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any, Self
 
 import torch
@@ -29,9 +30,9 @@ from brimful.pretend import (
     recurrent,
     streams,
 )
-from brimful.pretend.costs import work
+from brimful.pretend.costs import Work, work
 from brimful.pretend.device import NAME
-from brimful.pretend.fake_mode import remembered
+from brimful.pretend.fake_mode import Call
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
 from brimful.pretend.owners import Owners, as_program
 from brimful.pretend.recording import (
@@ -66,6 +67,29 @@ _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 STANDS_FOR = "stands_for"
 """Attribute of an autograd node of ours: the name of the program's node that is in its place."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
+
+
+@cache
+def _parts_of(func: Any) -> Any:
+    """Return what runs the parts of an operation that the tape is to see; None: it is one."""
+    parts = next(filter(None, (where.parts_of(func) for where in _MADE_OF_OTHERS)), None)
+    return parts or engine.parts_of(func)
+
+
+def _work(call: Call, out: Any) -> Work:
+    """Return what a call costs, which is what it cost before where it makes the same."""
+    found = call.recipe.work if call.recipe else None
+    if found is None:
+        found = work(call.func, call.args, call.kwargs, out)
+        if call.recipe:
+            call.recipe.work = found
+    return found
+
+
+@cache
+def _is_mutable(func: Any) -> bool:
+    is_so: bool = func._schema.is_mutable  # noqa: SLF001
+    return is_so
 
 
 def go_on() -> None:
@@ -285,7 +309,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Run the operation and look at what it returned."""
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device  # two calls in three, from PyTorch's own inner workings
-        if any(map(engine.desugars, types)):
+        if engine.any_desugars(types):
             return NotImplemented
         self._go_on()
         kwargs = kwargs or {}
@@ -293,9 +317,10 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             return out
         if func in engine.IN_PLACE:
             func = engine.in_place(func, args, kwargs)
-        out = self._run(func, args, kwargs)
+        call = Call(func, args, kwargs)
+        out = self._run(call)
         if self._count_costs or self._count_messages:
-            self._count(func, args, kwargs, out)
+            self._count(call, out)
         if isinstance(out, torch.Tensor):
             self._see(out, func, args)
         elif isinstance(out, (tuple, list)):
@@ -307,9 +332,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run under the tape what an operation is made of; ``NotImplemented``: it is one."""
-        parts = next(filter(None, (where.parts_of(func) for where in _MADE_OF_OTHERS)), None)
-        parts = parts or engine.parts_of(func)
-        if parts is None:
+        if (parts := _parts_of(func)) is None:
             return NotImplemented
         super().__enter__()  # the mode alone, again: the rest of ``__enter__`` stands
         try:
@@ -317,15 +340,16 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         finally:
             super().__exit__(None, None, None)
 
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run(self, call: Call) -> Any:
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
+        func, args, kwargs = call.func, call.args, call.kwargs
         if func in real_values.NUMBERS:
             return real_values.scalar(func, args)
         if func is _RECORD_STREAM:
             return self._record_stream(*args)
         if func is _WAIT:
             return args[0]
-        if (out := remembered(func, args, kwargs)) is not NotImplemented:
+        if (out := call.remembered()) is not NotImplemented:
             return out
         try:
             return func(*args, **kwargs)
@@ -341,27 +365,29 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             if streams.number_of(stream) != builder.stream_of(row):
                 builder.use_elsewhere(row)
 
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        is_message = func.namespace == _COLLECTIVES
+    def _count(self, call: Call, out: Any) -> None:
+        is_message = call.func.namespace == _COLLECTIVES
         if self._count_costs and not is_message and not self._num_pauses:
-            self._cost(func, args, kwargs, out)
+            self._cost(call, out)
         if self._count_messages and is_message:
-            self._first.cost(func, *work(func, args, kwargs, out))
+            self._first.cost(call.func, *work(call.func, call.args, call.kwargs, out))
 
-    def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _cost(self, call: Call, out: Any) -> None:
+        func, args = call.func, call.args
         if func is _COPY and {args[0].device.type, args[1].device.type} == {NAME, HOST}:
             way = TO_DEVICE if args[0].device.type == NAME else TO_HOST
             self._first.cost(way, 0, 0, (args[0].nbytes,))
             return
         if func is _EMPTY_LIKE and args[0].device.type == HOST:
             return  # room for a copy, which moves nothing yet
-        outputs = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
-        is_view = not func._schema.is_mutable and any(  # noqa: SLF001
+        outputs = [out] if isinstance(out, torch.Tensor) else pytree.tree_leaves(out)
+        outputs = [x for x in outputs if isinstance(x, torch.Tensor)]
+        is_view = not _is_mutable(func) and any(
             x.untyped_storage()._cdata in self._alive  # noqa: SLF001
             for x in outputs
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._builder(outputs[0].device).cost(func, *work(func, args, kwargs, out))
+            self._builder(outputs[0].device).cost(func, *_work(call, out))
 
     def _see(self, tensor: Any, op: Any, args: Any, index: int | None = None) -> None:
         if not isinstance(tensor, FakeTensor):

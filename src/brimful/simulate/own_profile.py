@@ -29,6 +29,7 @@ from brimful.cost.profiles import (
     PROFILE_SCHEMA,
     Body,
     Profile,
+    Term,
     Variant,
     variant_key,
 )
@@ -59,6 +60,8 @@ _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""
 _ROUNDINGS = (ROUNDED_TOKENS, 128, 32, 8, 1)
+_MOST_ONCE = 0.02
+"""Share of the operations of a micro-batch that may run for the first of all alone."""
 _REASON_LENGTH = 160
 _BETWEEN = "between"
 
@@ -107,6 +110,7 @@ def with_variants(
     tables = Tables()
     variants = {} if known is None else dict(known.variants)
     if known is not None:
+        _tell(formulas, known, own)
         tables.kinds.update({kind: place for place, kind in enumerate(known.kinds)})
         tables.works.update({work: place for place, work in enumerate(known.works)})
     for body, chunks in wanted.items():
@@ -140,6 +144,19 @@ def with_variants(
         variants=variants,
         sequence=_kinds_shown(own),
     )
+
+
+def _tell(formulas: Formulas, known: Profile, own: OwnProgram) -> None:
+    """Add the formulas of a profile, but for those of a chunk, which may be the last."""
+    terms = [kind.terms for kind in known.kinds if kind.terms and _is_whole(kind.terms)]
+    for shapes in (shapes_of(own), shapes_of(own, _ONE)):
+        told = formulas.setdefault(shapes[0].B, {})
+        for each in terms:
+            told.setdefault(tuple(shape.num_bytes(each) for shape in shapes), each)
+
+
+def _is_whole(terms: Iterable[Term]) -> bool:
+    return all(term.coefficient > 0 and "C" not in term.factors for term in terms)
 
 
 class _Stack(NamedTuple):
@@ -211,12 +228,29 @@ def _variants(
         single = _single(own)._replace(num_chunks=chunks[0])
         (variants,), trial = _at_shapes(traced, chunks, [several], [single])
         fits_one = trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single)
-        of_one = {} if fits_one else _at_shapes(traced, chunks, [shapes_of(own, _ONE)], [])[0][0]
+        of_one = {} if fits_one else _of_one(traced, chunks, single, trial)
     elif fits_one:
         (variants,), of_one = _at_shapes(traced, chunks, [several], [])[0], {}
     else:
         (variants, of_one), _ = _at_shapes(traced, chunks, [several, shapes_of(own, _ONE)], [])
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
+
+
+def _of_one(
+    traced: _Traced, chunks: Sequence[int], single: TokenShape, trial: "_Trial"
+) -> Mapping[str, Variant]:
+    """Find the formulas of one sequence, which is another program; it may have run beside others.
+
+    Args:
+        traced: The body.
+        chunks: Numbers of chunks of the loss.
+        single: One sequence, as it ran.
+        trial: In which it did.
+    """
+    losses = _losses(shapes_of(traced.own, _ONE), chunks)
+    if losses == [[single]]:
+        return trial.variants(losses)
+    return _tried(traced, [losses], [])[0][0]
 
 
 def _at_shapes(
@@ -238,7 +272,7 @@ def _at_shapes(
     """
     if all(traced.formulas.get(shapes[0].B) for shapes in programs):
         with contextlib.suppress(ValueError):
-            some = [_losses(shapes[:-1], chunks) for shapes in programs]
+            some = [_losses(shapes[:-1] or shapes, chunks) for shapes in programs]
             return _tried(traced, some, single)
     return _tried(traced, [_losses(shapes, chunks) for shapes in programs], single)
 
@@ -316,7 +350,7 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[Toke
     """
     seq_len, windows = own.job.seq_len, own.built.windows
     if own.built.loops:
-        return [TokenShape(num, seq_len) for num in sequences]
+        return [TokenShape(num, seq_len) for num in dict.fromkeys(sequences)]
     least = max((window for window in windows if window < seq_len), default=0)
     if own.sending != NONE_SENDS:
         least = max(least, -(-LEAST_SENT_TOKENS // min(sequences)) - 1)
@@ -364,10 +398,11 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         attention=program.attention,
         offload=spell_offload(away, num_layers=len(places)),
     )
+    then = partial(run_cases, cases=cases, may_loop=not own.built.loops)
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
-        count_costs=True, num_steps=0, then=(partial(run_cases, cases=cases),),
+        count_costs=True, num_steps=0, then=(then,),
         narrowed_from=own.job.precision if own.gathers and own.job.precision in HALF else None,
         arranged=places, on_op=own.on_op,
     )  # fmt: skip
@@ -378,19 +413,43 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
 
 
 def run_cases(
-    tape: Tape, program: BuiltProgram, _sample: Batch, *, cases: Iterable[TokenShape]
+    tape: Tape,
+    program: BuiltProgram,
+    _sample: Batch,
+    *,
+    cases: Sequence[TokenShape],
+    may_loop: bool = False,
 ) -> None:
-    """Run two micro-batches of every case: the second adds to the gradients of the first."""
+    """Run two micro-batches of every case: the second adds to the gradients of the first.
+
+    Raises:
+        UnlikeShapesError: It may loop over tokens, and the second case has other operations.
+    """
+    num_ops: dict[TokenShape, int] = {}
     for number, case in enumerate(cases, start=1):
         tape.forget_handles()
         here = _at(program, case)
         batch = _blank(task_of(here.job).sample(here.job, here.strategy))
         num_targets = 2 * batch.labels.numel()
+        shares = []
         with phases.listening(listener(tape, number)):
-            shares = [micro_step(here, batch, num_targets=num_targets) for _ in range(2)]
+            for _ in range(2):
+                num_before = tape.spot().cost
+                shares.append(micro_step(here, batch, num_targets=num_targets))
+                num_ops.setdefault(case, tape.spot().cost - num_before)
+                if may_loop and _are_unlike(num_ops):
+                    raise UnlikeShapesError(f"operations of a micro-batch: {num_ops}")
         tape.begin_phase(_BETWEEN)
         del shares
         program.optimizer.zero_grad(set_to_none=True)
+
+
+def _are_unlike(num_ops: Mapping[TokenShape, int]) -> bool:
+    """Whether a second length runs another number of operations, as a loop over tokens does."""
+    is_second = len(num_ops) == len({case.S for case in num_ops}) == 2  # noqa: PLR2004 - a pair
+    is_same_loss = len({case.num_chunks for case in num_ops}) == 1
+    most = max(num_ops.values())
+    return is_second and is_same_loss and most - min(num_ops.values()) > _MOST_ONCE * most
 
 
 def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
