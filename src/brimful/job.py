@@ -307,14 +307,16 @@ def _check_rule(job: Job) -> None:
     }
     for what in (what for what, is_refused in refused.items() if is_refused):
         raise UnsupportedError(
-            f"optimizer={rule.name} is not run for {what}; use optimizer={DEFAULT_OPTIMIZER}"
+            f"optimizer={rule.name} is not run for {what}; use optimizer={DEFAULT_OPTIMIZER}",
+            nearest={"optimizer": DEFAULT_OPTIMIZER},
         )
     if not rule.masters and job.precision.endswith("-master"):
         whole = OPTIMIZERS[whole_of(rule) or DEFAULT_OPTIMIZER]
         instead = rounded_of(whole) if rule.rounds else whole.name
         raise UnsupportedError(
             f"optimizer={job.optimizer} with precision={job.precision} is not run by this version, "
-            f"whose masters are updated in buckets; use {instead}, or {job.precision[:4]}-mixed"
+            f"whose masters are updated in buckets; use {instead}, or {job.precision[:4]}-mixed",
+            nearest={"optimizer": instead},
         )
 
 

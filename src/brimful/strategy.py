@@ -351,21 +351,24 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
 def _check_tensor(job: Job, strategy: Strategy) -> None:
     """Refuse tensor parallelism of what cannot be cut, or beside what takes no pieces."""
     check_tensor(job, strategy.tp, ep=strategy.ep)
-    beside = {
+    beside: dict[str, tuple[bool, dict[str, object]]] = {
         f"zero={strategy.zero} over {data_parallel(strategy)} data-parallel devices": (
-            data_parallel(strategy) > 1 and not gathers(strategy)
+            data_parallel(strategy) > 1 and not gathers(strategy), {"zero": 2}
         ),
-        f"engine={strategy.engine}": strategy.engine != "torch",
-        f"optimizer={job.optimizer} and precision={job.precision}": not _updates_shards(job),
-        f"keep_fp32={','.join(job.keep_fp32)}": bool(job.keep_fp32),
-        f"precision={FP8}": job.precision == FP8,
-    }
-    for what, takes_none in beside.items():
+        f"engine={strategy.engine}": (strategy.engine != "torch", {"engine": "torch"}),
+        f"optimizer={job.optimizer} and precision={job.precision}": (
+            not _updates_shards(job), {"optimizer": DEFAULT_OPTIMIZER}
+        ),
+        f"keep_fp32={','.join(job.keep_fp32)}": (bool(job.keep_fp32), {"keep_fp32": None}),
+        f"precision={FP8}": (job.precision == FP8, {"precision": "bf16-mixed"}),
+    }  # fmt: skip
+    for what, (takes_none, nearest) in beside.items():
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero=3, engine=torch and optimizer={DEFAULT_OPTIMIZER}, "
-                f"another precision than fp8, and no keep_fp32"
+                f"matrices there; use zero 2 or 3, engine=torch and optimizer={DEFAULT_OPTIMIZER}, "
+                f"another precision than fp8, and no keep_fp32",
+                nearest=nearest,
             )
 
 

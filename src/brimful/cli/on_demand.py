@@ -135,7 +135,7 @@ def _words(state: "Tracing") -> str:
 
 
 def traced_facts(asked: "Asked") -> tuple[Fact, ...]:
-    """Say of an answer whose profile was traced here by which versions; nothing of any other."""
+    """Say of an answer whose profile was traced of its own model by which versions."""
     job, cluster, strategy = asked
     if missing_formula(job, strategy, cluster.device):
         return ()
@@ -147,7 +147,7 @@ def traced_facts(asked: "Asked") -> tuple[Fact, ...]:
     if not is_own(program.key):
         return ()
     libraries = [each for each in load_profile(program.key).versions if _is_library(each)]
-    return (Fact("profile", f"traced here, by {', '.join(libraries)}"),)
+    return (Fact("profile", f"traced by {', '.join(libraries)}"),)
 
 
 def _is_library(version: str) -> bool:

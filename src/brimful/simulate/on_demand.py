@@ -22,7 +22,7 @@ from brimful.models.traced import BuiltModel, find_built, keep_built
 from brimful.simulate.own_profile import Formulas, OwnProgram, with_variants
 from brimful.simulate.runs import UnlikeShapesError
 from brimful.strategy import Attention, Strategy
-from brimful.traced_files import keep_traced, read_traced
+from brimful.traced_files import REFUSED, keep_traced, read_traced
 
 _TOLD_EVERY_S = 0.5
 
@@ -137,7 +137,7 @@ class _Watched:
 
 
 def _refusal_of(key: str) -> str:
-    return f"{key}.refused"
+    return f"{key}{REFUSED}"
 
 
 def _check_refused(key: str) -> None:

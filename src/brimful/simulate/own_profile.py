@@ -50,7 +50,7 @@ from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.strategy import Strategy, spell_checkpointing
-from brimful.traced_files import all_versions, source_hash
+from brimful.traced_files import all_versions, is_of_these_libraries, source_hash
 
 _SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
 """Sequences of three shapes: several, and one, which may be another program. What the first body of
@@ -97,7 +97,7 @@ def with_variants(
     """Trace and fit variants of a program beside those that are known.
 
     Args:
-        known: What was traced of it before.
+        known: What was traced of it before; nothing of it is kept if that was by other versions.
         own: The program.
         wanted: Variants.
         formulas: That other bodies of the same job told; those of this one are added.
@@ -107,6 +107,8 @@ def with_variants(
         UnlikeShapesError: It is another program with every length of a sequence, and was traced at
             several.
     """
+    if known is not None and not is_of_these_libraries(known.versions):
+        known = None
     tables = Tables()
     variants = {} if known is None else dict(known.variants)
     if known is not None:
