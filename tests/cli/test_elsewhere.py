@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.cli.elsewhere import TASKS, spelled_as_ours
+from brimful.cli.elsewhere import TASKS
 from brimful.cli.main import parser_of
 
 H100 = ("--gpus", "h100-80gb")
@@ -15,11 +15,6 @@ def test_flags_of_other_programs_are_taken_for_ours(brimful):
     assert (said.code, said.out) == (0, brimful(*ours).out)
     assert "--micro-batch is taken for --batch-size" in said.err
     assert "--seq-len is taken for --max-seq-length" in said.err
-
-
-def test_a_flag_is_only_taken_where_a_verb_has_ours():
-    typed = ["x.py", "--batch-size", "8"]
-    assert [ours for ours, _ in spelled_as_ours(typed, {"--gpu"})] == typed
 
 
 def test_what_a_program_under_pretend_is_given_stays():

@@ -1,44 +1,14 @@
-"""Flags and tasks as people know them from other programs.
+"""Tasks and optimizers as people know them from other programs; their flags: ``other_flags``.
 
 What means the same is taken for ours, and said; what no part of this version runs is refused in a
 sentence, with the nearest that it does.
 """
 
 import argparse
-from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from brimful.errors import UnsupportedError
 from brimful.techniques.optimizers import OPTIMIZERS
-
-_FLAGS = {
-    "--micro-batch": (
-        "--batch-size", "--micro-batch-size", "--per-device-batch-size",
-        "--per-device-train-batch-size",
-    ),
-    "--global-batch": ("--global-batch-size", "--total-batch-size", "--train-batch-size"),
-    "--seq-len": (
-        "--context-length", "--cutoff-len", "--max-length", "--max-seq-len", "--max-seq-length",
-        "--seq-length", "--sequence-len", "--sequence-length",
-    ),
-    "--steps": ("--max-steps", "--num-steps", "--train-iters"),
-    "--learning-rate": ("--lr",),
-    "--optimizer": ("--optim",),
-    "--lora-rank": ("--lora-r",),
-    "--lora-targets": ("--lora-target", "--lora-target-modules", "--target-modules"),
-    "--trained-modules": ("--lora-modules-to-save", "--modules-to-save"),
-    "--tp": ("--tensor-model-parallel-size", "--tensor-parallel", "--tensor-parallel-size"),
-    "--pp": ("--pipeline-model-parallel-size", "--pipeline-parallel"),
-    "--ep": ("--expert-model-parallel-size", "--expert-parallel"),
-    "--cp": ("--context-parallel", "--context-parallel-size"),
-    "--gpus": ("--gpu", "--hardware"),
-}  # fmt: skip
-NO_FLAG = dict.fromkeys(
-    ("--epochs", "--num-epochs", "--num-train-epochs"),
-    "epochs need the size of your data: give --tokens, those of one epoch times epochs",
-)
-"""What other programs ask for, and what says the same here."""
-_OURS = {other: flag for flag, others in _FLAGS.items() for other in others}
 
 TASK_NAMES = {
     "classification": "sequence-classification",
@@ -99,20 +69,6 @@ TASKS = {
     "orpo": Elsewhere("pairs without a reference", "with a reference it is --task dpo", "dpo"),
 }
 """Tasks that are not run."""
-
-
-def spelled_as_ours(arguments: Sequence[str], known: Container[str]) -> Iterator[tuple[str, str]]:
-    """Yield each argument as we write it, and as it was typed.
-
-    Args:
-        arguments: Of a command.
-        known: The flags that it has.
-    """
-    for typed in arguments:
-        flag, equals, value = typed.partition("=")
-        ours = _OURS.get(flag, "")
-        taken = bool(ours) and flag not in known and ours in known
-        yield (f"{ours}{equals}{value}" if taken else typed), typed
 
 
 def refuse_elsewhere(args: argparse.Namespace) -> None:

@@ -12,14 +12,8 @@ from typing import Any, NamedTuple, NoReturn, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, usual
-from brimful.cli.elsewhere import (
-    NO_FLAG,
-    OPTIMIZER_NAMES,
-    TASK_NAMES,
-    TASKS,
-    refuse_elsewhere,
-    spelled_as_ours,
-)
+from brimful.cli.elsewhere import OPTIMIZER_NAMES, TASK_NAMES, TASKS, refuse_elsewhere
+from brimful.cli.other_flags import NO_FLAG, taken_for_ours
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
@@ -130,12 +124,10 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse, with flags of other programs taken for ours."""
         given = list(sys.argv[1:] if args is None else args)
-        ours = []
-        for flag, typed in spelled_as_ours(given, self._option_string_actions):
-            if flag != typed:
-                _note_once(f"{flag.partition('=')[0]} is taken for {typed.partition('=')[0]}")
-            ours.append(flag)
-        return super().parse_known_args(ours, namespace)
+        taken = taken_for_ours(given, self._option_string_actions)
+        for words in taken.notes:
+            _note_once(words)
+        return super().parse_known_args(taken.arguments, namespace)
 
     def _nearest_flag(self, message: str) -> str:
         misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
@@ -158,13 +150,15 @@ def choice(
     """
 
     def parse(text: str) -> str:
-        if others and text in others:
-            if others[text] in allowed:
-                _note_once(f"--{what} {others[text]} is taken for {text!r}")
-            return others[text]
-        if text not in allowed:
+        if text in allowed:
+            return text
+        name = text.lower() if text.lower() in {*allowed, *(others or ())} else text
+        found = (others or {}).get(name, name)
+        if found in allowed:
+            _note_once(f"--{what} {found} is taken for {text!r}")
+        elif found not in (others or {}).values():
             raise unknown_name(what, text, allowed)
-        return text
+        return found
 
     return parse
 

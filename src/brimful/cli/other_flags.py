@@ -1,0 +1,219 @@
+"""Flags of other programs, taken for ours: Hugging Face's Trainer, TRL, LLaMA-Factory, Megatron.
+
+What means the same is taken and said. What a program writes, logs or reads takes nothing of a GPU
+and is left out, and said; what is left is refused by the parser.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+from brimful.errors import InputError
+from brimful.hardware.names import split_counts
+
+_FLAGS = {
+    "--micro-batch": (
+        "--batch-size", "--mbs", "--micro-batch-size", "--per-device-batch-size",
+        "--per-device-train-batch-size", "--train-micro-batch-size-per-gpu",
+    ),
+    "--global-batch": (
+        "--gbs", "--global-batch-size", "--total-batch-size", "--train-batch-size",
+    ),
+    "--seq-len": (
+        "--block-size", "--context-length", "--cutoff-len", "--max-length", "--max-seq-len",
+        "--max-seq-length", "--model-max-length", "--seq-length", "--sequence-len",
+        "--sequence-length",
+    ),
+    "--steps": ("--max-steps", "--num-steps", "--train-iters"),
+    "--learning-rate": ("--lr",),
+    "--clip": ("--clip-grad", "--max-grad-norm"),
+    "--optimizer": ("--optim",),
+    "--method": ("--finetuning-type", "--train-type", "--tuner-type"),
+    "--lora-rank": ("--lora-r",),
+    "--lora-targets": ("--lora-target", "--lora-target-modules", "--target-modules"),
+    "--trained-modules": ("--lora-modules-to-save", "--modules-to-save"),
+    "--task": ("--stage",),
+    "--zero": ("--zero-stage",),
+    "--from": ("--deepspeed",),
+    "--tp": ("--tensor-model-parallel-size", "--tensor-parallel", "--tensor-parallel-size"),
+    "--pp": ("--pipeline-model-parallel-size", "--pipeline-parallel"),
+    "--ep": ("--expert-model-parallel-size", "--expert-parallel"),
+    "--cp": ("--context-parallel", "--context-parallel-size"),
+    "--gpus": ("--gpu", "--hardware"),
+}  # fmt: skip
+_OURS = {other: flag for flag, others in _FLAGS.items() for other in others}
+_SWITCHES = {
+    "--use-dora": ("--method", "dora"),
+    "--load-in-4bit": ("--method", "qlora"),
+    "--use-qlora": ("--method", "qlora"),
+    "--use-peft": ("--method", "lora"),
+    "--use-lora": ("--method", "lora"),
+    "--full-finetuning": ("--method", "full"),
+    "--gradient-checkpointing": ("--ac", "full"),
+    "--activation-checkpoint": ("--ac", "full"),
+    "--bf16": ("--precision", "bf16-mixed"),
+    "--fp16": ("--precision", "fp16-mixed"),
+    "--use-distributed-optimizer": ("--zero", "1"),
+}
+"""What a switch of theirs says here; of two that say the same flag the first of this table."""
+_MODELS = ("--base-model", "--model-id", "--model-name", "--model-name-or-path", "--model")
+_ACCUMULATED = ("--gradient-accumulation-steps", "--grad-accum", "--gradient-accumulation")
+_OF_NO_WEIGHT = frozenset({
+    "--dataloader-num-workers", "--dataset", "--dataset-dir", "--dataset-name",
+    "--dataset-text-field", "--dataset-train-split", "--ddp-timeout", "--do-train",
+    "--eval-strategy", "--logging-dir", "--logging-steps", "--logging-strategy",
+    "--lr-scheduler-type", "--num-workers", "--output-dir", "--overwrite-cache",
+    "--overwrite-output-dir", "--plot-loss", "--preprocessing-num-workers", "--push-to-hub",
+    "--report-to", "--run-name", "--save-only-model", "--save-steps", "--save-strategy",
+    "--save-total-limit", "--stage", "--template", "--warmup-ratio",
+})  # fmt: skip
+"""What takes no memory of a GPU, whatever its value."""
+_OF_JOBS, _BATCH = "--seq-len", "--global-batch"
+_YES, _NO = frozenset({"1", "true", "yes"}), frozenset({"0", "false", "no"})
+NO_FLAG = dict.fromkeys(
+    ("--epochs", "--num-epochs", "--num-train-epochs"),
+    "epochs need the size of your data: give --tokens, those of one epoch times epochs",
+)
+"""What other programs ask for, and what says the same here."""
+
+
+class Taken(NamedTuple):
+    """A command line as we write it.
+
+    Attributes:
+        arguments: Ours.
+        notes: What was taken for what, and what was left out.
+    """
+
+    arguments: list[str]
+    notes: list[str]
+
+
+class _Typed(NamedTuple):
+    """A flag and its value; a flag alone, or a value alone.
+
+    Attributes:
+        words: As they were typed.
+        flag: In our manner of writing; empty where it is a value.
+        value: Of the flag, where it has one.
+    """
+
+    words: list[str]
+    flag: str
+    value: str | None
+
+
+def taken_for_ours(arguments: Sequence[str], known: Container[str]) -> Taken:
+    """Return a command line with the flags of other programs as ours.
+
+    Args:
+        arguments: As they were typed.
+        known: The flags that the verb has; one that is asked for no job is left as it is.
+
+    Raises:
+        InputError: Micro-batches are to be accumulated whose size nobody says.
+    """
+    if _OF_JOBS not in known:
+        return Taken(list(arguments), [])
+    reader = _Reader(known)
+    for typed in _typed(arguments):
+        reader.take(typed)
+    return reader.taken()
+
+
+class _Reader:
+    """Reads a command line from left to right."""
+
+    def __init__(self, known: Container[str]) -> None:
+        self._known = known
+        self._ours: list[str] = []
+        self._models: list[str] = []
+        self._switches: dict[str, str] = {}
+        self._accumulated: _Typed | None = None
+        self._notes: list[str] = []
+
+    def take(self, typed: _Typed) -> None:
+        """Take a flag with its value, or what belongs to none."""
+        flag, word = typed.flag, typed.words[0].partition("=")[0]
+        name = _OURS.get(flag, flag)
+        is_ours = word in self._known or not flag
+        if not is_ours and name in self._known:
+            self._ours += [name] if typed.value is None else [name, typed.value]
+            self._notes.append(f"{name} is taken for {word}")
+        elif is_ours or not self._takes_other(typed, word):
+            self._ours += typed.words
+
+    def _takes_other(self, typed: _Typed, word: str) -> bool:
+        """Take a flag that is none of ours, and say whether it was one of the tables."""
+        flag, value = typed.flag, typed.value
+        if flag in _OF_NO_WEIGHT or (flag in _SWITCHES and (value or "").lower() in _NO):
+            self._notes.append(f"{' '.join(typed.words)} is left out")
+        elif flag in _SWITCHES and _SWITCHES[flag][0] in self._known:
+            self._switches[flag] = word
+        elif flag in _MODELS and value is not None:
+            self._models.append(value)
+        elif flag in _ACCUMULATED and _BATCH in self._known:
+            self._accumulated = typed
+        else:
+            return False
+        return True
+
+    def taken(self) -> Taken:
+        """Return all that was taken: what switches say before what is typed as ours, which wins."""
+        ours, notes = self._ours, list(self._notes)
+        for switch, (flag, value) in _SWITCHES.items():
+            if switch in self._switches:
+                ours = [flag, value, *ours]
+                notes.append(f"{flag} {value} is taken for {self._switches[switch]}")
+        if self._accumulated is not None:
+            batch = _global_batch(self._accumulated, ours)
+            ours = [*ours, _BATCH, batch]
+            notes.append(f"{_BATCH} {batch} is taken for {' '.join(self._accumulated.words)}")
+        return Taken([*self._models, *ours], notes)
+
+
+def _typed(arguments: Sequence[str]) -> Iterator[_Typed]:
+    """Yield flags with their values; what follows a switch may be its value."""
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if not word.startswith("--") or word == "--":
+            yield _Typed([word], "", None)
+            continue
+        name = flag.lower().replace("_", "-")
+        is_switch = name in _SWITCHES
+        has_value = bool(words) and not words[0].startswith("--")
+        takes = has_value and (not is_switch or words[0].lower() in _YES | _NO)
+        if equals:
+            yield _Typed([word], name, value)
+        elif takes and (is_switch or name in _VALUED):
+            following = words.pop(0)
+            yield _Typed([word, following], name, following)
+        else:
+            yield _Typed([word], name, None)
+
+
+_VALUED = frozenset(chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT))
+
+
+def _global_batch(accumulated: _Typed, ours: Sequence[str]) -> str:
+    """Return the sequences of a step: of a micro-batch, on every device, as often as is summed up.
+
+    Raises:
+        InputError: A number is missing, or none.
+    """
+    words = " ".join(accumulated.words)
+    given = dict(pairwise(ours))
+    counted = split_counts(given.get("--gpus", "1"))
+    try:
+        micro_batch = int(given["--micro-batch"])
+        cut = int(given.get("--tp", "1")) * int(given.get("--pp", "1"))
+        times = int(accumulated.value or "")
+    except (KeyError, ValueError):
+        raise InputError(
+            f"{words} needs the sequences of a micro-batch beside it: give --micro-batch, or "
+            f"--global-batch alone, which is what a step has of all devices"
+        ) from None
+    num_devices = counted.num_nodes * counted.per_node
+    return str(micro_batch * times * max(1, num_devices // max(1, cut)))
