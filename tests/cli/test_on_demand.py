@@ -63,3 +63,17 @@ def test_what_is_fixed_to_recompute_is_traced_first(brimful):
     asked = ("phi.json", "--gpus", "a100-40gb", "--seq-len", 512, "--precision", "fp32")
     found = brimful("plan", *asked, "--ac", "full", "--micro-batch", 2, "--no-proof", "--json")
     assert (found.code, json.loads(found.out)["rung"]) == (0, "predicted")
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("phi")
+def test_nothing_is_advised_where_what_takes_less_was_not_traced(brimful, monkeypatch):
+    monkeypatch.setattr("brimful.cost.profiles._own", {})  # what other tests traced
+    monkeypatch.setattr("brimful.cli.on_demand.MOST_LEANER_S", -1.0)
+    asked = ("phi.json", "--gpus", "a100-40gb", "--seq-len", 512, "--precision", "fp32")
+    said = brimful("estimate", *asked, "--micro-batch", 4, "--memory-limit", "690MiB")
+    told = " ".join(said.out.split())
+    assert said.code == 1
+    assert "not tried settings of phi.json that take less were not all traced here yet" in told
+    assert "instead" not in told
+    assert "would fit" not in told

@@ -232,3 +232,38 @@ def test_what_was_chosen_is_told_against_what_is_usual(capsys):
     told = paragraph(answered(capsys, f"{ask} --method lora --lora-rank 64")[1])
     assert re.search(r"rank 16: [\d.]+ MiB less", told)
     assert re.search(r"full training: [\d.]+ GiB more", told)
+
+
+def test_what_is_not_sharded_is_shared_by_all_devices_however_the_model_is_cut(capsys):
+    ask = "plan phi-3.5-mini --gpus 2x4090 --optimizer adamw-8bit --seq-len 4096 --global-batch 16"
+    told = paragraph(answered(capsys, f"{ask} --no-proof")[1])
+    assert "pipeline parallel 2" in told
+    # 3.82B parameters of 4 bytes, as many of gradients, two moments of 8 bits: half on each.
+    held = re.search(r"a trainer that does would hold ([\d.]+) GiB", told)
+    assert float(held[1]) == pytest.approx(3.82e9 * 10 / 2 / 2**30, rel=0.02)
+
+
+def test_a_latent_cache_is_whole_on_each_gpu(capsys):
+    ask = "estimate kimi-k2 --task inference --weights-format int4 --gpus 8xb200 --seq-len 32768"
+    told = paragraph(answered(capsys, ask)[1])
+    assert "KV cache 2.14 GiB whole on each: it is one latent of all heads" in told
+    tokens, texts = re.search(
+        r"at most about ([\d,]+) tokens .*, (\d+) texts of 32,768", told
+    ).groups()
+    # What the weights leave of a card, and 61 layers of 512 + 64 numbers of two bytes a token.
+    room = (177.70 - 511.27 / 8) * 2**30 / (61 * 576 * 2)
+    assert float(tokens.replace(",", "")) == pytest.approx(room, rel=0.001)
+    assert int(texts) == int(room // 32768)
+
+
+def test_rules_are_of_the_gpus_that_were_asked_about(capsys):
+    lines = answered(capsys, "rules qwen3-8b --gpus 8xh100 --seq-len 4096")[1]
+    assert "on 8 x H100" in paragraph(lines[:2])
+    assert any(line.startswith("checked   on one of them") for line in lines)
+
+
+def test_phases_that_were_asked_for_are_told(capsys):
+    ask = "simulate smollm2-135m --gpus a10 --seq-len 256"
+    assert "phases " not in paragraph(answered(capsys, ask)[1])
+    told = paragraph(answered(capsys, f"{ask} --phases eval,save")[1])
+    assert re.search(r"phases tensors in load .* GiB|MiB, step 1 .*, eval .*, save ", told)

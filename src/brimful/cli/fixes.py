@@ -50,6 +50,7 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
         asked: What does not fit; it has a formula.
         others: The same with one setting changed.
     """
+    from brimful.cli.on_demand import untraced_leaner
     from brimful.search.beside import fix
     from brimful.search.lean import lean_fix
     from brimful.show.beside import fix_facts
@@ -58,10 +59,13 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
     found = fix(job, cluster, others)
     if found is not None:
         return Fixes(fix_facts(job, strategy, found, ()), found)
+    is_partial = bool(untraced_leaner(asked))
     try:
         looked = lean_fix(job, cluster, strategy)
     except UnsupportedError:
-        return NO_FIXES
+        return Fixes((_not_tried(job),), None) if is_partial else NO_FIXES
+    if looked.fix is None and is_partial:
+        return Fixes((_not_tried(job),), None)
     ways = () if looked.fix else tuple(_ways(asked, looked))
     facts = fix_facts(job, strategy, looked.fix, ways)
     if looked.fix is None and cluster.memory_limit_bytes:
@@ -69,6 +73,17 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
         return Fixes(facts, None)
     is_exact = looked.fix is not None or any(way.is_exact for way in ways)
     return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), looked.fix)
+
+
+def _not_tried(job: "Job") -> "Fact":
+    """Say that settings which may fit have no profile yet, so that nothing else is advised."""
+    from brimful.show.summary import Fact
+
+    words = (
+        f"settings of {job.model.name} that take less were not all traced here yet; brimful plan "
+        f"with the same flags does, and finds the fastest that fits"
+    )
+    return Fact("not tried", words)
 
 
 def simulated_fixes(plan: "Plan") -> "tuple[Fact, ...]":

@@ -71,11 +71,10 @@ def traced_or_untold(
     return missing_formula(job, strategy, device)
 
 
-def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
-    """Trace what recomputes more than a job that does not fit, body by body while there is time.
+def untraced_leaner(asked: "Asked") -> list[Need]:
+    """List what recomputes more than a job and was not traced, what recomputes most first.
 
     Args:
-        args: The flags.
         asked: The job, and the strategy that does not fit.
     """
     from brimful.cost.needed import needed
@@ -84,8 +83,18 @@ def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
     job, cluster, strategy = asked
     usual = [one for one in ladder(*asked) if not is_selective(one)]
     needs = sorted({need for one in usual for need in needed(job, one)}, key=_most_recomputed)
+    return list(untraced(job, strategy, cluster.device, needs))
+
+
+def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
+    """Trace what recomputes more than a job that does not fit, body by body while there is time.
+
+    Args:
+        args: The flags.
+        asked: The job, and the strategy that does not fit.
+    """
     start_s = time.monotonic()
-    for _, some in groupby(untraced(job, strategy, cluster.device, needs), _most_recomputed):
+    for _, some in groupby(untraced_leaner(asked), _most_recomputed):
         if time.monotonic() - start_s > MOST_LEANER_S:
             return
         with contextlib.suppress(UnsupportedError):

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.show.rules import rule_facts, rules_summary
     from brimful.show.summary import Fact
 
-    summary = rules_summary(rows, job, alone, about=about)
+    summary = rules_summary(rows, job, cluster, about=about)
     if about:
         show_summary(summary._replace(facts=summary.facts[1:2]))
         show_facts(*rule_facts(rows, about))

@@ -41,6 +41,11 @@ class SharedInference(NamedTuple):
     usable_bytes: int
 
     @property
+    def num_parts(self) -> int:
+        """How many parts there are of the cache."""
+        return min(self.num_devices, self.num_heads)
+
+    @property
     def least_bytes(self) -> int:
         """What each GPU holds at least, whoever packs the weights."""
         return self._share(self.num_devices)

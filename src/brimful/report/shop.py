@@ -8,7 +8,7 @@ from brimful.plan import Band
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import model_words
 from brimful.search.shop.advice import advice, outcome
-from brimful.search.shop.choose import Choice
+from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon
 from brimful.search.shop.own import Ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.strategy import Strategy, is_selective, num_checkpointed
@@ -88,7 +88,7 @@ def headline(shopped: Shopped) -> list[str]:
         return [
             f"nothing meets {_asked(limits)}; nearest is {what}, {' and '.join(filter(None, over))}"
         ]
-    lines = [f"{what}, {_why(limits)}"]
+    lines = [f"{what}, {_why(limits, best)}"]
     bands = f"{_days_band(best)}, {_usd_band(best.predicted_usd_band)}"
     if choice.band_meets:
         lines.append(f"with the band of the prediction: {bands}")
@@ -106,9 +106,11 @@ def _asked(limits: Limits) -> str:
     return " and ".join(parts)
 
 
-def _why(limits: Limits) -> str:
+def _why(limits: Limits, best: Option) -> str:
     if limits.deadline_s is None and limits.budget_usd is None:
         return "the cheapest of all"
+    if is_soon(best, limits):
+        return f"the cheapest done in {format_days(SOON_DAYS)} or less, within {_asked(limits)}"
     if limits.deadline_s is None:
         return f"the fastest within {_asked(limits)}"
     return f"the cheapest that meets {_asked(limits)}"

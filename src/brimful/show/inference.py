@@ -118,6 +118,18 @@ def inference_simulation_summary(
     )
 
 
+def _shared_words(shared: SharedInference) -> str:
+    """Say what of a model each GPU has a part of, and what it holds whole."""
+    num, weights = shared.num_devices, f"weights {format_bytes(shared.packed_bytes)}"
+    cache = f"KV cache {format_bytes(shared.cache_bytes)}"
+    if shared.num_parts == num:
+        return f"{weights} and {cache} evenly over {num} GPUs, as tensor parallel does"
+    whole = "whole on each: it is one latent of all heads"
+    parts = f"in {shared.num_parts} parts, one of a head of keys and values each"
+    words = whole if shared.num_parts == 1 else parts
+    return f"{weights} evenly over {num} GPUs, as tensor parallel does; {cache} {words}"
+
+
 def shared_summary(
     job: InferenceJob,
     cluster: Cluster,
@@ -134,7 +146,7 @@ def shared_summary(
         fitting: Other formats in which the same text fits.
         decoding: How fast they write at most; None: unknown.
     """
-    most, least, num = shared.most_bytes, shared.least_bytes, shared.num_devices
+    most, least = shared.most_bytes, shared.least_bytes
     is_most = shared.fits is not False and most is not None
     meter = Meter(
         most if is_most and most is not None else least,
@@ -142,13 +154,7 @@ def shared_summary(
         f"predicted, at {'most' if is_most else 'least'}",
         "per GPU",
     )
-    facts = [
-        Fact(
-            "shared",
-            f"weights {format_bytes(shared.packed_bytes)} and KV cache "
-            f"{format_bytes(shared.cache_bytes)} evenly over {num} GPUs, as tensor parallel does",
-        )
-    ]
+    facts = [Fact("shared", _shared_words(shared))]
     if shared.weights_bytes > shared.packed_bytes:
         words = (
             f"counted as packed like other weights, as published checkpoints are; libraries that "
@@ -158,13 +164,13 @@ def shared_summary(
     if shared.fits is not True:
         facts += [Fact("needs", f"{shared.needed} of these GPUs")] if shared.needed else []
         facts += [Fact("formats", f"it fits in {', '.join(fitting)}")] if fitting else []
-    if most is not None:
-        free = (shared.usable_bytes - most) * min(num, shared.num_heads)
-        tokens = job.num_sequences * job.seq_len
-        room = int(free * tokens / shared.cache_bytes) + tokens
-        if room > 0:
-            words = f"about {room:,} tokens of text in the cache, of all texts"
-            facts.append(Fact("at most", words))
+    free = shared.usable_bytes - (least if most is None else most)
+    tokens = job.num_sequences * job.seq_len
+    room = int(free * shared.num_parts * tokens / shared.cache_bytes) + tokens
+    if room > 0 and shared.fits is not False:
+        texts = f"{room // job.seq_len:,} texts of {job.seq_len:,}"
+        words = f"about {room:,} tokens of text in the cache, {texts}"
+        facts.append(Fact("at most", words))
     facts += _speed(job, decoding)
     note = "engines that page their cache, such as vLLM, take what is left of each GPU for it"
     facts.append(Fact("note", note))

@@ -256,8 +256,10 @@ def _left_out(found: Solution) -> tuple[Fact, ...]:
     plan, num = found.plan, found.plan.cluster.num_devices
     if num == 1 or gathers(plan.strategy) or plan.estimate is None:
         return ()
-    stays = sum(each.num_bytes for each in plan.estimate.items if each.name in _STAYS)
-    reference = sum(each.num_bytes for each in plan.estimate.items if each.name == REFERENCE)
+    parts = plan.strategy.pp * plan.strategy.tp  # of the model, of which the items are one
+    items = plan.estimate.items
+    stays = parts * sum(each.num_bytes for each in items if each.name in _STAYS)
+    reference = parts * sum(each.num_bytes for each in items if each.name == REFERENCE)
     if stays / num > limit_bytes(plan):
         return ()
     shared = replace(plan.strategy, zero=3, dp_shard=num, dp_replicate=1, micro_batch=1)

@@ -43,6 +43,8 @@ def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about:
             f"{said or 'none'}",
         ),
     ]
+    if cluster.num_devices > 1:
+        facts.append(Fact("checked", "on one of them; rules of several on the best plan for all"))
     for row in told[:NUM_TOLD]:
         words = f"{row.statement}: {row.says}, here {row.ours}"
         facts.append(Fact(_LABELS.get(row.verdict, "unknown"), words))

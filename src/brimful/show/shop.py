@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from brimful.job import Job
-from brimful.search.shop.choose import Choice
+from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
 from brimful.search.shop.own import Ownership, cheapest_owned
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
@@ -34,7 +34,9 @@ def shop_summary(
         owned: What owning means, of each of ``found.owned``.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
-    subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits)}"
+    subject = (
+        f"{job_words(job)}, {tokens} tokens: {asked_words(limits, choice.best if choice else None)}"
+    )
     if choice is None:
         nothing = "no number of any GPU that has a price fits this job in a known time"
         return Summary("NO", subject, None, (Fact("take", nothing),))
@@ -59,12 +61,19 @@ def shop_summary(
     return Summary(None if choice.meets or own else "NO", subject, None, facts)
 
 
-def asked_words(limits: Limits) -> str:
-    """Say what was asked."""
+def asked_words(limits: Limits, best: Option | None) -> str:
+    """Say what was asked, and of what meets it which is taken.
+
+    Args:
+        limits: What was asked.
+        best: What is taken; None: nothing.
+    """
     in_time = limits.deadline_s and f"done in {format_days(limits.deadline_s / DAY_S)}"
     for_less = limits.budget_usd is not None and f"for at most {format_money(limits.budget_usd)}"
     if in_time:
         return f"the cheapest {in_time}{f' and {for_less}' if for_less else ''}"
+    if for_less and best is not None and is_soon(best, limits):
+        return f"the cheapest done in {format_days(SOON_DAYS)} or less, {for_less}"
     return f"the fastest {for_less}" if for_less else "the cheapest"
 
 
@@ -106,10 +115,7 @@ def _safer(found: Market, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
     sure = [each for each in every if _surely_meets(each, limits)]
     if not sure:
         return ()
-    is_fastest = limits.deadline_s is None  # of what there is money for; else the cheapest
-    best = min(
-        sure, key=lambda each: each.predicted_days if is_fastest else each.predicted_usd or 0
-    )
+    best = min(sure, key=lambda each: rank(point_of(each), limits))
     return (Fact("safer", f"{_told(best)}{_range(best)}"),)
 
 

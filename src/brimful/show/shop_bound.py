@@ -25,7 +25,7 @@ def shop_bound_summary(
         limits: What was asked.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
-    subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits)}"
+    subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits, None)}"
     how = (
         f"counted from {format_count(num_parameters)} parameters: room for their states, and time "
         "for their matrix products at the data sheet's rate; nothing else"

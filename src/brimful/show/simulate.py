@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from brimful.cost.estimate import limit_bytes
-from brimful.plan import Plan, Word
-from brimful.rungs import Reserved, Simulation
+from brimful.plan import PhasePeak, Plan, Word
+from brimful.rungs import EVAL, RESUME, SAVE, Reserved, Simulation
 from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
@@ -38,6 +38,7 @@ def simulate_summary(
             *failed_facts(reserved),
             *tight_facts(reserved),
             *(unknown_facts(simulation.unknown_ops, meter) if is_bound else ()),
+            *_phase_facts(simulation.phases),
             Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
             *beside,
             *largest_facts(
@@ -51,6 +52,14 @@ def simulate_summary(
             ),
         ),
     )
+
+
+def _phase_facts(phases: Sequence[PhasePeak]) -> tuple[Fact, ...]:
+    """Say which phase has the most tensors, where more than steps were simulated."""
+    if not {each.phase for each in phases} & {EVAL, SAVE, RESUME}:
+        return ()
+    words = ", ".join(f"{each.phase} {format_bytes(each.num_bytes)}" for each in phases)
+    return (Fact("phases", f"tensors in {words}"),)
 
 
 def _against(plan: Plan, simulation: Simulation, word: Word) -> tuple[Fact, ...]:

@@ -8,6 +8,10 @@ import msgspec
 
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 
+SOON_DAYS = 1 / 24
+"""An hour: more GPUs save less than it takes to rent them, start them and load the model, which no
+prediction counts."""
+
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to take.
@@ -46,7 +50,7 @@ def choose(found: Market, limits: Limits) -> Choice | None:
     """
     if not found.frontier:
         return None
-    points = [_point(option) for option in found.frontier]
+    points = [point_of(option) for option in found.frontier]
     place = taken(points, limits)
     point, best = points[place], found.frontier[place]
     band = best.predicted_usd_band
@@ -63,16 +67,27 @@ def choose(found: Market, limits: Limits) -> Choice | None:
 def taken(points: Sequence[Point], limits: Limits) -> int:
     """Return which of some points to take, none of which beats another.
 
-    With a deadline: the cheapest that meets it. With a budget alone: the fastest within it. With
-    neither: the cheapest. Where nothing meets both, what is over by the smallest share.
+    With a deadline: the cheapest that meets it. With a budget alone: the fastest within it, or the
+    cheapest of those that are done soon. With neither: the cheapest. Where nothing meets both, what
+    is over by the smallest share.
     """
     places = range(len(points))
     good = [i for i in places if _worst(points[i], limits) <= 1]
     if not good:
         return min(places, key=lambda i: _worst(points[i], limits))
+    return min(good, key=lambda i: rank(points[i], limits))
+
+
+def rank(point: Point, limits: Limits) -> tuple[float, float]:
+    """Return by what of two that meet what was asked the lesser is the better."""
     if limits.deadline_s is None and limits.budget_usd is not None:
-        return min(good, key=lambda i: points[i].days)
-    return min(good, key=lambda i: points[i].usd)
+        return max(point.days, SOON_DAYS), point.usd
+    return point.usd, point.days
+
+
+def is_soon(option: Option, limits: Limits) -> bool:
+    """Whether what is taken is the cheapest of what is done soon, and not the fastest."""
+    return limits.deadline_s is None and option.predicted_days <= SOON_DAYS
 
 
 def between(points: Sequence[Point], first: int, last: int) -> int:
@@ -89,10 +104,11 @@ def middle(points: Sequence[Point]) -> int:
 def knee(options: Sequence[Option]) -> Option | None:
     """Return the option with the least product of days and dollars."""
     priced = [each for each in options if each.predicted_usd is not None]
-    return priced[middle([_point(each) for each in priced])] if priced else None
+    return priced[middle([point_of(each) for each in priced])] if priced else None
 
 
-def _point(option: Option) -> Point:
+def point_of(option: Option) -> Point:
+    """Return what an option takes."""
     usd = option.predicted_usd
     return Point(option.predicted_days, math.inf if usd is None else usd)
 
