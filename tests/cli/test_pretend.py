@@ -185,6 +185,20 @@ def test_everything_may_be_taken_as_selected(script, brimful, tmp_path):
     said = brimful("pretend", "--assume-all-selected", "--", "values.py")
     assert said.code == 0
     assert "selects everything" in said.out
+    assert "simulated, at most" in " ".join(said.out.split())
+    assert script.exists()
+
+
+def test_what_values_decide_is_answered_at_most_where_nobody_said_so(script, brimful, tmp_path):
+    (tmp_path / "values.py").write_text(FAILING["values"][0])
+    said = brimful("pretend", "--", "values.py")
+    assert said.code == 2
+    assert "whose result hangs on values" in said.err
+    told = said.out.partition("instead   the same with --assume-all-selected:")[2]
+    assert told.lstrip().startswith("FITS")
+    short = brimful("pretend", "--memory-budget", "1KiB", "--", "values.py")
+    assert "UNKNOWN" in short.out
+    assert "NO " not in short.out
     assert script.exists()
 
 

@@ -22,7 +22,8 @@ from brimful.strategy import NUM_DEVICES
 from brimful.terminal import forget_notes, note, say
 from brimful.units import GIB
 
-VERBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
+OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
+VERBS = OF_JOBS | {"pretend"}
 """Verbs that answer something else where they refuse."""
 _WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""
@@ -46,7 +47,7 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     """
     typed = dict(vars(args))
     try:
-        if verb in VERBS:
+        if verb in OF_JOBS:
             from brimful.cli.least import tell_early
 
             tell_early(args)
@@ -100,7 +101,8 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         else:
             return
     forget_notes()
-    tell_bound(_changed(typed, changes), {})
+    if "model" in typed:
+        tell_bound(_changed(typed, changes), {})
 
 
 def _head(label: str, text: str) -> None:
@@ -121,7 +123,7 @@ def _kept_length(asked: dict[str, object], args: argparse.Namespace) -> dict[str
     from brimful.cli.flags import model_from
     from brimful.models.resized import is_rotary
 
-    if not isinstance(args.seq_len, int) or "seq_len" not in asked:
+    if "seq_len" not in asked or not isinstance(args.seq_len, int):
         return asked
     model = model_from(args)
     if asked["seq_len"] != model.max_seq_len or not is_rotary(model):
@@ -158,7 +160,7 @@ def _words(changes: Mapping[str, object]) -> str:
 
 def _longer(typed: Mapping[str, object], changes: Mapping[str, object]) -> str:
     """Name models like the one that was asked about which take a text as long as was asked."""
-    seq_len = typed["seq_len"]
+    seq_len = typed.get("seq_len")
     if not isinstance(seq_len, int) or not {"seq_len", "max_positions"} & set(changes):
         return ""
     from brimful.models.names import find, longer
@@ -177,7 +179,7 @@ def _flag(name: str, value: object) -> str:
     if name == "memory_limit" and isinstance(value, int):
         value = f"{value / GIB:.1f}GiB"
     flag = f"--{name.replace('_', '-')}"
-    return flag if value is None else f"{flag} {value}"
+    return flag if value is None or value is True else f"{flag} {value}"
 
 
 def _complain(error: BrimfulError) -> None:

@@ -74,5 +74,6 @@ def refusal(func: Any, line: str) -> UnsupportedError:
     return UnsupportedError(
         f"{line or 'the program'} calls {func}, whose result hangs on values that a pretend tensor "
         "does not have; use a fixed size there (torch.where, a padded mask), or pass "
-        "--assume-all-selected to count the largest result it can have"
+        "--assume-all-selected to count the largest result it can have",
+        nearest={"assume_all_selected": True},
     )

@@ -13,6 +13,8 @@ from brimful.allocator.replay import Requests
 TO_HOST, TO_DEVICE = "copied to the host", "copied to the device"
 """What copies between the two are called among costs; their bytes are counted once."""
 AUTOCAST_CACHE = "autocast cache"
+SELECTS_ALL = "selects everything"
+"""Of an operation whose result has the largest size that it can have, for want of values."""
 UNTAGGED = ""
 KEPT_ON_HOST = "on the host: "
 """How the classes begin of what a program says that it keeps on the host."""

@@ -38,6 +38,7 @@ from brimful.pretend.owners import Owners, as_program
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
     KEPT_ON_HOST,
+    SELECTS_ALL,
     TO_DEVICE,
     TO_HOST,
     Place,
@@ -357,7 +358,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             out = real_values.everything_selected(func, args) if self._assume_all else None
             if out is None:
                 raise real_values.refusal(func, line_text(self._line())) from error
-            self.assumptions.add(f"{func} at {line_text(self._line())} selects everything")
+            self.assumptions.add(f"{func} at {line_text(self._line())} {SELECTS_ALL}")
             return out
 
     def _record_stream(self, tensor: Any, stream: Any) -> None:

@@ -8,6 +8,7 @@ from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.largest import Largest
+from brimful.pretend.recording import SELECTS_ALL
 from brimful.pretend.report_values import Failure, Missed, ModuleBytes, PretendReport
 from brimful.rungs import (
     GATHERED,
@@ -57,16 +58,18 @@ def pretend_summary(
     used = at.simulated_peak_reserved_bytes
     if at.failure is not None:
         used = report.reserved.simulated_peak_reserved_bytes
-    meter = Meter(used, at.capacity_bytes, "simulated")
+    is_most = any(line.endswith(SELECTS_ALL) for line in report.assumptions)
+    meter = Meter(used, at.capacity_bytes, f"simulated{', at most' * is_most}")
+    word = word_of(report)
     is_bound = bool(report.unknown_ops) and at.failure is None
     bound = f"{LOWER_BOUND} " if is_bound else ""
     ops = [each.op for each in report.unknown_ops]
     return Summary(
-        VERDICTS[word_of(report)],
+        "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
         at_least(meter) if is_bound else meter,
         (
-            *([] if at.failure is None else _failed(at.failure)),
+            *([] if at.failure is None or is_most else _failed(at.failure)),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *_grows(report),
@@ -269,8 +272,8 @@ def _allocator(report: PretendReport) -> tuple[Fact, ...]:
         f"expandable segments hold {format_bytes(expandable)}, the default {format_bytes(native)}"
     )
     more = format_bytes(abs(saved))
-    if tensors > _firm(report):
-        words += f": no help, as tensors alone are {format_bytes(tensors)}"
+    if tensors > (firm := _firm(report)):
+        words += f": no help, as tensors alone are {format_bytes(tensors)} of {format_bytes(firm)}"
     elif abs(saved) < LEAST_SAVED * native:
         words += ": no difference to speak of"
     else:
