@@ -267,3 +267,11 @@ def test_phases_that_were_asked_for_are_told(capsys):
     assert "phases " not in paragraph(answered(capsys, ask)[1])
     told = paragraph(answered(capsys, f"{ask} --phases eval,save")[1])
     assert re.search(r"phases tensors in load .* GiB|MiB, step 1 .*, eval .*, save ", told)
+
+
+def test_what_does_not_fit_is_told_how_long_a_text_may_be(capsys):
+    ask = "plan devstral-small-24b --gpus 4090 --method qlora --global-batch 8 --no-proof --seq-len"
+    told = paragraph(answered(capsys, f"{ask} 16384")[1])
+    tokens = re.search(r"at most ([\d,]+) tokens a text", told)[1].replace(",", "")
+    assert int(tokens) < 16384
+    assert main(f"{ask} {tokens}".split()) == 0

@@ -56,23 +56,27 @@ def leanest(job: Job, strategy: Strategy) -> Strategy:
     )
 
 
-def longest(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:
+def longest(
+    job: Job, cluster: Cluster, strategy: Strategy, *, least: int | None = None
+) -> Most | None:
     """Find the longest text with which a strategy fits.
 
     Args:
         job: What is trained.
         cluster: On what.
         strategy: How.
+        least: Tokens than which it is to be longer; None: than the job's.
 
     Returns:
-        Tokens of a sequence; None: no formula says, or none that is longer than the job's fits.
+        Tokens of a sequence; None: no formula says, or none that is longer fits.
     """
 
     def at(number: int) -> tuple[Job, Strategy]:
         return msgspec.structs.replace(job, seq_len=number * STEP_TOKENS), strategy
 
     most = job.model.max_seq_len // STEP_TOKENS
-    return _most(at, cluster, job.seq_len // STEP_TOKENS, most, scale=STEP_TOKENS)
+    first = (job.seq_len if least is None else least) // STEP_TOKENS
+    return _most(at, cluster, first, most, scale=STEP_TOKENS)
 
 
 def largest_micro_batch(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:

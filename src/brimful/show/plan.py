@@ -30,7 +30,7 @@ from brimful.show.predicted import (
 )
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
-from brimful.strategy import check_strategy, gathers
+from brimful.strategy import Strategy, check_strategy, gathers
 from brimful.units import format_bytes
 
 LEAST_SLOWER = 0.0005
@@ -78,12 +78,12 @@ def plan_summary(
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
     if not fits:
-        why = (*left_out, *_tried(found))
+        why = (*left_out, *_tried(found), *_shorter(found))
     elif verdict == "FITS":
         first, *faster = _why(found)
         why = (first, *_most(found), *_tighter(found), *faster)
     else:
-        why = _untried(found)
+        why = (*_untried(found), *_shorter(found))
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
@@ -183,10 +183,24 @@ def _most(found: Solution) -> tuple[Fact, ...]:
     ]
     said = " or ".join(filter(None, words))
     each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
-    how = (
-        f"all layers checkpointed{f', loss in {lean.loss_chunks} chunks' * (lean.loss_chunks > 1)}"
-    )
-    return (Fact("at most", f"{said}, with {how}{each}"),) if said else ()
+    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}"),) if said else ()
+
+
+def _shorter(found: Solution) -> tuple[Fact, ...]:
+    """Say how long a text the same GPUs do hold, where one of the length asked for is not sure."""
+    plan = found.plan
+    if plan.estimate is None or plan.job.task == "module":
+        return ()
+    lean = leanest(plan.job, plan.strategy)
+    text = longest(plan.job, plan.cluster, lean, least=0)
+    if text is None or text.number >= plan.job.seq_len:
+        return ()
+    return (Fact("at most", f"{text.number:,} tokens a text, with {_lean_words(lean)}"),)
+
+
+def _lean_words(lean: Strategy) -> str:
+    chunks = f", loss in {lean.loss_chunks} chunks" if lean.loss_chunks > 1 else ""
+    return f"all layers checkpointed{chunks}"
 
 
 def _tighter(found: Solution) -> tuple[Fact, ...]:
