@@ -103,39 +103,42 @@ def layer(module):
     return max(fits)[1]
 
 
-GRAPH = {module: imports(path) for module, path in MODULES.items()}
+@pytest.fixture(scope="module")
+def graph():
+    """What each module imports: read when a test asks, as every worker collects this file."""
+    return {module: imports(path) for module, path in MODULES.items()}
 
 
-def test_every_module_imports_only_from_its_own_layer_and_those_before():
+def test_every_module_imports_only_from_its_own_layer_and_those_before(graph):
     later = {
         f"{module} imports {other}"
-        for module in GRAPH.keys() - {"brimful"}
-        for other in GRAPH[module] - {"brimful"}
+        for module in graph.keys() - {"brimful"}
+        for other in graph[module] - {"brimful"}
         if layer(other) > layer(module)
     }
     assert not later
 
 
-def test_the_build_path_and_the_pretend_gpu_know_nothing_of_each_other():
+def test_the_build_path_and_the_pretend_gpu_know_nothing_of_each_other(graph):
     for one, other in (("build", "pretend"), ("pretend", "build")):
-        known = set().union(*(GRAPH[name] for name in GRAPH if name.startswith(f"brimful.{one}")))
+        known = set().union(*(graph[name] for name in graph if name.startswith(f"brimful.{one}")))
         assert not [name for name in known if name.startswith(f"brimful.{other}")]
 
 
-def test_no_module_imports_in_a_circle():
-    order = list(TopologicalSorter(GRAPH).static_order())
+def test_no_module_imports_in_a_circle(graph):
+    order = list(TopologicalSorter(graph).static_order())
     assert set(MODULES) <= set(order)
 
 
-def test_nothing_imports_the_command_line():
-    outside = {name for name in GRAPH if name == "brimful" or layer(name) < len(LAYERS) - 1}
-    known = {other for name in outside for other in GRAPH[name]}
+def test_nothing_imports_the_command_line(graph):
+    outside = {name for name in graph if name == "brimful" or layer(name) < len(LAYERS) - 1}
+    known = {other for name in outside for other in graph[name]}
     assert not [other for other in known if f"{other}.".startswith("brimful.cli.")]
 
 
-def test_the_meter_shares_no_instrument_with_the_tape():
+def test_the_meter_shares_no_instrument_with_the_tape(graph):
     for name in ("meter", "allocations", "reading"):
-        assert not [other for other in GRAPH[f"brimful.measure.{name}"] if "pretend" in other]
+        assert not [other for other in graph[f"brimful.measure.{name}"] if "pretend" in other]
 
 
 @pytest.mark.parametrize("module", PLANNING)

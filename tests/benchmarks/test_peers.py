@@ -32,6 +32,14 @@ def results(peers):
     return {part: read_result(peers / "results", part) for part in PARTS}
 
 
+@pytest.fixture(scope="module")
+def subjects():
+    """Every row as the formulas predict it now, and what peers are told of it."""
+    from peer_asks import own_subjects, published_subjects
+
+    return (*published_subjects(), *own_subjects())
+
+
 @pytest.mark.parametrize("part", MADE)
 def test_a_result_says_how_it_was_made(results, part):
     made = results[part]
@@ -78,12 +86,10 @@ def test_the_estimator_is_ahead_of_every_peer_by_median(results, source):
         assert found.ours.near > found.theirs.near
 
 
-def test_our_figures_are_those_of_today(results):
+def test_our_figures_are_those_of_today(results, subjects):
     """The committed predictions are what the formulas say now."""
-    from peer_asks import own_subjects, published_subjects
-
     kept = {row.id: row for row in results["estimator"].rows}
-    for subject in (*published_subjects(), *own_subjects()):
+    for subject in subjects:
         if subject.row.id not in kept:
             assert subject.row.measured_bytes is None, "carried since, and of no use to peers"
             continue
@@ -92,13 +98,13 @@ def test_our_figures_are_those_of_today(results):
         assert bool(subject.row.reason) == bool(row.reason), row.id  # its words may change
 
 
-def test_stated_formulas_say_today_what_was_committed(results):
+def test_stated_formulas_say_today_what_was_committed(results, subjects):
     from estimator_part import FORMULAS
-    from peer_asks import own_subjects, published_subjects, why_not
+    from peer_asks import why_not
     from peer_scores import figure_of
 
     kept = {row.id: row for row in results["estimator"].rows}
-    asks = [s.told for s in (*published_subjects(), *own_subjects()) if s.told]
+    asks = [s.told for s in subjects if s.told]
     for ask in (each for each in asks if each.id in kept):
         for peer, formula in FORMULAS.items():
             said = None if why_not(peer, ask) else formula(ask)

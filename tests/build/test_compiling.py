@@ -3,6 +3,8 @@
 Half a minute each: Inductor's C++ code is compiled for the real run.
 """
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -14,6 +16,14 @@ from build import compiled_programs as programs
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
+
+
+@cache
+def simulated_bytes(name, **how):
+    """Simulate a case once: two tests ask for the first."""
+    job, strategy = programs.settings(name, **how)
+    return simulate(job, make_cluster("cpu"), strategy).simulated_peak_allocated_bytes
+
 
 TOLERANCES = {"fp32": 1e-5, "bf16-mixed": 5e-3}
 """Relative: sums in another order, and in 16 bits fp32 between operations that are fused."""
@@ -35,18 +45,12 @@ def test_compiled_blocks_learn_what_eager_ones_do(name):
 @pytest.mark.parametrize("name", programs.CASES)
 def test_the_simulated_peak_is_the_measured_one(name):
     _, peak = programs.taken(name)
-    said = simulate(programs.settings(name)[0], make_cluster("cpu"), programs.settings(name)[1])
-    assert said.simulated_peak_allocated_bytes == pytest.approx(peak, rel=0.002)
+    assert simulated_bytes(name) == pytest.approx(peak, rel=0.002)
 
 
 def test_compiled_blocks_take_less_than_eager_ones():
     """Else the comparison above would hold for a simulation that compiles nothing."""
-    job, strategy = programs.settings("llama")
-    cluster = make_cluster("cpu")
-    eager = simulate(job, cluster, programs.settings("llama", compiles="none")[1])
-    compiled = simulate(job, cluster, strategy)
-    ratio = compiled.simulated_peak_allocated_bytes / eager.simulated_peak_allocated_bytes
-    assert ratio < 0.95
+    assert simulated_bytes("llama") / simulated_bytes("llama", compiles="none") < 0.95
 
 
 def test_the_simulation_captures_a_block_once_and_whole():

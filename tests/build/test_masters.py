@@ -159,7 +159,12 @@ def test_a_step_holds_one_bucket_of_fp32_gradients_or_the_largest_parameter(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_generic_walk_saves_and_restores_it_bit_by_bit(optimizer):
-    job = job_of("bf16-master", optimizer)
+    """Low-bit updates run as they are written: compiling them changes nothing that is saved."""
+    with torch.compiler.set_stance("force_eager"):
+        check_generic_walk(job_of("bf16-master", optimizer))
+
+
+def check_generic_walk(job):
     whole, first, second = (start(job) for _ in range(3))
     steps_of(whole, 4)
     steps_of(first, 2)

@@ -1,6 +1,10 @@
 """A refusal answers the nearest question: in one sentence, and then what can be answered."""
 
+import json
+
 import pytest
+
+from samples import TINY_LLAMA
 
 H100 = ("--gpus", "h100-80gb")
 
@@ -59,13 +63,14 @@ def test_a_name_that_nobody_knows_is_answered_by_its_size(brimful, name, near):
     assert "by its name" in said.err
 
 
-def test_several_refusals_are_answered_around(brimful):
+def test_several_refusals_are_answered_around(brimful, folder):
     said = brimful("estimate", "llama-3.2-1b", *H100, "--seq-len", 1000000, "--tp", 7, "--zero", 0)
     assert said.code == 2
     # The degrees do not make one device, and nobody knows which should go: the states are told.
     assert said.out.startswith("UNKNOWN")
     wide = ("--gpus", "4xh100-80gb", "--method", "qlora", "--base", "llm-int8", "--zero", 3)
-    said = brimful("estimate", "llama-3.2-1b", *wide, "--seq-len", 1000000)
+    (folder / "small.json").write_text(json.dumps({**TINY_LLAMA, "hidden_size": 64}))
+    said = brimful("estimate", "small.json", *wide, "--seq-len", 1000000)
     assert "--max-positions 1000000 --zero 0 without --dp-shard" in " ".join(said.out.split())
 
 

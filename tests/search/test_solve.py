@@ -17,7 +17,7 @@ from brimful.hardware.gpus import load_cluster
 from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
 from brimful.search.rows import PIECES, STAGES
 from brimful.search.solve import solve, tabulate
-from brimful.search.space import CHUNKS, Pins, needs
+from brimful.search.space import CHUNKS, Pins, grids, needs
 from brimful.search.table import TIE
 from brimful.strategy import check_strategy
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
@@ -227,8 +227,9 @@ def test_the_best_pipeline_is_that_of_trying_every_one(number):
 @pytest.mark.parametrize("number", range(12))
 def test_nothing_that_is_shown_to_fit_is_faster_than_the_plan(number):
     job, cluster = draw(number)
-    rows = every(job, cluster)
-    cluster, _ = limited(cluster, rows, number / 12)
+    space = grids(job, FREE, attention="sdpa", cluster=cluster)
+    peaks = tabulate(job, cluster, "sdpa", space).peak_bytes  # test_grid: those of estimates
+    cluster, _ = limited(cluster, [(None, peak) for peak in peaks.tolist()], number / 12)
     found = solve(job, cluster, FREE, attention="sdpa", objective="time")
     best, *others = found.record.rows
     assert all(best.step_s <= each.step_s * (1 + TIE) for each in others if each.fits)

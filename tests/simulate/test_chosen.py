@@ -17,7 +17,7 @@ from tapes import assert_same_tape
 
 pytestmark = pytest.mark.torch
 
-DEVICES, MICRO_BATCHES = 4, 12
+DEVICES, MICRO_BATCHES = 4, 8
 ROWS = {
     "1f1b": {"pp_schedule": "1f1b"},
     "gpipe": {"pp_schedule": "gpipe"},

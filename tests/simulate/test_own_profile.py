@@ -139,6 +139,7 @@ SPREADS = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
@@ -243,8 +244,8 @@ def test_shipped_profiles_are_taken_where_there_are_any():
     assert is_traceable(relu, strategy, cluster.device)
 
 
-@pytest.mark.parametrize("gpus", [1, 4])
-def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(gpus):
+@pytest.mark.parametrize(("gpus", "pinned"), [(1, {}), (4, {"loss_chunks": 1})])
+def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(gpus, pinned):
     """Levels are merged and walked through together; peaks are bounded before that."""
     import numpy as np
 
@@ -256,10 +257,11 @@ def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(g
     model_type, own = SEQUENCES["short windows"]
     job = other_job(model_type, own={**own, "num_hidden_layers": 7}, global_batch=8)
     cluster = msgspec.structs.replace(make_cluster("cuda"), num_devices=gpus)
-    every = needs(job, [Pins()], gpus)
+    pins = Pins(**pinned)  # each number of chunks is traced: of shards only whole logits
+    every = needs(job, [pins], gpus)
     trace_needs(job, "sdpa", "cuda", every, watch=lambda _state: None)
     search = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
-    found = list(grids(job, Pins(), attention="sdpa", cluster=cluster))
+    found = list(grids(job, pins, attention="sdpa", cluster=cluster))
     assert {len(grid.num_blocks) for grid in found} == {1}
     for number, grid in enumerate(found):
         peaks = peaks_of(search, grid)

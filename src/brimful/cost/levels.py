@@ -332,7 +332,8 @@ def _joined(found: list[Form]) -> Forms:
     sizes = [len(form.plain) for form in found]
 
     def bounds(each: Iterable[Array | float]) -> Array:
-        return np.concatenate([np.broadcast_to(b, n) for b, n in zip(each, sizes, strict=True)])
+        every = zip(each, sizes, strict=True)
+        return np.concatenate([b if isinstance(b, np.ndarray) else np.full(n, b) for b, n in every])
 
     return Forms(
         plain=np.concatenate([form.plain for form in found]),

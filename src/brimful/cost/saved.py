@@ -5,6 +5,7 @@ copy, and torch's random states (``train/program_state.py``); tests hold these s
 that lists. Knows nothing of files but how many bytes torch and DCP write around a tensor.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import prod
@@ -86,11 +87,13 @@ def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:
 def _state_sizes(job: Job, shapes: Sequence[Shape]) -> Iterator[int]:
     """Yield the sizes of the optimizer's state, a master first where there is one."""
     recipe, settings = trained_recipe(job), settings_of(job, "cpu")
-    for each in chain(*updated_groups(job, shapes)):
-        if recipe.master:
-            yield each.num * recipe.master
-        for kept in OPTIMIZERS[job.optimizer].state(each, settings):
-            yield kept.num_bytes(settings.num_bytes)
+    every, state = tuple(chain(*updated_groups(job, shapes))), OPTIMIZERS[job.optimizer].state
+    sizes = {}
+    for each in set(every):  # blocks are alike: a few shapes are all there are
+        kept = (one.num_bytes(settings.num_bytes) for one in state(each, settings))
+        sizes[each] = (*((each.num * recipe.master,) if recipe.master else ()), *kept)
+    for each in every:
+        yield from sizes[each]
 
 
 def pinned_bytes(sizes: Sequence[int]) -> int:
@@ -98,7 +101,7 @@ def pinned_bytes(sizes: Sequence[int]) -> int:
 
     Source: ``CachingHostAllocator.h``, ``PowerOf2Ceil``; the blocks are kept for later copies.
     """
-    return sum(1 << (size - 1).bit_length() for size in sizes if size)
+    return sum(num << (size - 1).bit_length() for size, num in Counter(sizes).items() if size)
 
 
 _ALIGNMENT = 64

@@ -23,7 +23,6 @@ from brimful.models.layout import (
     Parameters,
     all_parameters,
     parts,
-    unnamed_parameters,
 )
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target
@@ -55,8 +54,15 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
         tp: Devices that share every matrix; the shapes are those of the first one's pieces.
     """
     if job.adapter is None:
-        return [piece_shape(p, tp) for p in unnamed_parameters(layout_of(job.model))]
-    return [shape for layer in _linear_layers(job) for shape in adapter_shapes_of(job, layer)]
+        every = parts(layout_of(job.model))
+        pieces = (([piece_shape(p, tp) for p in some], times) for some, times in every)
+        return [shape for some, times in pieces for shape in some * times]
+    blocks = layout_of(job.model).blocks
+    beside = [
+        [shape for p in run.parameters for shape in adapter_shapes_of(job, p)] * run.num_blocks
+        for run in blocks
+    ]
+    return [shape for run in beside for shape in run]
 
 
 def trained_hidden(job: Job) -> list[bool]:

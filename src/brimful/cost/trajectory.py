@@ -74,7 +74,18 @@ def _products(kinds: tuple[EventKind, ...]) -> tuple[tuple[str, ...], Array]:
 
 def kind_bytes(profile: Profile, dims: Dimensions) -> Array:
     """Compute the change of live bytes of every kind of event: [kinds]."""
-    return np.array([evaluate_terms(kind.terms, dims) for kind in profile.kinds])
+    products, sums = _sums(profile.kinds)
+    values = [prod(getattr(dims, f) for f in factors) for factors in products]
+    return np.array([sum(number * values[place] for number, place in terms) for terms in sums])
+
+
+@once_for_each
+def _sums(kinds: tuple[EventKind, ...]) -> tuple[tuple[str, ...], list[list[tuple[float, int]]]]:
+    """Return the products that sizes are made of; of each kind, which of them, and how often."""
+    products = tuple(dict.fromkeys(term.factors for kind in kinds for term in kind.terms))
+    places = {factors: place for place, factors in enumerate(products)}
+    sums = [[(term.coefficient, places[term.factors]) for term in kind.terms] for kind in kinds]
+    return products, sums
 
 
 def middles(counts: Mapping[Group, Array], runs: tuple[Run, ...]) -> dict[Group, Array]:
@@ -131,8 +142,10 @@ def follow(
     num = max((len(n) for n in (*middle.values(), sizes[0, 0])), default=1)
     level = np.zeros((sizes.shape[0], num))
     best = Peak(np.zeros_like(level), level, np.zeros(num, dtype=np.int64))
+    works = {run.work: run for run in runs}
+    insides = {work: _inside(profile, run, sizes, middle, num) for work, run in works.items()}
     for index, run in enumerate(runs):
-        inside = _inside(profile, run, sizes, middle, num)
+        inside = insides[run.work]
         repeat = middle[run.group] if run.role == "middle" else np.ones(num)
         is_none = pieces and stands_for_none(run, runs)
         there = counts[run.group] > 1 if is_none else repeat > 0

@@ -136,7 +136,7 @@ def test_what_is_taken_is_the_same_where_only_that_has_to_be_certain(found, limi
 
 def test_the_fewest_of_every_kind_hold_and_half_as_many_do_not():
     """3B in full: 48 GB of states and gradients on two cards of 24 GB or on one of 80."""
-    asked = request(job=job_of("llama-3.2-3b", 8), kinds=("rtx-4090", "h100-80gb"), max_gpus=8)
+    asked = request(job=job_of("llama-3.2-3b", 8), kinds=("rtx-4090", "h100-80gb"), max_gpus=4)
     found = market(asked._replace(fewest=True))
     fewest = {each.kind: each.fewest for each in found.alone}
     assert fewest["h100-80gb"] == 1

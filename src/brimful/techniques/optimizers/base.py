@@ -3,6 +3,7 @@
 Knows no torch, no job and no strategy: those refer to it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -203,8 +204,8 @@ def one_by_one(
 def bytes_kept(optimizer: Optimizer, parameters: Sequence[Updated], settings: Settings) -> int:
     """Return the bytes of a state, counts of steps left out."""
     return sum(
-        kept.num_bytes(settings.num_bytes)
-        for each in parameters
+        num * kept.num_bytes(settings.num_bytes)
+        for each, num in Counter(parameters).items()
         for kept in optimizer.state(each, settings)
         if kept.key != STEP
     )
