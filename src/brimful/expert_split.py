@@ -8,7 +8,7 @@ from typing import NamedTuple
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import FP8, QAT, Job
 from brimful.models.architectures import MIXTURES
-from brimful.models.mixtures import GROUPED, known_experts
+from brimful.models.mixtures import OWN_EXPERTS, known_experts
 from brimful.models.names import has_experts
 
 PARTED_TASKS = ("causal-lm", "chat")
@@ -70,10 +70,10 @@ def _check_kind(job: Job, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
     if kind not in MIXTURES and not has_experts(job.model.hf_config):
         raise InputError(f"ep={ep} parts experts and {name} has none; use ep=1", nearest={"ep": 1})
-    if kind not in GROUPED or job.task not in PARTED_TASKS:
+    if kind in OWN_EXPERTS or job.task not in PARTED_TASKS:
         raise UnsupportedError(
             f"ep={ep} is not run for {name} (model_type={kind}, task={job.task}): this version "
-            f"parts the experts of {', '.join(sorted(GROUPED))} as "
+            f"parts experts that transformers runs as one grouped product, as "
             f"{' and '.join(PARTED_TASKS)}; use ep=1",
             nearest={"ep": 1},
         )

@@ -10,7 +10,7 @@ import pytest
 from brimful.cost.estimate import estimate, estimate_or_none
 from brimful.cost.exchange import sent_of
 from brimful.cost.expert_exchange import expert_messages, experts_seconds
-from brimful.cost.expert_shards import block_experts, held_shapes, is_by_rows, shard_shape
+from brimful.cost.expert_shards import held_shapes, is_by_rows, part_experts, shard_shape
 from brimful.cost.family import family_of
 from brimful.cost.formula import missing_formula
 from brimful.cost.saved import saved_sizes
@@ -173,7 +173,7 @@ def test_all_shards_of_a_stack_are_the_stack(how, degrees, num_experts):
     rng = random.Random(1)  # noqa: S311 - cases, not secrets
     job = make_job(model=mixture(rng, "qwen3_moe", num_experts))
     num_same = degrees["dp_shard"] // degrees["ep"]
-    for stack in block_experts(job, degrees["ep"]):
+    for stack in part_experts(job, degrees["ep"])[0]:
         assert stack[0] * degrees["ep"] == num_experts
         assert num_same * prod(shard_shape(stack, num_same)) == prod(stack)
         assert is_by_rows(stack, num_same) == (how == BY_ROWS)

@@ -298,7 +298,8 @@ def test_a_pinned_micro_batch_is_searched_only_where_it_divides_what_a_device_se
 
 def test_a_search_asks_for_what_flops_are_counted_by():
     """Whatever is pinned, a step's FLOPs are those of plain blocks on one device."""
-    found = set(needs(make_job(), [Pins(2, "full", 4)], 8))
+    cluster = msgspec.structs.replace(make_cluster("cuda"), num_devices=8)
+    found = set(needs(make_job(), [Pins(2, "full", 4)], "sdpa", cluster))
     assert found
     for need in found:
         assert need._replace(gathers=False, recompute="full", body="plain") in found

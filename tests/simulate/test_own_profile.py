@@ -258,7 +258,7 @@ def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(g
     job = other_job(model_type, own={**own, "num_hidden_layers": 7}, global_batch=8)
     cluster = msgspec.structs.replace(make_cluster("cuda"), num_devices=gpus)
     pins = Pins(**pinned)  # each number of chunks is traced: of shards only whole logits
-    every = needs(job, [pins], gpus)
+    every = needs(job, [pins], "sdpa", cluster)
     trace_needs(job, "sdpa", "cuda", every, watch=lambda _state: None)
     search = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
     found = list(grids(job, pins, attention="sdpa", cluster=cluster))

@@ -19,8 +19,8 @@ from torch import nn
 
 from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.models.architectures import MIXTURES
 from brimful.models.mixtures import GROUPED as GROUPED_TYPES
+from brimful.models.mixtures import OWN_EXPERTS
 from brimful.models.names import has_experts
 
 GROUPED = "grouped_mm"
@@ -31,8 +31,6 @@ _PICKS = re.compile(r"\bnonzero\(|torch\.where\([^,()]+\)|\.tolist\(\)|\bbincoun
 _ROW_BYTES = 16
 """What the strides of a grouped product are multiples of (``GroupedMMUtils.h``, \
 ``check_valid_strides_and_return_transposed``)."""
-_OWN = frozenset(MIXTURES) - GROUPED_TYPES
-"""Types whose experts this project runs itself (``build/switch.py``)."""
 
 
 def check_experts(model: Any, job: Job) -> None:
@@ -46,7 +44,7 @@ def check_experts(model: Any, job: Job) -> None:
         UnsupportedError: They are such.
     """
     config, name = model.config.get_text_config(), job.model.name
-    if job.model.model_type in _OWN or not has_experts(config.to_dict()):
+    if job.model.model_type in OWN_EXPERTS or not has_experts(config.to_dict()):
         return
     if not model._can_set_experts_implementation():  # noqa: SLF001 - the class says it nowhere else
         if not _looks_at_routes(model):

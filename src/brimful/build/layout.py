@@ -5,7 +5,7 @@ stand, which parameters are before and behind them, and of which kind each is.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,6 +14,7 @@ from transformers import AutoConfig
 from brimful.build.adapters import is_plain
 from brimful.build.attention.windows import CHUNKED, SLIDING
 from brimful.build.blocks import decoder_blocks
+from brimful.build.experts import expert_modules
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
 from brimful.job import Job
@@ -109,13 +110,13 @@ def _layout(skeleton: Any, job: Job) -> Layout:
     prefix, num_blocks = _stack(skeleton, job)
     head = skeleton.get_output_embeddings()
     heads = {id(p) for p in head.parameters()} if head is not None else set()
-    modules = dict(skeleton.named_modules())
+    modules, stacks = dict(skeleton.named_modules()), set(expert_modules(skeleton))
     before: list[Parameter] = []
     behind: list[Parameter] = []
     last: list[Parameter] = []
     blocks: list[list[Parameter]] = [[] for _ in range(num_blocks)]
     for name, tensor in skeleton.named_parameters():
-        parameter = Parameter(name, tuple(tensor.shape), _kind(modules, name))
+        parameter = Parameter(name, tuple(tensor.shape), _kind(modules, stacks, name))
         if name.startswith(f"{prefix}."):
             place, _, rest = name.removeprefix(f"{prefix}.").partition(".")
             blocks[int(place)].append(parameter._replace(name=rest))
@@ -144,12 +145,16 @@ def _stack(skeleton: nn.Module, job: Job) -> tuple[str, int]:
     return prefixes.pop(), len(names)
 
 
-def _kind(modules: Mapping[str, nn.Module], name: str) -> Kind:
-    """Tell what a parameter is by the module that holds it."""
+def _kind(modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name: str) -> Kind:
+    """Tell what a parameter is by the module that holds it.
+
+    Experts are stacks of which a grouped product is made; of a model without any, what a class
+    calls so.
+    """
     path, _, own = name.rpartition(".")
     holder = modules[path]
     names = [type(module).__name__.lower() for module in _around(modules, path)]
-    if any("experts" in each for each in names):
+    if holder in stacks or (not stacks and any("experts" in each for each in names)):
         return "experts"
     if isinstance(holder, nn.Embedding):
         return "embedding"

@@ -124,7 +124,8 @@ def _planned(
     pins = Pins(args.micro_batch, None, None, reference=default_reference(job))
     asked = flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
     num = cluster.num_devices
-    traced_or_untold(args, asked, needs(job, [pins], num), spread_at_best(args, num))
+    wanted = needs(job, [pins], attention, cluster)
+    traced_or_untold(args, asked, wanted, spread_at_best(args, num))
     try:
         found = solve(job, cluster, pins, attention=attention, objective="time")
     except (InputError, UnsupportedError) as error:

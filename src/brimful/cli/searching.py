@@ -253,7 +253,7 @@ def _needs(asked: flags.Asked, every: "Sequence[Pins]") -> "list[Need]":
     from brimful.cli.least import with_room
     from brimful.search.space import needs
 
-    return with_room(asked, needs(asked.job, every, asked.cluster.num_devices))
+    return with_room(asked, needs(asked.job, every, asked.strategy.attention, asked.cluster))
 
 
 def no_at_once(args: argparse.Namespace) -> int | None:
@@ -265,7 +265,7 @@ def no_at_once(args: argparse.Namespace) -> int | None:
         return None
     asked = _plainest(args)
     num = asked.cluster.num_devices
-    every = needs(asked.job, pins_from(args), num)
+    every = needs(asked.job, pins_from(args), asked.strategy.attention, asked.cluster)
     return no_by_states(args, asked, every, spread_at_best(args, num))
 
 

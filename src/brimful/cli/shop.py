@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
@@ -227,7 +229,8 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> None:
     one = next(each for each in clusters if kernels_of(each.device) == most)
     attention = usual.attention_from(args, job, None)
     asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
-    traced_or_untold(args, asked, needs(job, [Pins()], one.num_devices + 1))
+    several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
+    traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
 
 
 def job_from(

@@ -1,7 +1,7 @@
 """What an event that sharding adds to a run brings or takes, and what it hangs on.
 
 Owns the names of the pieces and the few events that all ways of sharding share; which of them come
-when is said by ``spread.py`` and ``spread_experts.py``, how large they are by ``shards.py``.
+when is said by ``spread.py`` and ``fsdp_units.py``, how large they are by ``shards.py``.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ class Piece(IntEnum):
     """What an added event brings or takes: of a block, of its experts apart, or of the rest.
 
     What is gathered comes as one buffer of all shards and is copied into whole parameters. Experts
-    are apart where devices part them (``spread_experts.py``); the rest is in no block.
+    are apart where devices part them (``fsdp_units.py``); the rest is in no block.
     """
 
     BLOCK_CAST = 0
@@ -70,7 +70,7 @@ class Way(NamedTuple):
         is_last: Whether it is the last.
         widens: Whether gradients are reduced in a wider type than they are computed in.
         tied: Whether the head is the embedding.
-        parted: Whether devices part the experts of a block among them.
+        parted: Blocks whose experts devices part among them, by what they hold (``Run.part``).
         adapts: Whether adapters train, so that what comes into the first block has no gradient.
     """
 
@@ -80,7 +80,7 @@ class Way(NamedTuple):
     is_last: bool
     widens: bool
     tied: bool
-    parted: bool = False
+    parted: frozenset[int] = frozenset()
     adapts: bool = False
 
     @property

@@ -5,7 +5,9 @@ router gave them, and gets what the experts made of them; backward sends the gra
 the other way. A block that is computed again does its forward's once more. Nothing hides it: what
 is sent is waited for by what computes next.
 
-Tokens are routed evenly, so that every device gets as many rows as it sends.
+Tokens are routed evenly, so that every device gets as many rows as it sends. Known error: of an
+architecture whose record does not say that a router's weights are fp32 they are counted in the type
+that computes, two bytes too few beside a row.
 
 Source: ``build.parallel.experts``; Lepikhin et al. 2020, arXiv:2006.16668, section 3.
 """

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brimful.cost.additions import Piece
 from brimful.cost.family import Family, family_micro_batches, family_shards
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape
-from brimful.cost.trained import frozen_element
-from brimful.cost.trajectory import Array
+from brimful.cost.trained import block_kinds, frozen_element
 from brimful.job import Job
-from brimful.models.config import layout_of
 from brimful.models.layout import Parameter
 
+Array = NDArray[np.float64]
 HALF_BYTES = 2
 EXPERTS = "experts"
 _NOTHING = Recipe(parameter=0, gradient=0, master=0)
@@ -58,11 +58,17 @@ def shard_shape(shape: Shape, num_same: int) -> Shape:
     return (-(-first // num_same), *others)
 
 
-def block_experts(job: Job, ep: int) -> list[Shape]:
-    """List the shapes of a device's experts in the first block that has some."""
-    runs = (run.parameters for run in layout_of(job.model).blocks)
-    stacks = ([own_shape(p, ep) for p in block if p.kind == EXPERTS] for block in runs)
-    return next(filter(None, stacks), [])
+def part_experts(job: Job, ep: int) -> list[list[Shape]]:
+    """List the shapes of a device's experts in each block that holds others; none in dense ones."""
+    kinds = block_kinds(job.model)
+    return [[own_shape(p, ep) for p in block if p.kind == EXPERTS] for block in kinds]
+
+
+def parted_parts(job: Job, family: Family) -> frozenset[int]:
+    """Return which of the blocks that hold others have experts that devices part among them."""
+    if family.ep == 1:
+        return frozenset()
+    return frozenset(part for part, each in enumerate(part_experts(job, family.ep)) if each)
 
 
 def held_shape(parameter: Parameter, family: Family, num_shards: int) -> Shape:
@@ -108,19 +114,24 @@ def padded_experts(stacks: Sequence[Shape], num_same: Array) -> Array:
     return np.array(each, dtype=np.float64)
 
 
-def expert_pieces(job: Job, family: Family) -> Array:
-    """Return the bytes of the pieces of one block's experts: [``PIECES``, strategies]."""
-    stacks, num_same = block_experts(job, family.ep), same_experts(family)
-    columns = [_bytes_of(job, family, stacks, int(n)) for n in num_same]
+def expert_pieces(job: Job, family: Family, stacks: list[Shape]) -> Array:
+    """Return the bytes of the pieces of one block's experts: [``PIECES``, strategies].
+
+    Args:
+        job: What is trained.
+        family: Strategies that part experts.
+        stacks: Those that a device has of the block, in order, biases too; at least one.
+    """
+    columns = [_bytes_of(job, family, stacks, int(n)) for n in same_experts(family)]
     return np.array(columns, dtype=np.float64).T
 
 
 def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> list[float]:
     """Return the bytes of every piece where so many devices have the same experts.
 
-    One device alone copies each stack into place, casts the next beside the last one's cast, and
-    divides what it does not reduce, by one. Of several the last gradient is let go of last: a name
-    in ``foreach_reduce`` holds it.
+    One device alone copies each stack into place, and divides what it does not reduce, by one. Of
+    several the last gradient is let go of last, and the last that was put in the order of rows:
+    names in ``foreach_reduce`` hold them.
     """
     recipe = RECIPES[job.precision] if job.adapter is None else _NOTHING
     held, narrow = frozen_element(job), job.precision in HALF
@@ -130,25 +141,36 @@ def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> l
     padded = float(padded_experts(stacks, np.array([num_same]))[0])
     several, last = num_same > 1, stacks[-1]
     by_rows = [s for s, stack in zip(sizes, stacks, strict=True) if is_by_rows(stack, num_same)]
-    turned = sum(by_rows) if several else narrows * max(sizes)
+    turned = sum(by_rows) if several else narrows * _cast_beside(sizes)
     buffer, shard = padded * recipe.gradient, padded * recipe.gradient / num_same
-    reduced = prod(last) * (recipe.gradient if _waits(job, family) else computed)
-    reduced *= job.adapter is None
-    is_kept = several and is_by_rows(last, num_same)
+    reduced = recipe.gradient if _waits(job, family) else computed
+    reduced *= several * (job.adapter is None)
     return [
         several * narrows * padded / num_same * computed,
         several * padded * computed,
         padded * computed,
         turned * computed,
-        is_kept * reduced,
+        reduced * sum(by_rows[-1:]),
         buffer,
-        (several and not is_kept) * reduced,
+        reduced * prod(last) * (not is_by_rows(last, num_same)),
         (not several) * buffer,
         shard,
         sum(sizes) * computed * (job.adapter is None),
         sum(sizes) * recipe.gradient,
         shard * (family.num_data_parallel > np.max(family_shards(family))),
     ]
+
+
+def _cast_beside(sizes: Sequence[int]) -> int:
+    """Return how many numbers there are at most beside whole stacks while these are cast in turn.
+
+    A stack is cast beside the last one's cast, and copied into place.
+    """
+    most, there, before = 0, 0, 0
+    for size in sizes:
+        most = max(most, there + before + size, there + size + size)
+        there, before = there + size, size
+    return most - there
 
 
 def _waits(job: Job, family: Family) -> bool:

@@ -83,7 +83,8 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
     return (
         strategy.engine == "torch"
         and not _untraced_switch(job, strategy)
-        and strategy.tp == strategy.ep == 1
+        and strategy.tp == 1
+        and (strategy.ep == 1 or not missing_parted(strategy))
         and (strategy.pp == 1 or not _missing_row(job, strategy))
         and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type != MODULE
@@ -91,7 +92,9 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and not _untraced(job, device)
         and (
             what_is_away(job, strategy).activations > 0
-            or not is_foreseen(job, strategy.attention, kernels, family_of(job, strategy).recompute)
+            or not is_foreseen(
+                job, strategy.attention, kernels, family_of(job, strategy).recompute, ep=strategy.ep
+            )
         )
     )
 
@@ -123,7 +126,7 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     family = family_of(job, strategy)
     program = chosen_program(
         job, strategy.attention, kernels, family.recompute,
-        gathers=family.gathers, sending=sending_of(job, family),
+        gathers=family.gathers, ep=family.ep, sending=sending_of(job, family),
     )  # fmt: skip
     if not has_profile(program.key):
         return False

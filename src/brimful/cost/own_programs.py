@@ -49,7 +49,7 @@ from brimful.job import FP8, Job, Packing, Task
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
 from brimful.strategy import Attention, Recompute, Strategy
-from brimful.traced_files import digest
+from brimful.traced_files import REFUSED, digest, read_traced
 
 SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Of which shipped profiles are."""
@@ -69,6 +69,7 @@ class Need(NamedTuple):
         body: Which blocks are checkpointed.
         num_chunks: Chunks of the loss, of more than two as many as are traced.
         sending: Which blocks send what they keep; those are programs of their own.
+        ep: Devices that part experts; with each number a device has other stacks of them.
     """
 
     gathers: bool
@@ -76,6 +77,7 @@ class Need(NamedTuple):
     body: Body
     num_chunks: int
     sending: Sending = NONE_SENDS
+    ep: int = 1
 
 
 def needs_of(job: Job, strategy: Strategy) -> list[Need]:
@@ -84,7 +86,7 @@ def needs_of(job: Job, strategy: Strategy) -> list[Need]:
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
     num_chunks = traced_chunks(-(-tokens // -(-tokens // strategy.loss_chunks)))
     sending = sending_of(job, family)
-    own = Need(family.gathers, family.recompute, family.body, num_chunks, sending)
+    own = Need(family.gathers, family.recompute, family.body, num_chunks, sending, family.ep)
     return sorted({own, own._replace(recompute="full", body="plain", sending=NONE_SENDS)})
 
 
@@ -107,11 +109,11 @@ def chosen_program(  # noqa: PLR0913 - what makes operations differ
 ) -> Program:
     """Name the program by which a job is predicted; see ``programs.program_of``."""
     is_sent = sending != NONE_SENDS
-    if tp > 1 or ep > 1 or (not is_sent and is_foreseen(job, attention, kernels, recompute)):
+    if tp > 1 or (not is_sent and is_foreseen(job, attention, kernels, recompute, ep=ep)):
         return program_of(
             job, attention, kernels, recompute, gathers=gathers, tp=tp, ep=ep, is_one=is_one
         )
-    own = _own(job, attention, kernels, recompute, gathers=gathers, sending=sending)
+    own = _own(job, attention, kernels, recompute, gathers=gathers, sending=sending, ep=ep)
     return own._replace(is_one=is_one)
 
 
@@ -138,30 +140,44 @@ def missing_needs(
 ) -> list[Need]:
     """List what of some needs was not traced on this machine, and may be.
 
-    At one length of sequences alone a chunk of the loss is not told from a fifth of it all.
+    At one length of sequences alone a chunk of the loss is not told from a fifth of it all. What
+    parts experts is left out where that was refused before, and need not be.
     """
-    found, built = set(), find_built(job.model)
+    found, built, needs = set(), find_built(job.model), list(needs)
+    may_part = not any(need.ep == 1 for need in needs)
     for need in needs:
         if built is not None and built.loops and need.num_chunks > TWO_CHUNKS:
             continue
         program = chosen_program(
-            job, attention, kernels, need.recompute, gathers=need.gathers, sending=need.sending
-        )
+            job, attention, kernels, need.recompute,
+            gathers=need.gathers, ep=need.ep, sending=need.sending,
+        )  # fmt: skip
+        if need.ep > 1 and not may_part and read_traced(refusal_of(program.key), str) is not None:
+            continue
         key = variant_key(need.body, num_chunks=need.num_chunks)
         if not has_profile(program.key) or key not in load_profile(program.key).variants:
             found.add(need)
     return sorted(found)
 
 
+def refusal_of(key: str) -> str:
+    """Return under which name it is kept why a program could not be traced."""
+    return f"{key}{REFUSED}"
+
+
 def is_foreseen(
-    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute = "full"
+    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute = "full", *, ep: int = 1
 ) -> bool:
-    """Whether shipped profiles are what a job is predicted by, checkpointed in one way."""
+    """Whether shipped profiles are what a job is predicted by, checkpointed in one way.
+
+    Where devices part experts parameters are gathered (``expert_split``).
+    """
     if not all(shipped_settings(job, attention).values()):
         return False
     if untraced_attention(job.model, job.precision, attention, kernels):
         return False
-    return is_shipped(program_of(job, attention, kernels, recompute).key)
+    program = program_of(job, attention, kernels, recompute, gathers=ep > 1, ep=ep)
+    return is_shipped(program.key)
 
 
 def shipped_settings(job: Job, attention: Attention) -> dict[str, bool]:
@@ -222,13 +238,14 @@ def _own(  # noqa: PLR0913 - what makes operations differ
     *,
     gathers: bool,
     sending: Sending,
+    ep: int,
 ) -> Program:
     built, model = find_built(job.model), job.model
     windows = None if built is None else num_windows_within(built, job.seq_len)
     length = job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS
     precision = traced_precision(job, gathers=gathers)
     shown = () if built is None else shown_sending(built, sending)
-    hashed = _hashed(job, windows, length, shown, gathers)
+    hashed = _hashed(job, windows, length, shown, gathers, ep)
     return Program(
         architecture=f"{model.model_type}{OWN}{hashed}",
         tuning="",
@@ -240,12 +257,13 @@ def _own(  # noqa: PLR0913 - what makes operations differ
 
 
 @once_for_each
-def _hashed(
+def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
     job: Job,
     windows: int | None,
     length: int,
     shown: tuple[Shown, ...],
     gathers: bool,  # noqa: FBT001
+    ep: int,
 ) -> str:
     """Hash what of a job decides an operation or a size, beside what a program names."""
     return digest(
@@ -262,4 +280,5 @@ def _hashed(
         gathers and job.precision in HALF,
         job.precision == FP8,
         *([[each[1:] for each in shown]] if shown else []),
+        *([{"ep": ep}] if ep > 1 else []),
     )

@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from brimful.cost.additions import NUM_PIECES, Piece
-from brimful.cost.expert_shards import block_experts, padded_experts, same_experts
+from brimful.cost.expert_shards import padded_experts, part_experts, same_experts
 from brimful.cost.family import Family
 from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape
@@ -65,10 +65,10 @@ def piece_tensors(
         Piece.REST_GRADIENTS: _gradients(job, rest.trained),
         Piece.REST_HELD: _held(job, rest.trained),
     }
-    if family.ep > 1:
-        apart[Piece.EXPERTS] = _experts(job, family)
-    for part, block in enumerate(blocks):
+    experts = part_experts(job, family.ep) if family.ep > 1 else [[] for _ in blocks]
+    for part, (block, stacks) in enumerate(zip(blocks, experts, strict=True)):
         first = part * NUM_PIECES
+        apart[first + Piece.EXPERTS] = _experts(job, family, stacks)
         apart[first + Piece.BLOCK] = _whole(job, block, num)
         apart[first + Piece.BLOCK_GRADIENTS] = _gradients(job, block.trained)
         apart[first + Piece.BLOCK_HELD] = _held(job, block.trained)
@@ -98,11 +98,10 @@ def _whole(job: Job, part: Part, num_shards: int) -> tuple[int, ...]:
     return tuple(chain.from_iterable(sizes.values()))
 
 
-def _experts(job: Job, family: Family) -> tuple[int, ...]:
+def _experts(job: Job, family: Family, stacks: Sequence[Shape]) -> tuple[int, ...]:
     """Return a block's stacks of experts where they are gathered."""
     element = min(computed_bytes(job.precision), frozen_element(job))
     same = same_experts(family)
-    stacks = block_experts(job, family.ep)
     return tuple(round(padded_experts([stack], same)[0]) * element for stack in stacks)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.embedding import embedding_workspace
-from brimful.cost.expert_shards import PIECES, expert_pieces
+from brimful.cost.expert_shards import PIECES, expert_pieces, part_experts
 from brimful.cost.family import Family, family_shards, family_tokens
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
@@ -84,6 +84,10 @@ def part_pieces(job: Job, family: Family, parts: Sequence[Part]) -> Array:
         _block_pieces(job, family, (block, none if place else rest))
         for place, block in enumerate(blocks)
     ]
+    if family.ep > 1:
+        for sizes, stacks in zip(every, part_experts(job, family.ep), strict=True):
+            if stacks:
+                sizes[list(PIECES)] = expert_pieces(job, family, stacks)
     return np.concatenate(every)
 
 
@@ -100,8 +104,6 @@ def _block_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
     )
     for piece, copied in _COPIES.items():
         sizes[piece] = sizes[copied]
-    if family.ep > 1:
-        sizes[list(PIECES)] = expert_pieces(job, family)
     return sizes
 
 

@@ -62,10 +62,10 @@ def step_flops(job: Job, cluster: Cluster, strategy: Strategy) -> float:
     """Count the FLOPs of matrix products and attention of one step, over all devices.
 
     However the work is shared out, it is that of one device doing all of it, with parameters
-    gathered or not.
+    gathered or not, and with as many experts' rows as it sends.
     """
     alone = msgspec.structs.replace(
-        strategy, dp_replicate=1, dp_shard=1, tp=1, ep=1, pp=1, pp_schedule="1f1b",
+        strategy, dp_replicate=1, dp_shard=1, tp=1, pp=1, pp_schedule="1f1b",
         stages_per_device=1, stage_blocks=(),
     )  # fmt: skip
     job = traced_job(job, strategy)

@@ -27,17 +27,16 @@ from brimful.cost.additions import (
     Signed,
     Way,
     gather,
-    held_gone,
     hold,
     is_block,
-    keep,
     neighbours,
     of_part,
 )
+from brimful.cost.expert_shards import parted_parts
 from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.fsdp_units import GATHER_REST, sharded_additions
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
-from brimful.cost.spread_experts import parted_additions
 from brimful.identity import once_for_each
 from brimful.job import Job
 from brimful.rungs import (
@@ -71,20 +70,6 @@ _ITEMS = {
 
 
 _GATHER = gather(Piece.BLOCK_CAST, Piece.BLOCK_GATHERED)
-_GATHER_REST = (*gather(Piece.REST_CAST, Piece.REST_GATHERED), (COME, Piece.REST))
-
-
-def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what FSDP2 adds to each run (ZeRO-2 and ZeRO-3).
-
-    In forward a block's buffer of all shards lives until the next block's is filled; in backward
-    the next block's is filled while this one computes. A buffer of gradients lives until the next
-    block has its own.
-    """
-    return [
-        (_forward if run.phase == "forward" else _backward)(at, way)
-        for run, at in zip(runs, neighbours(runs), strict=True)
-    ]
 
 
 def pipelined_additions(
@@ -107,7 +92,7 @@ def pipelined_additions(
     for run, at in zip(runs, neighbours(runs), strict=True):
         if run.phase == "forward":
             before, behind = _forward_in_row(run, at, way, is_gathered=is_gathered)
-            rest = _GATHER_REST if at.begins and is_first else ()
+            rest = GATHER_REST if at.begins and is_first else ()
             found.append(Additions((*rest, *before), behind))
         else:
             found.append(Additions(*_backward_in_row(run, at, way, is_gathered=is_gathered)))
@@ -144,82 +129,6 @@ def _backward_in_row(
     elif at.ends:
         behind = hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
     return before, behind
-
-
-@cache
-def _forward(at: Neighbours, way: Way) -> Additions:
-    before: tuple[Signed, ...] = _GATHER_REST if at.begins else ()
-    behind: tuple[Signed, ...] = ()
-    gathered: Signed = (GO, Piece.BLOCK_GATHERED)
-    if at.in_block:
-        previous = ((GO, Piece.REST_GATHERED),) if at.first_block else of_part(at.before, gathered)
-        before = (*before, *of_part(at.own, *_GATHER, (COME, Piece.BLOCK)), *previous)
-        behind = of_part(at.own, (GO, Piece.BLOCK)) if way.zero == 3 else ()  # noqa: PLR2004
-    last = at.own if at.in_block else at.before
-    return Additions(before, (*behind, *of_part(last, gathered)) if at.ends else behind)
-
-
-@cache
-def _backward(at: Neighbours, way: Way) -> Additions:
-    regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
-    first = at.own if at.in_block else at.behind
-    before: tuple[Signed, ...] = of_part(first, *_GATHER) if at.begins and regathers else ()
-    behind: tuple[Signed, ...] = ()
-    if at.in_block:
-        if regathers:
-            ahead = () if at.last_block else of_part(at.behind, *_GATHER)
-            there = of_part(at.own, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED))
-            before = (*before, *there, *ahead)
-        if way.adapts and at.last_block:
-            behind = _last_without_gradient(way, at)
-        else:
-            behind = (*of_part(at.own, (GO, Piece.BLOCK)), *_reduce_block(way, at))
-    last = at.own if at.in_block else at.before
-    return Additions(before, (*behind, *_end(way, last)) if at.ends else behind)
-
-
-def _last_without_gradient(way: Way, at: Neighbours) -> tuple[Signed, ...]:
-    """The block whose input has no gradient: nothing tells of its end but that of all of backward.
-
-    Then units go in the order of the model: what is in no block before that block.
-
-    Source: ``_root_post_backward_final_callback`` of ``_fsdp_state.py``.
-    """
-    gone = of_part(at.before, (GO, Piece.BLOCK_BUFFER))
-    previous = () if at.first_block or not way.reduces else gone
-    reduced = _reduce_block(way, at._replace(first_block=True))
-    return ((GO, Piece.REST), *previous, *of_part(at.own, (GO, Piece.BLOCK)), *reduced)
-
-
-def _reduce_block(way: Way, at: Neighbours) -> tuple[Signed, ...]:
-    if not way.reduces:
-        return of_part(at.own, *hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD))
-    previous = () if at.first_block else of_part(at.before, (GO, Piece.BLOCK_BUFFER))
-    held = held_gone(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
-    own = (
-        *held[:-1], (COME, Piece.BLOCK_BUFFER), *held[-1:], *keep(way, Piece.BLOCK_SHARD),
-    )  # fmt: skip
-    return (*previous, *of_part(at.own, *own))
-
-
-def _end(way: Way, last: int) -> tuple[Signed, ...]:
-    """The rows of the embedding are added up, then what is in no block is reduced.
-
-    Args:
-        way: How devices share the work.
-        last: What the last block holds whose gradients were reduced.
-    """
-    rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
-    rest = () if way.adapts else ((GO, Piece.REST),)
-    gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), *rest)
-    if not way.reduces:
-        return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
-    held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
-    return (
-        *rows, *gone, *of_part(last, (GO, Piece.BLOCK_BUFFER)), *held[:-1],
-        (COME, Piece.REST_BUFFER), *held[-1:],
-        *keep(way, Piece.REST_SHARD), (GO, Piece.REST_BUFFER),
-    )  # fmt: skip
 
 
 @once_for_each
@@ -263,7 +172,7 @@ def num_parts_of(runs: tuple[Run, ...]) -> int:
 
 def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
     """List what sharding adds to each run, by NCCL or, on a CPU, by gloo."""
-    added = (parted_additions if way.parted else sharded_additions)(runs, way)
+    added = sharded_additions(runs, way)
     if "cpu" not in key.split("."):
         return added
     return list(map(_with_copies, added))
@@ -456,7 +365,7 @@ def spread_step(
         is_last=False,
         widens=widens,
         tied=tied,
-        parted=family.ep > 1,
+        parted=parted_parts(job, family),
         adapts=job.adapter is not None,
     )
     return [

@@ -9,14 +9,16 @@ apart as a group of them is large. What devices that part experts send stands in
 ``expert_exchange.py``.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
-from brimful.cost.expert_shards import block_experts, padded_experts, same_experts
+from brimful.cost.expert_shards import padded_experts, part_experts, same_experts
 from brimful.cost.family import Family, family_micro_batches, family_shards
 from brimful.cost.recipes import RECIPES
+from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, padded
 from brimful.cost.step import StepSeconds
 from brimful.cost.trained import Part, block_kinds, trained_parts
@@ -58,10 +60,12 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     *blocks, rest = trained_parts(job, family.tp, apart=family.ep > 1)
     num_blocks = block_kinds(job.model).values()
     again = family.zero == 3  # noqa: PLR2004 - ZeRO-3
-    if family.ep > 1:
-        gathered, reduced = experts_traffic(job, family, cluster)
-        gathers = gathers + job.model.num_layers * (1 + again) * gathered
-        reduces = reduces + job.model.num_layers * reduced
+    experts = part_experts(job, family.ep) if family.ep > 1 else []
+    for stacks, num in zip(experts, num_blocks, strict=False):
+        if stacks:
+            gathered, reduced = experts_traffic(job, family, cluster, stacks)
+            gathers = gathers + num * (1 + again) * gathered
+            reduces = reduces + num * reduced
     counted = [(block, num, again) for block, num in zip(blocks, num_blocks, strict=True)]
     for part, times, twice in (*counted, (rest, 1, False)):
         if family.gathers:
@@ -107,14 +111,15 @@ def reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster:
     return scattered + np.where(replicas > 1, among, 0.0)
 
 
-def experts_traffic(job: Job, family: Family, cluster: Cluster) -> tuple[Array, Array]:
+def experts_traffic(
+    job: Job, family: Family, cluster: Cluster, stacks: Sequence[Shape]
+) -> tuple[Array, Array]:
     """Return the seconds of gathering one block's parted experts once, and of reducing them.
 
     Devices with the same experts are as far apart as a group that parts them is large; replicas of
     the same shard as far as all that share a copy.
     """
     same, shards = same_experts(family), family_shards(family)
-    stacks = block_experts(job, family.ep)
     numbers = padded_experts(stacks, same)
     sent = numbers * computed_bytes(job.precision)
     gathered = collective_seconds("all-gather", sent, same, cluster, family.ep)

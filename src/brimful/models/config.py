@@ -17,7 +17,7 @@ from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
 from brimful.models.layout import Layout, count_parameters
-from brimful.models.mixtures import known_experts
+from brimful.models.mixtures import built_experts, known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.score import has_score, scored_layout, with_score
@@ -285,7 +285,7 @@ def experts_of(spec: ModelSpec) -> Experts:
         UnsupportedError: Its architecture has no layout, so that nobody knows whether it has any.
     """
     if not has_parameter_count(spec):
-        _built(spec)
+        return built_experts(spec, _built(spec).layout)
     return known_experts(spec)
 
 

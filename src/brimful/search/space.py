@@ -149,22 +149,30 @@ def tensor_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
     return tuple(n for n in degrees if _is_cut(job, n))
 
 
-def expert_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
+def expert_degrees(job: Job, pins: Pins, attention: Attention, cluster: Cluster) -> tuple[int, ...]:
     """List among how many devices experts may be parted: neighbours within a node.
+
+    Where that is another trace with each number, of several the largest: it leaves least on a
+    device, and its collectives are the smallest.
 
     Args:
         job: What is trained.
         pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
+        attention: How the model attends.
         cluster: On what.
     """
     if pins.ep is not None:
         return (pins.ep,)
     num = cluster.num_devices
     within = min(num, cluster.devices_per_node)
-    if missing_parted(pinned_strategy(Pins(ep=within), "sdpa")):
+    if missing_parted(pinned_strategy(pins._replace(ep=within), attention)):
         return (1,)
-    parted = (n for n in range(2, within + 1) if within % n == 0)
-    return (1, *(n for n in parted if _is_possible(job, 3, 1, num, 1, n)))
+    parted = [
+        n for n in range(2, within + 1) if within % n == 0 and _is_possible(job, 3, 1, num, 1, n)
+    ]
+    if parted and not is_foreseen(job, attention, kernels_of(cluster.device), ep=parted[-1]):
+        parted = parted[-1:]
+    return (1, *parted)
 
 
 def _is_cut(job: Job, tp: int) -> bool:
@@ -216,7 +224,7 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
     degrees = tensor_degrees(job, pins, cluster)
     possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
     in_sequence = has_several_kinds(job, attention, kernels_of(cluster.device))
-    for spreads, recompute in product(_spreads(job, pins, cluster, degrees), RECOMPUTES):
+    for spreads, recompute in product(_spreads(job, pins, attention, cluster, degrees), RECOMPUTES):
         traced = [
             spread for spread in spreads
             if _is_traced(job, spread, attention, cluster.device, recompute)
@@ -280,18 +288,21 @@ def has_rows_foreseen(job: Job, attention: Attention, device: Device) -> bool:
     return is_foreseen(untied_job(job), attention, kernels_of(device))
 
 
-def needs(job: Job, every: Sequence[Pins], num_devices: int) -> list[Need]:
+def needs(job: Job, every: Sequence[Pins], attention: Attention, cluster: Cluster) -> list[Need]:
     """List the variants of a program that a search asks for, whatever of them was traced.
 
     Args:
         job: What is trained.
         every: What the user may have fixed.
-        num_devices: Of the cluster.
+        attention: How the model attends.
+        cluster: On what.
     """
     found = {
-        Need(gathers, "full" if body == "plain" else recompute, body, traced_chunks(chunks))
+        Need(gathers, "full" if body == "plain" else recompute, body, traced_chunks(chunks), ep=ep)
         for pins in every
-        for gathers in _gatherings(pins, num_devices)
+        for ep in expert_degrees(job, pins, attention, cluster)
+        for gathers in _gatherings(pins, cluster.num_devices)
+        if gathers or ep == 1
         for recompute in RECOMPUTES
         for body in _bodies_needed(job, pins, recompute)
         for chunks in ((1,) if _chunks(job, pins) == (1,) else CHUNKS)
@@ -393,7 +404,7 @@ def _alike(
 
 
 def _spreads(
-    job: Job, pins: Pins, cluster: Cluster, degrees: Sequence[int]
+    job: Job, pins: Pins, attention: Attention, cluster: Cluster, degrees: Sequence[int]
 ) -> Iterator[list[Spread]]:
     """Yield the ways of spreading that this version runs for the job.
 
@@ -403,7 +414,7 @@ def _spreads(
     num = cluster.num_devices
     found = [
         each
-        for ep in expert_degrees(job, pins, cluster)
+        for ep in expert_degrees(job, pins, attention, cluster)
         for tp in (degrees if ep == 1 else [n for n in degrees if n == 1])
         for each in _spread_over(job, pins, num, tp, ep)
     ]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.build.layout import read_model
-from brimful.cost.own_programs import Need, chosen_program, missing_needs
+from brimful.cost.own_programs import Need, chosen_program, missing_needs, refusal_of
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.cost.sending import NONE_SENDS
@@ -22,7 +22,7 @@ from brimful.models.traced import BuiltModel, find_built, keep_built
 from brimful.simulate.own_profile import Formulas, OwnProgram, with_variants
 from brimful.simulate.runs import UnlikeShapesError
 from brimful.strategy import Attention, Strategy
-from brimful.traced_files import REFUSED, keep_traced, read_traced
+from brimful.traced_files import keep_traced, read_traced
 
 _TOLD_EVERY_S = 0.5
 
@@ -66,24 +66,26 @@ def trace_needs(
         watch: Told how far it is, every half second or so.
 
     Raises:
-        UnsupportedError: No formula gives what the job allocates.
+        UnsupportedError: No formula gives what the job allocates. Where experts need not be parted,
+            they are not then.
     """
     missing = missing_needs(job, attention, kernels, needs)
-    watched = _Watched(len({(*need[:3], need.sending) for need in missing}), watch)
+    watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
     built, formulas = read_built(job, attention), Formulas()
-    each_program = attrgetter("gathers", "recompute", "sending")
-    for (gathers, recompute, sending), some in groupby(
+    each_program = attrgetter("ep", "gathers", "recompute", "sending")
+    for (ep, gathers, recompute, sending), some in groupby(
         sorted(missing, key=each_program), each_program
     ):
         wanted: dict[Body, frozenset[int]] = {}
         for need in some:
             wanted[need.body] = wanted.get(need.body, frozenset()) | {need.num_chunks}
+        is_beside = ep > 1 and any(need.ep == 1 for need in needs)
         program = chosen_program(
-            job, attention, kernels, recompute, gathers=gathers, sending=sending
+            job, attention, kernels, recompute, gathers=gathers, ep=ep, sending=sending
         )
-        own = OwnProgram(program, job, built, gathers, sending, watched.on_op)
-        _check_refused(program.key)
+        own = OwnProgram(program, job, built, gathers, ep, sending, watched.on_op)
         try:
+            _check_refused(program.key)
             for body, chunks in wanted.items():
                 watched.begin(_named(own, body))
                 known = load_profile(program.key) if has_profile(program.key) else None
@@ -94,8 +96,9 @@ def trace_needs(
             trace_needs(job, attention, kernels, needs, watch=watch)
             return
         except UnsupportedError as error:
-            keep_traced(_refusal_of(program.key), str(error))
-            raise
+            keep_traced(refusal_of(program.key), str(error))
+            if not is_beside:
+                raise
 
 
 def _named(own: OwnProgram, body: Body) -> str:
@@ -103,7 +106,8 @@ def _named(own: OwnProgram, body: Body) -> str:
     how = "selectively " if own.program.recompute == "selective" and body != "plain" else ""
     gathered = ", gathered" if own.gathers else ""
     sent = ", offloading" if own.sending != NONE_SENDS else ""
-    return f"{how}{body}{gathered}{sent}"
+    parted = f", ep {own.ep}" if own.ep > 1 else ""
+    return f"{how}{body}{gathered}{parted}{sent}"
 
 
 class _Watched:
@@ -136,13 +140,9 @@ class _Watched:
         self._watch(Tracing(self._num_done, self._num_bodies, self._what, spent_s))
 
 
-def _refusal_of(key: str) -> str:
-    return f"{key}{REFUSED}"
-
-
 def _check_refused(key: str) -> None:
     """Refuse at once what was traced before, and had no formula."""
-    refused = read_traced(_refusal_of(key), str)
+    refused = read_traced(refusal_of(key), str)
     if refused is not None:
         raise UnsupportedError(refused)
 

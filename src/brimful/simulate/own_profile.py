@@ -79,6 +79,7 @@ class OwnProgram(NamedTuple):
         job: That runs it.
         built: What its model is.
         gathers: Whether parameters are gathered before they compute.
+        ep: Devices that part the experts of a block among them.
         sending: Which blocks send to the host what they keep.
         on_op: Called before every operation.
     """
@@ -87,6 +88,7 @@ class OwnProgram(NamedTuple):
     job: Job
     built: BuiltModel
     gathers: bool
+    ep: int = 1
     sending: Sending = NONE_SENDS
     on_op: Callable[[], None] = go_on
 
@@ -406,7 +408,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
         count_costs=True, num_steps=0, then=(then,),
         narrowed_from=own.job.precision if own.gathers and own.job.precision in HALF else None,
-        arranged=places, on_op=own.on_op,
+        arranged=places, parted=own.ep, on_op=own.on_op,
     )  # fmt: skip
     try:
         return traced(repeats=not num_sent).recording  # which see no hooks of what is saved

@@ -27,6 +27,7 @@ from brimful.build.experts import expert_modules
 from brimful.build.parallel.collectives import exchange_rows
 from brimful.build.parallel.pieces import Forward, cut_parameters, own_pieces
 from brimful.build.parallel.routing import Rows, is_recomputed, rows_of
+from brimful.errors import UnsupportedError
 
 RECEIVED = "rows_received"
 """Attribute of experts that are parted: called in each forward pass, but for recomputed ones, with
@@ -48,8 +49,18 @@ def expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     Args:
         model: Of ``transformers``, on ``meta``.
         mesh: The axis of expert parallelism; its size divides the number of experts.
+
+    Raises:
+        UnsupportedError: The class runs its experts in another way than as one grouped product.
     """
-    for block, experts in enumerate(expert_modules(model)):
+    every = list(expert_modules(model))
+    if not every:
+        raise UnsupportedError(
+            f"ep={mesh.size()} is not run for {type(model).__name__}, whose experts transformers "
+            f"does not run as one grouped product; use ep=1",
+            nearest={"ep": 1},
+        )
+    for block, experts in enumerate(every):
         _part(experts, mesh, _Site(block, experts.num_experts, mesh.get_group()))
 
 

@@ -1,0 +1,236 @@
+"""What FSDP2 adds to the runs of a micro-batch, unit by unit (ZeRO-2 and ZeRO-3).
+
+A block is a unit. Its parameters are one group, which is gathered and reduced together; where
+devices part its experts these are a second one, sharded over those that have the same experts.
+Blocks without experts have one group beside others that have two.
+
+In forward a group's buffer of all shards lives until the next group's is copied out. In backward
+the last group of the block before is gathered while a block of one group computes, all groups of
+it, last first, while a block of two does. Behind backward groups are reduced last first, and with
+the first of these the buffers of the block behind are let go.
+
+Pieces that a number of devices does not need have no bytes there (``shards.py``): one device of its
+own experts gathers nothing, and copies; experts that are cut by rows are turned around.
+
+Source: ``torch/distributed/fsdp/_fully_shard`` of torch 2.13 (``_fsdp_param_group.py``,
+``_backward_prefetch``; ``_fsdp_collectives.py``, ``foreach_all_gather_copy_out`` and
+``foreach_reduce``).
+"""
+
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+from brimful.cost.additions import (
+    COME,
+    GO,
+    Additions,
+    Neighbours,
+    Piece,
+    Signed,
+    Way,
+    gather,
+    held_gone,
+    hold,
+    keep,
+    neighbours,
+    of_part,
+)
+from brimful.cost.profiles import Run
+
+_Events = tuple[Signed, ...]
+
+
+class Group(NamedTuple):
+    """Parameters that are gathered and reduced together.
+
+    Attributes:
+        gathers: Events by which all shards come.
+        gathered: The buffer that they come into.
+        copies: Events by which whole parameters are made of it.
+        whole: Those.
+        gradients: Of them, whole.
+        held: The same, in the type that they are reduced in.
+        buffer: What they are reduced from.
+    """
+
+    gathers: _Events
+    gathered: Piece
+    copies: _Events
+    whole: Piece
+    gradients: Piece
+    held: Piece
+    buffer: Piece
+
+
+_OWN = Group(
+    gathers=gather(Piece.BLOCK_CAST, Piece.BLOCK_GATHERED),
+    gathered=Piece.BLOCK_GATHERED,
+    copies=((COME, Piece.BLOCK),),
+    whole=Piece.BLOCK,
+    gradients=Piece.BLOCK_GRADIENTS,
+    held=Piece.BLOCK_HELD,
+    buffer=Piece.BLOCK_BUFFER,
+)
+_EXPERTS = Group(
+    gathers=gather(Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED),
+    gathered=Piece.EXPERTS_GATHERED,
+    copies=((COME, Piece.EXPERTS), (COME, Piece.EXPERTS_TURNED), (GO, Piece.EXPERTS_TURNED)),
+    whole=Piece.EXPERTS,
+    gradients=Piece.EXPERTS_GRADIENTS,
+    held=Piece.EXPERTS_HELD,
+    buffer=Piece.EXPERTS_BUFFER,
+)
+GATHER_REST: _Events = (*gather(Piece.REST_CAST, Piece.REST_GATHERED), (COME, Piece.REST))
+"""What is in no block is gathered before the first of them."""
+
+
+def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
+    """List what FSDP2 adds to each run.
+
+    Args:
+        runs: Of the whole micro-batch.
+        way: How devices share the work.
+    """
+    return [
+        (_forward if run.phase == "forward" else _backward)(at, way)
+        for run, at in zip(runs, neighbours(runs), strict=True)
+    ]
+
+
+def _groups(part: int, way: Way) -> tuple[Group, ...]:
+    """Return the groups of a block that holds the parameters of one of several kinds."""
+    return (_OWN, _EXPERTS) if part in way.parted else (_OWN,)
+
+
+@cache
+def _forward(at: Neighbours, way: Way) -> Additions:
+    before: _Events = GATHER_REST if at.begins else ()
+    behind: _Events = ()
+    if at.in_block:
+        last = (GO, Piece.REST_GATHERED) if at.first_block else _gathered_gone(at.before, way)
+        for group in _groups(at.own, way):
+            before = (*before, *of_part(at.own, *group.gathers, *group.copies), last)
+            (last,) = of_part(at.own, (GO, group.gathered))
+        if way.zero == 3:  # noqa: PLR2004 - ZeRO-3
+            behind = of_part(at.own, *((GO, group.whole) for group in _groups(at.own, way)))
+    gone = _gathered_gone(at.own if at.in_block else at.before, way)
+    return Additions(before, (*behind, gone) if at.ends else behind)
+
+
+def _gathered_gone(part: int, way: Way) -> Signed:
+    """Let go of what a block gathered last."""
+    (gone,) = of_part(part, (GO, _groups(part, way)[-1].gathered))
+    return gone
+
+
+@cache
+def _backward(at: Neighbours, way: Way) -> Additions:
+    regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
+    first = at.own if at.in_block else at.behind
+    before = _last_gathered(first, way) if at.begins and regathers else ()
+    behind: _Events = ()
+    if at.in_block:
+        if regathers:
+            before = (*before, *_come_back(at, way))
+        if way.adapts and at.last_block:
+            behind = _last_without_gradient(at, way)
+        else:
+            previous = () if at.first_block else _buffers_gone(at.before, way)
+            behind = _let_go(at, way, previous)
+    last = at.own if at.in_block else at.before
+    return Additions(before, (*behind, *_end(way, last)) if at.ends else behind)
+
+
+def _last_gathered(part: int, way: Way) -> _Events:
+    """Gather the last group of a block, as a unit of one group does ahead."""
+    return of_part(part, *_groups(part, way)[-1].gathers)
+
+
+def _come_back(at: Neighbours, way: Way) -> _Events:
+    """A block's groups, and what the block before it will need.
+
+    What is in no block is one group too, so that the first block's own parameters are not gathered
+    ahead where it has experts.
+    """
+    groups = _groups(at.own, way)
+    is_ahead = len(groups) == 1 or not (at.first_block or len(_groups(at.before, way)) == 1)
+    own = () if is_ahead else groups[0].gathers
+    there = chain.from_iterable((*group.copies, (GO, group.gathered)) for group in groups)
+    here = of_part(at.own, *own, *there)
+    if at.last_block:
+        return here
+    if len(groups) == 1:
+        return (*here, *_last_gathered(at.behind, way))
+    ahead = chain.from_iterable(group.gathers for group in reversed(_groups(at.behind, way)))
+    return (*here, *of_part(at.behind, *ahead))
+
+
+def _last_without_gradient(at: Neighbours, way: Way) -> _Events:
+    """The block whose input has no gradient: nothing tells of its end but that of all of backward.
+
+    Then units go in the order of the model: what is in no block before that block.
+
+    Source: ``_root_post_backward_final_callback`` of ``_fsdp_state.py``.
+    """
+    previous = () if at.first_block or not way.reduces else _buffers_gone(at.before, way)
+    return ((GO, Piece.REST), *previous, *_let_go(at, way, previous=()))
+
+
+def _let_go(at: Neighbours, way: Way, previous: _Events) -> _Events:
+    """Let go of a block's parameters and reduce its gradients, or hold them."""
+    found: _Events = ()
+    for group in reversed(_groups(at.own, way)):
+        gone: Signed = (GO, group.whole)
+        if not way.reduces:
+            held = hold(way, group.gradients, group.held)
+            found = (*found, *of_part(at.own, gone, *held))
+            continue
+        reduced = _reduce_experts(way) if group is _EXPERTS else _reduce_own(way)
+        found = (*found, *of_part(at.own, gone), *previous, *of_part(at.own, *reduced))
+        previous = ()
+    return found
+
+
+def _buffers_gone(part: int, way: Way) -> _Events:
+    """Let go of what a block was reduced from."""
+    return of_part(part, *((GO, group.buffer) for group in reversed(_groups(part, way))))
+
+
+def _reduce_own(way: Way) -> _Events:
+    held = held_gone(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD)
+    return (
+        *held[:-1], (COME, Piece.BLOCK_BUFFER), *held[-1:], *keep(way, Piece.BLOCK_SHARD),
+    )  # fmt: skip
+
+
+def _reduce_experts(way: Way) -> _Events:
+    """Gradients are put in the order of shards, copied into a buffer, and reduced to a shard."""
+    held = held_gone(way, Piece.EXPERTS_GRADIENTS, Piece.EXPERTS_HELD)
+    added = keep(way, Piece.EXPERTS_SHARD)[1:]
+    return (
+        *held[:-1], (COME, Piece.EXPERTS_KEPT), (COME, Piece.EXPERTS_BUFFER), *held[-1:],
+        (COME, Piece.EXPERTS_LAST), (COME, Piece.EXPERTS_SHARD),
+        (COME, Piece.EXPERTS_DIVIDED), (GO, Piece.EXPERTS_DIVIDED),
+        (GO, Piece.EXPERTS_LAST), (GO, Piece.EXPERTS_KEPT), *added,
+    )  # fmt: skip
+
+
+def _end(way: Way, last: int) -> _Events:
+    """The rows of the embedding are added up, then what is in no block is reduced.
+
+    Args:
+        way: How devices share the work.
+        last: What the last block holds whose gradients were reduced.
+    """
+    rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
+    rest = () if way.adapts else ((GO, Piece.REST),)
+    gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), *rest)
+    if not way.reduces:
+        return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
+    held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
+    return (
+        *rows, *gone, *_buffers_gone(last, way), *held[:-1],
+        (COME, Piece.REST_BUFFER), *held[-1:],
+        *keep(way, Piece.REST_SHARD), (GO, Piece.REST_BUFFER),
+    )  # fmt: skip
