@@ -173,9 +173,15 @@ class MicroBatch(NamedTuple):
             runs: In order.
             opens: Whether the first product of all is in this forward.
         """
-        every = [self._ops_of(run, runs) for run in runs]
+        alike = [self._alike(run) for run in runs]
+        known = {
+            each: self._ops_of(run, runs)
+            for each, run in dict(zip(alike, runs, strict=True)).items()
+        }
+        every = [known[each] for each in alike]
         is_told = is_own(self.profile.key)
         if not is_told and not any(kind.mark == "cuBLASLt" for kind in self.profile.kinds):
+            every = [list(ops) for ops in every]
             self._mark_light(every, runs)
         if not opens:
             forward = [run.phase == "forward" for run in runs]
@@ -185,10 +191,18 @@ class MicroBatch(NamedTuple):
             ]
         if self.pieces:
             every[0], every[-1] = _batch_first(every[0]), _batch_last(every[-1])
+        distinct = {id(ops): ops for ops in every}
+        parts = {place: tuple(_parts(_in_rounds(ops))) for place, ops in distinct.items()}
         return tuple(
-            Work(is_block(run), self._times(run, runs), tuple(_parts(_in_rounds(ops))))
+            Work(is_block(run), self._times(run, runs), parts[id(ops)])
             for run, ops in zip(runs, every, strict=True)
         )
+
+    def _alike(self, run: Run) -> object:
+        """Return what the events of a run hang on: blocks of a kind have the same."""
+        is_alone = self._num_middle(run) >= 0 or run.group == "chunk"
+        role = "" if is_alone or not run.group else (run.group, run.role)
+        return run.work, run.phase, is_block(run), _is_last_chunk(run), role
 
     def ask(self, asked: Asked, works: Sequence[Work]) -> None:
         """Ask for what runs need, in order.

@@ -22,7 +22,7 @@ from brimful.models.module import is_factory, read_factory
 from brimful.models.registry import registry
 from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
-from brimful.models.traced import BuiltModel, find_built, is_built
+from brimful.models.traced import BuiltModel, find_built, is_built, known_spec
 from brimful.quick_imports import quick_imports
 
 SEQ2SEQ_TYPES = named_with("task", "seq2seq")
@@ -157,13 +157,14 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
         ModelConfigError: A field is missing, absurd or contradicts another.
     """
     check_line(name, what="the model's name")
-    model_type = _model_type(name, config)
-    check_fields(name, config)
     fields = {field: value for field, value in config.items() if field != "model_type"}
+    known = _built_before(name, config.get("model_type"), fields)
+    model_type = known.model_type if known else _model_type(name, config)
+    check_fields(name, config)
     if model_type == MODULE:
         return read_factory(name)
     if model_type not in ARCHITECTURES:
-        spec = generic.read(name, model_type, fields)
+        spec = known or generic.read(name, model_type, fields)
     else:
         record = ARCHITECTURES[model_type]
         missing = [field for field in record.required if field not in config]
@@ -180,12 +181,19 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
     return spec
 
 
+def _built_before(name: str, model_type: object, fields: dict[str, Any]) -> ModelSpec | None:
+    """Return a model that no file here describes and that was built before, as it was read then."""
+    if not isinstance(model_type, str) or model_type in {*ARCHITECTURES, MODULE}:
+        return None
+    return known_spec(name, model_type, fields)
+
+
 def _model_type(name: str, config: dict[str, Any]) -> str:
     if "model_type" not in config:
         raise ModelConfigError(f"{name} lacks model_type; give the config.json of a model")
     model_type = config["model_type"]
     ours = isinstance(model_type, str) and model_type in {*ARCHITECTURES, MODULE}
-    if ours or (isinstance(model_type, str) and model_type in generic.known_types()):
+    if ours or (isinstance(model_type, str) and generic.is_known(model_type)):
         return str(model_type)
     raise generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
 
@@ -240,7 +248,7 @@ def is_encoder(model_type: str) -> bool:
     """Whether an architecture reads a text as a whole, so that it classifies and does not write."""
     if model_type in ARCHITECTURES:
         return ARCHITECTURES[model_type].task == "sequence-classification"
-    return model_type != MODULE and model_type in generic.encoder_types()
+    return model_type != MODULE and generic.is_encoder(model_type)
 
 
 def has_parameter_count(spec: ModelSpec) -> bool:

@@ -5,6 +5,9 @@ first asked for. Imports ``transformers``, and only for them.
 """
 
 import difflib
+import json
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from brimful.errors import ModelConfigError
@@ -58,6 +61,30 @@ def known_types() -> frozenset[str]:
             *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         }
     )
+
+
+@cache
+def _listed() -> dict[str, frozenset[str]]:
+    """Read what the mappings of transformers held when this version was made.
+
+    A list of them spares importing it; what is not listed is asked of the one that is installed.
+    """
+    text = resources.files("brimful").joinpath("data", "transformers_types.json").read_text("utf-8")
+    return {name: frozenset(types) for name, types in json.loads(text)["types"].items()}
+
+
+def is_known(model_type: str) -> bool:
+    """Whether ``transformers`` predicts tokens or classifies sequences with a model type."""
+    listed = _listed()
+    return model_type in listed["known"] or model_type in known_types()
+
+
+def is_encoder(model_type: str) -> bool:
+    """Whether tokens of a model type see the whole text."""
+    listed = _listed()
+    if model_type in listed["known"]:
+        return model_type in listed["encoders"]
+    return model_type in encoder_types()
 
 
 def encoder_types() -> frozenset[str]:

@@ -26,6 +26,8 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         buffers: Bytes of every tensor that the model holds beside its parameters.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
             is a loop: then it is traced at a job's own length.
+        spec: Its dimensions, as transformers reads its configuration; None: it was built by a
+            version that did not keep them.
     """
 
     layout: Layout
@@ -33,6 +35,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
     loops: bool = False
+    spec: ModelSpec | None = None
 
 
 _known: dict[str, BuiltModel | None] = {}
@@ -47,6 +50,14 @@ def model_key(spec: ModelSpec) -> str:
 def is_built(model_type: str, hf_config: dict[str, Any]) -> bool:
     """Whether a model was built here before, by what its configuration file says."""
     return read_traced(_key(model_type, hf_config), BuiltModel) is not None
+
+
+def known_spec(name: str, model_type: str, hf_config: dict[str, Any]) -> ModelSpec | None:
+    """Return the dimensions of a model that was built before, without asking transformers."""
+    built = read_traced(_key(model_type, hf_config), BuiltModel)
+    if built is None or built.spec is None:
+        return None
+    return msgspec.structs.replace(built.spec, name=name, hf_config=hf_config)
 
 
 def _key(model_type: str, hf_config: dict[str, Any]) -> str:
