@@ -1,7 +1,6 @@
 """The list of transformers' model types that spares importing it."""
 
-import json
-from importlib import metadata, resources
+from importlib import metadata
 
 import pytest
 
@@ -10,12 +9,13 @@ from brimful.models import generic
 
 @pytest.mark.torch  # transformers imports it
 def test_the_list_is_what_the_installed_transformers_says():
-    text = resources.files("brimful").joinpath("data", "transformers_types.json").read_text("utf-8")
-    listed = json.loads(text)
-    if listed["made_by"] != f"transformers {metadata.version('transformers')}":
+    listed = generic.listed()
+    if listed.made_by != f"transformers {metadata.version('transformers')}":
         pytest.skip("another version of transformers than the list was made by")
-    assert set(listed["types"]["known"]) == generic.known_types()
-    assert set(listed["types"]["encoders"]) == generic.encoder_types()
+    assert set(listed.modules) == generic.known_types()
+    assert listed.encoders == generic.encoder_types()
+    for model_type, module in listed.modules.items():
+        assert module == generic.installed_module_of(model_type)
 
 
 def test_what_is_listed_is_told_without_transformers(monkeypatch):

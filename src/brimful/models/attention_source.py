@@ -11,6 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from brimful.models.generic import module_of
+
 _CALL = "attention_interface"
 """What every class calls the function that it was given to attend with."""
 _UNDERSTOOD = frozenset({
@@ -126,8 +128,6 @@ def _modeling_file(model_type: str) -> Path | None:
     found = find_spec("transformers")
     if found is None or not found.submodule_search_locations:
         return None
-    from transformers.models.auto.configuration_auto import model_type_to_module_name
-
-    parts = model_type_to_module_name(model_type).split(".")
+    parts = module_of(model_type).split(".")
     folder = Path(found.submodule_search_locations[0], "models", *parts)
     return folder / f"modeling_{parts[-1]}.py"

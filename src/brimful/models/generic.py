@@ -5,10 +5,11 @@ first asked for. Imports ``transformers``, and only for them.
 """
 
 import difflib
-import json
 from functools import cache
 from importlib import resources
 from typing import Any
+
+import msgspec
 
 from brimful.errors import ModelConfigError
 from brimful.models.spec import ModelSpec
@@ -63,28 +64,53 @@ def known_types() -> frozenset[str]:
     )
 
 
-@cache
-def _listed() -> dict[str, frozenset[str]]:
-    """Read what the mappings of transformers held when this version was made.
+class Listed(msgspec.Struct, frozen=True):
+    """What the mappings of transformers held when this version was made.
 
     A list of them spares importing it; what is not listed is asked of the one that is installed.
+
+    Attributes:
+        made_by: Version of transformers.
+        modules: By model type that predicts tokens or classifies sequences: the module of its
+            classes, in ``transformers.models``.
+        encoders: Those of them whose tokens see the whole text.
     """
-    text = resources.files("brimful").joinpath("data", "transformers_types.json").read_text("utf-8")
-    return {name: frozenset(types) for name, types in json.loads(text)["types"].items()}
+
+    made_by: str
+    modules: dict[str, str]
+    encoders: frozenset[str]
+
+
+@cache
+def listed() -> Listed:
+    """Read the list."""
+    file = resources.files("brimful").joinpath("data", "transformers_types.json")
+    return msgspec.json.decode(file.read_bytes(), type=Listed)
 
 
 def is_known(model_type: str) -> bool:
     """Whether ``transformers`` predicts tokens or classifies sequences with a model type."""
-    listed = _listed()
-    return model_type in listed["known"] or model_type in known_types()
+    return model_type in listed().modules or model_type in known_types()
 
 
 def is_encoder(model_type: str) -> bool:
     """Whether tokens of a model type see the whole text."""
-    listed = _listed()
-    if model_type in listed["known"]:
-        return model_type in listed["encoders"]
+    if model_type in listed().modules:
+        return model_type in listed().encoders
     return model_type in encoder_types()
+
+
+def module_of(model_type: str) -> str:
+    """Name the module of ``transformers.models`` that has a model type's classes."""
+    found = listed().modules.get(model_type)
+    return found or installed_module_of(model_type)
+
+
+def installed_module_of(model_type: str) -> str:
+    """Ask the same of the ``transformers`` that is installed."""
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    return str(model_type_to_module_name(model_type))
 
 
 def encoder_types() -> frozenset[str]:
