@@ -66,17 +66,16 @@ def shipped_folder() -> Path:
 
 
 def ship(folder: Path) -> list[Path]:
-    """Pack all that was traced here, but for refusals, and return the files.
+    """Pack all that was traced here, refusals too, and return the files.
 
     Args:
         folder: Where they go.
     """
     written = []
     for file in sorted(_here().glob("*.json")):
-        if not file.stem.endswith(REFUSED):
-            packed = folder / f"{file.stem}{_PACKED}"
-            write_bytes(packed, gzip.compress(file.read_bytes(), mtime=0))
-            written.append(packed)
+        packed = folder / f"{file.stem}{_PACKED}"
+        write_bytes(packed, gzip.compress(file.read_bytes(), mtime=0))
+        written.append(packed)
     return written
 
 
