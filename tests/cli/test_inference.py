@@ -4,6 +4,7 @@ import re
 import pytest
 
 from brimful.cost.formats import DYNAMIC, FORMATS
+from samples import TINY_LLAMA
 
 TASK = ("--task", "inference")
 LLAMA = ("estimate", "llama-3.1-8b", *TASK)
@@ -179,3 +180,19 @@ def test_experts_count_as_packed_where_others_pack_them(brimful):
     few = brimful("estimate", "llama-3.1-405b", *TASK, "--gpus", "2xh100-80gb")
     assert (few.code, few.out.split()[0]) == (1, "NO")
     assert "needs 16 of these GPUs" in " ".join(few.out.split())
+
+
+@pytest.mark.torch
+def test_a_model_that_no_file_describes_is_read_once_and_bounded(brimful, folder):
+    config = {**TINY_LLAMA, "model_type": "smollm3", "pad_token_id": 0}
+    (folder / "other.json").write_text(json.dumps(config))
+    asked = ("estimate", "other.json", "--task", "inference", "--gpus", "a10", "--seq-len", 32)
+    first = brimful(*asked)
+    told = " ".join(first.out.split())
+    assert first.code == 2
+    assert told.startswith("UNKNOWN")
+    assert "the forward of smollm3 has no formula" in told
+    assert "tokens of one text have room beside the weights" in told
+    assert "reading" in first.err
+    second = brimful(*asked)
+    assert (second.out, second.err) == (first.out, "")

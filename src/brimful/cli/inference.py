@@ -2,11 +2,12 @@
 
 import argparse
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths
+from brimful.cli import defaults, flags, output_paths, usual
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from brimful.show.answer import Answer
 
 SCHEMA = "brimful.inference/1"
+_SHORT = 512
+"""Tokens of a text that no class refuses; what is read off a model does not hang on it."""
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
 _SHARED = (
@@ -177,16 +180,16 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
     model = flags.model_from(args)
     weights_format = _format_from(args, model)
     seq_len = args.seq_len or defaults.seq_len(model)
-    job = check_inference(
-        InferenceJob(
-            model=model,
-            weights_format=weights_format,
-            compute=_precision_from(args) or compute_of(weights_format),
-            num_sequences=_num_texts(args),
-            seq_len=seq_len,
-            prompt_len=args.prompt_len or seq_len,
-        )
+    job = InferenceJob(
+        model=model,
+        weights_format=weights_format,
+        compute=_precision_from(args) or compute_of(weights_format),
+        num_sequences=_num_texts(args),
+        seq_len=seq_len,
+        prompt_len=args.prompt_len or seq_len,
     )
+    _read(args, job)
+    check_inference(job)
     cluster = flags.cluster_from(args)
     if args.tp not in {None, cluster.num_devices}:
         raise InputError(
@@ -195,6 +198,34 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
             nearest={"tp": None},
         )
     return job, cluster
+
+
+def _read(args: argparse.Namespace, job: "InferenceJob") -> None:
+    """Read off a model that no file here describes what it holds and keeps, once."""
+    from brimful.cost.kv_cache import CACHED
+    from brimful.models.config import default_task
+    from brimful.models.traced import find_built, find_cached
+
+    model = job.model
+    if model.model_type in CACHED or default_task(model) != "causal-lm":
+        return
+    if (find_built(model) is not None and find_cached(model) is not None) or not find_spec("torch"):
+        return
+    from brimful.cli.progress import Progress
+    from brimful.quick_imports import quick_imports
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    with Progress("reading", quiet=args.json), quick_imports():
+        from brimful.build.cached import read_cached
+        from brimful.job import plain_job
+        from brimful.models.traced import keep_cached
+        from brimful.simulate.on_demand import read_built
+
+        plain_text = plain_job(model, seq_len=min(_SHORT, model.max_seq_len))
+        read_built(plain_text, usual.attention_from(args, plain_text, None))
+        plain = msgspec.structs.replace(job, weights_format="bf16", compute="bf16")
+        keep_cached(model, read_cached(plain))
 
 
 def _num_texts(args: argparse.Namespace) -> int:

@@ -12,10 +12,11 @@ from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, Compute, WeightsFo
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import NF4_BLOCK, nf4_constants
 from brimful.models.architecture import LATENT_ROTARY
-from brimful.models.architectures import record_of
+from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.config import experts_of, layout_of
 from brimful.models.layout import Parameter, num_elements, parts
 from brimful.models.spec import ModelSpec
+from brimful.models.traced import find_built
 from brimful.quantization import GROUP_SIZE
 
 INT4_GROUP = 128
@@ -196,6 +197,9 @@ def buffer_bytes(spec: ModelSpec, compute: Compute) -> int:
 
     Source: the rotary embedding of every class of ``transformers/models``; 5.23.
     """
+    built = find_built(spec) if spec.model_type not in ARCHITECTURES else None
+    if built is not None:
+        return sum(built.buffers)
     buffers = 2 * (rotary_width(spec) // 2) * FP32_BYTES
     record = record_of(spec.model_type)
     if record.balanced_router:

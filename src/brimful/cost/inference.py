@@ -394,6 +394,20 @@ def limits(job: InferenceJob, cluster: Cluster) -> Limits | None:
     )
 
 
+def most_tokens(job: InferenceJob, cluster: Cluster) -> int:
+    """Return how long a text has room beside the weights, whatever its forward takes; 0: none."""
+    usable = tensor_limit_bytes(cluster)
+    held = held_bytes(job.model, job.weights_format, job.compute).total
+
+    def has_room(length: int) -> bool:
+        longer = msgspec.structs.replace(
+            job, seq_len=length, prompt_len=min(length, job.prompt_len)
+        )
+        return held + cache_bytes(longer)[1] <= usable
+
+    return _largest(has_room, job.model.max_seq_len)
+
+
 def _fits_in_turn(job: InferenceJob, cluster: Cluster, count: int) -> bool:
     """Whether so many sequences fit if each is read by itself and all are written together.
 

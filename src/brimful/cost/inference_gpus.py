@@ -8,7 +8,9 @@ from brimful.hardware.devices import cards
 
 
 def smallest_gpu(job: InferenceJob, cluster: Cluster) -> Device | None:
-    """Return the smallest card on which a job fits; None: on none it surely does.
+    """Return the smallest card on which a job fits; None: on none it may.
+
+    Where the forward has no formula that is the smallest with room for weights and cache.
 
     Args:
         job: What is loaded, and how much text it holds.
@@ -21,6 +23,6 @@ def smallest_gpu(job: InferenceJob, cluster: Cluster) -> Device | None:
         other = msgspec.structs.replace(
             cluster, name=device.name, device=device, memory_limit_bytes=0
         )
-        if estimate_inference(job, other).fits:
+        if estimate_inference(job, other).fits is not False:
             return device
     return None

@@ -10,9 +10,8 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formats import COMPUTE_BYTES
 from brimful.cost.held import held_bytes, packed_bytes
 from brimful.cost.inference import InferenceJob, estimate_inference, in_every_format
-from brimful.cost.kv_cache import cache_layers, prefilled_bytes
+from brimful.cost.kv_cache import cache_layers, num_shared_heads, prefilled_bytes
 from brimful.hardware.cluster import Cluster
-from brimful.models.architectures import record_of
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 """Of GPUs that hold a model together, which are looked at."""
@@ -97,7 +96,7 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
     peak = alone.predicted_peak_allocated_bytes
     return SharedInference(
         num_devices=cluster.num_devices,
-        num_heads=1 if record_of(job.model.model_type).is_latent else job.model.num_kv_heads,
+        num_heads=num_shared_heads(job.model),
         weights_bytes=held.total,
         packed_bytes=packed_bytes(job.model, job.weights_format, job.compute),
         cache_bytes=cache,

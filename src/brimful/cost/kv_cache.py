@@ -4,15 +4,18 @@ Of each token a block keeps a key and a value; where attention is latent (DeepSe
 latent in place of the keys and the one rotated key of all heads in place of the values. Blocks with
 a window keep the tokens of the window only. Counted are storages as transformers' own caches hold
 them (``DynamicLayer``, ``DynamicSlidingWindowLayer``, ``StaticLayer``, ``StaticSlidingWindowLayer``
-of ``transformers/cache_utils.py``, 5.23); other engines page theirs and hold more.
+of ``transformers/cache_utils.py``, 5.23); other engines page theirs and hold more. Of a class
+that no file here describes what a block keeps was read off one forward (``build.cached``).
 """
 
 from typing import NamedTuple
 
+from brimful.cost.recipes import FP32_BYTES
 from brimful.errors import UnsupportedError
 from brimful.models.architecture import LATENT_ROTARY
 from brimful.models.architectures import named_with, record_of
 from brimful.models.spec import ModelSpec
+from brimful.models.traced import find_cached
 
 SLIDING = "sliding_attention"
 _LATENT_WIDTHS = {"kv_lora_rank": 512, LATENT_ROTARY: 64}
@@ -32,11 +35,15 @@ class CacheLayer(NamedTuple):
         key_width: Numbers of its key, all heads together.
         value_width: Numbers of its value.
         window: Tokens that it keeps at most; None: all.
+        state: Numbers that it keeps of a sequence, however long, in the type that is computed in.
+        wide_state: The same in fp32.
     """
 
     key_width: int
     value_width: int
     window: int | None
+    state: int = 0
+    wide_state: int = 0
 
 
 def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
@@ -46,12 +53,37 @@ def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
         UnsupportedError: The architecture writes no text, or its cache is not known.
     """
     if spec.model_type not in CACHED:
-        raise UnsupportedError(
-            f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
-            f"formula; use one of {', '.join(CACHED)}"
-        )
+        return _read_layers(spec)
     key_width, value_width = _widths(spec)
     return tuple(CacheLayer(key_width, value_width, window) for window in windows(spec))
+
+
+def num_shared_heads(spec: ModelSpec) -> int:
+    """Return by how many heads a cache is shared out; 1: not at all, as one latent of all heads."""
+    if spec.model_type in CACHED:
+        return 1 if record_of(spec.model_type).is_latent else spec.num_kv_heads
+    cached = find_cached(spec)
+    heads = [each.num_heads for each in cached.blocks if each.key_width] if cached else []
+    return min(heads, default=1)
+
+
+def _read_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
+    """List what was read off a model that no file here describes.
+
+    Raises:
+        UnsupportedError: It was not, or some block keeps something else.
+    """
+    cached = find_cached(spec)
+    if cached is None or cached.why_not:
+        why = f": {cached.why_not}" if cached else ""
+        raise UnsupportedError(
+            f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
+            f"formula{why}; use one of {', '.join(CACHED)}"
+        )
+    return tuple(
+        CacheLayer(each.key_width, each.value_width, each.window, each.state, each.wide_state)
+        for each in cached.blocks
+    )
 
 
 def _widths(spec: ModelSpec) -> tuple[int, int]:
@@ -108,7 +140,7 @@ def prefilled_bytes(
         element_bytes: Of one number.
     """
     return sum(
-        _layer_bytes(layer, num_sequences * num_tokens, element_bytes) for layer in layers
+        _layer_bytes(layer, num_sequences, num_tokens, element_bytes) for layer in layers
     ) + _counters(layers)
 
 
@@ -124,7 +156,7 @@ def grown_bytes(
         element_bytes: Of one number.
     """
     return sum(
-        _layer_bytes(layer, num_sequences * kept(layer, num_tokens), element_bytes)
+        _layer_bytes(layer, num_sequences, kept(layer, num_tokens), element_bytes)
         for layer in layers
     ) + _counters(layers)
 
@@ -156,8 +188,9 @@ def kept(layer: CacheLayer, num_tokens: int) -> int:
     return min(num_tokens, layer.window)
 
 
-def _layer_bytes(layer: CacheLayer, num_tokens: int, element_bytes: int) -> int:
-    return (layer.key_width + layer.value_width) * num_tokens * element_bytes
+def _layer_bytes(layer: CacheLayer, num_sequences: int, num_tokens: int, element_bytes: int) -> int:
+    numbers = (layer.key_width + layer.value_width) * num_tokens + layer.state
+    return num_sequences * (numbers * element_bytes + layer.wide_state * FP32_BYTES)
 
 
 def _counters(layers: tuple[CacheLayer, ...]) -> int:

@@ -38,6 +38,38 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     spec: ModelSpec | None = None
 
 
+class CachedBlock(msgspec.Struct, frozen=True):
+    """What one block keeps of a token while a model writes.
+
+    Attributes:
+        key_width: Numbers of its key, all heads together.
+        value_width: Numbers of its value.
+        window: Tokens that it keeps at most; None: all.
+        num_heads: That share these; 1 where they are one latent of all heads.
+        state: Numbers that it keeps of a sequence, however long, in the type that is computed in.
+        wide_state: The same in fp32.
+    """
+
+    key_width: int
+    value_width: int
+    window: int | None
+    num_heads: int = 1
+    state: int = 0
+    wide_state: int = 0
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """What a model keeps of a token while it writes.
+
+    Attributes:
+        blocks: Of every block that keeps something.
+        why_not: Why nobody knows; empty: it is known.
+    """
+
+    blocks: tuple[CachedBlock, ...]
+    why_not: str = ""
+
+
 _known: dict[str, BuiltModel | None] = {}
 
 
@@ -82,3 +114,17 @@ def keep_built(spec: ModelSpec, built: BuiltModel) -> None:
 def num_windows_within(built: BuiltModel, seq_len: int) -> int:
     """Count the windows that are shorter than a sequence: with each other operations run."""
     return sum(window < seq_len for window in built.windows)
+
+
+def find_cached(spec: ModelSpec) -> Cached | None:
+    """Return what was read off a model's cache before; None where it was not."""
+    return read_traced(_cached_key(spec), Cached)
+
+
+def keep_cached(spec: ModelSpec, cached: Cached) -> None:
+    """Keep what was read off a model's cache."""
+    keep_traced(_cached_key(spec), cached)
+
+
+def _cached_key(spec: ModelSpec) -> str:
+    return f"cache-{model_key(spec)}"

@@ -11,6 +11,7 @@ from brimful.cost.inference import (
     InferenceEstimate,
     InferenceJob,
     Limits,
+    most_tokens,
     why_not_simulated,
 )
 from brimful.cost.inference_gpus import smallest_gpu
@@ -80,9 +81,17 @@ def inference_summary(
             *_experts(job),
             *_speed(job, beside.decoding),
             *(() if is_ours and estimate.fits is False else _most(beside.limits)),
+            *(_room(job, cluster) if estimate.fits is None else ()),
             *_formats(job, beside.formats),
         ),
     )
+
+
+def _room(job: InferenceJob, cluster: Cluster) -> tuple[Fact, ...]:
+    """Say how long a text has room beside the weights, where a forward's own bytes are unknown."""
+    most = most_tokens(job, cluster)
+    words = f"{most:,} tokens of one text have room beside the weights, and then its forward none"
+    return (Fact("at most", words),) if most else ()
 
 
 def inference_simulation_summary(
@@ -212,7 +221,8 @@ def _instead(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -
     device = smallest_gpu(job, cluster)
     if device is None:
         return (Fact("instead", "no single known GPU holds it in this format"),)
-    return (Fact("instead", f"--gpus {device.name} would fit (the smallest that does)"),)
+    room = "has room for weights and cache" if estimate.unknown else "would fit"
+    return (Fact("instead", f"--gpus {device.name} {room} (the smallest that does)"),)
 
 
 def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
@@ -256,7 +266,7 @@ def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, .
         for each in formats
         if each.fits and each.weights_format != job.weights_format
     ]
-    if not formats or (all(each.fits is not False for each in formats) and not fitting):
+    if not formats or (any(each.fits is None for each in formats) and not fitting):
         return ()
     words = f"with weights in {', '.join(fitting)}" if fitting else "in no other format"
     return (Fact("formats", f"this text fits {words}"),)
