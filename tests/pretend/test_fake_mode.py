@@ -7,7 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as fake_mode_aside
 
 from brimful.pretend import device
-from brimful.pretend.fake_mode import FakeMode, remembered
+from brimful.pretend.fake_mode import Call, FakeMode
+from brimful.pretend.tape import Tape
 
 pytestmark = pytest.mark.torch
 ADD = torch.ops.aten.add.Tensor
@@ -111,8 +112,8 @@ def test_what_is_remembered_is_what_pytorch_makes(name):
         func(*make(), **named)
         args = make()
         with fake_mode_aside():
-            assert remembered(func, args, named) is NotImplemented  # no mode of ours is on
-        out = remembered(func, args, named)
+            assert Call(func, args, named).remembered() is NotImplemented  # no mode of ours is on
+        out = Call(func, args, named).remembered()
         assert out is not NotImplemented
         assert list(seen(out, args)) == theirs
         assert all(x.fake_mode is fake for x in (out if isinstance(out, tuple) else (out,)))
@@ -123,14 +124,16 @@ def test_nothing_is_remembered_of_what_hangs_on_values_or_asks_another_mode():
         mask = torch.empty(4, dtype=torch.bool)
         with pytest.raises(Exception, match="nonzero"):
             X.nonzero.default(mask)
-        assert remembered(X.nonzero.default, (mask,), {}) is NotImplemented
+        assert Call(X.nonzero.default, (mask,), {}).remembered() is NotImplemented
         args = (torch.empty(3, 4), 0, 1)
         X.transpose.int(*args)
         assert fake.key_of(X.transpose.int, args, {}) is not None
         with CheckFirst() as other:
             X.transpose.int(*args)
             assert X.transpose.int in other.asked
-            assert remembered(X.transpose.int, args, {}) is NotImplemented  # it is to be asked
+            assert (
+                Call(X.transpose.int, args, {}).remembered() is NotImplemented
+            )  # it is to be asked
 
 
 class CheckFirst(TorchDispatchMode):
@@ -141,3 +144,18 @@ class CheckFirst(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.asked.append(func)
         return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_call_costs_is_what_it_costs_when_it_is_remembered(name):
+    """A tape asks once for each call that makes the same."""
+    func, make, *named = CALLS[name]
+    costs = []
+    for _ in range(2):
+        with FakeMode(), (tape := Tape(count_costs=True)):
+            args = [x.to("gpu") if isinstance(x, torch.Tensor) else x for x in make()]
+            before = tape.spot().cost
+            func(*args, **(named[0] if named else {}))
+            costs.append(tape.main.costs_since(before))
+    first, second = ([each._replace(event=0) for each in some] for some in costs)
+    assert first == second
