@@ -8,21 +8,16 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import (
-    DummyLayer,
-    DynamicIndexedLayer,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    LinearAttentionLayer,
-)
 
 from brimful.build.inference import inference_skeleton
 from brimful.cost.inference import InferenceJob
 from brimful.models.traced import Cached, CachedBlock
 
 _NUM_TOKENS = 2
-_OF_TOKENS = DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer
-"""Layers of a cache that keep keys and values of tokens; the last of an indexer too."""
+_OF_TOKENS = "DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer"
+"""Layers of a cache that keep keys and values of tokens; the last of an indexer too. By name: some
+are of later versions than the first that is run."""
+_OF_SEQUENCE, _OF_NOTHING = "LinearAttentionLayer", "DummyLayer"
 
 
 def read_cached(job: InferenceJob) -> Cached:
@@ -52,15 +47,16 @@ def read_cached(job: InferenceJob) -> Cached:
 
 def _block_of(layer: Any) -> CachedBlock | None:
     """Return what a layer of a cache keeps; None: of another kind, or nothing came to it."""
-    if type(layer) is DummyLayer:
+    kind = type(layer).__name__
+    if kind == _OF_NOTHING:
         return CachedBlock(0, 0, None)
-    if type(layer) is LinearAttentionLayer:
+    if kind == _OF_SEQUENCE:
         states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
         tensors = [state for state in states if state is not None]
         wide = sum(each.numel() for each in tensors if each.dtype == torch.float32)
         every = sum(each.numel() for each in tensors)
         return CachedBlock(0, 0, None, state=every - wide, wide_state=wide)
-    if type(layer) not in _OF_TOKENS or not layer.is_initialized:
+    if kind not in _OF_TOKENS or not layer.is_initialized:
         return None
     keys, values = (tensor.numel() // _NUM_TOKENS for tensor in (layer.keys, layer.values))
     indexer = getattr(layer, "indexer_keys", None)
