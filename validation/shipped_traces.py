@@ -1,5 +1,7 @@
 """Traces the models that many ask about, and packs what was traced into the shipped data.
 
+Writes the list of transformers' model types first (``models.generic``), which spares importing it.
+
 ``python validation/shipped_traces.py [NAME ...]`` plans every job below in this process, as a
 person would: so what is traced is what their commands ask for. What was traced before of the same
 sources is not traced again.
@@ -8,51 +10,86 @@ sources is not traced again.
 import argparse
 import contextlib
 import io
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib import metadata
+from itertools import product
+from typing import NamedTuple
+
+import msgspec
 
 from brimful.cli.main import main as run_brimful
+from brimful.files import write_text
+from brimful.models.generic import (
+    Listed,
+    encoder_types,
+    installed_module_of,
+    known_types,
+    types_file,
+)
 from brimful.traced_files import ship, shipped_folder
 
-USUAL = "full", "lora", "qlora"
-"""Ways in which dense models are trained."""
-MODELS: dict[str, tuple[Sequence[str], Sequence[int], str]] = {
-    "gemma-3-270m": (USUAL, (1, 8), "2048"),
-    "gemma-3-1b": (USUAL, (1, 8), "2048"),
-    "gemma-3-4b": (USUAL, (1, 8), "2048"),
-    "gemma-3-12b": (USUAL, (1, 8), "2048"),
-    "gemma-3-27b": (USUAL, (1, 8), "2048"),
-    "gpt-oss-20b": (("lora", "full"), (1, 8), "2048"),
-    "gpt-oss-120b": (("lora", "full"), (8,), "2048"),
-    "olmo-3-7b": (USUAL, (1, 8), "8192"),
-    "olmo-3-32b": (("full", "lora", "qlora"), (1, 8), "8192"),
-    "smollm3-3b": (USUAL, (1, 8), "2048"),
-    "glm-4.7-flash": (("lora", "full"), (1, 8), "2048"),
-    "glm-4.5-air": (("lora", "full"), (8,), "2048"),
-    "llama-4-scout": (("lora", "full"), (8,), "4096"),
-    "deepseek-v3": (("lora", "full"), (8,), "2048"),
-    "kimi-k2": (("lora", "full"), (8,), "2048"),
+DENSE, MIXTURE = ("full", "lora", "qlora"), ("lora", "full")
+"""Ways in which they are trained; experts are seldom packed."""
+
+
+class Asked(NamedTuple):
+    """What is asked about a model.
+
+    Attributes:
+        methods: Ways of training.
+        num_gpus: Of several, others run.
+        seq_len: Tokens of a sequence, more than its windows see.
+    """
+
+    methods: tuple[str, ...] = DENSE
+    num_gpus: tuple[int, ...] = (1, 8)
+    seq_len: int = 2048
+
+
+MODELS = {
+    **dict.fromkeys(
+        ("gemma-3-270m", "gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "smollm3-3b"),
+        Asked(),
+    ),
+    **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_len=8192)),
+    **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE)),
+    **dict.fromkeys(
+        ("gpt-oss-120b", "glm-4.5-air", "deepseek-v3", "kimi-k2"), Asked(MIXTURE, (8,))
+    ),
+    "llama-4-scout": Asked(MIXTURE, (8,), 4096),
 }
-"""By model: methods, numbers of GPUs, and tokens of a sequence, more than its windows."""
 GPU = "h200-141gb"
 
 
 def commands(names: Sequence[str]) -> Iterator[list[str]]:
     """Yield what is asked: with the numbers of GPUs other programs run."""
     for name in names or MODELS:
-        methods, counts, tokens = MODELS[name]
-        for method in methods:
-            for count in counts:
-                flags = f"--method {method} --gpus {count}x{GPU} --seq-len {tokens}"
-                yield ["plan", name, *flags.split(), "--global-batch", "64", "--no-proof", "--json"]
+        asked = MODELS[name]
+        for method, count in product(asked.methods, asked.num_gpus):
+            flags = f"--method {method} --gpus {count}x{GPU} --seq-len {asked.seq_len}"
+            yield ["plan", name, *flags.split(), "--global-batch", "64", "--no-proof", "--json"]
+
+
+def list_types() -> None:
+    """Write down what the installed transformers knows."""
+    made = {
+        "made_by": f"transformers {metadata.version('transformers')}",
+        "modules": {each: installed_module_of(each) for each in sorted(known_types())},
+        "encoders": sorted(encoder_types()),
+    }
+    msgspec.convert(made, Listed)
+    write_text(types_file(), f"{json.dumps(made, indent=1)}\n")
 
 
 def main() -> int:
-    """Trace, and pack."""
+    """List types, trace, and pack."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="models; default: all")
     args = parser.parse_args()
+    list_types()
     for command in commands(args.names):
         start_s = time.monotonic()
         with contextlib.redirect_stdout(io.StringIO()):

@@ -66,16 +66,19 @@ def shipped_folder() -> Path:
 
 
 def ship(folder: Path) -> list[Path]:
-    """Pack all that was traced here, refusals too, and return the files.
+    """Pack all that was traced here, and return the files.
+
+    Not what was refused: later versions of the libraries may run it.
 
     Args:
         folder: Where they go.
     """
     written = []
     for file in sorted(_here().glob("*.json")):
-        packed = folder / f"{file.stem}{_PACKED}"
-        write_bytes(packed, gzip.compress(file.read_bytes(), mtime=0))
-        written.append(packed)
+        if not file.stem.endswith(REFUSED):
+            packed = folder / f"{file.stem}{_PACKED}"
+            write_bytes(packed, gzip.compress(file.read_bytes(), mtime=0))
+            written.append(packed)
     return written
 
 

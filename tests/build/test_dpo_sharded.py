@@ -18,15 +18,10 @@ pytestmark = pytest.mark.torch
 
 
 @cache
-def sharded(_attempt):
+def sharded():
     with TemporaryDirectory() as folder:
         run_group(work, 2, 2, folder)
         return torch.load(Path(folder, "0.pt"), weights_only=False)
-
-
-MOST_RUNS = 3
-"""Of a case whose peak is not the simulated one. In one run of eight ZeRO-1 has 4 MiB more for a
-moment, on some machines; which of PyTorch's threads holds them is not known."""
 
 
 @cache
@@ -37,7 +32,7 @@ def alone(name):
 @pytest.mark.parametrize("case", SHARDED)
 def test_losses_gradients_and_weights_are_those_of_one_device(case):
     name, _ = SHARDED[case]
-    steps, weights, _ = sharded(0)[case]
+    steps, weights, _ = sharded()[case]
     expected, whole, _ = alone(name)
     if name == "mixed":  # Adam divides what 16 bits round by its own size
         torch.testing.assert_close(torch.tensor(steps), torch.tensor(expected), atol=0, rtol=1e-2)
@@ -54,15 +49,11 @@ def test_the_simulated_peak_is_the_measured_one(case):
     job, strategy = settings(name, **how)
     cluster = msgspec.structs.replace(make_cluster("cpu"), num_devices=2)
     told = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
-
-    def is_told(attempt):
-        measured = sharded(attempt)[case][2]
-        return abs(told - measured) <= max(0.005 * measured, MIB / 4)
-
-    assert any(map(is_told, range(MOST_RUNS)))
+    measured = sharded()[case][2]
+    assert abs(told - measured) <= max(0.005 * measured, MIB / 4)
 
 
 def test_shards_of_both_models_are_held():
-    whole, parted = alone("resident")[2], sharded(0)["resident, zero 3"][2]
+    whole, parted = alone("resident")[2], sharded()["resident, zero 3"][2]
     assert parted < 0.75 * whole
     assert set(ALONE) == {name for name, _ in SHARDED.values()}

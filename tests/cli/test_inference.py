@@ -192,7 +192,7 @@ def test_a_model_that_no_file_describes_is_read_once_and_bounded(brimful, folder
     assert first.code == 2
     assert told.startswith("UNKNOWN")
     assert "the forward of smollm3 has no formula" in told
-    assert "tokens of one text have room beside the weights" in told
+    assert "tokens of one text fit beside the weights" in told
     assert "reading" in first.err
     second = brimful(*asked)
     assert (second.out, second.err) == (first.out, "")

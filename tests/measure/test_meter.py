@@ -12,6 +12,7 @@ from brimful.measure.allocations import (
     METHOD,
     STILL_ALIVE,
     Events,
+    Range,
     classify,
     lifetimes,
     live_bytes,
@@ -43,6 +44,15 @@ def test_allocations_are_paired_with_their_frees_by_address():
 def test_a_free_of_what_was_allocated_before_the_meter_changes_nothing():
     lives = lifetimes(events((0xC, -999), (0xA, 100)))
     assert live_bytes(lives, 2).tolist() == [0, 100]
+
+
+def test_what_passes_ends_with_its_range_where_no_free_was_seen():
+    """Gloo's thread frees a buffer of the broadcast by which DDP is made now and then."""
+    found = events((0xA, 1), (0xB, 8), (0xC, 4), (0xC, -4), (0xD, 2), (0xE, 16))
+    lives = lifetimes(found, [Range("", 1, 4)])
+    assert lives.died.tolist() == [STILL_ALIVE, 4, 3, STILL_ALIVE, STILL_ALIVE]
+    last = lifetimes(found, [Range("", 5, 9)])
+    assert last.died.tolist() == [STILL_ALIVE, STILL_ALIVE, 3, STILL_ALIVE, STILL_ALIVE]
 
 
 def test_an_address_used_twice_is_two_allocations():

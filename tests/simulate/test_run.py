@@ -139,7 +139,7 @@ def test_a_convolutional_module_is_costed_and_what_backward_raises_comes_through
         return 0, 0, ()
 
     monkeypatch.setattr("brimful.pretend.fake_mode._known", {})  # what costs are kept with
-    monkeypatch.setattr("brimful.pretend.tape.work", refuse)
+    monkeypatch.setattr("brimful.pretend.fake_mode.work", refuse)
     with pytest.raises(ZeroDivisionError, match="from below"):
         trace(job, strategy, imitate="cpu", capability=9.0, count_costs=True, num_steps=1)
 

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from brimful.build.inference import inference_skeleton
 from brimful.cost.inference import InferenceJob
-from brimful.models.traced import Cached, CachedBlock
+from brimful.models.traced import Cached, CacheLayer
 
 _NUM_TOKENS = 2
 _OF_TOKENS = "DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer"
@@ -45,21 +45,21 @@ def read_cached(job: InferenceJob) -> Cached:
     return Cached(tuple(block for block in found if block is not None))
 
 
-def _block_of(layer: Any) -> CachedBlock | None:
+def _block_of(layer: Any) -> CacheLayer | None:
     """Return what a layer of a cache keeps; None: of another kind, or nothing came to it."""
     kind = type(layer).__name__
     if kind == _OF_NOTHING:
-        return CachedBlock(0, 0, None)
+        return CacheLayer(0, 0, None)
     if kind == _OF_SEQUENCE:
         states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
         tensors = [state for state in states if state is not None]
         wide = sum(each.numel() for each in tensors if each.dtype == torch.float32)
         every = sum(each.numel() for each in tensors)
-        return CachedBlock(0, 0, None, state=every - wide, wide_state=wide)
+        return CacheLayer(0, 0, None, state=every - wide, wide_state=wide)
     if kind not in _OF_TOKENS or not layer.is_initialized:
         return None
     keys, values = (tensor.numel() // _NUM_TOKENS for tensor in (layer.keys, layer.values))
     indexer = getattr(layer, "indexer_keys", None)
     more = 0 if indexer is None else indexer.numel() // _NUM_TOKENS
     window = getattr(layer, "sliding_window", None)
-    return CachedBlock(keys + more, values, window, num_heads=layer.keys.shape[1])
+    return CacheLayer(keys + more, values, window, num_heads=layer.keys.shape[1])

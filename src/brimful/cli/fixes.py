@@ -59,13 +59,14 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
     found = fix(job, cluster, others)
     if found is not None:
         return Fixes(fix_facts(job, strategy, found, ()), found)
-    is_partial = bool(untraced_leaner(asked))
     try:
         looked = lean_fix(job, cluster, strategy)
     except UnsupportedError:
-        return Fixes((_not_tried(job),), None) if is_partial else NO_FIXES
-    if looked.fix is None and is_partial:
+        looked = None
+    if (looked is None or looked.fix is None) and untraced_leaner(asked):
         return Fixes((_not_tried(job),), None)
+    if looked is None:
+        return NO_FIXES
     ways = () if looked.fix else tuple(_ways(asked, looked))
     facts = fix_facts(job, strategy, looked.fix, ways)
     if looked.fix is None and cluster.memory_limit_bytes:

@@ -152,12 +152,12 @@ def choice(
     def parse(text: str) -> str:
         if text in allowed:
             return text
-        name = text.lower() if text.lower() in {*allowed, *(others or ())} else text
-        found = (others or {}).get(name, name)
+        taken = {**{name: name for name in allowed}, **(others or {})}
+        found = taken.get(text) or taken.get(text.lower())
+        if found is None:
+            raise unknown_name(what, text, allowed)
         if found in allowed:
             _note_once(f"--{what} {found} is taken for {text!r}")
-        elif found not in (others or {}).values():
-            raise unknown_name(what, text, allowed)
         return found
 
     return parse

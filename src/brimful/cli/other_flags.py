@@ -65,7 +65,7 @@ _OF_NO_WEIGHT = frozenset({
     "--lr-scheduler-type", "--num-workers", "--output-dir", "--overwrite-cache",
     "--overwrite-output-dir", "--plot-loss", "--preprocessing-num-workers", "--push-to-hub",
     "--report-to", "--run-name", "--save-only-model", "--save-steps", "--save-strategy",
-    "--save-total-limit", "--stage", "--template", "--warmup-ratio",
+    "--save-total-limit", "--template", "--warmup-ratio",
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
@@ -161,10 +161,13 @@ class _Reader:
     def taken(self) -> Taken:
         """Return all that was taken: what switches say before what is typed as ours, which wins."""
         ours, notes = self._ours, list(self._notes)
+        said: dict[str, tuple[str, str]] = {}
         for switch, (flag, value) in _SWITCHES.items():
             if switch in self._switches:
-                ours = [flag, value, *ours]
-                notes.append(f"{flag} {value} is taken for {self._switches[switch]}")
+                said.setdefault(flag, (value, self._switches[switch]))
+        for flag, (value, word) in said.items():
+            ours = [flag, value, *ours]
+            notes.append(f"{flag} {value} is taken for {word}")
         if self._accumulated is not None:
             batch = _global_batch(self._accumulated, ours)
             ours = [*ours, _BATCH, batch]

@@ -12,8 +12,8 @@ from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, Compute, WeightsFo
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import NF4_BLOCK, nf4_constants
 from brimful.models.architecture import LATENT_ROTARY
-from brimful.models.architectures import ARCHITECTURES, record_of
-from brimful.models.config import experts_of, layout_of
+from brimful.models.architectures import record_of
+from brimful.models.config import experts_of, has_parameter_count, layout_of
 from brimful.models.layout import Parameter, num_elements, parts
 from brimful.models.spec import ModelSpec
 from brimful.models.traced import find_built
@@ -193,12 +193,12 @@ def buffer_bytes(spec: ModelSpec, compute: Compute) -> int:
     """Return what buffers take.
 
     Rotary frequencies are held twice, as they are used and as they were, d / 2 fp32 numbers each.
-    Some routers have a balance for every expert, fp32; some embeddings a scale.
+    Some routers have a balance for every expert, fp32; some embeddings a scale. Of an architecture
+    that no file here describes they are those of the model as it was built.
 
     Source: the rotary embedding of every class of ``transformers/models``; 5.23.
     """
-    built = find_built(spec) if spec.model_type not in ARCHITECTURES else None
-    if built is not None:
+    if not has_parameter_count(spec) and (built := find_built(spec)) is not None:
         return sum(built.buffers)
     buffers = 2 * (rotary_width(spec) // 2) * FP32_BYTES
     record = record_of(spec.model_type)

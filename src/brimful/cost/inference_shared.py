@@ -86,8 +86,9 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
         UnsupportedError: The architecture has no layout or no cache that is known.
     """
     held = held_bytes(job.model, job.weights_format, job.compute)
+    layers = cache_layers(job.model)
     cache = prefilled_bytes(
-        cache_layers(job.model),
+        layers,
         num_tokens=job.seq_len,
         num_sequences=job.num_sequences,
         element_bytes=COMPUTE_BYTES[job.compute],
@@ -96,7 +97,7 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
     peak = alone.predicted_peak_allocated_bytes
     return SharedInference(
         num_devices=cluster.num_devices,
-        num_heads=num_shared_heads(job.model),
+        num_heads=num_shared_heads(layers),
         weights_bytes=held.total,
         packed_bytes=packed_bytes(job.model, job.weights_format, job.compute),
         cache_bytes=cache,

@@ -8,14 +8,12 @@ of ``transformers/cache_utils.py``, 5.23); other engines page theirs and hold mo
 that no file here describes what a block keeps was read off one forward (``build.cached``).
 """
 
-from typing import NamedTuple
-
 from brimful.cost.recipes import FP32_BYTES
 from brimful.errors import UnsupportedError
 from brimful.models.architecture import LATENT_ROTARY
 from brimful.models.architectures import named_with, record_of
 from brimful.models.spec import ModelSpec
-from brimful.models.traced import find_cached
+from brimful.models.traced import CacheLayer, find_cached
 
 SLIDING = "sliding_attention"
 _LATENT_WIDTHS = {"kv_lora_rank": 512, LATENT_ROTARY: 64}
@@ -28,24 +26,6 @@ POSITION_BYTES = 8
 """A counter of 64 bits that every block with a window holds on the device."""
 
 
-class CacheLayer(NamedTuple):
-    """What one block keeps of a token.
-
-    Attributes:
-        key_width: Numbers of its key, all heads together.
-        value_width: Numbers of its value.
-        window: Tokens that it keeps at most; None: all.
-        state: Numbers that it keeps of a sequence, however long, in the type that is computed in.
-        wide_state: The same in fp32.
-    """
-
-    key_width: int
-    value_width: int
-    window: int | None
-    state: int = 0
-    wide_state: int = 0
-
-
 def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     """List what every block of a decoder keeps.
 
@@ -54,17 +34,14 @@ def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     """
     if spec.model_type not in CACHED:
         return _read_layers(spec)
-    key_width, value_width = _widths(spec)
-    return tuple(CacheLayer(key_width, value_width, window) for window in windows(spec))
+    widths, is_latent = _widths(spec), record_of(spec.model_type).is_latent
+    heads = 1 if is_latent else spec.num_kv_heads
+    return tuple(CacheLayer(*widths, window, num_heads=heads) for window in windows(spec))
 
 
-def num_shared_heads(spec: ModelSpec) -> int:
+def num_shared_heads(layers: tuple[CacheLayer, ...]) -> int:
     """Return by how many heads a cache is shared out; 1: not at all, as one latent of all heads."""
-    if spec.model_type in CACHED:
-        return 1 if record_of(spec.model_type).is_latent else spec.num_kv_heads
-    cached = find_cached(spec)
-    heads = [each.num_heads for each in cached.blocks if each.key_width] if cached else []
-    return min(heads, default=1)
+    return min((layer.num_heads for layer in layers if layer.key_width), default=1)
 
 
 def _read_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
@@ -80,10 +57,7 @@ def _read_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
             f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
             f"formula{why}; use one of {', '.join(CACHED)}"
         )
-    return tuple(
-        CacheLayer(each.key_width, each.value_width, each.window, each.state, each.wide_state)
-        for each in cached.blocks
-    )
+    return cached.blocks
 
 
 def _widths(spec: ModelSpec) -> tuple[int, int]:

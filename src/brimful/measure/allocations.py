@@ -24,6 +24,8 @@ MARKER = "brimful:"
 """Prefix of the profiler ranges that mark phases."""
 HOST_MARKER = "brimful on the host:"
 """Prefix of those inside of which what is allocated is kept on the host, and what for."""
+PASSING = "brimful in passing:"
+"""Prefix of those that leave nothing behind of what is allocated inside of them."""
 METHOD = "profiler allocation events, CPU kernels"
 STILL_ALIVE = np.iinfo(np.int64).max
 _WHY = {
@@ -76,37 +78,31 @@ class Lifetimes(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What a profile holds: allocation events, phases, and where host memory was taken."""
+    """What a profile holds: allocation events, phases, where host memory was taken, and passing."""
 
     events: Events
     phases: list[Range]
     on_host: list[Range]
+    passing: list[Range]
 
 
 def collect(roots: Iterable[Any]) -> Collected:
     """Walk the profiler's event tree and sort out allocations and markers."""
     rows, stack = [], list(roots)
-    ranges: list[Range] = []
-    on_host: list[Range] = []
+    found: dict[str, list[Range]] = {MARKER: [], HOST_MARKER: [], PASSING: []}
     while stack:
         event = stack.pop()
         if event.tag == _EventType.Allocation:
             fields = event.extra_fields
             rows.append((event.start_time_ns, fields.ptr, fields.alloc_size))
-        elif event.name.startswith((MARKER, HOST_MARKER)):
-            marker, found = (
-                (MARKER, ranges) if event.name.startswith(MARKER) else (HOST_MARKER, on_host)
-            )
+        elif (marker := next(filter(event.name.startswith, found), None)) is not None:
             name = event.name.removeprefix(marker)
-            found.append(Range(name, event.start_time_ns, event.end_time_ns))
+            found[marker].append(Range(name, event.start_time_ns, event.end_time_ns))
         stack.extend(event.children)
     rows.sort(key=lambda row: row[0])
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return Collected(
-        Events(*table.T),
-        sorted(ranges, key=lambda r: r.start_ns),
-        sorted(on_host, key=lambda r: r.start_ns),
-    )
+    in_order = (sorted(ranges, key=lambda r: r.start_ns) for ranges in found.values())
+    return Collected(Events(*table.T), *in_order)
 
 
 def purposes(lives: Lifetimes, events: Events, on_host: Sequence[Range]) -> NDArray[np.int64]:
@@ -126,8 +122,14 @@ def purposes(lives: Lifetimes, events: Events, on_host: Sequence[Range]) -> NDAr
     return np.where((last >= 0) & (born_ns <= ends[last]), last, -1)
 
 
-def lifetimes(events: Events) -> Lifetimes:
-    """Pair every allocation with its free; frees of what was allocated before are dropped."""
+def lifetimes(events: Events, passing: Sequence[Range] = ()) -> Lifetimes:
+    """Pair every allocation with its free; frees of what was allocated before are dropped.
+
+    Args:
+        events: In order of time.
+        passing: Ranges of whose allocations nothing is left behind them: where no free was seen it
+            was on a thread that nobody watched.
+    """
     open_rows: dict[int, int] = {}
     rows: list[list[int]] = []
     pairs = zip(events.address.tolist(), events.num_bytes.tolist(), strict=True)
@@ -139,6 +141,10 @@ def lifetimes(events: Events) -> Lifetimes:
             rows.append([address, num_bytes, event, STILL_ALIVE])
         elif address in open_rows:
             rows[open_rows.pop(address)][3] = event
+    for start, end in np.searchsorted(events.time_ns, [r[1:] for r in passing]).reshape(-1, 2):
+        for row in rows:
+            if start <= row[2] < end < len(events.time_ns) and row[3] == STILL_ALIVE:
+                row[3] = int(end)
     return Lifetimes(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
 
 
@@ -197,10 +203,10 @@ def read_allocations(
         gradients: Addresses of the gradients at the end of each backward, in order.
         until_next: Whether markers say when a phase begins only: it lasts until the next one.
     """
-    events, ranges, on_host = collect(roots)
+    events, ranges, on_host, passing = collect(roots)
     if until_next:
         ranges = _until_next(ranges)
-    every = lifetimes(events)
+    every = lifetimes(events, passing)
     made_in = purposes(every, events, on_host)
     lives, away = every.at(made_in < 0), every.at(made_in >= 0)
     live = live_bytes(lives, len(events.time_ns))

@@ -96,7 +96,7 @@ def measure_inference(
         model = _run(job, weights, exported, notes)
     with torch.no_grad():
         _time(job, model, notes)
-    events, ranges, _ = collect(profiler.profiler.kineto_results.experimental_event_tree())
+    events, ranges, *_ = collect(profiler.profiler.kineto_results.experimental_event_tree())
     lives = lifetimes(events)
     live = live_bytes(lives, len(events.time_ns))
     spans = {r.name: _bounds(r, events.time_ns) for r in ranges if r.name in {PREFILL, DECODE}}

@@ -7,6 +7,7 @@ first asked for. Imports ``transformers``, and only for them.
 import difflib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -84,8 +85,12 @@ class Listed(msgspec.Struct, frozen=True):
 @cache
 def listed() -> Listed:
     """Read the list."""
-    file = resources.files("brimful").joinpath("data", "transformers_types.json")
-    return msgspec.json.decode(file.read_bytes(), type=Listed)
+    return msgspec.json.decode(types_file().read_bytes(), type=Listed)
+
+
+def types_file() -> Path:
+    """Return where it lies."""
+    return Path(str(resources.files("brimful").joinpath("data", "transformers_types.json")))
 
 
 def is_known(model_type: str) -> bool:

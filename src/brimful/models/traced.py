@@ -38,7 +38,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     spec: ModelSpec | None = None
 
 
-class CachedBlock(msgspec.Struct, frozen=True):
+class CacheLayer(msgspec.Struct, frozen=True):
     """What one block keeps of a token while a model writes.
 
     Attributes:
@@ -66,7 +66,7 @@ class Cached(msgspec.Struct, frozen=True):
         why_not: Why nobody knows; empty: it is known.
     """
 
-    blocks: tuple[CachedBlock, ...]
+    blocks: tuple[CacheLayer, ...]
     why_not: str = ""
 
 
@@ -116,14 +116,22 @@ def num_windows_within(built: BuiltModel, seq_len: int) -> int:
     return sum(window < seq_len for window in built.windows)
 
 
+_cached: dict[str, Cached | None] = {}
+
+
 def find_cached(spec: ModelSpec) -> Cached | None:
     """Return what was read off a model's cache before; None where it was not."""
-    return read_traced(_cached_key(spec), Cached)
+    key = _cached_key(spec)
+    if key not in _cached:
+        _cached[key] = read_traced(key, Cached)
+    return _cached[key]
 
 
 def keep_cached(spec: ModelSpec, cached: Cached) -> None:
-    """Keep what was read off a model's cache."""
-    keep_traced(_cached_key(spec), cached)
+    """Keep what was read off a model's cache, for this process and for others."""
+    key = _cached_key(spec)
+    _cached[key] = cached
+    keep_traced(key, cached)
 
 
 def _cached_key(spec: ModelSpec) -> str:

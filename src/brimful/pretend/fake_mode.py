@@ -14,7 +14,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from brimful.pretend.costs import Work
+from brimful.pretend.costs import Work, work
 
 _WHOLE = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - its name
@@ -105,6 +105,19 @@ class Call:
         key = mode.key_of(self.func, self.args, self.kwargs)
         self.recipe = _known.get(key) if key is not None else None
         return NotImplemented if self.recipe is None else mode.follow(self.recipe, self.args)
+
+    def work(self, out: Any) -> Work:
+        """Return what it costs, which is what it cost before where it makes the same.
+
+        Args:
+            out: What it made.
+        """
+        found = None if self.recipe is None else self.recipe.work
+        if found is None:
+            found = work(self.func, self.args, self.kwargs, out)
+            if self.recipe is not None:
+                self.recipe.work = found
+        return found
 
 
 def made(

@@ -30,7 +30,6 @@ from brimful.pretend import (
     recurrent,
     streams,
 )
-from brimful.pretend.costs import Work, work
 from brimful.pretend.device import NAME
 from brimful.pretend.fake_mode import Call
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
@@ -75,16 +74,6 @@ def _parts_of(func: Any) -> Any:
     """Return what runs the parts of an operation that the tape is to see; None: it is one."""
     parts = next(filter(None, (where.parts_of(func) for where in _MADE_OF_OTHERS)), None)
     return parts or engine.parts_of(func)
-
-
-def _work(call: Call, out: Any) -> Work:
-    """Return what a call costs, which is what it cost before where it makes the same."""
-    found = call.recipe.work if call.recipe else None
-    if found is None:
-        found = work(call.func, call.args, call.kwargs, out)
-        if call.recipe:
-            call.recipe.work = found
-    return found
 
 
 @cache
@@ -371,7 +360,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if self._count_costs and not is_message and not self._num_pauses:
             self._cost(call, out)
         if self._count_messages and is_message:
-            self._first.cost(call.func, *work(call.func, call.args, call.kwargs, out))
+            self._first.cost(call.func, *call.work(out))
 
     def _cost(self, call: Call, out: Any) -> None:
         func, args = call.func, call.args
@@ -388,7 +377,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             for x in outputs
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._builder(outputs[0].device).cost(func, *_work(call, out))
+            self._builder(outputs[0].device).cost(func, *call.work(out))
 
     def _see(self, tensor: Any, op: Any, args: Any, index: int | None = None) -> None:
         if not isinstance(tensor, FakeTensor):

@@ -90,7 +90,7 @@ def inference_summary(
 def _room(job: InferenceJob, cluster: Cluster) -> tuple[Fact, ...]:
     """Say how long a text has room beside the weights, where a forward's own bytes are unknown."""
     most = most_tokens(job, cluster)
-    words = f"{most:,} tokens of one text have room beside the weights, and then its forward none"
+    words = f"{most:,} tokens of one text fit beside the weights, with no room for the forward"
     return (Fact("at most", words),) if most else ()
 
 

@@ -153,10 +153,12 @@ def with_variants(
 def _tell(formulas: Formulas, known: Profile, own: OwnProgram) -> None:
     """Add the formulas of a profile, but for those of a chunk, which may be the last."""
     terms = [kind.terms for kind in known.kinds if kind.terms and _is_whole(kind.terms)]
-    for shapes in (shapes_of(own), shapes_of(own, _ONE)):
-        told = formulas.setdefault(shapes[0].B, {})
-        for each in terms:
-            told.setdefault(tuple(shape.num_bytes(each) for shape in shapes), each)
+    for sequences in (_SEVERAL, _ONE):
+        with contextlib.suppress(UnsupportedError):  # too few tokens for some of one sequence
+            shapes = shapes_of(own, sequences)
+            told = formulas.setdefault(shapes[0].B, {})
+            for each in terms:
+                told.setdefault(tuple(shape.num_bytes(each) for shape in shapes), each)
 
 
 def _is_whole(terms: Iterable[Term]) -> bool:
@@ -440,7 +442,7 @@ def run_cases(
             for _ in range(2):
                 num_before = tape.spot().cost
                 shares.append(micro_step(here, batch, num_targets=num_targets))
-                num_ops.setdefault(case, tape.spot().cost - num_before)
+                num_ops.setdefault(case, tape.spot().cost - num_before)  # the second adds more
                 if may_loop and _are_unlike(num_ops):
                     raise UnlikeShapesError(f"operations of a micro-batch: {num_ops}")
         tape.begin_phase(_BETWEEN)
