@@ -61,11 +61,15 @@ class Asked(NamedTuple):
 
 
 def ask(question: Question) -> Asked:
-    """Run its commands as a user would, the next one where one has ended well."""
+    """Run its commands as somebody who compares would: each, whatever the one before said.
+
+    The code is that of the first that did not end well.
+    """
     begin, first_s, lines = time.perf_counter(), None, list[str]()
-    code: int | None = 0
+    codes: list[int | None] = []
     for command in question.commands:
         started = time.perf_counter()
+        lines.append(f"$ {command}\n")
         with subprocess.Popen(  # noqa: S603 - our own list
             ["timeout", str(MOST_S), sys.executable, "-m", *shlex.split(command)],  # noqa: S607
             cwd=ROOT, env={**os.environ, "COLUMNS": "80", "PYTHONUNBUFFERED": "1"},
@@ -77,10 +81,9 @@ def ask(question: Question) -> Asked:
                 if first_s is None and line.startswith(VERDICTS):
                     first_s = time.perf_counter() - begin
             code = running.wait()
-        if code == LATE and time.perf_counter() - started >= MOST_S:
-            code = None
-        if code != 0:
-            break
+        is_late = code == LATE and time.perf_counter() - started >= MOST_S
+        codes.append(None if is_late else code)
+    code = next((each for each in codes if each != 0), 0)
     seconds = time.perf_counter() - begin
     return Asked(code, first_s or seconds, seconds, "".join(lines))
 
@@ -99,7 +102,7 @@ def main() -> None:
         print(f"{number:3} {ended:12} {took}  {question.command}", flush=True)
         parts.append(
             f"## {number}. {question.words}\n\n{ended}, {took}\n\n"
-            f"```\n$ {question.command}\n{asked.said.rstrip()}\n```\n"
+            f"```\n{asked.said.rstrip()}\n```\n"
         )
     args.out.write_text("\n".join(parts), "utf-8")
 
