@@ -262,10 +262,10 @@ def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(g
     trace_needs(job, "sdpa", "cuda", every, watch=lambda _state: None)
     search = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
     found = list(grids(job, pins, attention="sdpa", cluster=cluster))
-    assert {len(grid.num_blocks) for grid in found} == {1}
+    assert max(len(grid.num_blocks) for grid in found) == 6
     for number, grid in enumerate(found):
         peaks = peaks_of(search, grid)
-        assert np.all(least_peaks(search, grid)[:, None] <= peaks)
+        assert np.all(least_peaks(search, grid) <= peaks)
         if number % 37 == 0:
             table = evaluate(search, grid)
             strategy = strategy_at(job, table, 0, "sdpa", "none")

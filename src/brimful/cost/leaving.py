@@ -9,6 +9,7 @@ Source: ``build/offload/gradients.py``, whose ``NUM_ON_THE_WAY`` a test compares
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -162,10 +163,12 @@ def _whole(
     profile: Profile, runs: Sequence[Run], first: Sequence[Run], *, tied: bool
 ) -> Iterator[list[Event]]:
     """Yield the events of every run, with the kinds of gradients that are whole behind each."""
-    waiting = list[int]()
+    waiting, known = list[int](), dict[tuple[Run, Run], list[Event]]()
     chunks = [place for place, run in enumerate(first) if run.group == "chunk"]
     for place, (run, like) in enumerate(zip(runs, first, strict=True)):
-        events = list(_found(profile, run, like))
+        if (run, like) not in known:
+            known[run, like] = list(_found(profile, run, like))
+        events = [(event, list(leaves)) for event, leaves in known[run, like]]
         if not is_block(like):
             is_last = place == len(first) - 1
             waits = (tied and not is_last) or like.group == "chunk"
@@ -203,18 +206,15 @@ def _taken_at(profile: Profile, events: Sequence[int], place: int) -> int:
     input's is added to what others have of it, if others do, before the weight has its gradient:
     ``linear`` is a transposed weight, a flattened input, a product, taken back in turn.
     """
-    signs = [sign(profile.kinds[event]) for event in events]
-    terms = [profile.kinds[event].terms for event in events]
-    end = place + 1
-    makes_input = signs[end : end + 1] == [1]
-    end += makes_input
-    while signs[end : end + 1] == [-1]:
-        end += 1
-    given = terms[place + 1] if makes_input else ()
+    after = [profile.kinds[event] for event in events[place + 1 :]]
+    makes_input = bool(after) and sign(after[0]) == 1
+    num_gone = len(list(takewhile(lambda kind: sign(kind) == -1, after[makes_input:])))
+    end = makes_input + num_gone
+    given = after[0].terms if makes_input else ()
     gone = negated_terms(given)
-    if makes_input and terms[end : end + 3] == [given, gone, gone]:
+    if makes_input and [kind.terms for kind in after[end : end + 3]] == [given, gone, gone]:
         end += 3
-    return end - 1
+    return place + end
 
 
 def _ends(kind: EventKind, gradient: EventKind) -> bool:

@@ -73,6 +73,11 @@ class Forms(NamedTuple):
         """Return the forms of some of the batches."""
         return self._replace(plain=self.plain[..., own])
 
+    def peaks(self, num_blocks: Array, pieces: Array) -> Array:
+        """Return the peaks: [batches, counts of blocks, shards]; see ``surface``."""
+        found = surface(self, num_blocks, pieces)
+        return np.stack([highest(found, batch=i) for i in range(self.plain.shape[-1])])
+
 
 @dataclass
 class _Level:
@@ -127,16 +132,29 @@ def in_between(profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Co
     step = _Step(profile, runs, sizes, counts, {})
     last = max(i for i, run in enumerate(runs) if is_block(run) and run.phase == "forward")
     times = Counter(run.work for run in runs[: last + 1])
-    level: Array = sum(num * step.inside(work)[2].plain[0] for work, num in times.items())
+    level: Array = sum(num * step.inside(work).end[0] for work, num in times.items())
     highest = level
     for run in takewhile(lambda run: run.role != "middle" and not is_block(run), runs[last + 1 :]):
-        plain, _, end = step.inside(run.work)
-        highest = np.maximum(highest, level + plain[:, 0].max(axis=0))
-        level = level + end.plain[0]
+        inside = step.inside(run.work)
+        highest = np.maximum(highest, level + inside.plain[:, 0].max(axis=0))
+        level = level + inside.end[0]
     return highest
 
 
-_Inside = tuple[Array, Array, _Level]
+class Inside(NamedTuple):
+    """What a run is inside, from its start.
+
+    Attributes:
+        plain: [segments, degrees, batches], the highest level of each.
+        pieces: [segments, 2, pieces].
+        end: [degrees, batches], what it ends with.
+        end_pieces: [2, pieces].
+    """
+
+    plain: Array
+    pieces: Array
+    end: Array
+    end_pieces: Array
 
 
 class _Step(NamedTuple):
@@ -154,12 +172,13 @@ class _Step(NamedTuple):
     runs: tuple[Run, ...]
     sizes: Array
     counts: Counts
-    known: dict[int, _Inside]
+    known: dict[int, Inside]
 
-    def inside(self, work: int) -> _Inside:
-        """Return the highest levels of a work's segments above its start, and what it ends with."""
+    def inside(self, work: int) -> Inside:
+        """Return what runs of a work are inside."""
         if work not in self.known:
-            self.known[work] = _inside(self, work)
+            made = inside_of(self.profile, work, self.runs, self.sizes, self.counts)
+            self.known[work] = made
         return self.known[work]
 
 
@@ -167,11 +186,11 @@ def _once_each(step: _Step, some: list[Run], level: _Level) -> Form:
     """Return the forms of consecutive runs that happen once, and move the level behind them."""
     works = {run.work: step.inside(run.work) for run in some}
     place = {work: i for i, work in enumerate(works)}
-    plains, pieces, ends = zip(*works.values(), strict=True)
+    plains, pieces, ends, ends_pieces = zip(*works.values(), strict=True)
     order = np.array([place[run.work] for run in some])
     before = _Level(
-        _before(level.plain, np.stack([end.plain for end in ends])[order]),
-        _before(level.pieces, np.stack([end.pieces for end in ends])[order]),
+        _before(level.plain, np.stack(ends)[order]),
+        _before(level.pieces, np.stack(ends_pieces)[order]),
     )
     level.plain, level.pieces = before.plain[-1], before.pieces[-1]
     sizes = np.array([len(plain) for plain in plains])
@@ -193,15 +212,15 @@ def _before(start: Array, ends: Array) -> Array:
 
 def _repeated(step: _Step, run: Run, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    plain, pieces, end = step.inside(run.work)
-    middle = _middle_of(run.group, step.runs, step.counts)
+    plain, pieces, end, end_pieces = step.inside(run.work)
+    middle = middle_of(run.group, step.runs, step.counts)
     least, most, exists = _where(middle, step.counts)
     for before in (np.zeros_like(middle), _less_one(middle)):
-        start = level.plain + _times(before, end.plain)
-        moved = level.pieces + _times_pieces(before, end.pieces)
+        start = level.plain + _times(before, end)
+        moved = level.pieces + _times_pieces(before, end_pieces)
         yield Form(np.where(exists, start + plain, NOWHERE), moved + pieces, least, most)
-    level.plain = level.plain + _times(middle, end.plain)
-    level.pieces = level.pieces + _times_pieces(middle, end.pieces)
+    level.plain = level.plain + _times(middle, end)
+    level.pieces = level.pieces + _times_pieces(middle, end_pieces)
 
 
 def _bounds(step: _Step, run: Run) -> tuple[float, float]:
@@ -267,18 +286,29 @@ def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
-def _inside(step: _Step, work: int) -> _Inside:
-    outline = _outline(step.profile, work)
-    running = (step.sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
-    highest = np.zeros((len(outline.starts), _DEGREES, step.sizes.shape[1]))
+def inside_of(
+    profile: Profile, work: int, runs: tuple[Run, ...], sizes: Array, counts: Counts
+) -> Inside:
+    """Return what the runs of a work are inside.
+
+    Args:
+        profile: Whose work.
+        work: Which.
+        runs: Of the micro-batch.
+        sizes: [kinds, batches], bytes of every kind; of pieces they are ignored.
+        counts: Members of the groups.
+    """
+    outline = _outline(profile, work)
+    running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
+    highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
     highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)
-    end = _Level(np.zeros(highest.shape[1:]), outline.all_pieces)
-    end.plain[0] = running[-1]
+    end = np.zeros(highest.shape[1:])
+    end[0] = running[-1]
     for event, kind, group in outline.caused:
-        each = _middle_of(group, step.runs, step.counts) * step.sizes[kind]
+        each = middle_of(group, runs, counts) * sizes[kind]
         highest[outline.starts >= event] += each
-        end.plain += each
-    return highest, outline.pieces, end
+        end += each
+    return Inside(highest, outline.pieces, end, outline.all_pieces)
 
 
 def _members(group: Group, counts: Counts) -> Array:
@@ -293,7 +323,8 @@ def _members(group: Group, counts: Counts) -> Array:
     return number
 
 
-def _middle_of(group: Group, runs: tuple[Run, ...], counts: Counts) -> Array:
+def middle_of(group: Group, runs: tuple[Run, ...], counts: Counts) -> Array:
+    """Return a group's middle members as a polynomial in k: [degrees, batches]."""
     number = _members(group, counts)
     number[0] -= num_special(group, runs)
     return number

@@ -100,6 +100,21 @@ def profile_for(job: Job, attention: Attention, device: Device, family: Family) 
 
     Where blocks are of several kinds it is that of one number of checkpointed blocks.
     """
+    (profile,) = profiles_for(job, attention, device, family)
+    return profile
+
+
+def profiles_for(
+    job: Job, attention: Attention, device: Device, family: Family
+) -> tuple[Profile, ...]:
+    """Load the profile of a family; where blocks are of several kinds, one of each of its counts.
+
+    Args:
+        job: What is trained.
+        attention: How the model attends.
+        device: On what.
+        family: Strategies of one program and body.
+    """
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     sending = sending_of(job, family)
     program = chosen_program(
@@ -108,9 +123,10 @@ def profile_for(job: Job, attention: Attention, device: Device, family: Family) 
     )  # fmt: skip
     profile = load_profile(program.key)
     if not profile.sequence:
-        return profile
-    (num_again,) = np.atleast_1d(np.asarray(family.num_blocks))
-    return written_out(profile, blocks_of(job, sending), int(num_again))
+        return (profile,)
+    blocks = blocks_of(job, sending)
+    every = np.atleast_1d(np.asarray(family.num_blocks)).tolist()
+    return tuple(written_out(profile, blocks, num_again) for num_again in every)
 
 
 def follow_family(  # noqa: PLR0913 - what a step is made of

@@ -148,13 +148,10 @@ def spread_runs(
         works = list(_freed_at_once(profile, runs, way))
     else:
         added = _additions(profile.key, runs, way)
-        made: dict[tuple[int, int], Work] = {}
-        works = []
-        for run, more in zip(runs, added, strict=True):
-            key = run.work, id(more)
-            if key not in made:
-                made[key] = _worked(profile.works[run.work], 2 * num, more, num_parts)
-            works.append(made[key])
+        works = [
+            _worked(profile.works[run.work], 2 * num, more, num_parts)
+            for run, more in zip(runs, added, strict=True)
+        ]
     numbers: dict[int, int] = {}
     places = [numbers.setdefault(id(work), len(numbers)) for work in works]
     renamed = tuple(
@@ -225,18 +222,22 @@ def _passing(profile: Profile, runs: tuple[Run, ...]) -> tuple[EventKind, ...]:
 
     What no block makes, and the embedding does not, is the loss's: the gradient of the head.
     """
+    gradient = ITEM_NAMES.index(GRADIENTS)
+    made = {run.work for run in runs if is_block(run) or run == runs[-1]}
+    events = {event for number in made for event in profile.works[number].events}
+    elsewhere = frozenset(e for e in events if profile.kinds[e].item == gradient)
+    return _with_passing(profile.kinds, elsewhere)
+
+
+@once_for_each
+def _with_passing(own: _Kinds, elsewhere: frozenset[int]) -> _Kinds:
+    """Return kinds of which gradients are none, as one value; some are made by what is no loss."""
     gradient, transient, logits = map(ITEM_NAMES.index, (GRADIENTS, TRANSIENTS, LOGITS))
-    elsewhere = {
-        event
-        for run in runs
-        if is_block(run) or run == runs[-1]
-        for event in profile.works[run.work].events
-    }
     return tuple(
         EventKind(kind.terms, transient if place in elsewhere else logits, kind.origin)
         if kind.item == gradient
         else kind
-        for place, kind in enumerate(profile.kinds)
+        for place, kind in enumerate(own)
     )
 
 
@@ -269,6 +270,7 @@ def signed_pieces(base: int, signed: tuple[Signed, ...], num_parts: int = 1) -> 
     return tuple(base + piece + num_parts * NUM_PIECES * (sign < 0) for sign, piece in signed)
 
 
+@once_for_each
 def _worked(work: Work, base: int, more: Additions, num_parts: int) -> Work:
     before, behind = (
         signed_pieces(base, signed, num_parts) for signed in (more.before, more.behind)
@@ -276,6 +278,7 @@ def _worked(work: Work, base: int, more: Additions, num_parts: int) -> Work:
     return with_events(work, (*before, *work.events, *behind))
 
 
+@once_for_each
 def with_events(work: Work, events: tuple[int, ...]) -> Work:
     """Return a work with other events."""
     return replace(work, events=events)

@@ -3,9 +3,10 @@
 ``step.family_work`` walks over the runs of every family; this does the same sums in another order.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,20 @@ from brimful.cost.trajectory import Array, num_special
 from brimful.identity import once_for_each
 from brimful.job import Job
 
-Formulas = tuple[tuple[Term, ...], ...]
-"""Of FLOPs of products, of attention, bytes moved, operations: the columns of ``StepWork``."""
 _AMOUNTS = 4
+"""FLOPs of products, of attention, bytes moved, operations: the columns of ``StepWork``."""
+
+
+class Formulas(NamedTuple):
+    """Of each amount, how often each product of dimensions is in it.
+
+    Attributes:
+        products: Of dimensions, e.g. ``BSH``.
+        times: [amounts, products].
+    """
+
+    products: tuple[str, ...]
+    times: Array
 
 
 class Sums(NamedTuple):
@@ -37,7 +49,7 @@ class Sums(NamedTuple):
 
 def grid_work(
     job: Job,
-    profile: Profile,
+    profiles: Sequence[Profile],
     batches: Sequence[Family],
     dims: Dimensions,
     num_blocks: NDArray[np.int64],
@@ -46,25 +58,29 @@ def grid_work(
 
     Args:
         job: What is trained.
-        profile: Its profile.
+        profiles: The profile of the family, or one of each count of checkpointed blocks.
         batches: Families that run alike, of other micro-batches and chunks.
         dims: Their sizes; B and C are [batches].
         num_blocks: Checkpointed blocks.
     """
-    variant = family_variant(job, profile, batches[0])
     sizes = _Sizes(dims, len(batches), {})
     chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
-    first, later = (
-        _micro_work(_sums(profile, runs), sizes, chunks, num_blocks, job.model.num_layers)
-        for runs in (variant.first, later_runs(variant, batches[0]))
-    )
-    others = np.array([family_micro_batches(job, family) - 1 for family in batches])
-    work: Array = first + others[:, None] * later
-    if runs_reference(batches[0].reference):
-        sums = _sums(profile, forward_runs(variant.first))
-        asked = _micro_work(sums, sizes, chunks, num_blocks, job.model.num_layers)
-        work = work + (others + 1)[:, None] * asked
-    return work
+    others = np.array([family_micro_batches(job, family) - 1 for family in batches])[:, None]
+
+    def work(profile: Profile, counts: NDArray[np.int64]) -> Array:
+        def micro_work(runs: tuple[Run, ...]) -> Array:
+            num_layers = job.model.num_layers
+            return _micro_work(_sums(profile, runs), sizes, chunks, counts, num_layers)
+
+        variant = family_variant(job, profile, batches[0])
+        later = micro_work(later_runs(variant, batches[0]))
+        total: Array = micro_work(variant.first) + others * later
+        if runs_reference(batches[0].reference):
+            total = total + (others + 1) * micro_work(forward_runs(variant.first))
+        return total
+
+    apart = np.split(num_blocks, len(profiles))
+    return np.concatenate([work(*each) for each in zip(profiles, apart, strict=True)], axis=2)
 
 
 class _Sizes(NamedTuple):
@@ -72,14 +88,18 @@ class _Sizes(NamedTuple):
 
     dims: Dimensions
     num_batches: int
-    known: dict[str, Any]
+    known: dict[tuple[str, ...], Array]
 
-    def amount(self, terms: tuple[Term, ...]) -> Any:
-        """Evaluate a formula; see ``evaluate_terms``."""
-        for term in terms:
-            if term.factors not in self.known:
-                self.known[term.factors] = prod(getattr(self.dims, f) for f in term.factors)
-        return sum(term.coefficient * self.known[term.factors] for term in terms)
+    def amounts(self, formulas: Formulas) -> Array:
+        """Evaluate formulas: [amounts, batches, 1]; see ``evaluate_terms``."""
+        products = formulas.products
+        if products not in self.known:
+            values = np.ones((len(products), self.num_batches))
+            for row, factors in enumerate(products):
+                values[row] = prod(getattr(self.dims, f) for f in factors)
+            self.known[products] = values
+        found: Array = (formulas.times @ self.known[products])[..., None]
+        return found
 
 
 def _micro_work(
@@ -90,18 +110,10 @@ def _micro_work(
         "plain": num_layers - num_blocks[None, :],
         "chunk": chunks[:, None],
     }
-    total = _amounts(sums.once, sizes) * np.ones(len(num_blocks))
+    total = sizes.amounts(sums.once) * np.ones(len(num_blocks))
     for group, num_apart, formulas in sums.each:
-        total = total + _amounts(formulas, sizes) * (counts[group] - num_apart)
+        total = total + sizes.amounts(formulas) * (counts[group] - num_apart)
     return total
-
-
-def _amounts(formulas: Formulas, sizes: _Sizes) -> Array:
-    """Evaluate formulas: [amounts, batches, 1]."""
-    amounts = np.zeros((_AMOUNTS, sizes.num_batches, 1))
-    for row, terms in enumerate(formulas):
-        amounts[row, :, 0] = sizes.amount(terms)
-    return amounts
 
 
 @once_for_each
@@ -122,19 +134,14 @@ def _sums(profile: Profile, runs: tuple[Run, ...]) -> Sums:
 
 
 def _added(profile: Profile, runs: Sequence[Run]) -> Formulas:
-    works = [profile.works[run.work] for run in runs]
-    ops = (Term("", float(sum(work.num_ops for work in works))),)
-    return (
-        _merged([work.matrix_flops for work in works]),
-        _merged([work.attention_flops for work in works]),
-        _merged([work.moved_bytes for work in works]),
-        ops,
-    )
-
-
-def _merged(many: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
-    total: dict[str, float] = {}
-    for terms in many:
-        for term in terms:
-            total[term.factors] = total.get(term.factors, 0.0) + term.coefficient
-    return tuple(Term(factors, coefficient) for factors, coefficient in total.items())
+    times: list[dict[str, float]] = [{} for _ in range(_AMOUNTS)]
+    for number, num in Counter(run.work for run in runs).items():
+        work = profile.works[number]
+        ops = (Term("", float(work.num_ops)),)
+        amounts = work.matrix_flops, work.attention_flops, work.moved_bytes, ops
+        for total, terms in zip(times, amounts, strict=True):
+            for term in terms:
+                total[term.factors] = total.get(term.factors, 0.0) + num * term.coefficient
+    products = tuple(sorted(set().union(*times)))
+    found = np.array([[total.get(each, 0.0) for each in products] for total in times])
+    return Formulas(products, found)

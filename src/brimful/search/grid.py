@@ -25,11 +25,12 @@ from brimful.cost.family import (
     family_micro_batches,
     family_variant,
 )
-from brimful.cost.levels import NOWHERE, Counts, Forms, forms, highest, in_between, surface
-from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profile_for, rows_beside
+from brimful.cost.levels import NOWHERE, Counts, Forms, forms, in_between
+from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profiles_for, rows_beside
 from brimful.cost.on_host import copied_of
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
+from brimful.cost.sequence_levels import SequenceLevels, sequence_levels
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
@@ -46,8 +47,10 @@ from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.strategy import Attention
 
 Array = NDArray[np.float64]
-MOST_LEVELS = 512
+MOST_LEVELS = 64
 """Kept by a search: grids that share them come one after the other."""
+
+Levels = Forms | SequenceLevels
 
 
 class Grid(NamedTuple):
@@ -67,6 +70,11 @@ class Grid(NamedTuple):
     num_shards: NDArray[np.int64]
     kin: tuple[Family, ...]
     start: int
+
+    @property
+    def num_batches(self) -> int:
+        """How many micro-batches with numbers of chunks there are."""
+        return len(self.batches)
 
     @property
     def size(self) -> int:
@@ -113,7 +121,7 @@ class Search(NamedTuple):
     cluster: Cluster
     attention: Attention
     held: dict[Hashable, Held]
-    levels: dict[Hashable, Forms]
+    levels: dict[Hashable, Levels]
     works: dict[Hashable, Array]
     waits: dict[Hashable, Array]
     kept: "dict[Hashable, Held] | None" = None
@@ -189,26 +197,29 @@ def least_of(search: Search, grid: Grid) -> Least:
 
 
 def least_peaks(search: Search, grid: Grid) -> Array:
-    """Return what peaks are at least, before levels are walked through: [batches, shards].
+    """Return what peaks are at least, before levels are walked: [batches, counts or 1, shards].
 
-    The update takes so much. Where a grid is of one count of checkpointed blocks, as of blocks of
-    several kinds, so do what these have saved and the loss, beside what stays.
+    The update takes so much. Where each count of checkpointed blocks runs other events, as where
+    blocks are of several kinds, so do what these have saved and the loss, beside what stays.
     """
     return _shared(search.least, search, grid, _make_least)
 
 
 def _make_least(search: Search, grid: Grid) -> Array:
     held, updates = _held(search, grid)[:2]
-    at_update: Array = (sum(held) + updates.transient)[None]
-    if len(grid.num_blocks) > 1:
+    at_update: Array = (sum(held) + updates.transient)[None, None]
+    job, profiles, one, num = search.job, _profiles(search, grid), grid.batches[0], grid.num_batches
+    if len(profiles) < len(grid.num_blocks):
         return at_update
-    again = np.array([family_micro_batches(search.job, family) > 1 for family in grid.batches])
+    again = np.array([family_micro_batches(job, family) > 1 for family in grid.batches])
     kept = held.loaded + held.optimizer_state + again[:, None] * held.gradients
-    job, profile, one, num = search.job, _profile(search, grid), grid.batches[0], len(grid.batches)
-    sizes = kinds_bytes(profile, _dimensions(job, grid.batches), num)
+    sizes = kinds_bytes(profiles[0], _dimensions(job, grid.batches), num)
     counts = Counts(job.model.num_layers, np.full(num, float(family_chunks(job, one))))
-    runs = family_variant(job, profile, one).first
-    taken: Array = np.maximum(at_update, kept + in_between(profile, runs, sizes, counts)[:, None])
+    between = np.stack([
+        in_between(profile, family_variant(job, profile, one).first, sizes, counts)
+        for profile in profiles
+    ], axis=1)  # fmt: skip
+    taken: Array = np.maximum(at_update, kept[:, None] + between[..., None])
     return taken
 
 
@@ -272,9 +283,10 @@ def _shared(
 def _make_peaks(search: Search, grid: Grid) -> Array:
     job, device, one = search.job, search.cluster.device, grid.batches[0]
     held, updates, pieces, drawn, _ = _held(search, grid)
-    blas = blas_bytes(job, one._replace(num_blocks=grid.num_blocks), device, _profile(search, grid))
-    found = surface(_levels(search, grid), grid.num_blocks.astype(np.float64), pieces)
-    above = np.stack([highest(found, batch=i) for i in range(len(grid.batches))])
+    blas = np.concatenate([
+        blas_bytes(job, family, device, profile) for family, profile in _each(search, grid)
+    ])  # fmt: skip
+    above = _levels(search, grid).peaks(grid.num_blocks.astype(np.float64), pieces)
     if asks_by_itself(one.reference):
         above = np.maximum(above, _asked(search, grid, held)[:, None])
     inside = held.loaded + held.optimizer_state + above
@@ -292,9 +304,18 @@ def _asked(search: Search, grid: Grid, held: States) -> Array:
     return beside
 
 
-def _profile(search: Search, grid: Grid) -> Profile:
-    one = grid.batches[0]
-    return profile_for(search.job, search.attention, search.cluster.device, one)
+def _profiles(search: Search, grid: Grid) -> tuple[Profile, ...]:
+    """Return the profile of a grid, or one of each count of checkpointed blocks."""
+    return profiles_for(search.job, search.attention, search.cluster.device, grid.batches[0])
+
+
+def _each(search: Search, grid: Grid) -> list[tuple[Family, Profile]]:
+    """Return the first batch of a grid with its profile, or of each count of blocks with its."""
+    profiles, one = _profiles(search, grid), grid.batches[0]
+    if len(profiles) == 1:
+        return [(one, profiles[0])]
+    every = zip(np.split(grid.num_blocks, len(profiles)), profiles, strict=True)
+    return [(one._replace(num_blocks=count), profile) for count, profile in every]
 
 
 def _dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
@@ -308,14 +329,13 @@ def _dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
     return first._replace(**changes)
 
 
-def _levels(search: Search, grid: Grid) -> Forms:
+def _levels(search: Search, grid: Grid) -> Levels:
     """Return the levels of a step; those of DDP are the same whatever ZeRO-1 or holding does."""
     one = grid.batches[0]
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
-    only = int(grid.num_blocks[0]) if len(grid.num_blocks) == 1 else None  # blocks of several kinds
-    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches, only)
+    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches)
     if key not in search.levels:
         made = _make_levels(search, grid._replace(batches=grid.kin))
         keep(search.levels, key, made, most=MOST_LEVELS)
@@ -325,30 +345,43 @@ def _levels(search: Search, grid: Grid) -> Forms:
     return search.levels[key].of_batches(own)
 
 
-def _make_levels(search: Search, grid: Grid) -> Forms:
-    job, one, num = search.job, grid.batches[0], len(grid.batches)
-    steps = family_steps(job, _profile(search, grid), one)
-    dims = _dimensions(job, grid.batches)
-    sizes = [kinds_bytes(each, dims, num) for each, _ in steps]
-    at_end = np.full(num, NOWHERE)
-    if adds_rows(job, search.cluster.device, one):
-        taken = [embedding_bytes(job, family) for family in grid.batches]
-        beside = rows_beside(job, _profile(search, grid), one, dims)
-        at_end = np.array([sum(each) if each[0] else NOWHERE for each in taken], dtype=np.float64)
-        at_end += beside
-    if one.gathers:
-        sizes = [
-            _with_rows(job, each, grid, num_pieces(profile))
-            for each, (profile, _) in zip(sizes, steps, strict=True)
-        ]
+def _make_levels(search: Search, grid: Grid) -> Levels:
+    job, num = search.job, grid.num_batches
+    dims, each = _dimensions(job, grid.batches), _each(search, grid)
+    every = [family_steps(job, profile, family) for family, profile in each]
+    known = dict[int, Array]()
+
+    def sizes(profile: Profile) -> Array:
+        if id(profile.kinds) not in known:
+            made = kinds_bytes(profile, dims, num)
+            gathers = grid.batches[0].gathers
+            known[id(profile.kinds)] = _with_rows(job, made, grid, profile) if gathers else made
+        return known[id(profile.kinds)]
+
+    at_end = np.stack([_rows_at_end(search, grid, dims, profile) for _, profile in each])
     chunks = np.array([family_chunks(job, family) for family in grid.batches], dtype=np.float64)
-    return forms(steps, sizes, Counts(job.model.num_layers, chunks), at_end=at_end)
+    counts = Counts(job.model.num_layers, chunks)
+    if len(every) > 1:
+        return sequence_levels(every, sizes, counts, at_end=at_end)
+    (steps,) = every
+    return forms(steps, [sizes(profile) for profile, _ in steps], counts, at_end=at_end[0])
 
 
-def _with_rows(job: Job, sizes: Array, grid: Grid, num: int) -> Array:
-    """Put in the bytes of ``ROWS``, coming and going, of so many pieces."""
+def _rows_at_end(search: Search, grid: Grid, dims: Dimensions, profile: Profile) -> Array:
+    """Return what comes on top of the level that a step ends with: [batches]."""
+    job, one = search.job, grid.batches[0]
+    if not adds_rows(job, search.cluster.device, one):
+        return np.full(grid.num_batches, NOWHERE)
+    taken = [embedding_bytes(job, family) for family in grid.batches]
+    at_end = np.array([sum(each) if each[0] else NOWHERE for each in taken], dtype=np.float64)
+    beside: Array = at_end + rows_beside(job, profile, one, dims)
+    return beside
+
+
+def _with_rows(job: Job, sizes: Array, grid: Grid, profile: Profile) -> Array:
+    """Put in the bytes of ``ROWS``, coming and going, among a profile's pieces."""
     each = np.array([row_bytes(job, family) for family in grid.batches]).T
-    sizes = sizes.copy()
+    sizes, num = sizes.copy(), num_pieces(profile)
     for sign, start in ((1, 2 * num), (-1, num)):
         sizes[[len(sizes) - start + row for row in ROWS]] = sign * each
     return sizes
@@ -395,10 +428,10 @@ def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:
 
 def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
     """Return the work of a step: [amounts, batches, counts of blocks]."""
-    profile, one = _profile(search, grid), grid.batches[0]
-    key = (profile.key, one.num_data_parallel, *_sizes_of(grid))
+    profiles, one = _profiles(search, grid), grid.batches[0]
+    key = (profiles[0].key, one.num_data_parallel, *_sizes_of(grid))
     if key not in search.works:
-        made = grid_work(search.job, profile, grid.batches, dims, grid.num_blocks)
+        made = grid_work(search.job, profiles, grid.batches, dims, grid.num_blocks)
         search.works[key] = made
     return search.works[key]
 

@@ -13,7 +13,6 @@ from brimful.cost.formula import missing_parted
 from brimful.cost.own_programs import (
     Need,
     chosen_program,
-    has_several_kinds,
     is_foreseen,
     traced_chunks,
     traced_program,
@@ -223,7 +222,6 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
     """
     degrees = tensor_degrees(job, pins, cluster)
     possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
-    in_sequence = has_several_kinds(job, attention, kernels_of(cluster.device))
     for spreads, recompute in product(_spreads(job, pins, attention, cluster, degrees), RECOMPUTES):
         traced = [
             spread for spread in spreads
@@ -236,9 +234,7 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             for body, num_blocks in _bodies(job, pins, recompute):
                 if variant_key(body, num_chunks=num_chunks) not in told:
                     continue
-                apart = np.split(num_blocks, len(num_blocks)) if in_sequence else [num_blocks]
-                for some in apart:
-                    yield from _members(job, alike, body, some, recompute, pins)
+                yield from _members(job, alike, body, num_blocks, recompute, pins)
 
 
 def _members(  # noqa: PLR0913, PLR0917 - as what is yielded

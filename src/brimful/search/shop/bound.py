@@ -141,7 +141,7 @@ def _amounts(job: Job, attention: Attention, device: Device, family: Family) -> 
     profile = profile_for(job, attention, device, family)
     twice = msgspec.structs.replace(job, global_batch=2 * job.global_batch)
     dims, blocks = family_dimensions(job, family), np.atleast_1d(np.asarray(family.num_blocks))
-    once, both = (grid_work(each, profile, [family], dims, blocks) for each in (job, twice))
+    once, both = (grid_work(each, (profile,), [family], dims, blocks) for each in (job, twice))
     times = job.global_batch // family.micro_batch
     later = (both - once) / times
     first = once - (times - 1) * later

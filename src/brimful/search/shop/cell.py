@@ -93,9 +93,9 @@ def _below(search: Search, grid: Grid, bar_s: float) -> Table | None:
 
 
 def _may_fit(search: Search, grid: Grid) -> "NDArray[np.bool_]":
-    """Tell what of a grid may fit, before it is evaluated: [batches, 1, shards]."""
+    """Tell what of a grid may fit, before it is evaluated: [batches, counts or 1, shards]."""
     limit_bytes = tensor_limit_bytes(search.cluster)
-    may_fit: NDArray[np.bool_] = least_peaks(search, grid)[:, None] <= limit_bytes
+    may_fit: NDArray[np.bool_] = least_peaks(search, grid) <= limit_bytes
     return may_fit
 
 
