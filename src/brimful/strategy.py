@@ -337,8 +337,9 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
         raise UnsupportedError(
             f"pp_schedule={strategy.pp_schedule} over {data_parallel(strategy)} data-parallel "
             f"devices is not run: torch computes gradients of weights apart, where neither DDP "
-            f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved",
-            nearest={"pp_schedule": "1f1b", "stages_per_device": 1},
+            f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved, or as many devices as one "
+            f"pipeline has",
+            nearest={NUM_DEVICES: world_size(strategy) // data_parallel(strategy)},
         )
     if is_selective(strategy) and strategy.pp_schedule in SPLIT_BACKWARD:
         raise UnsupportedError(
@@ -545,7 +546,17 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     refused = next(_refused_by_deepspeed(job, strategy), None)
     if refused is not None:
         what, fix = refused
-        raise UnsupportedError(f"{what} is not run by engine=deepspeed; {fix}, or engine=torch")
+        is_of_type = what.startswith("precision=")
+        near = {"precision": _deepspeed_precision(job.precision)} if is_of_type else {}
+        raise UnsupportedError(
+            f"{what} is not run by engine=deepspeed; {fix}, or engine=torch", nearest=near
+        )
+
+
+def _deepspeed_precision(precision: Precision) -> Precision:
+    """Return the recipe that DeepSpeed's JSON says of a type: its fp16 has master weights."""
+    kind = precision.partition("-")[0]
+    return next((each for each in DEEPSPEED_PRECISIONS if each.startswith(kind)), "bf16-mixed")
 
 
 def what_is_away(job: Job, strategy: Strategy) -> Away:

@@ -150,7 +150,7 @@ def test_drawn_jobs_are_predicted_as_they_are_simulated(number):
 
 
 def test_experts_are_read_off_a_model_that_was_built():
-    from brimful.simulate.on_demand import read_built
+    from brimful.build.layout import read_built
 
     job, _, strategy = settings("ernie4_5_moe", "bf16", "full", {})
     read_built(job, strategy.attention)

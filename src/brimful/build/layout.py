@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from torch import nn
 from transformers import AutoConfig
 
@@ -20,10 +21,23 @@ from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.layout import Kind, Layout, Parameter, runs
 from brimful.models.sequence import numbered
-from brimful.models.traced import BuiltModel
-from brimful.strategy import Strategy
+from brimful.models.traced import BuiltModel, find_built, keep_built
+from brimful.strategy import Attention, Strategy
 
 _TYPES = "layer_types"
+
+
+def read_built(job: Job, attention: Attention) -> BuiltModel:
+    """Return what a job's model is when it is built, from an earlier time if there was one."""
+    built = find_built(job.model)
+    if built is None:
+        full = msgspec.structs.replace(job, method="full", adapter=None, weights=None)
+        plain = Strategy(
+            micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention=attention
+        )
+        built = read_model(full, plain)
+        keep_built(job.model, built)
+    return built
 
 
 def read_model(job: Job, strategy: Strategy) -> BuiltModel:

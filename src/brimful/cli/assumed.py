@@ -27,10 +27,22 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "precision": job.precision,
         "optimizer": job.optimizer,
         "beta1": f"momentum {job.beta1:g} (--beta1 0 keeps no state)" if rule.is_momentum else "",
+        "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
     return (*_kernel_facts(job), *assumed)
+
+
+def _network_words(args: argparse.Namespace) -> str:
+    """Name what is assumed to lie between nodes; empty where there is one."""
+    if not args.gpus or not hasattr(args, "network"):
+        return ""
+    from brimful.hardware.links import assumed_network
+    from brimful.hardware.names import find_gpu, split_counts
+
+    counts = split_counts(args.gpus)
+    return f"network {assumed_network(find_gpu(counts.gpu))}" if counts.num_nodes > 1 else ""
 
 
 def _kernel_facts(job: "Job") -> tuple[Fact, ...]:

@@ -218,9 +218,9 @@ def _read(args: argparse.Namespace, job: "InferenceJob") -> None:
     quiet_libraries()
     with Progress("reading", quiet=args.json), quick_imports():
         from brimful.build.cached import read_cached
+        from brimful.build.layout import read_built
         from brimful.job import plain_job
         from brimful.models.traced import keep_cached
-        from brimful.simulate.on_demand import read_built
 
         plain_text = plain_job(model, seq_len=min(_SHORT, model.max_seq_len))
         read_built(plain_text, usual.attention_from(args, plain_text, None))

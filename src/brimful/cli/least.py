@@ -184,7 +184,7 @@ def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Lea
 
     quiet_libraries()
     with Progress("reading", quiet=args.json), quick_imports():
-        from brimful.simulate.on_demand import read_built
+        from brimful.build.layout import read_built
 
         read_built(job, strategy.attention)
     return _least(job)

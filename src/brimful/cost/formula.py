@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
+    SHIPPED_TASKS,
     Need,
     chosen_program,
     is_foreseen,
@@ -34,7 +35,7 @@ from brimful.strategy import Strategy, gathers_alone, num_micro_batches, what_is
 from brimful.techniques.optimizers import OPTIMIZERS
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
-    "causal-lm": frozenset({"causal-lm", "chat"}),
+    "causal-lm": SHIPPED_TASKS,
     "sequence-classification": frozenset({"sequence-classification"}),
 }
 """Tasks of which a profile of one's own is traced, by what a model is for."""
@@ -67,6 +68,8 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         job = traced_job(job, strategy)
     if strategy.ep > 1 and (reason := missing_parted(strategy)):
         return reason
+    if reason := missing_reference(job, strategy.attention, strategy.reference, device):
+        return reason
     reason = _unforeseen(job, strategy, device)
     return "" if reason and _is_traced_here(job, strategy, device) else reason
 
@@ -89,6 +92,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and job.task in OWN_TASKS.get(default_task(job.model), ())
         and job.model.model_type != MODULE
         and (job.adapter is None or adapted_of(job) is not None)
+        and not missing_reference(job, strategy.attention, strategy.reference, device)
         and not _untraced(job, device)
         and (
             what_is_away(job, strategy).activations > 0
@@ -147,8 +151,7 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     unlike = untraced_attention(
         job.model, job.precision, strategy.attention, kernels_of(device), tp=strategy.tp
     )
-    unasked = missing_reference(job, strategy.attention, strategy.reference, device)
-    return unlike or _unshipped(job, strategy, device) or unasked
+    return unlike or _unshipped(job, strategy, device)
 
 
 def _untraced(job: Job, device: Device) -> list[str]:

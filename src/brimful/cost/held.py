@@ -113,7 +113,8 @@ def pack_experts(spec: ModelSpec, weights_format: WeightsFormat, compute: Comput
     """
     saved = 0
     for parameter, times in _in_place(spec):
-        if parameter.kind == "experts" and weights_format in _PACKED:
+        is_stack = parameter.kind == "experts" and len(parameter.shape) > 2  # noqa: PLR2004 - no bias
+        if is_stack and weights_format in _PACKED:
             num_experts, rows, columns = parameter.shape
             made = _PACKED[weights_format](rows, columns, COMPUTE_BYTES[compute])
             if made is not None:

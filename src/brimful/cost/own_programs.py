@@ -52,7 +52,7 @@ from brimful.strategy import Attention, Recompute, Strategy
 from brimful.traced_files import REFUSED, digest, read_traced
 
 SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
-"""Of which shipped profiles are."""
+"""Of which shipped profiles are: all run the blocks and the logits of the first."""
 SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 OWN_SCHEMA = "brimful.own-profile/3"
@@ -222,6 +222,11 @@ def has_several_kinds(job: Job, attention: Attention, kernels: Kernels) -> bool:
     return built is not None and len(set(built.kinds)) > 1
 
 
+def traced_task(task: Task) -> Task:
+    """Return the task that is traced for one: where only the loss differs, of a few numbers."""
+    return "causal-lm" if task in SHIPPED_TASKS else task
+
+
 def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:
     """Return the adapters of that trace: a base in 16 bits is the recipe's own type there."""
     adapted = adapted_of(job)
@@ -272,7 +277,7 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
         job.model.hf_config,
         windows,
         length,
-        job.task,
+        traced_task(job.task),
         job.method,
         job.packing,
         traced_adapters(job, gathers=gathers),

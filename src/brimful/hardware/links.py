@@ -70,6 +70,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     efficiencies: dict[NodeLink | Networking, _Efficiency]
     networks: dict[str, _Network]
     assumed: dict[str, str]
+    else_assumed: str
 
 
 @cache
@@ -147,11 +148,11 @@ def _links_of(gpu: str) -> tuple[Link, ...]:
 
 
 def assumed_network(gpu: str) -> str:
-    """Name the network of the maker's own systems with a GPU; empty where there are none.
+    """Name the network of the maker's own systems with a GPU, else that of plain servers.
 
-    Source: ``assumed`` in ``data/links/links.json``, one adapter per GPU in each.
+    Source: ``assumed`` and ``else_assumed`` in ``data/links/links.json``.
     """
-    return _table().assumed.get(gpu, "")
+    return _table().assumed.get(gpu, _table().else_assumed)
 
 
 def network_of(cluster: Cluster) -> Link | None:

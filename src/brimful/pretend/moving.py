@@ -2,8 +2,9 @@
 
 ``module.to("gpu")`` of a model that was built on the host: PyTorch moves a fake parameter by
 swapping two tensors, and refuses where anything refers to one of them weakly; the fake mode's own
-memory of what it converted does. ``tensor.data = tensor.to("gpu")``: PyTorch finds the device's
-tensors of another kind than the host's, as CUDA's are not.
+memory of what it converted, and of the values that it knows, does.
+``tensor.data = tensor.to("gpu")``: PyTorch finds the device's tensors of another kind than the
+host's, as CUDA's are not.
 """
 
 import contextlib
@@ -49,12 +50,14 @@ def tensors_of_other_devices() -> Iterator[None]:
 @contextlib.contextmanager
 def modules_move(mode: FakeTensorMode) -> Iterator[None]:
     """Let modules made under ``mode`` be moved inside the block."""
-    original = torch.utils.swap_tensors
-    memo = mode.fake_tensor_converter.tensor_memo
+    original, converter = torch.utils.swap_tensors, mode.fake_tensor_converter
 
     def swap_tensors(one: Any, other: Any) -> None:
         for tensor in (one, other):
-            _forget(memo, tensor)
+            _forget(converter.tensor_memo, tensor)
+            constant = getattr(tensor, "constant", None)
+            if constant is not None:  # as of torch.tensor(2.66); by its storage its like are known
+                converter.invalidate_constant_aliases(constant)
         original(one, other)
 
     torch.utils.swap_tensors = swap_tensors

@@ -12,7 +12,7 @@ from brimful.units import format_count, format_days, format_money, format_range,
 
 _DAY_H = 24.0
 LEAST_WAITING = 0.1
-"""Of a step, from which what does not overlap with computing is told."""
+"""Of a step, from which waiting for the host is told."""
 _BILLION, _MILLION = 1e9, 1e6
 
 
@@ -34,9 +34,10 @@ def speed_facts(
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     parts = None if estimate is None else estimate.predicted_step_time
-    if parts is not None and parts.exposed_s > LEAST_WAITING * parts.total_s:
-        whom = "the host" if offloaded_bytes(estimate) else "other GPUs"
-        used += f"; {parts.exposed_s / parts.total_s:.0%} of it waits for {whom}"
+    if parts is not None and parts.exposed_s:
+        share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
+        if share > LEAST_WAITING or not is_away:
+            used += f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
     return (
         Fact("speed", f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"),
     )

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.build.layout import read_model
+from brimful.build.layout import read_built
 from brimful.cost.own_programs import Need, chosen_program, missing_needs, refusal_of
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.job import Job
-from brimful.models.traced import BuiltModel, find_built, keep_built
+from brimful.models.traced import keep_built
 from brimful.simulate.own_profile import Formulas, OwnProgram, with_variants
 from brimful.simulate.runs import UnlikeShapesError
-from brimful.strategy import Attention, Strategy
+from brimful.strategy import Attention
 from brimful.traced_files import keep_traced, read_traced
 
 _TOLD_EVERY_S = 0.5
@@ -145,16 +145,3 @@ def _check_refused(key: str) -> None:
     refused = read_traced(refusal_of(key), str)
     if refused is not None:
         raise UnsupportedError(refused)
-
-
-def read_built(job: Job, attention: Attention) -> BuiltModel:
-    """Return what a job's model is when it is built, from an earlier time if there was one."""
-    built = find_built(job.model)
-    if built is None:
-        full = msgspec.structs.replace(job, method="full", adapter=None, weights=None)
-        plain = Strategy(
-            micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention=attention
-        )
-        built = read_model(full, plain)
-        keep_built(job.model, built)
-    return built

@@ -22,7 +22,7 @@ from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters
+from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters, traced_task
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OF_ONE,
@@ -479,7 +479,7 @@ def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
     adapted = traced_adapters(own.job, gathers=own.gathers)
     return plain_job(
         msgspec.structs.replace(own.job.model, num_layers=num_blocks),
-        task=own.job.task,
+        task=traced_task(own.job.task),
         method=own.job.method,
         adapter=None if adapted is None else _adapter(own.job, adapted),
         precision=recipe_of(own.program),

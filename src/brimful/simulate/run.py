@@ -16,6 +16,7 @@ from brimful.build.arranged import arrange_blocks
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.fp8_layers import use_fp8
+from brimful.build.layout import read_built
 from brimful.build.loss import CHUNK
 from brimful.build.offload import host as offload_host
 from brimful.build.parallel.experts import expert_parallel
@@ -35,6 +36,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job, Precision
 from brimful.kernel_support import Place, check_attention, check_precision
+from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
@@ -376,6 +378,8 @@ def fullest_rank(job: Job, strategy: Strategy) -> int:
     """Return a device that holds as much as any: the first, but for ZeRO-1's uneven shares."""
     if strategy.zero != 1 or job.task == "module":  # whose parameters nobody has listed
         return 0
+    if not has_parameter_count(job.model):
+        read_built(job, strategy.attention)
     return largest_share(trained_shapes(job), strategy.dp_shard).rank
 
 
