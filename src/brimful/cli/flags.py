@@ -245,7 +245,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--network",
         metavar="NAME",
         type=choice("network", network_names()),
-        help=f"between nodes: {', '.join(network_names())}; default: of the maker's own systems, else of plain servers",
+        help=f"between nodes: {', '.join(network_names())}; default: of the maker's own systems, "
+        f"else of plain servers",
     )
     add(
         "--memory-limit",

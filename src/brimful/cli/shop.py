@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
     from brimful.search.shop.looks import OnLook
-    from brimful.search.shop.values import Market
+    from brimful.search.shop.values import Market, Option
     from brimful.show.summary import Fact
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
@@ -170,6 +170,7 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     if taken is not None:
         taken = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken) or taken
     below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(args, shopped.job)]
+    below += money_facts(args, taken)
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
         below.append(Fact("next", words))
@@ -180,6 +181,20 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         from brimful.report.shop import shop_tables
 
         show("", *shop_tables(shopped))
+
+
+def money_facts(args: argparse.Namespace, taken: "Option | None") -> "list[Fact]":
+    """Say in the user's own currency what is taken costs, and what there is to spend."""
+    from brimful.show.summary import Fact
+    from brimful.units import format_money
+
+    if args.currency is None or args.currency.currency == DOLLARS:
+        return []
+    usd = [] if taken is None or taken.predicted_usd is None else [taken.predicted_usd]
+    usd += [] if args.money_budget is None else [args.money_budget]
+    name, rate = args.currency.currency.upper(), args.currency.amount
+    words = [f"{format_money(each)} are {each / rate:,.2f} {name}" for each in usd]
+    return [Fact("money", f"{'; '.join(words)}, at {rate:g}")] if words else []
 
 
 def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
@@ -298,6 +313,7 @@ def _market(
     from brimful.cli.progress import Progress
     from brimful.search.shop.market import market
     from brimful.search.shop.values import Limits, Request
+    from brimful.show.shop import NUM_NAMED
 
     is_whole = bool(args.verbose or args.json or args.output or args.every)
     request: Request = Request(
@@ -311,7 +327,7 @@ def _market(
         owned=_owned(args),
         every=args.every,
         limits=None if is_whole else Limits(args.deadline, args.money_budget),
-        fewest=is_whole,
+        fewest=is_whole or (args.kinds is not None and len(kinds) <= NUM_NAMED),
     )
     with Progress("comparing GPUs", quiet=args.json) as progress:
         on_look: OnLook = progress.update

@@ -9,7 +9,7 @@ from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.largest import Largest
 from brimful.pretend.recording import SELECTS_ALL
-from brimful.pretend.report_values import Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.rungs import (
     GATHERED,
     GRADIENTS,
@@ -24,7 +24,9 @@ from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 
-NUM_ITEMS, NUM_OWNERS, NUM_SIZES = 3, 3, 3
+NUM_ITEMS, NUM_OWNERS, NUM_SIZES, NUM_ALIKE = 3, 3, 3, 2
+LEAST_ALIKE = 0.08
+"""Of the peak, which tensors that are alike take that are named."""
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
@@ -73,15 +75,16 @@ def pretend_summary(
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *_grows(report),
+            Fact("peak", _peak(report)),
+            *_tensors(report),
+            *(() if at.failure is None else _first(report)),
             *_instead(report),
             *sizes,
-            *(() if at.failure is None else _allocator(report)),
-            Fact("peak", _peak(report)),
             *_holders(report),
-            *_first(report),
+            *(() if at.failure is not None else _first(report)),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *(_allocator(report) if at.failure is None else ()),
+            *_allocator(report),
         ),
     )
 
@@ -103,14 +106,32 @@ def _firm(report: PretendReport) -> int:
 
 def _failed(failure: Failure) -> tuple[Fact, ...]:
     tensor = failure.tensor
-    by = tensor.module or OUTSIDE
+    by, at = tensor.module or OUTSIDE, f" at {short_line(tensor.line)}" if tensor.line else ""
     words = (
         f"in {tensor.phase} of a real run: {by} asks for {format_bytes(tensor.num_bytes)} "
-        f"({tensor.item}, {tensor.shape} {tensor.dtype}), short by "
+        f"({tensor.item}, {tensor.shape} {tensor.dtype}){at}, short by "
         f"{format_bytes(failure.short_bytes)}"
     )
-    at = (Fact("line", short_line(tensor.line)),) if tensor.line else ()
-    return (Fact("fails", words), *at)
+    return (Fact("fails", words),)
+
+
+def _tensors(report: PretendReport) -> tuple[Fact, ...]:
+    """Name the tensors that take most of the peak: of one size and type together, with lines."""
+    sizes: dict[tuple[int, str], list[Alike]] = {}
+    for each in report.alike:
+        sizes.setdefault((each.one.num_bytes, each.one.dtype), []).append(each)
+    told = [(sum(each.num_bytes for each in same), same) for same in sizes.values()]
+    least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
+    most = sorted((each for each in told if each[0] >= least), key=lambda each: -each[0])
+    words = "; ".join(_alike_words(*each) for each in most[:NUM_ALIKE])
+    return (Fact("tensors", words),) if words else ()
+
+
+def _alike_words(num_bytes: int, same: Sequence[Alike]) -> str:
+    one, num = same[0].one, sum(each.num_tensors for each in same)
+    lines = dict.fromkeys(short_line(each.one.line) for each in same if each.one.line)
+    where = f" ({', '.join(list(lines)[:NUM_ALIKE])})" if lines else ""
+    return f"{format_bytes(num_bytes)} in {num} x {one.shape} {one.dtype}{where}"
 
 
 def _instead(report: PretendReport) -> tuple[Fact, ...]:
@@ -244,10 +265,6 @@ def _first(report: PretendReport) -> tuple[Fact, ...]:
     if held is None or not held.num_bytes:
         return ()
     words = f"{held.name}: {CHANGES[held.name]}, at most {format_bytes(held.num_bytes)} less"
-    largest = next((each for each in report.alike if each.one.item == held.name), None)
-    if largest is not None and 2 * largest.num_bytes > held.num_bytes and largest.one.line:
-        where = short_line(largest.one.line)
-        words += f" ({largest.num_tensors} x {largest.one.shape} {largest.one.dtype} at {where})"
     return (Fact("first", words),)
 
 
@@ -272,9 +289,9 @@ def _allocator(report: PretendReport) -> tuple[Fact, ...]:
         f"expandable segments hold {format_bytes(expandable)}, the default {format_bytes(native)}"
     )
     more = format_bytes(abs(saved))
-    if tensors > (firm := _firm(report)):
-        words += f": no help, as tensors alone are {format_bytes(tensors)} of {format_bytes(firm)}"
-    elif abs(saved) < LEAST_SAVED * native:
+    if tensors > _firm(report):
+        return ()  # and no allocator helps
+    if abs(saved) < LEAST_SAVED * native:
         words += ": no difference to speak of"
     else:
         words += f": {more} {'less' if saved > 0 else 'more'} with PYTORCH_ALLOC_CONF={EXPANDABLE}"

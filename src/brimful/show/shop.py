@@ -13,6 +13,8 @@ from brimful.units import format_count, format_days, format_money
 
 NUM_OTHERS = 2
 """Other choices that are named, from the cheapest to the fastest."""
+NUM_NAMED = 6
+"""Kinds that a user names: of so many each is told."""
 NUM_KINDS = 3
 """Of which the fewest hold a job, that are named."""
 
@@ -194,7 +196,13 @@ def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
 
 
 def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
-    """Name the fewest GPUs that do what was asked, or of which the fewest hold the job at all."""
+    """Name the fewest GPUs that do what was asked, or of which the fewest hold the job at all.
+
+    Of a few kinds that somebody named, each.
+    """
+    if 1 < len(found.fewest) <= NUM_NAMED:
+        words = "; ".join(f"{each.gpus} {_both(each)}" for each in found.fewest)
+        return (Fact("fewest", f"of each kind: {words}"),)
     if found.smallest is not None:
         words = f"{found.smallest.gpus}: {_both(found.smallest)}"
         if not _surely_meets(found.smallest, limits):

@@ -117,6 +117,19 @@ class _Attempts:
             self._try(strategy)
         return self.done.get(strategy)
 
+    def begin(self, leanest: Strategy, plainest: Strategy) -> None:
+        """Simulate what keeps least, which says most where time is short; or the plainest.
+
+        Raises:
+            InputError: Neither can run the job.
+            UnsupportedError: The same.
+            OutOfTimeError: The budget is over.
+        """
+        try:
+            self(leanest)
+        except (InputError, UnsupportedError):
+            self(plainest)
+
     def _try(self, strategy: Strategy) -> None:
         if len(self.done) >= MAX_SIMULATIONS:
             raise _EnoughError
@@ -206,7 +219,7 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
         attempts.num_most = min(MAX_SIMULATIONS, space.size)
     why = ""
     try:
-        attempts(plainest)  # the plainest says if any can run
+        attempts.begin(_leanest(space, plainest)[0], plainest)
         explore = _explore_smallest if is_smallest else _explore_fastest
         explore(job, space, plainest, attempts)
         if not any(done.holds for done in attempts.done.values()):
@@ -261,7 +274,7 @@ def _explore_smallest(_job: Job, space: _Space, plainest: Strategy, attempts: _A
 def _explore_fastest(job: Job, space: _Space, plainest: Strategy, attempts: _Attempts) -> None:
     """Simulate what may be the fastest, the likeliest first; stop where nothing can be faster."""
     sizes = space.sizes
-    if not attempts.fits(plainest) and not _can_fit(space, plainest, attempts):
+    if not any(map(attempts.fits, (*_leanest(space, plainest), plainest))):
         return
     for chunks in space.chunks:
         cut = _with(plainest, loss_chunks=chunks)
@@ -275,14 +288,14 @@ def _explore_fastest(job: Job, space: _Space, plainest: Strategy, attempts: _Att
             _fewest_blocks(job, _with(cut, micro_batch=size), attempts)
 
 
-def _can_fit(space: _Space, plainest: Strategy, attempts: _Attempts) -> bool:
-    """Whether the leanest strategies fit: the smallest micro-batch, every block checkpointed.
+def _leanest(space: _Space, plainest: Strategy) -> list[Strategy]:
+    """Return what keeps least: the smallest micro-batch, every block checkpointed.
 
     Chunks of the loss keep sums that one piece does not, so that neither end is the leaner always.
     """
     lean = _with(plainest, activation_checkpointing=space.kinds[-1])
     ends = sorted({space.chunks[0], space.chunks[-1]}, reverse=True)
-    return any(attempts.fits(_with(lean, loss_chunks=chunks)) for chunks in ends)
+    return [_with(lean, loss_chunks=chunks) for chunks in ends]
 
 
 def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:

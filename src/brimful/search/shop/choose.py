@@ -8,9 +8,8 @@ import msgspec
 
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 
-SOON_DAYS = 1 / 24
-"""An hour: more GPUs save less than it takes to rent them, start them and load the model, which no
-prediction counts."""
+SOON_DAYS = 1.0
+"""A day: over night is fast enough for who has said what to spend, and not how soon."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
