@@ -19,7 +19,8 @@ from brimful.techniques.optimizers import OPTIMIZERS
 NONE = "none"
 OPTIMIZER = "optimizer"
 PARAMETERS = "parameters"
-KINDS = ("optimizer", "parameters", "activations")
+ACTIVATIONS = "activations"
+KINDS = (OPTIMIZER, PARAMETERS, ACTIVATIONS)
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
 

@@ -3,9 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from brimful.cli.output import show_facts
 from brimful.cli.proof import proof_of, proof_words
-from brimful.errors import OutOfTimeError
+from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +52,10 @@ def tell_ways_out(
     is_tight = word == "tight"
     most = MAX_WAYS_TIGHT if is_tight else MAX_WAYS
     said, allowed = list[str](), list["WayOut"]()
+    if not is_tight and (words := _sending(args, searched, budget)):
+        if not args.json:
+            show_facts(Fact("instead", words))
+        said.append(words)
     for way in _in_time(searched, search, budget):
         if way.is_allowed:
             allowed.append(way)
@@ -65,6 +71,40 @@ def tell_ways_out(
             show_facts(*allowed_facts(allowed))
         said += [way.words for way in allowed]
     return tuple(said)
+
+
+def _sending(args: argparse.Namespace, searched: "Solution", budget: "Budget") -> str:
+    """Say that it would fit if blocks sent to the host what they keep; empty: it would not.
+
+    That is simulated, and only where what they keep is as much as is lacking.
+    """
+    from brimful.cli.progress import Progress
+    from brimful.offload import ACTIVATIONS, NONE
+    from brimful.quiet import quiet_libraries
+    from brimful.rungs import SAVED_ACTIVATIONS
+    from brimful.show.run import rate_words
+    from brimful.units import format_bytes
+
+    made, strategy, job = searched.plan.estimate, searched.plan.strategy, searched.plan.job
+    if made is None or strategy.offload != NONE or strategy.pp > 1 or budget.left_s <= 0:
+        return ""
+    kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
+    if kept < made.predicted_peak_allocated_bytes - made.usable_bytes:
+        return ""
+    quiet_libraries()
+    sending = msgspec.structs.replace(strategy, offload=ACTIVATIONS)
+    try:
+        with Progress(f"trying --offload {ACTIVATIONS}", quiet=args.json):
+            from brimful.simulate.attempt import attempt
+
+            tried = attempt(job, searched.plan.cluster, sending, on_op=budget.check)
+    except (InputError, UnsupportedError, OutOfTimeError):
+        return ""
+    if not tried.holds:
+        return ""
+    rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
+    away = f"{format_bytes(tried.host_bytes)} on the host"
+    return f"--offload {ACTIVATIONS} would fit{rate}, with {away}; simulated"
 
 
 def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":
