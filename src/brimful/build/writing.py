@@ -1,9 +1,13 @@
 """Reading prompts and writing tokens, by the steps of ``generate``: the same real and pretended."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from transformers import DynamicCache
+
+_PER_TOKEN = ("keys", "values", "indexer_keys")
+"""Of a layer, what has an entry for each token, in its last dimension but one."""
 
 
 def new_cache(model: Any) -> DynamicCache:
@@ -31,26 +35,37 @@ def next_token(model: Any, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
 
 
 def grow(cache: Any, *, num_tokens: int) -> None:
-    """Let a cache be as it is after decoding that far, without decoding; its values are nothing."""
+    """Let a cache be as it is after decoding that far, without decoding; its values are nothing.
+
+    What a layer keeps of a sequence however long, as a recurrence does, stays as it is.
+    """
     for layer in cache.layers:
         window = getattr(layer, "sliding_window", None)
         length = num_tokens if window is None else min(num_tokens, window - 1)
-        for name in ("keys", "values"):
-            now = getattr(layer, name)
-            batch, heads, _, width = now.shape
+        for name in _PER_TOKEN:
+            now = getattr(layer, name, None)
+            if not isinstance(now, torch.Tensor):
+                continue
+            *before, _, width = now.shape
             setattr(layer, name, None)
             like = {"dtype": now.dtype, "device": now.device}
             del now
-            setattr(layer, name, torch.zeros((batch, heads, length, width), **like))
+            setattr(layer, name, torch.zeros((*before, length, width), **like))
         if window is not None:
             layer.cumulative_length = num_tokens
 
 
 def cache_tensors(cache: Any) -> list[torch.Tensor]:
     """List what a cache holds."""
-    held = [
-        tensor
-        for layer in cache.layers
-        for tensor in (layer.keys, layer.values, getattr(layer, "_sliding_window_tensor", None))
-    ]
-    return [tensor for tensor in held if isinstance(tensor, torch.Tensor)]
+    return [each for layer in cache.layers for value in vars(layer).values() for each in _in(value)]
+
+
+def _in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of what a layer of a cache holds under a name."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _in(each)
+    elif isinstance(value, dict):
+        yield from _in(list(value.values()))

@@ -1,6 +1,7 @@
 """``--task inference`` of ``estimate`` and ``simulate``: a model that is loaded to write text."""
 
 import argparse
+import sys
 import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -12,18 +13,24 @@ from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import json_text
+from brimful.escaping import json_text, one_line
 from brimful.hardware.cluster import Cluster, spelled
+from brimful.terminal import say
 from brimful.units import parse_length
 
 if TYPE_CHECKING:
     from brimful.cost.inference import InferenceJob
     from brimful.models.spec import ModelSpec
+    from brimful.pretend.recording import Recording
     from brimful.show.answer import Answer
+    from brimful.show.inference import Beside
+    from brimful.simulate.inference import InferenceSimulation
 
 SCHEMA = "brimful.inference/1"
 _SHORT = 512
 """Tokens of a text that no class refuses; what is read off a model does not hang on it."""
+CLASS_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What a class of transformers may raise whose forward does not run on the pretend GPU."""
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
 _SHARED = (
@@ -71,7 +78,13 @@ def is_asked(args: argparse.Namespace) -> bool:
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.decoding import decoding_of
-    from brimful.cost.inference import estimate_inference, limits, other_formats
+    from brimful.cost.inference import (
+        estimate_inference,
+        limits,
+        other_formats,
+        why_not_simulated,
+    )
+    from brimful.show.inference import Beside, fits_beside, inference_summary
 
     job, cluster = asked(args)
     if cluster.num_devices > 1:
@@ -79,25 +92,45 @@ def run_estimate(args: argparse.Namespace) -> int:
     estimate = estimate_inference(job, cluster)
     formats, most = other_formats(job, cluster), limits(job, cluster)
     decoding = decoding_of(job, cluster)
+    forward_bytes = None
+    if estimate.fits is None and not args.json and find_spec("torch"):
+        say(f"{estimate.unknown}: it is simulated", file=sys.stderr, flush=True)
+        try:
+            if not why_not_simulated(job, cluster.device):
+                return _tell_simulated(args, job, cluster, Beside(formats, None, decoding))
+            forward_bytes = _forward_bytes(job, cluster)
+        except (UnsupportedError, *CLASS_ERRORS) as error:
+            say(f"brimful: it cannot be simulated: {one_line(str(error))}", file=sys.stderr)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(estimate)}
         others = [fit._asdict() for fit in formats]
         bounds = {"limits": most and most._asdict(), "decoding": decoding and decoding._asdict()}
         show_json({**told, "formats": others, **bounds})
 
+    beside = Beside(formats, most, decoding, forward_bytes)
+    fits = fits_beside(estimate, beside)
+
     def answer() -> "Answer":
         from brimful.report.inference import inference_tables
         from brimful.show.answer import Answer
-        from brimful.show.inference import Beside, inference_summary
 
         tables = inference_tables(job, cluster, estimate, formats=formats, limits=most)
-        summary = inference_summary(job, cluster, estimate, Beside(formats, most, decoding))
+        summary = inference_summary(job, cluster, estimate, beside)
         return Answer(summary, (), (tables,))
 
     tell(args, answer)
-    if estimate.fits is None:
+    if fits is None:
         return BAD_INPUT
-    return FITS if estimate.fits else DOES_NOT_FIT
+    return FITS if fits else DOES_NOT_FIT
+
+
+def _forward_bytes(job: "InferenceJob", cluster: Cluster) -> int:
+    """Simulate what a forward takes beside weights and cache, where weights are as they compute."""
+    from brimful.rungs import TRANSIENTS, WORKSPACES
+
+    plain = msgspec.structs.replace(job, weights_format=job.compute)
+    _, simulation = _simulated(plain, cluster, allocator="")
+    return sum(item.num_bytes for item in simulation.items if item.name in {TRANSIENTS, WORKSPACES})
 
 
 def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster) -> int:
@@ -132,24 +165,41 @@ def run_simulate(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     job, cluster = asked(args)
     _refuse_several(cluster)
-    from brimful.cost.inference import estimate_inference
-    from brimful.files import write_text
+    return _tell_simulated(args, job, cluster)
+
+
+def _simulated(
+    job: "InferenceJob", cluster: Cluster, *, allocator: str
+) -> "tuple[Recording, InferenceSimulation]":
+    """Run a job on the pretend GPU."""
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
     from brimful.simulate.inference import read_inference, trace_inference
 
-    estimate, start = estimate_inference(job, cluster), time.perf_counter()
+    start = time.perf_counter()
     recording = trace_inference(job, cluster.device)
-    simulation = read_inference(
-        recording,
-        cluster,
-        simulate_s=time.perf_counter() - start,
-        allocator=args.allocator or "",
-    )
-    if args.output is not None:
-        write_text(args.output, json_text(simulation))
-    output_paths.write_simulated_files(args, recording, cluster, allocator=args.allocator or "")
+    spent_s = time.perf_counter() - start
+    return recording, read_inference(recording, cluster, simulate_s=spent_s, allocator=allocator)
+
+
+def _tell_simulated(
+    args: argparse.Namespace,
+    job: "InferenceJob",
+    cluster: Cluster,
+    beside: "Beside | None" = None,
+) -> int:
+    """Simulate, and print; what else is known of the job comes below."""
+    from brimful.cost.inference import estimate_inference
+    from brimful.files import write_text
+
+    estimate = estimate_inference(job, cluster)
+    recording, simulation = _simulated(job, cluster, allocator=args.allocator or "")
+    if beside is None:
+        if args.output is not None:
+            write_text(args.output, json_text(simulation))
+        allocator = args.allocator or ""
+        output_paths.write_simulated_files(args, recording, cluster, allocator=allocator)
     word = word_of(simulation, estimate.usable_bytes)
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(simulation)}
@@ -163,7 +213,7 @@ def run_simulate(args: argparse.Namespace) -> int:
         from brimful.show.inference import inference_simulation_summary
 
         tables = simulation_tables(job, cluster, estimate, simulation)
-        summary = inference_simulation_summary(job, cluster, estimate, simulation, word)
+        summary = inference_simulation_summary(job, cluster, estimate, simulation, word, beside)
         return Answer(summary, (), (tables,))
 
     tell(args, answer)

@@ -1,6 +1,8 @@
 """What would make a plan fit that does not, as it is told: each way as soon as it is proven."""
 
 import argparse
+import math
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,11 +54,9 @@ def tell_ways_out(
     is_tight = word == "tight"
     most = MAX_WAYS_TIGHT if is_tight else MAX_WAYS
     said, allowed = list[str](), list["WayOut"]()
-    if not is_tight and (words := _sending(args, searched, budget)):
-        if not args.json:
-            show_facts(Fact("instead", words))
-        said.append(words)
-    for way in _in_time(searched, search, budget):
+    for way in chain(
+        () if is_tight else _sending(args, searched, budget), _in_time(searched, search, budget)
+    ):
         if way.is_allowed:
             allowed.append(way)
         elif len(said) < most:
@@ -73,8 +73,10 @@ def tell_ways_out(
     return tuple(said)
 
 
-def _sending(args: argparse.Namespace, searched: "Solution", budget: "Budget") -> str:
-    """Say that it would fit if blocks sent to the host what they keep; empty: it would not.
+def _sending(
+    args: argparse.Namespace, searched: "Solution", budget: "Budget"
+) -> "Iterator[WayOut]":
+    """Yield that blocks send to the host what they keep, if it would fit so.
 
     That is simulated, and only where what they keep is as much as is lacking.
     """
@@ -82,15 +84,16 @@ def _sending(args: argparse.Namespace, searched: "Solution", budget: "Budget") -
     from brimful.offload import ACTIVATIONS, NONE
     from brimful.quiet import quiet_libraries
     from brimful.rungs import SAVED_ACTIVATIONS
+    from brimful.search.ways_out import WayOut
     from brimful.show.run import rate_words
     from brimful.units import format_bytes
 
     made, strategy, job = searched.plan.estimate, searched.plan.strategy, searched.plan.job
     if made is None or strategy.offload != NONE or strategy.pp > 1 or budget.left_s <= 0:
-        return ""
+        return
     kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
     if kept < made.predicted_peak_allocated_bytes - made.usable_bytes:
-        return ""
+        return
     quiet_libraries()
     sending = msgspec.structs.replace(strategy, offload=ACTIVATIONS)
     try:
@@ -99,12 +102,13 @@ def _sending(args: argparse.Namespace, searched: "Solution", budget: "Budget") -
 
             tried = attempt(job, searched.plan.cluster, sending, on_op=budget.check)
     except (InputError, UnsupportedError, OutOfTimeError):
-        return ""
+        return
     if not tried.holds:
-        return ""
+        return
     rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
     away = f"{format_bytes(tried.host_bytes)} on the host"
-    return f"--offload {ACTIVATIONS} would fit{rate}, with {away}; simulated"
+    words = f"--offload {ACTIVATIONS} would fit{rate}, with {away}; simulated"
+    yield WayOut(words, 0, math.inf, is_exact=True)
 
 
 def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":

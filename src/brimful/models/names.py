@@ -223,18 +223,42 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         preferred: Types of models that are rather named than others.
 
     Returns:
-        The model, and why it, in words; both empty where the name says no size.
+        The model, and why it, in words; both empty where the name says no size, and no model of its
+        version is known.
     """
+    family = _split(text)[1].lower()
     parts = _parts(_split(text)[1][:_LONGEST])
     counts = [count for size in parts.sizes if (count := _count(size))]
+    if not parts.sizes:
+        return _of_version(family[:_LONGEST])
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
-    family = _split(text)[1].lower()
     near = _nearest(counts[0], family, is_mixture=bool(parts.active), preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
     sort = ", and is a mixture of experts" if parts.active else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
     return near, f"{said}; the nearest is {near} ({size})"
+
+
+def _of_version(name: str) -> tuple[str, str]:
+    """Find a known model whose name is another's but for the numbers that it ends in: no size."""
+    shared = {known: _num_shared(known, name) for known in registry()}
+    like = [
+        known
+        for known, num in shared.items()
+        if re.search(r"\d", name[:num]) and not re.search(r"[a-z]", known[num:] + name[num:])
+    ]
+    if not like:
+        return "", ""
+    near = max(like, key=lambda known: (shared[known], -len(known)))
+    size = format_count(num_parameters(registry()[near]))
+    return near, f"its name says no size; the nearest name is {near} ({size})"
+
+
+def _num_shared(one: str, other: str) -> int:
+    """Count the characters with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
 def _count(size: str) -> float:

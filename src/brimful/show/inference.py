@@ -12,7 +12,6 @@ from brimful.cost.inference import (
     InferenceJob,
     Limits,
     most_tokens,
-    why_not_simulated,
 )
 from brimful.cost.inference_gpus import smallest_gpu
 from brimful.cost.inference_shared import SharedInference
@@ -40,11 +39,21 @@ class Beside(NamedTuple):
         formats: The same text in every format.
         limits: The most that fits; None: unknown.
         decoding: How fast it writes at most; None: unknown.
+        forward_bytes: What the forward takes beside weights and cache, simulated with weights as
+            they compute; None: there is a formula, or nobody has simulated it.
     """
 
     formats: tuple[FormatFit, ...]
     limits: Limits | None
     decoding: Decoding | None
+    forward_bytes: int | None = None
+
+
+def fits_beside(estimate: InferenceEstimate, beside: Beside) -> bool | None:
+    """Whether a model fits, by a simulated forward where that has no formula; None: unknown."""
+    if estimate.fits is not None or beside.forward_bytes is None:
+        return estimate.fits
+    return estimate.predicted_floor_bytes + beside.forward_bytes <= estimate.usable_bytes
 
 
 def inference_summary(
@@ -67,15 +76,16 @@ def inference_summary(
         if peak is not None
         else (estimate.predicted_floor_bytes, "weights and cache alone")
     )
-    alone = f" ({what})" if estimate.fits or peak is None else ""
+    fits = fits_beside(estimate, beside)
+    alone = f" ({what})" if fits or peak is None else ""
     saved = pack_experts(job.model, job.weights_format, job.compute)
     is_ours = bool(saved) and estimate.predicted_floor_bytes - saved <= estimate.usable_bytes
     return Summary(
-        "UNKNOWN" if is_ours and estimate.fits is False else _VERDICTS[estimate.fits],
+        "UNKNOWN" if is_ours and estimate.fits is False else _VERDICTS[fits],
         _subject(job, cluster),
         Meter(counted, estimate.usable_bytes, f"predicted{alone}"),
         (
-            *_unknown(job, cluster, estimate),
+            *_forward(job, estimate, beside),
             *(_as_published(estimate, saved) if is_ours else _instead(job, cluster, estimate)),
             *largest_facts(estimate.items),
             *_experts(job),
@@ -94,12 +104,13 @@ def _room(job: InferenceJob, cluster: Cluster) -> tuple[Fact, ...]:
     return (Fact("at most", words),) if most else ()
 
 
-def inference_simulation_summary(
+def inference_simulation_summary(  # noqa: PLR0913, PLR0917 - all that is known
     job: InferenceJob,
     cluster: Cluster,
     estimate: InferenceEstimate,
     simulation: "InferenceSimulation",
     word: Word,
+    beside: Beside | None = None,
 ) -> Summary:
     """Say what a simulation says.
 
@@ -109,6 +120,7 @@ def inference_simulation_summary(
         estimate: What arithmetic says.
         simulation: What the pretend GPU says.
         word: Whether it holds.
+        beside: What else is known; None: that is not said.
     """
     peak, reserved = simulation.simulated_peak_allocated_bytes, simulation.reserved
     meter = Meter(peak, estimate.usable_bytes, f"simulated{TENSORS_ALONE}")
@@ -122,7 +134,15 @@ def inference_simulation_summary(
             *failed_facts(reserved),
             *tight_facts(reserved),
             *largest_facts(simulation.items),
-            *beside_facts(peak, estimate.predicted_peak_allocated_bytes),
+            *(
+                beside_facts(peak, estimate.predicted_peak_allocated_bytes)
+                if beside is None
+                else (
+                    *_speed(job, beside.decoding),
+                    *_room(job, cluster),
+                    *_formats(job, beside.formats),
+                )
+            ),
         ),
     )
 
@@ -206,12 +226,14 @@ def _as_published(estimate: InferenceEstimate, saved: int) -> tuple[Fact, ...]:
     return (Fact("packed", words),)
 
 
-def _unknown(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -> tuple[Fact, ...]:
-    """Say why there is no peak, and what counts it."""
+def _forward(job: InferenceJob, estimate: InferenceEstimate, beside: Beside) -> tuple[Fact, ...]:
+    """Say what the forward takes where that has no formula, or that nobody knows."""
     if not estimate.unknown or estimate.fits is False:
         return ()
-    counts = "" if why_not_simulated(job, cluster.device) else "; brimful simulate counts it"
-    return (Fact("not known", f"{estimate.unknown}{counts}"),)
+    if beside.forward_bytes is None:
+        return (Fact("not known", estimate.unknown),)
+    words = f"{format_bytes(beside.forward_bytes)} more while it reads and writes, simulated in"
+    return (Fact("forward", f"{words} {job.compute}"),)
 
 
 def _instead(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -> tuple[Fact, ...]:
