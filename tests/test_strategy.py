@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 from brimful.strategy import (
+    NUM_DEVICES,
     check_strategy,
     num_checkpointed,
     num_micro_batches,
@@ -45,3 +46,14 @@ def test_chunks_must_hold_a_token_each(loss_chunks):
 
 def test_micro_batches_are_counted():
     assert num_micro_batches(make_job(global_batch=12), make_strategy(micro_batch=4)) == 3
+
+
+def test_a_schedule_that_runs_on_one_pipeline_alone_is_answered_on_as_many_devices():
+    job = make_job(global_batch=8)
+    strategy = make_strategy(
+        micro_batch=1, pp=2, pp_schedule="dualpipev", stages_per_device=2, dp_replicate=2, zero=0,
+        accumulate="hold",
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="over 2 data-parallel devices") as refused:
+        check_strategy(job, strategy)
+    assert refused.value.nearest == {NUM_DEVICES: 2}

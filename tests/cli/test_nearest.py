@@ -190,3 +190,12 @@ def test_both_batches_say_how_many_texts_are_there(brimful):
     both = brimful("estimate", *asked, "--global-batch", 4, "--micro-batch", 2)
     assert both.code == 2
     assert "both say how many texts" in both.err
+
+
+def test_deepspeeds_fp16_has_master_weights(brimful):
+    said = brimful(
+        "estimate", "llama-3.2-1b", "--gpus", "2xa100-40gb", "--engine", "deepspeed", "--zero", 3,
+        "--precision", "fp16-mixed", "--seq-len", 1024,
+    )  # fmt: skip
+    assert said.code == 2
+    assert said.out.startswith("instead   the same with --precision fp16-master --engine torch:")

@@ -4,7 +4,7 @@ import pytest
 
 from brimful.errors import InputError, UnknownNameError
 from brimful.hardware.datasheets import datasheets
-from brimful.hardware.gpus import load_cluster
+from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.links import link_of, network, network_names, network_of, node_links
 
 SHEETS = datasheets()
@@ -57,7 +57,14 @@ def test_the_network_of_a_cluster():
     asked = {"memory_limit_bytes": None, "network_name": "ethernet-25"}
     assert network_of(load_cluster("2x4xl4", **asked)).bytes_per_s == 3.125e9 / 4
     assert network_of(load_cluster("4xl4", **asked)) is None
-    assert network_of(load_cluster("2x4xl4", memory_limit_bytes=None)) is None
+    assert network_of(load_cluster("2x4xl4", memory_limit_bytes=None)).name == "ethernet-25"
+
+
+def test_between_nodes_something_is_always_assumed():
+    found = {name: load_cluster(f"2x4x{name}", memory_limit_bytes=None).network for name in gpus()}
+    assert found["h100-80gb"] == found["gb200"] == "ib-ndr-400"
+    assert found["rtx-5090"] == "ethernet-25"
+    assert all(found.values())
 
 
 def test_the_link_of_a_cluster():

@@ -10,7 +10,7 @@ from brimful.cli.main import main
 from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
-from brimful.models.names import find, suggestions, without_qualifiers
+from brimful.models.names import find, nearest_by_name, suggestions, without_qualifiers
 from brimful.models.registry import registry
 
 SAME = {
@@ -212,6 +212,21 @@ def test_known_models_ask_nobody(hub):
     assert load_model("Qwen/Qwen3-8B").name == "qwen3-8b"
     assert load_model("unsloth/Qwen3-8B-unsloth-bnb-4bit").name == "qwen3-8b"
     assert hub[1] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("zai-org/GLM-4.8", "glm-4."),
+        ("MiniMaxAI/MiniMax-M2.9", "minimax-m2"),
+        ("Qwen/Qwen3.7-Max", ""),  # a word that may say a size
+        ("gpt-5", ""),
+    ],
+)
+def test_a_name_without_a_size_is_answered_by_a_version_of_it(typed, near):
+    found, words = nearest_by_name(typed, frozenset())
+    assert found.startswith(near) if near else not found
+    assert ("says no size" in words) == bool(near)
 
 
 @pytest.mark.parametrize(

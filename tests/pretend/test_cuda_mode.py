@@ -86,6 +86,14 @@ def test_a_tensor_moves_in_place(run):
     assert run.peak_allocated_bytes >= 16
 
 
+@pytest.mark.usefixtures("run")
+def test_a_parameter_whose_value_is_known_moves():
+    """As CLIP's ``logit_scale``: the fake mode refers to it by its constant."""
+    module = nn.Module()
+    module.scale = nn.Parameter(torch.tensor(2.66))
+    assert module.to("cuda").scale.device == CUDA
+
+
 def test_a_copy_is_a_copy(run):
     model = nn.Linear(4, 4).cuda()
     model.weight.note, model.extra = ["mine"], torch.arange(3).cuda()
