@@ -10,7 +10,7 @@ from brimful.strategy import (
     num_micro_batches,
     spell_checkpointing,
 )
-from samples import make_job, make_strategy
+from samples import make_job, make_model, make_strategy
 
 
 @given(st.integers(1, 200), st.data())
@@ -49,7 +49,7 @@ def test_micro_batches_are_counted():
 
 
 def test_a_schedule_that_runs_on_one_pipeline_alone_is_answered_on_as_many_devices():
-    job = make_job(global_batch=8)
+    job = make_job(model=make_model(num_hidden_layers=4), global_batch=8)
     strategy = make_strategy(
         micro_batch=1, pp=2, pp_schedule="dualpipev", stages_per_device=2, dp_replicate=2, zero=0,
         accumulate="hold",
