@@ -152,7 +152,9 @@ PUBLISHED = {
     "qwen3-235b-a22b": ("22", True),  # model card: 235B in all
     "qwen3-235b-a22b-2507": ("22", True),  # model card: 235B in all
     "tongyi-deepresearch-30b-a3b": ("3.3", True),  # model card: 30.5B in all
-    "nous-hermes-2-mixtral-8x7b": ("12.9", True),  # Mixtral's network
+    **dict.fromkeys(
+        ("nous-hermes-2-mixtral-8x7b", "dolphin-2.7-mixtral-8x7b"), ("12.9", True)
+    ),  # Mixtral's network
     "qwen3-coder-30b-a3b": ("3.3", True),  # model card: 30.5B in all
     "qwen3-coder-480b-a35b": ("35", True),  # model card: 480B in all
     "moonlight-16b-a3b": ("3", True),  # model card: 16B in all
