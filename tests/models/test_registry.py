@@ -163,7 +163,9 @@ PUBLISHED = {
     "deepseek-coder-v2-lite": ("2.4", False),  # model card: 16B in all
     **dict.fromkeys(("deepseek-r1", "deepseek-v3.1"), ("37", False)),  # V3's network
     **dict.fromkeys(("deepseek-v2", "deepseek-coder-v2"), ("21", False)),  # model cards: 236B in all
-    **dict.fromkeys(("kimi-k2", "kimi-k2-0905"), ("32", False)),  # model cards: 1T in all
+    **dict.fromkeys(
+        ("kimi-k2", "kimi-k2-0905", "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code"), ("32", False)
+    ),  # model cards: 1T in all
     "deepseek-v3": ("37", False),  # arXiv:2412.19437, abstract: 671B in all
     "gpt-oss-20b": ("3.6", False),  # model card: 20.9B in all
     "gpt-oss-120b": ("5.1", False),  # model card: 116.8B in all
