@@ -162,7 +162,9 @@ PUBLISHED = {
     "deepseek-v2-lite": ("2.4", False),  # model card: 15.7B in all
     "deepseek-coder-v2-lite": ("2.4", False),  # model card: 16B in all
     **dict.fromkeys(("deepseek-r1", "deepseek-v3.1"), ("37", False)),  # V3's network
-    **dict.fromkeys(("deepseek-v2", "deepseek-coder-v2"), ("21", False)),  # model cards: 236B in all
+    **dict.fromkeys(
+        ("deepseek-v2", "deepseek-v2.5", "deepseek-coder-v2"), ("21", False)
+    ),  # model cards: 236B in all
     **dict.fromkeys(
         ("kimi-k2", "kimi-k2-0905", "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code"), ("32", False)
     ),  # model cards: 1T in all

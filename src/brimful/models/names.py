@@ -52,7 +52,7 @@ _ACTIVE = re.compile(r"a\d+(?:\.\d+)?b|\d+e")
 _DATE = re.compile(r"\d{4}|\d{6}|\d{8}")
 _REVISION = re.compile(r"v\d+(?:\.\d+)*")
 _VERSION = re.compile(r"[a-z]?\d+(?:\.\d+)*")
-_WORD = re.compile(r"[a-z]+|t5")
+_WORD = re.compile(r"[a-z]+|[et]5")
 _JOINED = re.compile(r"(?<![a-z\d.])([a-z]{2,})(?=\d)")
 _COUNTS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _NEAR = 0.1
@@ -83,7 +83,8 @@ class Parts(NamedTuple):
     """A name taken apart.
 
     Attributes:
-        words: Family and variant in one, so that ``tiny-llama`` is ``tinyllama``; T5 is a family.
+        words: Family and variant in one, so that ``tiny-llama`` is ``tinyllama``; T5 and E5 are
+            families.
         versions: ``3.1`` of Llama 3.1, ``r1`` of DeepSeek R1; and what fits nowhere else.
         sizes: ``8b``, ``8x7b``.
         active: Of mixtures: active parameters ``a3b`` and experts ``16e``.
