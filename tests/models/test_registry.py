@@ -150,6 +150,11 @@ PUBLISHED = {
     "qwen3-30b-a3b": ("3.3", True),  # model card: 30.5B in all
     "qwen3-30b-a3b-2507": ("3.3", True),  # model card: 30.5B in all
     "qwen3-235b-a22b": ("22", True),  # model card: 235B in all
+    "qwen3-235b-a22b-2507": ("22", True),  # model card: 235B in all
+    "tongyi-deepresearch-30b-a3b": ("3.3", True),  # model card: 30.5B in all
+    **dict.fromkeys(
+        ("nous-hermes-2-mixtral-8x7b", "dolphin-2.7-mixtral-8x7b"), ("12.9", True)
+    ),  # Mixtral's network
     "qwen3-coder-30b-a3b": ("3.3", True),  # model card: 30.5B in all
     "qwen3-coder-480b-a35b": ("35", True),  # model card: 480B in all
     "moonlight-16b-a3b": ("3", True),  # model card: 16B in all
@@ -157,7 +162,12 @@ PUBLISHED = {
     "deepseek-v2-lite": ("2.4", False),  # model card: 15.7B in all
     "deepseek-coder-v2-lite": ("2.4", False),  # model card: 16B in all
     **dict.fromkeys(("deepseek-r1", "deepseek-v3.1"), ("37", False)),  # V3's network
-    "kimi-k2": ("32", False),  # model card: 1T in all
+    **dict.fromkeys(
+        ("deepseek-v2", "deepseek-v2.5", "deepseek-coder-v2"), ("21", False)
+    ),  # model cards: 236B in all
+    **dict.fromkeys(
+        ("kimi-k2", "kimi-k2-0905", "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code"), ("32", False)
+    ),  # model cards: 1T in all
     "deepseek-v3": ("37", False),  # arXiv:2412.19437, abstract: 671B in all
     "gpt-oss-20b": ("3.6", False),  # model card: 20.9B in all
     "gpt-oss-120b": ("5.1", False),  # model card: 116.8B in all

@@ -52,7 +52,7 @@ _ACTIVE = re.compile(r"a\d+(?:\.\d+)?b|\d+e")
 _DATE = re.compile(r"\d{4}|\d{6}|\d{8}")
 _REVISION = re.compile(r"v\d+(?:\.\d+)*")
 _VERSION = re.compile(r"[a-z]?\d+(?:\.\d+)*")
-_WORD = re.compile(r"[a-z]+|t5")
+_WORD = re.compile(r"[a-z]+|[et]5")
 _JOINED = re.compile(r"(?<![a-z\d.])([a-z]{2,})(?=\d)")
 _COUNTS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _NEAR = 0.1
@@ -63,6 +63,16 @@ _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _AS_LARGE = 1.1
 """A factor in size within which the newer generation of a family says more."""
+_TUNED = frozenset(
+    {
+        "all", "bge", "dialogpt", "dolly", "dolphin", "e", "foundation", "functiongemma", "goliath",
+        "hermes", "llemma", "magicoder", "medgemma", "metamath", "multilingual", "mxbai",
+        "mythomax", "notus", "nous", "openchat", "openhermes", "openorca", "orca", "phind",
+        "platypus", "sapbert", "scibert", "shieldgemma", "snowflake", "stablebeluga", "starchat",
+        "starling", "tongyi", "tulu", "vicuna", "wizardcoder", "wizardlm", "xwin", "zephyr",
+    }
+)  # fmt: skip
+"""Families of others' networks, tuned: an unknown model is rather as an original."""
 _LONGEST = 200
 _IMAGES = "its language part is {}, without what images and sounds and their encoders take"
 IMAGES = "images"
@@ -83,7 +93,8 @@ class Parts(NamedTuple):
     """A name taken apart.
 
     Attributes:
-        words: Family and variant in one, so that ``tiny-llama`` is ``tinyllama``; T5 is a family.
+        words: Family and variant in one, so that ``tiny-llama`` is ``tinyllama``; T5 and E5 are
+            families.
         versions: ``3.1`` of Llama 3.1, ``r1`` of DeepSeek R1; and what fits nowhere else.
         sizes: ``8b``, ``8x7b``.
         active: Of mixtures: active parameters ``a3b`` and experts ``16e``.
@@ -277,22 +288,26 @@ def _nearest(size: float, name: str, *, is_mixture: bool, preferred: frozenset[s
         preferred: Types that are rather named than others.
     """
 
-    def distance(known: str) -> tuple[bool, bool, bool, bool, int, float, float]:
+    def distance(known: str) -> tuple[bool, bool, bool, bool, bool, int, float, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != is_mixture
         is_strange = _family(known) != _family(name)
         is_rarer = entry["model_type"] not in preferred
+        is_copy = _family(known) in _TUNED
         steps = round(math.log(factor) / math.log(_AS_LARGE))
-        return factor > _FAR, is_other, is_strange, is_rarer, steps, -_generation(known), factor
+        return (
+            factor > _FAR, is_other, is_strange, is_rarer, is_copy, steps, -_generation(known),
+            factor,
+        )  # fmt: skip
 
     return min(registry(), key=distance)
 
 
 def _generation(name: str) -> float:
-    """Return which of its family a name says, 3.1 of ``llama-3.1-8b``; 0: it says none."""
-    found = re.match(r"[a-z]+-?(\d+(?:\.\d+)?)(?![\d.]*[bm]\b)", name)
+    """Return which of its family a name says, 3.1 of ``llama-3.1-8b``; 0: none, as mT5's."""
+    found = re.match(r"(?![a-z]*[et]5\b)[a-z]+-?(\d+(?:\.\d+)?)(?![\d.]*[bm]\b)", name)
     return float(found[1]) if found else 0.0
 
 
