@@ -80,9 +80,9 @@ def ask(question: Question) -> Asked:
                 lines.append(line.replace(f"{ROOT}/", ""))
                 if first_s is None and line.startswith(VERDICTS):
                     first_s = time.perf_counter() - begin
-            code = running.wait()
-        is_late = code == LATE and time.perf_counter() - started >= MOST_S
-        codes.append(None if is_late else code)
+            ended = running.wait()
+        is_late = ended == LATE and time.perf_counter() - started >= MOST_S
+        codes.append(None if is_late else ended)
     code = next((each for each in codes if each != 0), 0)
     seconds = time.perf_counter() - begin
     return Asked(code, first_s or seconds, seconds, "".join(lines))
@@ -101,8 +101,7 @@ def main() -> None:
         took = f"answer after {asked.first_s:.1f} s, end after {asked.seconds:.1f} s"
         print(f"{number:3} {ended:12} {took}  {question.command}", flush=True)
         parts.append(
-            f"## {number}. {question.words}\n\n{ended}, {took}\n\n"
-            f"```\n{asked.said.rstrip()}\n```\n"
+            f"## {number}. {question.words}\n\n{ended}, {took}\n\n```\n{asked.said.rstrip()}\n```\n"
         )
     args.out.write_text("\n".join(parts), "utf-8")
 
