@@ -132,7 +132,14 @@ def _leave(
     every = list(_whole(profile, runs, first, tied=tied))
     added = brought(runs, dict(gradients)) if gradients else [Brought()] * len(runs)
     last: tuple[EventKind, ...] = ()
+    known: dict[tuple[int, tuple[int, ...]], _Left] = {}
     for place, (run, own, more) in enumerate(zip(runs, every, added, strict=True)):
+        key, is_last = (id(own), tuple(sent)), place == len(runs) - 1
+        if not gradients and not is_last and key in known:
+            work, after, last = known[key]
+            placed.append(replace(run, work=work))
+            sent = deque(after)
+            continue
         made = list[int]()
         for event, leaves in with_copies(profile, run, own, more) if gradients else own:
             made += [] if event is None else [event]
@@ -141,15 +148,29 @@ def _leave(
                 last = tuple(kinds[each] for each in (*sent, *added[-1].gone_last))
             while len(sent) > NUM_ON_THE_WAY:
                 made.append(num + sent.popleft())
-        if place == len(runs) - 1:
-            made += [num + each for each in sent]
+        made += [num + each for each in sent] if is_last else []
         made += gone_copies(profile, more.gone_last)
-        if made == list(profile.works[run.work].events):
-            placed.append(run)
-            continue
-        works.append(with_events(profile.works[run.work], tuple(made)))
-        placed.append(replace(run, work=len(works) - 1))
+        work = run.work
+        if made != list(profile.works[work].events):
+            works.append(with_events(profile.works[work], tuple(made)))
+            work = len(works) - 1
+        placed.append(replace(run, work=work))
+        known[key] = _Left(work, tuple(sent), last)
     return Leaving(replace(profile, kinds=kinds, works=tuple(works)), tuple(placed), last)
+
+
+class _Left(NamedTuple):
+    """What became of a run's gradients, which hangs on what was on its way before.
+
+    Attributes:
+        work: Its work, with what goes.
+        sent: What is on its way behind it.
+        last: See ``Leaving``.
+    """
+
+    work: int
+    sent: tuple[int, ...]
+    last: tuple[EventKind, ...]
 
 
 @once_for_each
@@ -162,14 +183,18 @@ def _kinds(own: tuple[EventKind, ...]) -> tuple[EventKind, ...]:
 def _whole(
     profile: Profile, runs: Sequence[Run], first: Sequence[Run], *, tied: bool
 ) -> Iterator[list[Event]]:
-    """Yield the events of every run, with the kinds of gradients that are whole behind each."""
+    """Yield the events of every run, with the kinds of gradients that are whole behind each.
+
+    Of blocks that run alike they are one value.
+    """
     waiting, known = list[int](), dict[tuple[Run, Run], list[Event]]()
     chunks = [place for place, run in enumerate(first) if run.group == "chunk"]
     for place, (run, like) in enumerate(zip(runs, first, strict=True)):
         if (run, like) not in known:
             known[run, like] = list(_found(profile, run, like))
-        events = [(event, list(leaves)) for event, leaves in known[run, like]]
+        events = known[run, like]
         if not is_block(like):
+            events = [(event, list(leaves)) for event, leaves in events]
             is_last = place == len(first) - 1
             waits = (tied and not is_last) or like.group == "chunk"
             for _, leaves in events if waits else ():
