@@ -107,7 +107,11 @@ def run_estimate(args: argparse.Namespace) -> int:
         bounds = {"limits": most and most._asdict(), "decoding": decoding and decoding._asdict()}
         show_json({**told, "formats": others, **bounds})
 
-    beside = Beside(formats, most, decoding, forward_bytes)
+    together = None
+    if most is not None and most.num_sequences > job.num_sequences:
+        many = msgspec.structs.replace(job, num_sequences=most.num_sequences)
+        together = decoding_of(many, cluster)
+    beside = Beside(formats, most, decoding, forward_bytes, together)
     fits = fits_beside(estimate, beside)
 
     def answer() -> "Answer":

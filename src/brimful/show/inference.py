@@ -41,12 +41,14 @@ class Beside(NamedTuple):
         decoding: How fast it writes at most; None: unknown.
         forward_bytes: What the forward takes beside weights and cache, simulated with weights as
             they compute; None: there is a formula, or nobody has simulated it.
+        together: How fast as many texts as fit are written, all of them; None: unknown.
     """
 
     formats: tuple[FormatFit, ...]
     limits: Limits | None
     decoding: Decoding | None
     forward_bytes: int | None = None
+    together: Decoding | None = None
 
 
 def fits_beside(estimate: InferenceEstimate, beside: Beside) -> bool | None:
@@ -90,7 +92,7 @@ def inference_summary(
             *largest_facts(estimate.items),
             *_experts(job),
             *_speed(job, beside.decoding),
-            *(() if is_ours and estimate.fits is False else _most(beside.limits)),
+            *(() if is_ours and estimate.fits is False else _most(beside)),
             *(_room(job, cluster) if estimate.fits is None else ()),
             *_formats(job, beside.formats),
         ),
@@ -263,8 +265,9 @@ def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
     return (Fact("speed", words),)
 
 
-def _most(limits: Limits | None) -> tuple[Fact, ...]:
-    """Say how much text fits."""
+def _most(beside: Beside) -> tuple[Fact, ...]:
+    """Say how much text fits, and how fast as many texts as fit are written."""
+    limits = beside.limits
     if limits is None:
         return ()
     if not limits.seq_len:
@@ -274,6 +277,10 @@ def _most(limits: Limits | None) -> tuple[Fact, ...]:
         parts.append(f"{_texts(limits.num_sequences)} of this length at once")
         if limits.num_in_turn > limits.num_sequences:
             parts[-1] += f" ({limits.num_in_turn:,} if prompts are read one by one)"
+        if beside.together is not None:
+            rates = beside.together.most_tokens_per_s, beside.together.last_tokens_per_s
+            words = " to ".join(dict.fromkeys(f"{rate:,.0f}" for rate in sorted(rates)))
+            parts[-1] += f", {words} tokens/s in all"
     return (Fact("at most", ", or ".join(parts)),)
 
 
