@@ -24,6 +24,7 @@ from brimful.show.predicted import (
     meter_of,
     offloaded_facts,
     replayed_meter,
+    several_offloaded_facts,
     subject_words,
     tight_facts,
     verdict_of,
@@ -105,7 +106,9 @@ def _offloaded(found: Solution) -> tuple[Fact, ...]:
     """Say what offloading lacks, where that was looked at and does not fit either."""
     if found.offloaded is not None:
         return offloaded_facts(found.offloaded)
-    return offloaded_facts(found.plan)
+    plan = found.plan
+    beside = several_offloaded_facts(plan.cluster, plan.strategy, plan.estimate)
+    return (*offloaded_facts(plan), *beside)
 
 
 def _simulated_host(found: Solution) -> Meter | None:
