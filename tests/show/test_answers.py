@@ -108,7 +108,8 @@ def test_a_market_is_told_in_twelve_lines(capsys):
     assert lines[1].startswith("take      ")
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
-    assert re.search(r"fewest \S+: [\d.]+ (min|h) and [\d.]+ USD", paragraph(lines))
+    each = re.search(r"fewest of each kind: (.*?) at best ", paragraph(lines))
+    assert re.fullmatch(r"(\S+ [\d.]+ (min|h) and [\d.]+ USD(; )?){3}", each[1])
     assert "prices of data centres, up to" in paragraph(lines)
 
 

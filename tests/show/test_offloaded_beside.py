@@ -14,10 +14,10 @@ def test_what_is_left_without_the_optimizers_state_is_a_difference():
     made = estimate(job, cluster, strategy)
     state = sum(item.num_bytes for item in made.items if item.name == OPTIMIZER_STATE)
     left = meter_of(made).used_bytes - state
-    (fact,) = several_offloaded_facts(cluster, strategy, made)
+    (fact,) = several_offloaded_facts(job, cluster, strategy, made)
     assert f"{left / 2**20:.2f} MiB are left" in fact.text
     assert not several_offloaded_facts(
-        msgspec.structs.replace(cluster, num_devices=1), strategy, made
+        job, msgspec.structs.replace(cluster, num_devices=1), strategy, made
     )
     too_small = msgspec.structs.replace(made, usable_bytes=left - 1)
-    assert not several_offloaded_facts(cluster, strategy, too_small)
+    assert not several_offloaded_facts(job, cluster, strategy, too_small)

@@ -38,11 +38,11 @@ def _network_words(args: argparse.Namespace) -> str:
     """Name what is assumed to lie between nodes; empty where there is one."""
     if not args.gpus or not hasattr(args, "network"):
         return ""
-    from brimful.hardware.links import assumed_network
+    from brimful.hardware.links import network_between
     from brimful.hardware.names import find_gpu, split_counts
 
     counts = split_counts(args.gpus)
-    return f"network {assumed_network(find_gpu(counts.gpu))}" if counts.num_nodes > 1 else ""
+    return f"network {network_between(find_gpu(counts.gpu))}" if counts.num_nodes > 1 else ""
 
 
 def _kernel_facts(job: "Job") -> tuple[Fact, ...]:

@@ -8,7 +8,7 @@ from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
-from brimful.hardware.links import assumed_network, network, node_links
+from brimful.hardware.links import network, network_between, node_links
 from brimful.hardware.names import find_gpu, split_counts, unknown_gpu
 from brimful.hardware.probe import host_ram_bytes, probe_local
 from brimful.units import format_bytes
@@ -64,7 +64,7 @@ def load_cluster(
         num_nodes=num_nodes,
         devices_per_node=per_node,
         link=_link(gpu) if per_node > 1 else "",
-        network=(network_name or assumed_network(device.name)) if num_nodes > 1 else "",
+        network=(network_name or network_between(device.name)) if num_nodes > 1 else "",
         memory_limit_bytes=_checked_limit(device, memory_limit_bytes),
     )
 

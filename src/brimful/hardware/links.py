@@ -148,11 +148,16 @@ def _links_of(gpu: str) -> tuple[Link, ...]:
 
 
 def assumed_network(gpu: str) -> str:
-    """Name the network of the maker's own systems with a GPU, else that of plain servers.
+    """Name the network of the maker's own systems with a GPU; empty where there are none.
 
-    Source: ``assumed`` and ``else_assumed`` in ``data/links/links.json``.
+    Source: ``assumed`` in ``data/links/links.json``.
     """
-    return _table().assumed.get(gpu, _table().else_assumed)
+    return _table().assumed.get(gpu, "")
+
+
+def network_between(gpu: str) -> str:
+    """Name what is assumed between nodes that somebody has: else that of plain servers."""
+    return assumed_network(gpu) or _table().else_assumed
 
 
 def network_of(cluster: Cluster) -> Link | None:

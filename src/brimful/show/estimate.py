@@ -64,7 +64,7 @@ def estimate_summary(
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
             *around.fixes,
-            *(several_offloaded_facts(cluster, strategy, estimate) if verdict == "NO" else ()),
+            *(several_offloaded_facts(job, cluster, strategy, estimate) if verdict == "NO" else ()),
             *around.stages,
             *(() if verdict == "NO" else around.run),
             *spread_facts(estimate, around.others),

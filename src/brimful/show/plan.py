@@ -107,7 +107,7 @@ def _offloaded(found: Solution) -> tuple[Fact, ...]:
     if found.offloaded is not None:
         return offloaded_facts(found.offloaded)
     plan = found.plan
-    beside = several_offloaded_facts(plan.cluster, plan.strategy, plan.estimate)
+    beside = several_offloaded_facts(plan.job, plan.cluster, plan.strategy, plan.estimate)
     return (*offloaded_facts(plan), *beside)
 
 

@@ -17,6 +17,7 @@ from brimful.rungs import (
 )
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
 from brimful.strategy import Strategy
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import format_bytes
 
 _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
@@ -144,14 +145,15 @@ def offloaded_facts(plan: Plan) -> tuple[Fact, ...]:
 
 
 def several_offloaded_facts(
-    cluster: Cluster, strategy: Strategy, made: Estimate | None
+    job: Job, cluster: Cluster, strategy: Strategy, made: Estimate | None
 ) -> tuple[Fact, ...]:
     """Say what is left on each of several GPUs without the optimizer's state, where that is enough.
 
     Of what does not fit. It is a difference of what is predicted, and says of which program that
     would be true.
     """
-    if made is None or cluster.num_devices == 1 or strategy.offload != NONE:
+    runs = job.method == "full" and OPTIMIZERS[job.optimizer].deepspeed_engine and strategy.pp == 1
+    if made is None or not runs or cluster.num_devices == 1 or strategy.offload != NONE:
         return ()
     state = sum(item.num_bytes for item in made.items if item.name == OPTIMIZER_STATE)
     left = meter_of(made).used_bytes - state

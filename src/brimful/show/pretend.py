@@ -24,7 +24,7 @@ from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 
-NUM_ITEMS, NUM_OWNERS, NUM_SIZES, NUM_ALIKE = 3, 3, 3, 2
+NUM_ITEMS, NUM_OWNERS, NUM_SIZES, NUM_ALIKE, NUM_LINES = 3, 3, 3, 2, 2
 LEAST_ALIKE = 0.08
 """Of the peak, which tensors that are alike take that are named."""
 LEAST_SAVED = 0.02
@@ -75,16 +75,16 @@ def pretend_summary(
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *_grows(report),
-            Fact("peak", _peak(report)),
-            *_tensors(report),
-            *(() if at.failure is None else _first(report)),
+            *(_allocator(report) if report.allocator else ()),
             *_instead(report),
             *sizes,
-            *_holders(report),
-            *(() if at.failure is not None else _first(report)),
+            Fact("peak", _peak(report)),
+            *_tensors(report),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *_allocator(report),
+            *_first(report),
+            *_holders(report),
+            *(() if report.allocator else _allocator(report)),
         ),
     )
 
@@ -123,14 +123,15 @@ def _tensors(report: PretendReport) -> tuple[Fact, ...]:
     told = [(sum(each.num_bytes for each in same), same) for same in sizes.values()]
     least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
     most = sorted((each for each in told if each[0] >= least), key=lambda each: -each[0])
-    words = "; ".join(_alike_words(*each) for each in most[:NUM_ALIKE])
+    num = NUM_ALIKE if report.at_capacity.failure is None else 1  # beside why it fails
+    words = "; ".join(_alike_words(*each) for each in most[:num])
     return (Fact("tensors", words),) if words else ()
 
 
 def _alike_words(num_bytes: int, same: Sequence[Alike]) -> str:
     one, num = same[0].one, sum(each.num_tensors for each in same)
     lines = dict.fromkeys(short_line(each.one.line) for each in same if each.one.line)
-    where = f" ({', '.join(list(lines)[:NUM_ALIKE])})" if lines else ""
+    where = f" ({', '.join(list(lines)[:NUM_LINES])})" if lines else ""
     return f"{format_bytes(num_bytes)} in {num} x {one.shape} {one.dtype}{where}"
 
 

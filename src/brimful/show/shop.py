@@ -198,9 +198,10 @@ def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
 def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
     """Name the fewest GPUs that do what was asked, or of which the fewest hold the job at all.
 
-    Of a few kinds that somebody named, each.
+    Of a few kinds that somebody named, each, where nothing was asked that these have to meet.
     """
-    if 1 < len(found.fewest) <= NUM_NAMED:
+    is_free = limits.deadline_s is None and limits.budget_usd is None
+    if is_free and 1 < len(found.fewest) <= NUM_NAMED:
         words = "; ".join(f"{each.gpus} {_both(each)}" for each in found.fewest)
         return (Fact("fewest", f"of each kind: {words}"),)
     if found.smallest is not None:

@@ -19,6 +19,7 @@ from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
+from brimful.hardware.links import assumed_network
 from brimful.job import Job
 from brimful.plan import Band
 from brimful.search.shop.bound import least_of_all
@@ -121,7 +122,10 @@ def _of(name: str, num_gpus: int, network: str) -> Cluster:
     each = datasheets()[name].per_node
     nodes = -(-num_gpus // each)
     counted = f"{nodes}x{each}x{name}" if nodes > 1 else f"{num_gpus}x{name}"
-    return load_cluster(counted, memory_limit_bytes=None, network_name=network)
+    found = load_cluster(counted, memory_limit_bytes=None, network_name=network)
+    if network or found.num_nodes == 1:
+        return found
+    return msgspec.structs.replace(found, network=assumed_network(name))
 
 
 def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
