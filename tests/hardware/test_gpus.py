@@ -9,6 +9,7 @@ from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
 from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.gpus import gpus, load_cluster
+from brimful.hardware.links import assumed_network
 from brimful.hardware.probe import probe_local
 from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.ways_out import same_strategy, ways_out
@@ -56,7 +57,7 @@ def test_local_is_this_machine():
     [
         ("8xh100-80gb", 1, 8, "nvlink-4", ""),
         ("4x8xh100-80gb", 4, 8, "nvlink-4", "ib-ndr-400"),
-        ("4x1xl4", 4, 1, "", ""),
+        ("4x1xl4", 4, 1, "", "ethernet-25"),
         ("2xl4", 1, 2, "pcie-4x16", ""),
         ("1x8xh200", 1, 8, "nvlink-4", ""),
         ("2xlocal", 1, 2, "", ""),
@@ -87,8 +88,9 @@ def test_training_on_gpus_that_are_not_there_is_refused(name, capsys):
     assert re.search(r"this machine (has none|has \d)|machines and this is 1", said), said
 
 
-def test_no_network_is_assumed_for_cards_without_a_system_of_their_maker():
-    assert load_cluster("2x8xrtx-4090", memory_limit_bytes=None).network == ""
+def test_plain_servers_are_assumed_of_cards_without_a_system_of_their_maker():
+    assert load_cluster("2x8xrtx-4090", memory_limit_bytes=None).network == "ethernet-25"
+    assert not assumed_network("rtx-4090")  # so that a market does not offer them
 
 
 def test_gpus_without_cuda_are_known_and_refused():

@@ -104,8 +104,8 @@ def test_the_answer_is_one_screen_with_what_to_change_first():
     lines = summary_lines(pretend_summary(pretended("mixed-orig").report(), ("train.py",)))
     lines = [str(line) for line in lines]
     labels = [line.partition(" ")[0] for line in lines]
-    assert {"memory", "peak", "who", "first"} <= {*labels}
-    assert labels.index("peak") < labels.index("who") < labels.index("first")
+    assert {"memory", "peak", "tensors", "first"} <= {*labels}
+    assert labels.index("peak") < labels.index("tensors") < labels.index("first")
     assert len(lines) <= MOST_OF_ALL
     text = " ".join(" ".join(lines).split())
     assert "less" in text
