@@ -162,7 +162,10 @@ def test_more_gpus_are_tried_from_few_to_many(gpus, expected):
     list(ways_out(plan_on(cluster), find, as_found))
     tried = [one for one in seen if one.name == "t4" and one.num_devices > cluster.num_devices]
     tried = [one for place, one in enumerate(tried) if one not in tried[:place]]  # larger batches
-    assert tried == [load_cluster(name, memory_limit_bytes=None) for name in expected]
+    whole = [load_cluster(name, memory_limit_bytes=None) for name in expected]
+    if cluster.num_nodes == 1:  # nobody has said that there are nodes, nor what is between them
+        whole = [msgspec.structs.replace(one, network="") for one in whole]
+    assert tried == whole
     assert len(IN_A_NODE) + len(NODES) == 8
 
 
