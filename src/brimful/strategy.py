@@ -546,10 +546,10 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     refused = next(_refused_by_deepspeed(job, strategy), None)
     if refused is not None:
         what, fix = refused
-        is_of_type = what.startswith("precision=")
-        near = {"precision": _deepspeed_precision(job.precision)} if is_of_type else {}
+        is_run = job.precision in DEEPSPEED_PRECISIONS
         raise UnsupportedError(
-            f"{what} is not run by engine=deepspeed; {fix}, or engine=torch", nearest=near
+            f"{what} is not run by engine=deepspeed; {fix}, or engine=torch",
+            nearest={} if is_run else {"precision": _deepspeed_precision(job.precision)},
         )
 
 

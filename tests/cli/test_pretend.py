@@ -260,5 +260,6 @@ def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
     script.write_text(WIDE)
     said = brimful("pretend", "--gpu", "t4", "--", script, "--width", 80000)
     assert "sizes     --largest width before -- finds the largest width that fits" in said.out
+    assert "tensors   23.84 GiB in 1 x [80000, 80000] float32" in said.out
     name = re.search(r"instead   --gpu (\S+) would hold it", said.out)[1]
     assert brimful("pretend", "--gpu", name, "--", script, "--width", 80000).code == 0

@@ -48,6 +48,13 @@ def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):
     assert run(capsys, "--money-budget", "0.001usd")[0] == 1
 
 
+def test_what_it_costs_is_said_in_ones_own_currency(capsys):
+    told = run(capsys, "--money-budget", "10gbp", "--currency", "gbp=1.25")[1]
+    found = re.search(r"money +([\d.]+) USD are ([\d.]+) GBP; 12.50 USD are 10.00 GBP", told)
+    assert float(found[2]) == pytest.approx(float(found[1]) / 1.25, abs=0.01)
+    assert " GBP" not in run(capsys)[1]
+
+
 def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsys):
     told = " ".join(run(capsys, "--deadline", "9min")[1].split())
     assert "take 2xrtx-4090: " in told

@@ -1,5 +1,6 @@
 """The simulation of inference against a real one on a CPU, which shares no instrument with it."""
 
+import msgspec
 import pytest
 import torch
 from tests.models.meta import SMALL
@@ -8,6 +9,7 @@ from transformers import DynamicCache
 
 from brimful.build.inference import inference_skeleton
 from brimful.build.model import materialize
+from brimful.build.writing import cache_tensors, grow, new_cache, next_token, prompts
 from brimful.cost.held import held_bytes
 from brimful.cost.inference import (
     CONSTANTS,
@@ -24,6 +26,8 @@ from brimful.measure.allocations import collect, lifetimes, live_bytes
 from brimful.models.config import read_config
 from brimful.rungs import BUFFERS, PARAMETERS
 from brimful.simulate.inference import simulate_inference, trace_inference
+from hybrids import HYBRID, SPARSE
+from other_decoders import PLAIN
 from samples import make_cluster
 
 pytestmark = pytest.mark.torch
@@ -86,6 +90,42 @@ def test_the_simulated_prefill_is_the_measured_one(case):
     held = sum(i.num_bytes for i in simulation.items if i.name in {PARAMETERS, "buffers"})
     tokens = 8 * job.num_sequences * job.prompt_len  # made before the profiler listened
     assert peaks[PREFILL] - held - tokens == pytest.approx(measured_prefill(job), rel=5e-3)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "granitemoehybrid", "lfm2", "qwen3_next"])
+def test_of_recurrences_and_what_is_chosen_it_is_the_measured_one_too(model_type):
+    """Their caches hold states, and what finds the tokens that are attended to."""
+    own = HYBRID.get(model_type, SPARSE.get(model_type))
+    config = {**PLAIN, "num_hidden_layers": 3, **own, "model_type": model_type}
+    tokens = {"num_sequences": 3, "seq_len": 64, "prompt_len": 64}
+    job = InferenceJob(
+        model=read_config("tiny", config), weights_format="fp32", compute="fp32", **tokens
+    )
+    simulation = simulate_inference(job, make_cluster("cpu"))
+    peaks = {phase.phase: phase.num_bytes for phase in simulation.phases}
+    held = sum(i.num_bytes for i in simulation.items if i.name in {PARAMETERS, "buffers"})
+    assert peaks[PREFILL] - held - 8 * 3 * 64 == pytest.approx(measured_prefill(job), rel=5e-3)
+    longer = simulate_inference(msgspec.structs.replace(job, seq_len=96), make_cluster("cpu"))
+    assert [phase.phase for phase in longer.phases] == ["load", PREFILL, DECODE]
+
+
+def test_keys_grow_and_states_stay():
+    config = {**PLAIN, "num_hidden_layers": 3, **HYBRID["lfm2"], "model_type": "lfm2"}
+    job = InferenceJob(
+        model=read_config("tiny", config), weights_format="fp32", compute="fp32",
+        num_sequences=2, seq_len=8, prompt_len=8,
+    )  # fmt: skip
+    plain = plain_job(job.model, precision="fp32")
+    model = materialize(inference_skeleton(job), device=torch.device("cpu"), job=plain).eval()
+    cache = new_cache(model)
+    with torch.no_grad():
+        next_token(model, prompts(2, 8, torch.device("cpu")), cache)
+    before = cache_tensors(cache)
+    grow(cache, num_tokens=12)
+    after = cache_tensors(cache)
+    grown = [new for old, new in zip(before, after, strict=True) if new is not old]
+    assert [each.shape[-2] for each in grown] == [12, 12]  # keys and values of the one that attends
+    assert len(after) - len(grown) == 2  # a state of each convolution
 
 
 def test_the_cache_grows_to_the_length_that_was_asked_for():

@@ -102,6 +102,17 @@ def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     assert not missing_formula(job, strategy, cluster.device)
 
 
+def test_a_model_that_nobody_has_read_is_read_where_shares_are_told_apart(tmp_path, monkeypatch):
+    from brimful.models.traced import find_built
+    from brimful.simulate.run import fullest_rank
+
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path))
+    monkeypatch.setattr("brimful.models.traced._known", {})
+    job = other_job(global_batch=8)
+    assert find_built(job.model) is None
+    assert fullest_rank(job, make_strategy(micro_batch=1, dp_shard=4, zero=1)) in range(4)
+
+
 OTHERS = {
     "buffers": ("gpt_bigcode", {"n_inner": 160, "n_positions": 2048}, {}),
     "rotations of two kinds": ("gemma3_text", {"head_dim": 16, "sliding_window": 2048}, {}),

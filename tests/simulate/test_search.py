@@ -189,6 +189,13 @@ def test_the_most_simulations_end_a_search_too(monkeypatch):
     assert "3 simulations" in found.record.untried.why
 
 
+def test_what_keeps_least_is_simulated_first():
+    tried = []
+    search_for(make_job(), make_cluster("cuda"), watch=lambda state: tried.append(state.trying))
+    assert tried[0].activation_checkpointing == "full"
+    assert tried[0].loss_chunks == max(search.CHUNKS)
+
+
 def test_that_the_leanest_does_not_fit_ends_a_search():
     """The smallest micro-batch with every block checkpointed is the least there is."""
     found = by_simulation(make_job(seq_len=64), make_cluster(usable_bytes=1))

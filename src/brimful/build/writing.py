@@ -1,9 +1,9 @@
 """Reading prompts and writing tokens, by the steps of ``generate``: the same real and pretended."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache
 
 _PER_TOKEN = ("keys", "values", "indexer_keys")
@@ -57,15 +57,5 @@ def grow(cache: Any, *, num_tokens: int) -> None:
 
 def cache_tensors(cache: Any) -> list[torch.Tensor]:
     """List what a cache holds."""
-    return [each for layer in cache.layers for value in vars(layer).values() for each in _in(value)]
-
-
-def _in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of what a layer of a cache holds under a name."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _in(each)
-    elif isinstance(value, dict):
-        yield from _in(list(value.values()))
+    held = tree_leaves([vars(layer) for layer in cache.layers])
+    return [each for each in held if isinstance(each, torch.Tensor)]

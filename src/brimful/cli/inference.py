@@ -19,7 +19,7 @@ from brimful.terminal import say
 from brimful.units import parse_length
 
 if TYPE_CHECKING:
-    from brimful.cost.inference import InferenceJob
+    from brimful.cost.inference import InferenceEstimate, InferenceJob
     from brimful.models.spec import ModelSpec
     from brimful.pretend.recording import Recording
     from brimful.show.answer import Answer
@@ -97,7 +97,8 @@ def run_estimate(args: argparse.Namespace) -> int:
         say(f"{estimate.unknown}: it is simulated", file=sys.stderr, flush=True)
         try:
             if not why_not_simulated(job, cluster.device):
-                return _tell_simulated(args, job, cluster, Beside(formats, None, decoding))
+                beside = Beside(formats, None, decoding)
+                return _tell_simulated(args, job, cluster, estimate, beside)
             forward_bytes = _forward_bytes(job, cluster)
         except (UnsupportedError, *CLASS_ERRORS) as error:
             say(f"brimful: it cannot be simulated: {one_line(str(error))}", file=sys.stderr)
@@ -169,7 +170,9 @@ def run_simulate(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     job, cluster = asked(args)
     _refuse_several(cluster)
-    return _tell_simulated(args, job, cluster)
+    from brimful.cost.inference import estimate_inference
+
+    return _tell_simulated(args, job, cluster, estimate_inference(job, cluster))
 
 
 def _simulated(
@@ -191,13 +194,12 @@ def _tell_simulated(
     args: argparse.Namespace,
     job: "InferenceJob",
     cluster: Cluster,
+    estimate: "InferenceEstimate",
     beside: "Beside | None" = None,
 ) -> int:
-    """Simulate, and print; what else is known of the job comes below."""
-    from brimful.cost.inference import estimate_inference
+    """Simulate, and print beside what is predicted; what else is known of the job comes below."""
     from brimful.files import write_text
 
-    estimate = estimate_inference(job, cluster)
     recording, simulation = _simulated(job, cluster, allocator=args.allocator or "")
     if beside is None:
         if args.output is not None:

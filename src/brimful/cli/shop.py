@@ -316,6 +316,8 @@ def _market(
     from brimful.show.shop import NUM_NAMED
 
     is_whole = bool(args.verbose or args.json or args.output or args.every)
+    limits = Limits(args.deadline, args.money_budget)
+    tells_each = args.kinds is not None and len(kinds) <= NUM_NAMED and limits.are_none
     request: Request = Request(
         job=job,
         attention=usual.attention_from(args, job, None),
@@ -326,8 +328,8 @@ def _market(
         usd_per_kwh=args.electricity,
         owned=_owned(args),
         every=args.every,
-        limits=None if is_whole else Limits(args.deadline, args.money_budget),
-        fewest=is_whole or (args.kinds is not None and len(kinds) <= NUM_NAMED),
+        limits=None if is_whole else limits,
+        fewest=is_whole or tells_each,
     )
     with Progress("comparing GPUs", quiet=args.json) as progress:
         on_look: OnLook = progress.update

@@ -84,7 +84,7 @@ def _sending(
     from brimful.offload import ACTIVATIONS, NONE
     from brimful.quiet import quiet_libraries
     from brimful.rungs import SAVED_ACTIVATIONS
-    from brimful.search.ways_out import WayOut
+    from brimful.search.ways_out import WayOut, short_bytes_of
     from brimful.show.run import rate_words
     from brimful.units import format_bytes
 
@@ -92,7 +92,7 @@ def _sending(
     if made is None or strategy.offload != NONE or strategy.pp > 1 or budget.left_s <= 0:
         return
     kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
-    if kept < made.predicted_peak_allocated_bytes - made.usable_bytes:
+    if kept < short_bytes_of(made):
         return
     quiet_libraries()
     sending = msgspec.structs.replace(strategy, offload=ACTIVATIONS)

@@ -17,10 +17,12 @@ from brimful.cost.profiles import Profile, Run
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
-Number = TypeVar("Number", np.int64, np.float64)
+Few = NDArray[np.int16]
+"""Counts of pieces, of which no level has thousands."""
+Number = TypeVar("Number", np.int16, np.float64)
 Steps = Sequence[tuple[Profile, tuple[Run, ...]]]
 """Micro-batches that differ: their profiles and runs."""
-_SEED = 0
+_MOST_WEIGHT = 2**36
 
 
 class SequenceLevels(NamedTuple):
@@ -92,30 +94,46 @@ def _walked(insides: "_Insides", order: Whole, at_end: Array) -> SequenceLevels:
     first_of_run = np.cumsum(found.sizes[order]) - found.sizes[order].reshape(-1)
     rows = np.arange(len(of_run)) - first_of_run[of_run] + found.starts[order].reshape(-1)[of_run]
     path, run = np.divmod(of_run, order.shape[1])
-    ends = np.arange(len(order))
     levels = np.concatenate([plain[path, run] + found.plain[rows], end + at_end])
-    weights = np.random.default_rng(_SEED).integers(1, 2**62, there.shape[-1])
-    told = np.concatenate([
-        (there @ weights)[path, run] + (found.pieces @ weights)[rows], pieces_end @ weights
-    ])  # fmt: skip
-    of_path = np.concatenate([path, ends])
-    by_pieces = np.lexsort((told, of_path))
-    told, of_path = told[by_pieces], of_path[by_pieces]
-    differs = (np.diff(told) != 0) | (np.diff(of_path) != 0)
-    starts = np.flatnonzero(np.concatenate([[True], differs]))
-    one = by_pieces[starts]
-    is_end = one >= len(rows)
-    inner = one[~is_end]
-    pieces = np.zeros((len(one), there.shape[-1]), dtype=np.int64)
-    pieces[~is_end] = there[path[inner], run[inner]] + found.pieces[rows[inner]]
-    pieces[is_end] = pieces_end[one[is_end] - len(rows)]
-    highest = np.maximum.reduceat(levels[by_pieces], starts, axis=0)
-    return SequenceLevels(highest, pieces, np.searchsorted(of_path[starts], ends))
+    pieces = np.concatenate([there[path, run] + found.pieces[rows], pieces_end])
+    of_path = np.concatenate([path, np.arange(len(order))])
+    together, starts = _alike(of_path, pieces)
+    first = together[starts]
+    return SequenceLevels(
+        plain=np.maximum.reduceat(levels[together], starts, axis=0),
+        pieces=pieces[first].astype(np.int64),
+        starts=np.searchsorted(of_path[first], np.arange(len(order))),
+    )
+
+
+def _alike(of_path: Whole, pieces: Few) -> tuple[Whole, Whole]:
+    """Bring levels of a path with the same pieces together.
+
+    They are told apart by random sums of their pieces, drawn again where two would be taken for
+    one: sorting rows of a hundred numbers would take longer than all else.
+
+    Args:
+        of_path: [levels], in which path each is.
+        pieces: [levels, pieces].
+
+    Returns:
+        [levels], their order, path by path, and where in it each group begins.
+    """
+    draws = np.random.default_rng(0)
+    while True:
+        weights = draws.integers(1, _MOST_WEIGHT, pieces.shape[1])
+        told = pieces.astype(np.float64) @ weights  # exact: counts are few, and weights small
+        order = np.lexsort((told, of_path))
+        differs = (np.diff(told[order]) != 0) | (np.diff(of_path[order]) != 0)
+        starts = np.flatnonzero(np.concatenate([[True], differs]))
+        sizes = np.diff([*starts, len(order)])
+        if np.array_equal(pieces[order], pieces[order[np.repeat(starts, sizes)]]):
+            return order, starts
 
 
 def _before(ends: NDArray[Number]) -> tuple[NDArray[Number], NDArray[Number]]:
     """Return the sums before each run of a path, and behind the last: [paths, runs, ...]."""
-    behind: NDArray[Number] = np.cumsum(ends, axis=1)
+    behind: NDArray[Number] = np.cumsum(ends, axis=1, dtype=ends.dtype)
     return behind - ends, behind[:, -1]
 
 
@@ -132,11 +150,11 @@ class _Stacked(NamedTuple):
     """
 
     plain: Array
-    pieces: Whole
+    pieces: Few
     sizes: Whole
     starts: Whole
     end: Array
-    end_pieces: Whole
+    end_pieces: Few
 
 
 _NONE = 0
@@ -186,14 +204,14 @@ class _Insides:
         sizes = np.array([0, *(len(each.plain) for each in known)])
         num_batches, num_pieces = known[0].plain.shape[-1], known[0].pieces.shape[-1]
 
-        def whole(*each: Array) -> Whole:
-            return np.rint(np.concatenate(each)).astype(np.int64)
+        def few(*each: Array) -> Few:
+            return np.rint(np.concatenate(each)).astype(np.int16)
 
         return _Stacked(
             plain=np.concatenate([each.plain[:, 0] for each in known]),
-            pieces=whole(*(each.pieces[:, 0] for each in known)),
+            pieces=few(*(each.pieces[:, 0] for each in known)),
             sizes=sizes,
             starts=np.cumsum(sizes) - sizes,
             end=np.stack([np.zeros(num_batches), *(each.end[0] for each in known)]),
-            end_pieces=whole(np.zeros((1, num_pieces)), *(each.end_pieces[:1] for each in known)),
+            end_pieces=few(np.zeros((1, num_pieces)), *(each.end_pieces[:1] for each in known)),
         )

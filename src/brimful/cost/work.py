@@ -63,38 +63,53 @@ def grid_work(
         dims: Their sizes; B and C are [batches].
         num_blocks: Checkpointed blocks.
     """
-    sizes = _Sizes(dims, len(batches), {})
     chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
+    sizes = _Sizes(dims, chunks, job.model.num_layers, {})
+    apart = zip(profiles, np.split(num_blocks, len(profiles)), strict=True)
+    return np.concatenate([_step_work(job, *each, batches, sizes) for each in apart], axis=2)
+
+
+def _step_work(
+    job: Job,
+    profile: Profile,
+    num_blocks: NDArray[np.int64],
+    batches: Sequence[Family],
+    sizes: "_Sizes",
+) -> Array:
+    """Add up the work of a step of one profile: see ``grid_work``."""
+    variant = family_variant(job, profile, batches[0])
     others = np.array([family_micro_batches(job, family) - 1 for family in batches])[:, None]
-
-    def work(profile: Profile, counts: NDArray[np.int64]) -> Array:
-        def micro_work(runs: tuple[Run, ...]) -> Array:
-            num_layers = job.model.num_layers
-            return _micro_work(_sums(profile, runs), sizes, chunks, counts, num_layers)
-
-        variant = family_variant(job, profile, batches[0])
-        later = micro_work(later_runs(variant, batches[0]))
-        total: Array = micro_work(variant.first) + others * later
-        if runs_reference(batches[0].reference):
-            total = total + (others + 1) * micro_work(forward_runs(variant.first))
-        return total
-
-    apart = np.split(num_blocks, len(profiles))
-    return np.concatenate([work(*each) for each in zip(profiles, apart, strict=True)], axis=2)
+    first, later = (
+        _micro_work(_sums(profile, runs), sizes, num_blocks)
+        for runs in (variant.first, later_runs(variant, batches[0]))
+    )
+    work: Array = first + others * later
+    if runs_reference(batches[0].reference):
+        asked = _micro_work(_sums(profile, forward_runs(variant.first)), sizes, num_blocks)
+        work = work + (others + 1) * asked
+    return work
 
 
 class _Sizes(NamedTuple):
-    """Dimensions of so many batches, and the products of them that were needed so far."""
+    """What of many batches formulas are of.
+
+    Attributes:
+        dims: Their dimensions.
+        chunks: [batches], pieces of the loss.
+        num_layers: Blocks of the model.
+        known: Products of dimensions that were needed so far: [products, batches].
+    """
 
     dims: Dimensions
-    num_batches: int
+    chunks: Array
+    num_layers: int
     known: dict[tuple[str, ...], Array]
 
     def amounts(self, formulas: Formulas) -> Array:
         """Evaluate formulas: [amounts, batches, 1]; see ``evaluate_terms``."""
         products = formulas.products
         if products not in self.known:
-            values = np.ones((len(products), self.num_batches))
+            values = np.ones((len(products), len(self.chunks)))
             for row, factors in enumerate(products):
                 values[row] = prod(getattr(self.dims, f) for f in factors)
             self.known[products] = values
@@ -102,13 +117,11 @@ class _Sizes(NamedTuple):
         return found
 
 
-def _micro_work(
-    sums: Sums, sizes: _Sizes, chunks: Array, num_blocks: NDArray[np.int64], num_layers: int
-) -> Array:
+def _micro_work(sums: Sums, sizes: _Sizes, num_blocks: NDArray[np.int64]) -> Array:
     counts = {
         "checkpointed": num_blocks[None, :],
-        "plain": num_layers - num_blocks[None, :],
-        "chunk": chunks[:, None],
+        "plain": sizes.num_layers - num_blocks[None, :],
+        "chunk": sizes.chunks[:, None],
     }
     total = sizes.amounts(sums.once) * np.ones(len(num_blocks))
     for group, num_apart, formulas in sums.each:

@@ -63,16 +63,6 @@ _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _AS_LARGE = 1.1
 """A factor in size within which the newer generation of a family says more."""
-_TUNED = frozenset(
-    {
-        "all", "bge", "dialogpt", "dolly", "dolphin", "e", "foundation", "functiongemma", "goliath",
-        "hermes", "llemma", "magicoder", "medgemma", "metamath", "multilingual", "mxbai",
-        "mythomax", "notus", "nous", "openchat", "openhermes", "openorca", "orca", "phind",
-        "platypus", "sapbert", "scibert", "shieldgemma", "snowflake", "stablebeluga", "starchat",
-        "starling", "tongyi", "tulu", "vicuna", "wizardcoder", "wizardlm", "xwin", "zephyr",
-    }
-)  # fmt: skip
-"""Families of others' networks, tuned: an unknown model is rather as an original."""
 _LONGEST = 200
 _IMAGES = "its language part is {}, without what images and sounds and their encoders take"
 IMAGES = "images"
@@ -295,7 +285,7 @@ def _nearest(size: float, name: str, *, is_mixture: bool, preferred: frozenset[s
         is_other = has_experts(entry["config"]) != is_mixture
         is_strange = _family(known) != _family(name)
         is_rarer = entry["model_type"] not in preferred
-        is_copy = _family(known) in _TUNED
+        is_copy = not _is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
         return (
             factor > _FAR, is_other, is_strange, is_rarer, is_copy, steps, -_generation(known),
@@ -303,6 +293,12 @@ def _nearest(size: float, name: str, *, is_mixture: bool, preferred: frozenset[s
         )  # fmt: skip
 
     return min(registry(), key=distance)
+
+
+def _is_named_as_its_type(known: str, model_type: str) -> bool:
+    """Whether a model's family is that of its type: ``llama`` or ``codellama``, and not a tune."""
+    family, kind = _family(known), _family(model_type)
+    return family in kind or kind in family
 
 
 def _generation(name: str) -> float:

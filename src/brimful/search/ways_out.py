@@ -118,10 +118,10 @@ def held(tried: Tried) -> Tried:
 def _tried(found: Solution) -> Tried:
     made = found.plan.estimate
     assert made is not None, "what is solved has a formula"
-    return Tried(_short_bytes(made), made.predicted_step_s, found)
+    return Tried(short_bytes_of(made), made.predicted_step_s, found)
 
 
-def _short_bytes(made: Estimate) -> int:
+def short_bytes_of(made: Estimate) -> int:
     """Return by how many bytes a prediction does not surely fit; 0: it does."""
     short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
     reserved = made.predicted_reserved
@@ -194,7 +194,7 @@ def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
             heappush(waiting, (not held.is_exact, held.cost, number, held))
         else:
             go_on(number)
-    lacks = math.inf if plan.estimate is None else _short_bytes(plan.estimate)
+    lacks = math.inf if plan.estimate is None else short_bytes_of(plan.estimate)
     helpful = [way for way in misses if way.short_bytes <= (1 - LEAST_HELP) * lacks]
     yield from sorted(helpful, key=lambda way: way.short_bytes)
 

@@ -2,11 +2,14 @@
 
 import re
 
+import msgspec
+
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
 from brimful.job import Job
-from brimful.offload import NONE
+from brimful.offload import NONE, OPTIMIZER
 from brimful.plan import Estimate, Plan, PredictedReserved
 from brimful.rungs import (
     GRADIENTS,
@@ -16,8 +19,7 @@ from brimful.rungs import (
     Reserved,
 )
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
-from brimful.strategy import Strategy
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.strategy import Strategy, check_strategy, default_accumulate
 from brimful.units import format_bytes
 
 _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
@@ -152,8 +154,15 @@ def several_offloaded_facts(
     Of what does not fit. It is a difference of what is predicted, and says of which program that
     would be true.
     """
-    runs = job.method == "full" and OPTIMIZERS[job.optimizer].deepspeed_engine and strategy.pp == 1
-    if made is None or not runs or cluster.num_devices == 1 or strategy.offload != NONE:
+    if made is None or cluster.num_devices == 1 or strategy.offload != NONE:
+        return ()
+    accumulate = default_accumulate("deepspeed", strategy.zero)
+    deepspeed = msgspec.structs.replace(
+        strategy, engine="deepspeed", offload=OPTIMIZER, accumulate=accumulate
+    )
+    try:
+        check_strategy(job, deepspeed)
+    except (InputError, UnsupportedError):
         return ()
     state = sum(item.num_bytes for item in made.items if item.name == OPTIMIZER_STATE)
     left = meter_of(made).used_bytes - state

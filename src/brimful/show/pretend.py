@@ -24,7 +24,7 @@ from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 
-NUM_ITEMS, NUM_OWNERS, NUM_SIZES, NUM_ALIKE, NUM_LINES = 3, 3, 3, 2, 2
+NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
 LEAST_ALIKE = 0.08
 """Of the peak, which tensors that are alike take that are named."""
 LEAST_SAVED = 0.02
@@ -78,8 +78,9 @@ def pretend_summary(
             *(_allocator(report) if report.allocator else ()),
             *_instead(report),
             *sizes,
+            *(() if at.failure is None else _tensors(report)),
             Fact("peak", _peak(report)),
-            *_tensors(report),
+            *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
             *_first(report),
@@ -165,8 +166,7 @@ def largest_facts(
         names = _sizes(program)
         if word_of(report) == "fits" or not names:
             return ()
-        others = f" (or of {', '.join(names[1:NUM_SIZES])})" if names[1:] else ""
-        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits{others}"
+        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
         return (Fact("sizes", words),)
     runs = f"found in {found.num_runs} runs"
     if found.value is None:

@@ -200,8 +200,7 @@ def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
 
     Of a few kinds that somebody named, each, where nothing was asked that these have to meet.
     """
-    is_free = limits.deadline_s is None and limits.budget_usd is None
-    if is_free and 1 < len(found.fewest) <= NUM_NAMED:
+    if limits.are_none and 1 < len(found.fewest) <= NUM_NAMED:
         words = "; ".join(f"{each.gpus} {_both(each)}" for each in found.fewest)
         return (Fact("fewest", f"of each kind: {words}"),)
     if found.smallest is not None:

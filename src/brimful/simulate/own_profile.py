@@ -453,9 +453,8 @@ def run_cases(
 def _are_unlike(num_ops: Mapping[TokenShape, int]) -> bool:
     """Whether a second length runs another number of operations, as a loop over tokens does."""
     is_second = len(num_ops) == len({case.S for case in num_ops}) == 2  # noqa: PLR2004 - a pair
-    is_same_loss = len({case.num_chunks for case in num_ops}) == 1
-    most = max(num_ops.values())
-    return is_second and is_same_loss and most - min(num_ops.values()) > _MOST_ONCE * most
+    most, losses = max(num_ops.values()), {case.num_chunks for case in num_ops}
+    return is_second and len(losses) == 1 and most - min(num_ops.values()) > _MOST_ONCE * most
 
 
 def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:

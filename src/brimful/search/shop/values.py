@@ -25,6 +25,11 @@ class Limits(NamedTuple):
     deadline_s: float | None = None
     budget_usd: float | None = None
 
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing is asked that a choice has to meet."""
+        return self.deadline_s is None and self.budget_usd is None
+
 
 class Request(NamedTuple):
     """What a market is made for.

@@ -1,0 +1,43 @@
+"""What would make a plan fit that does not, as it is told."""
+
+from argparse import Namespace
+
+import pytest
+
+from brimful.cli.ways_out import _sending
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.hardware.gpus import load_cluster
+from brimful.models.config import read_config
+from brimful.search.budget import Budget
+from brimful.search.solve import solve
+from brimful.search.space import Pins
+from samples import TINY_LLAMA, make_job
+
+MIB = 2**20
+DEEP = {
+    **TINY_LLAMA, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 24,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000,
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def nearest(room_bytes):
+    """Search a job whose blocks keep 96 MiB beside what else it takes, in so much room."""
+    job = make_job(model=read_config("deep", DEEP), seq_len=8192, global_batch=1, precision="bf16")
+    whole = load_cluster("a10", memory_limit_bytes=None)
+    outside = whole.device.usable_bytes - tensor_limit_bytes(whole)
+    cluster = load_cluster("a10", memory_limit_bytes=outside + room_bytes)
+    return solve(job, cluster, Pins(1, None, None), attention="sdpa", objective="time")
+
+
+def sent(room_bytes):
+    return [way.words for way in _sending(Namespace(json=True), nearest(room_bytes), Budget(60))]
+
+
+@pytest.mark.torch
+def test_activations_on_the_host_are_tried_where_they_are_what_is_lacking():
+    least = nearest(MIB).plan.estimate.predicted_peak_allocated_bytes
+    (words,) = sent(least - 15 * MIB)
+    assert words.startswith("--offload activations would fit, ")
+    assert words.endswith(" on the host; simulated")
+    assert not sent(least - 150 * MIB)  # more than all of them
