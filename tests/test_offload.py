@@ -63,7 +63,8 @@ def test_what_cannot_be_read_is_refused_with_what_can(text, said):
 @pytest.mark.parametrize(
     ("job", "strategy", "said"),
     [
-        ({}, {"offload": "optimizer", "dp_replicate": 2}, "2 devices"),
+        ({}, {"offload": "optimizer", "dp_replicate": 2}, "zero=0 on 2 devices"),
+        ({}, {"offload": "parameters", "zero": 3, "dp_shard": 2}, "use offload=optimizer"),
         ({}, {"offload": "activations", "pp": 3}, "pp=3"),
         ({"precision": FP8}, {"offload": "parameters"}, f"precision={FP8}"),
         ({"optimizer": "adamw-8bit"}, {"offload": "optimizer"}, "optimizer=adamw-8bit"),

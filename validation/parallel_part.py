@@ -34,6 +34,8 @@ _ON_TWO: tuple[dict[str, Any], ...] = (
     {"tp": 2},
     {"dp_shard": 2, "zero": 3, "offload": "activations"},
     {"tp": 2, "offload": "activations:1"},
+    {"dp_shard": 2, "zero": 3, "offload": "optimizer"},
+    {"dp_shard": 2, "zero": 2, "offload": "optimizer,activations:1"},
 )
 _ON_FOUR: tuple[dict[str, Any], ...] = (
     {"dp_replicate": 4},
@@ -46,6 +48,8 @@ _ON_FOUR: tuple[dict[str, Any], ...] = (
     {"dp_shard": 2, "zero": 2, "tp": 2},
     {"dp_replicate": 2, "tp": 2},
     {"tp": 4},
+    {"dp_shard": 2, "dp_replicate": 2, "zero": 3, "offload": "optimizer"},
+    {"dp_shard": 2, "zero": 3, "tp": 2, "offload": "optimizer"},
 )
 _ROWS: tuple[dict[str, Any], ...] = (
     {"pp_schedule": "gpipe"},
@@ -109,6 +113,7 @@ _PARTED: tuple[dict[str, Any], ...] = (
     {"ep": 2, "dp_shard": 2, "zero": 3, "pp": 2, "accumulate": "hold"},
     {"ep": 2, "dp_shard": 2, "zero": 2, "pp": 2, "accumulate": "hold", "pp_schedule": "gpipe"},
     {"ep": 2, "tp": 2, "pp": 2},
+    {"ep": 2, "dp_shard": 2, "zero": 3, "offload": "optimizer"},
 )
 _BESIDE_EXPERTS = msgspec.structs.replace(ADAPTER, targets=("o_proj",))
 EAGER_ONLY = frozenset({"gpt_oss"})
@@ -133,6 +138,7 @@ _QUANTIZED: tuple[tuple[dict[str, Any], Base], ...] = (
     ({"dp_shard": 2, "zero": 1}, "nf4"),
     ({"dp_shard": 4, "zero": 3, "activation_checkpointing": "full"}, "int8"),
     ({"dp_shard": 2, "dp_replicate": 2, "zero": 2, "accumulate": "hold"}, "nf4"),
+    ({"dp_shard": 2, "zero": 3, "offload": "optimizer"}, "nf4"),
 )
 """Beside the same program on one device: the plain loop has no weights of few bits."""
 

@@ -88,6 +88,22 @@ _WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
         {},
     ),
     ("gpt2", {"dp_replicate": 2, "offload": "activations"}, {}),
+    ("llama", {"dp_shard": 2, "zero": 3, "offload": "optimizer"}, {}),
+    (
+        "llama",
+        {"dp_shard": 2, "zero": 2, "offload": "optimizer", "accumulate": "hold"},
+        {"precision": "bf16-master"},
+    ),
+    ("llama", {"dp_shard": 2, "zero": 3, "offload": "optimizer"}, _LORA),
+    ("llama", {"dp_shard": 2, "zero": 3, "offload": "optimizer"}, _quantized("nf4")),
+    ("tied", {"dp_shard": 4, "zero": 3, "offload": "optimizer"}, {"optimizer": "adamw-foreach"}),
+    ("gpt2", {"dp_shard": 2, "zero": 3, "offload": "optimizer,activations", "loss_chunks": 4}, {}),
+    (
+        "llama",
+        {"dp_shard": 2, "dp_replicate": 2, "zero": 3, "offload": "optimizer"},
+        {"precision": "bf16-mixed"},
+    ),
+    ("llama", {"dp_shard": 2, "zero": 3, "tp": 2, "offload": "optimizer"}, {}),
     ("llama", {"tp": 2, "offload": "activations:3"}, {}),
     ("llama", {"pp": 2, "pp_schedule": "gpipe"}, {}),
     ("llama", {"pp": 2, "activation_checkpointing": "full"}, {}),
@@ -115,6 +131,7 @@ _WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("mixtral", {"ep": 4, "tp": 2, "dp_shard": 2, "zero": 2}, {}),
     ("mixtral", {"ep": 2, "dp_shard": 2, "zero": 3, "pp": 2, "accumulate": "hold"}, {}),
     ("qwen3_moe", {"ep": 2, "tp": 2, "pp": 2}, {}),
+    ("qwen3_moe", {"ep": 2, "dp_shard": 2, "zero": 2, "offload": "optimizer"}, {}),
 )
 NUM_QUICK_CASES = 2
 NUM_READINGS = 3

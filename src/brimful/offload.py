@@ -10,6 +10,7 @@ moves.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
@@ -20,6 +21,8 @@ NONE = "none"
 OPTIMIZER = "optimizer"
 PARAMETERS = "parameters"
 ACTIVATIONS = "activations"
+SHARDS = 2
+"""The first stage of ZeRO that shards parameters."""
 KINDS = (OPTIMIZER, PARAMETERS, ACTIVATIONS)
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
@@ -43,6 +46,20 @@ class Away(NamedTuple):
 
 
 NOTHING = Away(optimizer=False, parameters=0, activations=0)
+
+
+class Devices(NamedTuple):
+    """What something runs on, as far as it matters here.
+
+    Attributes:
+        num: Of all that run it.
+        pp: Stages of a pipeline.
+        zero: Stage of ZeRO: the host of several devices updates what each has a shard of.
+    """
+
+    num: int
+    pp: int
+    zero: int
 
 
 def num_sent(away: Away, num_layers: int) -> int:
@@ -104,16 +121,13 @@ def spell_offload(away: Away, *, num_layers: int) -> str:
     return ",".join(parts) or NONE
 
 
-def check_offload(
-    job: Job, text: str, *, num_devices: int, pp: int, updates_early: bool = False
-) -> None:
+def check_offload(job: Job, text: str, devices: Devices, *, updates_early: bool = False) -> None:
     """Refuse to keep on the host what our own engine does not.
 
     Args:
         job: What is trained.
         text: What is to be kept there, as people type it.
-        num_devices: On how many devices.
-        pp: In how many stages of a pipeline.
+        devices: That it runs on.
         updates_early: Whether parameters are updated inside the backward pass.
 
     Raises:
@@ -121,24 +135,38 @@ def check_offload(
         UnsupportedError: It does not go with something else that is asked for.
     """
     away = away_of(text, num_layers=job.model.num_layers, updates_early=updates_early)
+    for what, fix, nearest in _refused(job, away, devices):
+        raise UnsupportedError(
+            f"offload={text} with {what} is not run by engine=torch in this version; use {fix}, or "
+            f"offload=none",
+            nearest=nearest,
+        )
+
+
+def _refused(
+    job: Job, away: Away, devices: Devices
+) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield what does not go with something on the host, what does, and the nearest that runs."""
+    num, pp, zero = devices
+    if away == NOTHING:
+        return
+    if pp > 1:
+        yield f"pp={pp}", "pp=1", {"pp": 1}
+    if num > 1 and away.parameters:
+        yield f"{num} devices", "offload=optimizer, or one device", {"offload": OPTIMIZER}
+    if num > 1 and away.optimizer and zero < SHARDS:
+        fix = "zero=2 or zero=3, whose shards it updates"
+        yield f"zero={zero} on {num} devices", fix, {"zero": 3}
+    rules = [rule.name for rule in OPTIMIZERS.values() if rule.on_host]
+    if away.optimizer and job.optimizer not in rules:
+        yield f"optimizer={job.optimizer}", f"{' or '.join(rules)}", {"offload": NONE}
     base = job.adapter.base if job.adapter is not None else "same"
-    rule, on_host = OPTIMIZERS[job.optimizer], [r.name for r in OPTIMIZERS.values() if r.on_host]
-    refused = (
-        (f"pp={pp}", pp > 1 and text != NONE),
-        (f"{num_devices} devices", num_devices > 1 and (away.optimizer or away.parameters > 0)),
-        (f"optimizer={job.optimizer}", away.optimizer and not rule.on_host),
-        (f"base={base}", away.parameters > 0 and base in QUANTIZED),
-        (f"precision={FP8}", away.parameters > 0 and job.precision == FP8),
-        (f"task={MODULE}", away.parameters + away.activations > 0 and job.task == MODULE),
-    )
-    for what, is_refused in refused:
-        if is_refused:
-            raise UnsupportedError(
-                f"offload={text} with {what} is not run by engine=torch in this version; use "
-                f"offload=none, or one device, {' or '.join(sorted(on_host))} and a model "
-                f"of plain weights",
-                nearest={"offload": NONE},
-            )
+    if away.parameters and base in QUANTIZED:
+        yield f"base={base}", "a base of plain weights", {"offload": NONE}
+    if away.parameters and job.precision == FP8:
+        yield f"precision={FP8}", "another precision", {"offload": NONE}
+    if away.parameters + away.activations and job.task == MODULE:
+        yield f"task={MODULE}", "another task", {"offload": NONE}
 
 
 def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:

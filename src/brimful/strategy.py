@@ -14,7 +14,7 @@ from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Precision, Task
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import Away, away_of, check_early, check_offload
+from brimful.offload import Away, Devices, away_of, check_early, check_offload
 from brimful.pipeline_split import Schedule, Split, check_pipeline
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -536,9 +536,8 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     """
     if strategy.engine == "torch":
         early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
-        check_offload(
-            job, strategy.offload, num_devices=num_devices, pp=strategy.pp, updates_early=early
-        )
+        devices = Devices(num_devices, strategy.pp, strategy.zero)
+        check_offload(job, strategy.offload, devices, updates_early=early)
         if early:
             check_early(job, what_is_away(job, strategy), strategy.offload, num_devices=num_devices)
         return

@@ -26,6 +26,9 @@ SHARDED = {
     ),
     "adapters-off, zero 2": ("adapters-off", {"zero": 2, "dp_shard": 2}),
     "adapters-off, zero 3": ("adapters-off", {"zero": 3, "dp_shard": 2, "loss_chunks": 4}),
+    "resident, updated on the host": (
+        "resident", {"zero": 3, "dp_shard": 2, "offload": "optimizer"},
+    ),
     "mixed, zero 3": ("mixed", {"zero": 3, "dp_shard": 2}),
 }  # fmt: skip
 

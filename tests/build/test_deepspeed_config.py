@@ -164,11 +164,11 @@ def test_one_device_may_shard_with_itself_to_offload():
         check_strategy(job, make_strategy(zero=1))
 
 
-def test_offload_over_several_devices_is_deepspeeds():
+def test_parameters_away_from_several_devices_are_deepspeeds():
     job = make_job()
-    check_strategy(job, strategy_of(offload="optimizer"))
+    check_strategy(job, strategy_of(zero=3, offload="parameters"))
     with pytest.raises(UnsupportedError, match="2 devices is not run by engine=torch"):
-        check_strategy(job, make_strategy(zero=3, dp_shard=2, offload="optimizer"))
+        check_strategy(job, make_strategy(zero=3, dp_shard=2, offload="parameters"))
 
 
 def test_stages_of_masters_that_torch_does_not_run():

@@ -47,9 +47,9 @@ def test_it_is_not_simulated(brimful, model):
 
 
 def test_plan_does_not_ignore_offload(brimful, model):
-    said = brimful("plan", model, *TWO, "--offload", "optimizer")
+    said = brimful("plan", model, *TWO, "--offload", "parameters")
     assert said.code == 2
-    assert "offload=optimizer with 2 devices is not run by engine=torch" in said.err
+    assert "offload=parameters with 2 devices is not run by engine=torch" in said.err
 
 
 def test_a_list_is_not_searched(brimful, model, tmp_path):

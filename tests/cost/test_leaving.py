@@ -1,5 +1,6 @@
 """An offloaded optimizer: what is predicted on both sides is what the simulation has."""
 
+import msgspec
 import pytest
 
 from brimful.build.offload import gradients
@@ -12,13 +13,13 @@ from brimful.cost.requests import asked_of
 from brimful.hardware.gpus import load_cluster
 from brimful.search.solve import tabulate
 from brimful.search.space import grids
+from brimful.strategy import world_size
 from brimful.units import MIB
 from cost.replays import ALLOCATORS, live_peak, reserved
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 from search.test_grid import assert_rows_are_estimates, sampled
 from search.test_solve import FREE
 
-CLUSTER = make_cluster("cuda")
 WIDE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "vocab_size": 2003}
 FULL = {"activation_checkpointing": "full"}
 MIXED = {"precision": "bf16-mixed"}
@@ -43,6 +44,20 @@ CASES = {
         {"offload": "parameters", "loss_chunks": 3, "activation_checkpointing": "full:2"},
     ),
     "LoRA": ({**MIXED, "method": "lora", "adapter": make_adapter(rank=8)}, {}),
+    "sharded": ({**MIXED, "global_batch": 16}, {"zero": 3, "dp_shard": 4, **FULL}),
+    "sharded masters, held": (
+        {"precision": "bf16-master", "global_batch": 24},
+        {"zero": 2, "dp_shard": 4, "accumulate": "hold", "loss_chunks": 3},
+    ),
+    "shards of replicas": (
+        {"precision": "bf16", "global_batch": 16, "model": {"tie_word_embeddings": True}},
+        {"zero": 3, "dp_shard": 2, "dp_replicate": 2, "activation_checkpointing": "full:2"},
+    ),
+    "cut matrices, sharded": ({**MIXED, "global_batch": 8}, {"zero": 3, "dp_shard": 2, "tp": 2}),
+    "sharded LoRA": (
+        {**MIXED, "method": "lora", "adapter": make_adapter(rank=8), "global_batch": 8},
+        {"zero": 3, "dp_shard": 4, **FULL},
+    ),
 }
 
 
@@ -50,15 +65,18 @@ def asked(changes, how):
     changes = {"seq_len": 128, **changes}
     model = make_model(**{**WIDE, "max_position_embeddings": 4096, **changes.pop("model", {})})
     strategy = make_strategy(**{"offload": "optimizer", **how})
-    return make_job(model=model, **changes), strategy
+    num_devices = world_size(strategy)
+    one = make_cluster("cuda")
+    cluster = msgspec.structs.replace(one, num_devices=num_devices, devices_per_node=num_devices)
+    return make_job(model=model, **changes), strategy, cluster
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_requests_add_up_to_the_predicted_peak(name):
-    job, strategy = asked(*CASES[name])
-    assert not missing_formula(job, strategy, CLUSTER.device)
-    predicted = estimate(job, CLUSTER, strategy).predicted_peak_allocated_bytes
-    asked_for = asked_of(job, strategy, CLUSTER.device)
+    job, strategy, cluster = asked(*CASES[name])
+    assert not missing_formula(job, strategy, cluster.device)
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    asked_for = asked_of(job, strategy, cluster.device)
     assert asked_for.num_unmatched == 0
     assert live_peak(asked_for.requests()) == pytest.approx(predicted, rel=2e-3)
 
@@ -69,11 +87,11 @@ def test_requests_add_up_to_the_predicted_peak(name):
 def test_it_is_simulated_as_it_is_predicted(name):
     from brimful.simulate.run import simulate_recorded
 
-    job, strategy = asked(*CASES[name])
-    predicted = estimate(job, CLUSTER, strategy).predicted_peak_allocated_bytes
-    run = simulate_recorded(job, CLUSTER, strategy)
+    job, strategy, cluster = asked(*CASES[name])
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    run = simulate_recorded(job, cluster, strategy)
     assert int(run.recording.live_bytes().max()) == pytest.approx(predicted, rel=1e-4)
-    mine, theirs = asked_of(job, strategy, CLUSTER.device).requests(), run.recording.requests()
+    mine, theirs = asked_of(job, strategy, cluster.device).requests(), run.recording.requests()
     for allocator in ALLOCATORS:
         expected = reserved(theirs, allocator)
         assert reserved(mine, allocator) == pytest.approx(expected, abs=2 * MIB)
@@ -96,14 +114,14 @@ def test_as_many_gradients_are_on_their_way_as_are_run():
     ],
 )
 def test_what_has_no_formula_is_said(changes, offload):
-    job, strategy = asked(changes, {"offload": offload})
-    assert offload in missing_formula(job, strategy, CLUSTER.device)
+    job, strategy, cluster = asked(changes, {"offload": offload})
+    assert offload in missing_formula(job, strategy, cluster.device)
 
 
 def test_less_is_on_the_device_and_all_of_it_on_the_host():
-    job, strategy = asked(*CASES["plain"])
+    job, strategy, cluster = asked(*CASES["plain"])
     here = make_strategy()
-    with_it, without = (estimate(job, CLUSTER, each) for each in (strategy, here))
+    with_it, without = (estimate(job, cluster, each) for each in (strategy, here))
     state = {item.name: item.num_bytes for item in without.items}["optimizer state"]
     less = without.predicted_peak_allocated_bytes - with_it.predicted_peak_allocated_bytes
     assert less >= state
@@ -113,13 +131,36 @@ def test_less_is_on_the_device_and_all_of_it_on_the_host():
 
 
 @pytest.mark.parametrize(
-    ("precision", "offload"),
-    [("bf16", "optimizer"), ("bf16-mixed", "optimizer"), ("bf16", "parameters")],
+    ("gpus", "precision", "offload"),
+    [
+        ("rtx-4090", "bf16", "optimizer"),
+        ("rtx-4090", "bf16-mixed", "optimizer"),
+        ("rtx-4090", "bf16", "parameters"),
+        ("4xrtx-4090", "bf16-mixed", "optimizer"),
+    ],
 )
-def test_a_row_of_a_search_is_an_estimate(precision, offload):
-    cluster = load_cluster("rtx-4090", memory_limit_bytes=None)
-    job, _ = asked({"precision": precision, "seq_len": 1024}, {})
+def test_a_row_of_a_search_is_an_estimate(gpus, precision, offload):
+    cluster = load_cluster(gpus, memory_limit_bytes=None)
+    job, *_ = asked({"precision": precision, "seq_len": 1024, "global_batch": 8}, {})
     pins = FREE._replace(offload=offload)
     table = tabulate(job, cluster, "sdpa", grids(job, pins, attention="sdpa", cluster=cluster))
     assert table.offloads.all()
     assert_rows_are_estimates(job, cluster, table, sampled(1, table))
+
+
+def test_a_host_that_is_too_small_is_not_taken():
+    job, *_ = asked({"precision": "bf16-mixed", "seq_len": 1024, "global_batch": 8}, {})
+    cluster = load_cluster("4xrtx-4090", memory_limit_bytes=None)
+    pins = FREE._replace(offload="optimizer")
+
+    def fitting(host_ram_bytes):
+        told = msgspec.structs.replace(cluster, host_ram_bytes=host_ram_bytes)
+        every = grids(job, pins, attention="sdpa", cluster=told)
+        table = tabulate(job, told, "sdpa", every)
+        return set(table.num_shards[table.fits].tolist())
+
+    assert fitting(0) == {2, 4}
+    strategy = make_strategy(zero=3, dp_shard=4, offload="optimizer")
+    held = sum(on_host(job, family_of(job, strategy), pins=True))
+    assert fitting(4 * held) == {4}
+    assert not fitting(4 * held - 1)

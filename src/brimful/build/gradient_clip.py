@@ -109,7 +109,9 @@ def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor
     if not by_axes:
         return torch.tensor(0.0)
     norms = {axes: _own_norm(own, piece) for axes, own in by_axes.items()}
-    return norms[()] if norms.keys() == {()} else _joined(norms)
+    if norms.keys() == {()}:
+        return norms[()]
+    return _joined(norms, next(iter(meshes)).device_type)
 
 
 def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:
@@ -134,16 +136,22 @@ def _own_norm(gradients: list[torch.Tensor], piece: int) -> torch.Tensor:
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
-def _joined(norms: dict[Axes, torch.Tensor]) -> torch.Tensor:
-    """Add up squares over the devices of each axis, those of all gradients sharded over it."""
+def _joined(norms: dict[Axes, torch.Tensor], device_type: str) -> torch.Tensor:
+    """Add up squares over the devices of each axis, those of all gradients sharded over it.
+
+    Devices add them up among themselves, also those of gradients that are on the host, where the
+    sum goes back to.
+    """
     squares = torch.stack(list(norms.values())).square()
+    kept_on = squares.device
+    squares = squares.to(device_type)
     for axis in dict.fromkeys(axis for axes in norms for axis in axes):
         whose = [number for number, axes in enumerate(norms) if axis in axes]
         sums = torch.stack([squares[number] for number in whose])
         dist.all_reduce(sums, group=axis)
         for number, total in zip(whose, sums.unbind(), strict=True):
             squares[number] = total
-    return squares.sum().sqrt()
+    return squares.sum().sqrt().to(kept_on)
 
 
 def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:

@@ -62,6 +62,7 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
         return ()
     peaks = [each.simulated_peak_allocated_bytes for each in both]
     held = both[0].simulated_host_block_bytes or both[0].simulated_peak_host_bytes
+    held *= plan.cluster.devices_per_node
     reserved = both[1].reserved
     fits = reserved is not None and reserved.word == "fits"
     return offload_facts(plan.cluster, peaks, held, fits=fits)

@@ -133,7 +133,8 @@ def spread_of(strategy: Strategy) -> Spread:
 def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     """Return how evenly any strategy spreads states that has what the flags fix.
 
-    One device alone may keep gradients and state on the host (``search.offloading``).
+    Gradients and state may be kept on the host (``search.offloading``), and of one device alone
+    parameters too.
 
     Args:
         args: The flags of a search.
@@ -142,11 +143,12 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     Returns:
         None where all of them may be there, parameters too.
     """
-    may_leave = num_devices == 1 and getattr(args, "offload", None) is None
-    if may_leave and args.method in {None, "full"}:
+    zero = getattr(args, "zero", None)
+    shards = num_devices == 1 or zero not in {0, 1}
+    may_leave = shards and getattr(args, "offload", None) is None
+    if may_leave and num_devices == 1 and args.method in {None, "full"}:
         return None
     is_data_parallel = all(getattr(args, name, 1) == 1 for name in ("tp", "pp", "ep"))
-    zero = getattr(args, "zero", None)
     if not is_data_parallel or not isinstance(zero, int):
         zero = _MOST
     replicas = getattr(args, "dp_replicate", None)

@@ -72,6 +72,7 @@ class Way(NamedTuple):
         tied: Whether the head is the embedding.
         parted: Blocks whose experts devices part among them, by what they hold (``Run.part``).
         adapts: Whether adapters train, so that what comes into the first block has no gradient.
+        leaves: Whether reduced gradients go to the host.
     """
 
     zero: Zero
@@ -82,6 +83,7 @@ class Way(NamedTuple):
     tied: bool
     parted: frozenset[int] = frozenset()
     adapts: bool = False
+    leaves: bool = False
 
     @property
     def reduces(self) -> bool:
@@ -197,6 +199,18 @@ def keep(way: Way, shard: Piece) -> tuple[Signed, ...]:
 
     Source: ``_all_reduce_state`` of ``FSDPParamGroup``.
     """
-    if way.is_first or way.accumulate == "hold":
+    if way.is_first or way.leaves or way.accumulate == "hold":
         return ((COME, shard),)
-    return (COME, shard), (GO, shard), (COME, _AMONG[shard])
+    return (COME, shard), *_added(shard)
+
+
+def left(way: Way, shard: Piece) -> tuple[Signed, ...]:
+    """Let go of a reduced shard, which is on the host when two parameters of the next are on it.
+
+    Source: ``build/offload/gradients.py``.
+    """
+    return _added(shard) if way.leaves else ()
+
+
+def _added(shard: Piece) -> tuple[Signed, ...]:
+    return (GO, shard), (COME, _AMONG[shard])

@@ -56,9 +56,14 @@ class Asked:
         num_unmatched: Events that let go of what was never there; 0 unless a profile is wrong.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
+    def __init__(self, *, leaves: bool = False) -> None:
+        """Begin with nothing.
+
+        Args:
+            leaves: Whether reduced shards go to the host, those that came first first.
+        """
         self.num_unmatched = 0
+        self._oldest_first = OLDEST_FIRST | SHARDS if leaves else OLDEST_FIRST
         self._events: list[int] = []
         self._sizes: list[int] = []
         self._streams: list[int] = []
@@ -280,7 +285,8 @@ class Asked:
         if not self._pieces[piece]:
             self.num_unmatched += 1
             return
-        self.free(self._pieces[piece].pop(0 if piece % NUM_PIECES in OLDEST_FIRST else -1))
+        is_oldest = piece % NUM_PIECES in self._oldest_first
+        self.free(self._pieces[piece].pop(0 if is_oldest else -1))
 
     def drop(self, piece: int) -> None:
         """Give back all that there is of a piece."""

@@ -52,12 +52,13 @@ def link_bytes_per_s(device: Device) -> float | None:
     return max(rates, default=None)
 
 
-def copied_seconds(copied: Copied, device: Device, *, beside_s: Any) -> Any:
+def copied_seconds(copied: Copied, device: Device, *, num_beside: int, beside_s: Any) -> Any:
     """Return what a step takes longer, a number or [strategies]; None where a rate is unknown.
 
     Args:
-        copied: Of one step.
+        copied: Of one step, of one device.
         device: Says how fast copies are.
+        num_beside: Devices whose updates share a host's memory; each has a link of its own.
         beside_s: Of the kernels that copies can run beside.
     """
     if copied == NOTHING_COPIED:
@@ -69,5 +70,5 @@ def copied_seconds(copied: Copied, device: Device, *, beside_s: Any) -> Any:
         traffic_s = copied.host_traffic / device.memory_bytes_per_s
         return (copied.to_host + copied.to_device + copied.updated) / rate + traffic_s
     hidden = max(copied.to_host, copied.to_device) / rate
-    host_s = copied.host_traffic / assumptions_for(device).host_memory_bytes_per_s
+    host_s = num_beside * copied.host_traffic / assumptions_for(device).host_memory_bytes_per_s
     return np.maximum(0.0, hidden - beside_s) + copied.updated / rate + host_s

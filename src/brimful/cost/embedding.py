@@ -71,8 +71,7 @@ def embedding_bytes(job: Job, family: Family) -> tuple[int, int]:
 
 def keeps_gradients(job: Job, family: Family) -> bool:
     """Whether gradients of one micro-batch are there when those of the next are computed."""
-    leaves = family.away.optimizer and family.accumulate != "hold"
-    return family_micro_batches(job, family) > 1 and not leaves
+    return family_micro_batches(job, family) > 1 and not family.sends_each
 
 
 def _rows(

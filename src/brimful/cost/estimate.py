@@ -108,7 +108,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
         job, family, cluster, sent
     )
     waited = family_micro_batches(job, family) * each + _offloaded(
-        job, profile, family, device, alone
+        job, profile, family, cluster, alone
     )
     seconds = _step_time(
         alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
@@ -117,14 +117,15 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
 
 
 def _offloaded(
-    job: Job, profile: Profile, family: Family, device: Device, alone: StepSeconds | None
+    job: Job, profile: Profile, family: Family, cluster: Cluster, alone: StepSeconds | None
 ) -> Any:
     """Return what a step takes longer as something is on the host; NaN where that is unknown."""
     if alone is None:
         return np.nan
     beside_s = alone.matrix_s + alone.memory_s + alone.launch_s
     copied = copied_of(job, family, sent_activations(job, profile, family))
-    more = copied_seconds(copied, device, beside_s=beside_s)
+    num_beside = cluster.devices_per_node
+    more = copied_seconds(copied, cluster.device, num_beside=num_beside, beside_s=beside_s)
     return np.nan if more is None else more
 
 

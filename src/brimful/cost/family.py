@@ -78,6 +78,11 @@ class Family(NamedTuple):
         """Whether parameters are sharded and gathered before they compute."""
         return self.zero in {2, 3}
 
+    @property
+    def sends_each(self) -> bool:
+        """Whether every micro-batch makes gradients anew, as the host adds them up."""
+        return self.away.optimizer and self.accumulate != "hold"
+
 
 def family_of(job: Job, strategy: Strategy) -> Family:
     """Return the family that holds this one strategy."""

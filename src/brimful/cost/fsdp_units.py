@@ -33,6 +33,7 @@ from brimful.cost.additions import (
     held_gone,
     hold,
     keep,
+    left,
     neighbours,
     of_part,
 )
@@ -52,6 +53,7 @@ class Group(NamedTuple):
         gradients: Of them, whole.
         held: The same, in the type that they are reduced in.
         buffer: What they are reduced from.
+        shard: What they are reduced to.
     """
 
     gathers: _Events
@@ -61,6 +63,7 @@ class Group(NamedTuple):
     gradients: Piece
     held: Piece
     buffer: Piece
+    shard: Piece
 
 
 _OWN = Group(
@@ -71,6 +74,7 @@ _OWN = Group(
     gradients=Piece.BLOCK_GRADIENTS,
     held=Piece.BLOCK_HELD,
     buffer=Piece.BLOCK_BUFFER,
+    shard=Piece.BLOCK_SHARD,
 )
 _EXPERTS = Group(
     gathers=gather(Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED),
@@ -80,6 +84,7 @@ _EXPERTS = Group(
     gradients=Piece.EXPERTS_GRADIENTS,
     held=Piece.EXPERTS_HELD,
     buffer=Piece.EXPERTS_BUFFER,
+    shard=Piece.EXPERTS_SHARD,
 )
 GATHER_REST: _Events = (*gather(Piece.REST_CAST, Piece.REST_GATHERED), (COME, Piece.REST))
 """What is in no block is gathered before the first of them."""
@@ -136,8 +141,7 @@ def _backward(at: Neighbours, way: Way) -> Additions:
         if way.adapts and at.last_block:
             behind = _last_without_gradient(at, way)
         else:
-            previous = () if at.first_block else _buffers_gone(at.before, way)
-            behind = _let_go(at, way, previous)
+            behind = _let_go(at, way, () if at.first_block else _buffers_gone(at.before, way))
     last = at.own if at.in_block else at.before
     return Additions(before, (*behind, *_end(way, last)) if at.ends else behind)
 
@@ -180,6 +184,7 @@ def _last_without_gradient(at: Neighbours, way: Way) -> _Events:
 def _let_go(at: Neighbours, way: Way, previous: _Events) -> _Events:
     """Let go of a block's parameters and reduce its gradients, or hold them."""
     found: _Events = ()
+    on_the_way: _Events = () if at.first_block else of_part(at.before, *left(way, _OWN.shard))
     for group in reversed(_groups(at.own, way)):
         gone: Signed = (GO, group.whole)
         if not way.reduces:
@@ -187,8 +192,8 @@ def _let_go(at: Neighbours, way: Way, previous: _Events) -> _Events:
             found = (*found, *of_part(at.own, gone, *held))
             continue
         reduced = _reduce_experts(way) if group is _EXPERTS else _reduce_own(way)
-        found = (*found, *of_part(at.own, gone), *previous, *of_part(at.own, *reduced))
-        previous = ()
+        found = (*found, *of_part(at.own, gone), *previous, *of_part(at.own, *reduced), *on_the_way)
+        previous, on_the_way = (), of_part(at.own, *left(way, group.shard))
     return found
 
 
@@ -232,5 +237,6 @@ def _end(way: Way, last: int) -> _Events:
     return (
         *rows, *gone, *_buffers_gone(last, way), *held[:-1],
         (COME, Piece.REST_BUFFER), *held[-1:],
-        *keep(way, Piece.REST_SHARD), (GO, Piece.REST_BUFFER),
+        *keep(way, Piece.REST_SHARD), *of_part(last, *left(way, _OWN.shard)),
+        (GO, Piece.REST_BUFFER), *left(way, Piece.REST_SHARD),
     )  # fmt: skip

@@ -224,13 +224,13 @@ def _copy_bytes(node: _Node) -> int:
         return node.num_processes * copy
     if node.is_cpu:
         return 0
-    if is_cut(node.strategy):
-        return node.num_processes * pinned_bytes(node.saved) // node.strategy.dp_replicate
-    away = what_is_away(node.job, node.strategy)
-    copied = node.whole
-    if away.optimizer:  # whose state is on the host, and is written as it is
-        copied = saved_sizes(node.job, None, node.cluster.device.kernels, has_state=False)
-    return node.num_processes * pinned_bytes(copied) // data_parallel(node.strategy)
+    job, strategy, kernels = node.job, node.strategy, node.cluster.device.kernels
+    is_here = is_cut(strategy)
+    copied = node.saved if is_here else node.whole
+    if what_is_away(job, strategy).optimizer:  # whose state is on the host, written as it is
+        copied = saved_sizes(job, strategy if is_here else None, kernels, has_state=False)
+    alike = strategy.dp_replicate if is_here else data_parallel(strategy)
+    return node.num_processes * pinned_bytes(copied) // alike
 
 
 def _model_bytes(node: _Node) -> int:

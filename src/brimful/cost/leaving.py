@@ -87,8 +87,7 @@ def away_gradients(job: Job, profile: Profile, variant: Variant, family: Family)
 
 def later_runs(variant: Variant, family: Family) -> tuple[Run, ...]:
     """Return what a later micro-batch computes: the host adds up what has left."""
-    leaves = family.away.optimizer and family.accumulate != "hold"
-    return variant.first if leaves else variant.later
+    return variant.first if family.sends_each else variant.later
 
 
 def last_bytes(

@@ -14,14 +14,15 @@ from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.copied import Copied
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.leaving import holds_gradients
+from brimful.cost.resident import num_shards_of, updated
 from brimful.cost.saved import pinned_bytes
 from brimful.cost.sent_activations import NOTHING_SENT, SentActivations
 from brimful.cost.shapes import Shape
-from brimful.cost.states import away_numbers
+from brimful.cost.states import away_numbers, device_update
 from brimful.cost.step import traffic_of_update
-from brimful.cost.trained import trained_recipe, trained_shapes
-from brimful.cost.update import update_of
+from brimful.cost.trained import trained_recipe
 from brimful.job import Job
+from brimful.models.config import layout_of
 
 
 class OnHost(NamedTuple):
@@ -50,7 +51,7 @@ NUM_PASSES = 2
 def on_host(
     job: Job, family: Family, *, pins: bool, sent: SentActivations = NOTHING_SENT
 ) -> OnHost:
-    """Count what is offloaded.
+    """Count what one device has offloaded: of what is sharded its shards.
 
     Args:
         job: What is trained.
@@ -62,11 +63,11 @@ def on_host(
     activations = int(taken(sent.sizes))
     if not family.away.optimizer:
         return OnHost(activations=activations)
-    element = trained_recipe(job).parameter
-    sizes = [element * prod(shape) for shape in trained_shapes(job)]
-    update = update_of(job, "cpu", trained_shapes(job))
+    element, shapes = trained_recipe(job).parameter, updated(job, family)
+    sizes = [element * prod(shape) for shape in shapes]
+    update = device_update(job, family, "cpu", num_shards=num_shards_of(family))
     adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
-    staged = _staged(trained_shapes(job), element) if adds_up else []
+    staged = _staged(job, shapes, element, in_units=family.gathers) if adds_up else []
     return OnHost(
         parameters=int(taken(sizes)),
         gradients=int(taken(sizes)),
@@ -76,18 +77,23 @@ def on_host(
     )
 
 
-def _staged(shapes: Sequence[Shape], element: int) -> list[int]:
+def _staged(job: Job, shapes: Sequence[Shape], element: int, *, in_units: bool) -> list[int]:
     """Return the bytes of the largest gradients that are on their way together.
 
     They come in the order of matrices, backwards; vectors come between others and are left out, but
-    for the norm before the head.
+    for the norm before the head. Units that are reduced come so, each in the order of its
+    parameters, and what is in no block last.
     """
     head = len(shapes) - 1
     sizes = [
         element * prod(shape)
         for place, shape in enumerate(shapes)
-        if len(shape) > 1 or place == head - 1
+        if in_units or len(shape) > 1 or place == head - 1
     ]
+    if in_units and job.adapter is None:
+        layout = layout_of(job.model)
+        first, last = len(layout.embedding), len(layout.final) + len(layout.head)
+        sizes = [*sizes[first : len(sizes) - last], *sizes[:first], *sizes[len(sizes) - last :]]
     num = NUM_ON_THE_WAY + 1
     windows = (sizes[start : start + num] for start in range(max(1, len(sizes) - num + 1)))
     return max(windows, key=sum)

@@ -49,7 +49,7 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
     """
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
-    asked = Asked()
+    asked = Asked(leaves=family.away.optimizer)
     held = states_of(job, family, updates_of(job, family, device.kernels), device.kernels)
     asked.make(loaded(job, family, held))
     asked.make(reference_made(job, family))

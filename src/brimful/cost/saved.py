@@ -42,7 +42,7 @@ def saved_sizes(
         has_state: Whether the optimizer's state is among them.
     """
     if strategy is not None and strategy.ep > 1:
-        return _parted_sizes(job, strategy, kernels)
+        return _parted_sizes(job, strategy, kernels, has_state=has_state)
     whole, num_shards = trained_shapes(job, 1 if strategy is None else strategy.tp), 1
     updated: Sequence[Shape] = whole
     if strategy is not None:
@@ -57,14 +57,14 @@ def saved_sizes(
     ]
 
 
-def _parted_sizes(job: Job, strategy: Strategy, kernels: str) -> list[int]:
+def _parted_sizes(job: Job, strategy: Strategy, kernels: str, *, has_state: bool) -> list[int]:
     """List the same of a device that has some of the experts."""
     parameters = tuple(all_parameters(layout_of(job.model)))
     held = held_shapes(parameters, family_of(job, strategy), strategy.dp_shard)
     element = trained_recipe(job).parameter
     return [
         *(prod(shape) * element for shape in held),
-        *_state_sizes(job, held),
+        *(_state_sizes(job, held) if has_state else ()),
         *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
     ]
 

@@ -359,7 +359,9 @@ def spread_step(
     zero: Zero = family.zero if family.gathers else 0
     accumulate: Accumulate = family.accumulate if family.gathers else "reduce-each"
     fresh = family.gathers and (widens or accumulate == "reduce-each")
-    most = 3 if accumulate == "hold" else 2  # the first, those between where they differ, the last
+    leaves = family.away.optimizer
+    # the first, those between where they differ, the last; what leaves each time leaves all alike
+    most = 3 if accumulate == "hold" else 1 if leaves else 2
     places = range(min(num, most))
     way = Way(
         zero=zero,
@@ -370,6 +372,7 @@ def spread_step(
         tied=tied,
         parted=parted_parts(job, family),
         adapts=job.adapter is not None,
+        leaves=leaves,
     )
     return [
         spread_runs(

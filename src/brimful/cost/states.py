@@ -104,24 +104,26 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
         kernels: ``cuda`` or ``cpu``.
     """
     shards, place = np.unique(family_shards(family), return_inverse=True)
-    whole = trained_shapes(job, family.tp)
-    each = [
-        update_of(job, kernels, updated_shapes(whole, family, int(n)))
-        if family.ep == 1
-        else _parted_update(job, kernels, family, int(n))
-        for n in shards
-    ]
     if family.away.optimizer:
         return Update(np.zeros(len(place)), np.zeros(len(place)), "updated on the host")
+    each = [device_update(job, family, kernels, num_shards=int(n)) for n in shards]
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, transient = columns[place.reshape(-1)].T
     return Update(kept, transient, each[0].why)
 
 
-def _parted_update(job: Job, kernels: str, family: Family, num_shards: int) -> Update:
-    """Follow the update of what is no expert's, then that of a device's experts, if it has one."""
-    if job.adapter is not None:
-        return update_of(job, kernels, updated_shapes(trained_shapes(job), family, num_shards))
+def device_update(job: Job, family: Family, kernels: str, *, num_shards: int) -> Update:
+    """Follow the update of what one device has; experts that are parted are updated apart.
+
+    Args:
+        job: What is trained.
+        family: How.
+        kernels: Of what updates: ``cuda`` or ``cpu``.
+        num_shards: Devices that share one copy.
+    """
+    if family.ep == 1 or job.adapter is not None:
+        whole = trained_shapes(job, family.tp)
+        return update_of(job, kernels, updated_shapes(whole, family, num_shards))
     parameters = tuple(all_parameters(layout_of(job.model)))
     groups = held_groups(parameters, family, num_shards)
     own, experts = (update_of(job, kernels, shapes) for shapes in groups)

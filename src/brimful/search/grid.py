@@ -27,7 +27,7 @@ from brimful.cost.family import (
 )
 from brimful.cost.levels import NOWHERE, Counts, Forms, forms, in_between
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profiles_for, rows_beside
-from brimful.cost.on_host import copied_of
+from brimful.cost.on_host import copied_of, on_host
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.sequence_levels import SequenceLevels, sequence_levels
@@ -166,8 +166,20 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         offloads=np.full(peak.size, _place_of(search.job, one)),
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
-        fits=peak.reshape(-1) <= tensor_limit_bytes(search.cluster),
+        fits=(peak.reshape(-1) <= tensor_limit_bytes(search.cluster))
+        & (spread(_rooms(search, grid), 2) > 0),
     )
+
+
+def _rooms(search: Search, grid: Grid) -> NDArray[np.int64]:
+    """Return 1 where a node's host has room for what is kept there, or nobody knows: [shards]."""
+    job, cluster, one = search.job, search.cluster, grid.batches[0]
+    if not one.away.optimizer or not cluster.host_ram_bytes:
+        return np.ones(len(grid.num_shards), dtype=np.int64)
+    each = [one._replace(num_shards=int(num)) for num in grid.num_shards]
+    pins = cluster.device.kernels != "cpu"
+    held = np.array([sum(on_host(job, family, pins=pins)) for family in each])
+    return (held * cluster.devices_per_node <= cluster.host_ram_bytes).astype(np.int64)
 
 
 def _place_of(job: Job, family: Family) -> int:
@@ -417,19 +429,25 @@ def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:
     """Return what a step takes longer as something is on the host: [batches, counts, shards]."""
     if grid.batches[0].away == NOTHING:
         return np.zeros((1, 1, 1))
-    device = search.cluster.device
-    every = [copied_of(search.job, family) for family in grid.batches]
-    more = [
-        copied_seconds(copied, device, beside_s=beside_s)
-        for copied, beside_s in zip(every, device_s, strict=True)
-    ]
-    return np.stack([np.full_like(device_s[0], np.nan) if s is None else s for s in more])
+    more = np.zeros((*device_s.shape[:-1], len(grid.num_shards)))
+    for place, num_shards in enumerate(grid.num_shards):
+        of_num = [family._replace(num_shards=int(num_shards)) for family in grid.batches]
+        for row, family in enumerate(of_num):
+            beside_s = device_s[row, :, min(place, device_s.shape[-1] - 1)]
+            seconds = copied_seconds(
+                copied_of(search.job, family),
+                search.cluster.device,
+                num_beside=search.cluster.devices_per_node,
+                beside_s=beside_s,
+            )
+            more[row, :, place] = np.nan if seconds is None else seconds
+    return more
 
 
 def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
     """Return the work of a step: [amounts, batches, counts of blocks]."""
     profiles, one = _profiles(search, grid), grid.batches[0]
-    key = (profiles[0].key, one.num_data_parallel, *_sizes_of(grid))
+    key = (profiles[0].key, one.num_data_parallel, one.sends_each, *_sizes_of(grid))
     if key not in search.works:
         made = grid_work(search.job, profiles, grid.batches, dims, grid.num_blocks)
         search.works[key] = made

@@ -192,7 +192,7 @@ def _early(_job: Job, strategy: Strategy) -> Iterator[Strategy]:
 def _offloaded(job: Job, strategy: Strategy) -> Iterator[Strategy]:
     """Keep more and more on the host: what the update needs, parameters of blocks, activations."""
     before = away_of(strategy.offload, num_layers=job.model.num_layers)
-    for parameters, activations in ((0, 0), (1, 0), (1, 1)):
+    for parameters, activations in ((0, 0), (1, 0), (0, 1), (1, 1)):
         most = job.model.num_layers
         kept = max(activations * most, before.activations)
         away = Away(optimizer=True, parameters=parameters * most, activations=kept)

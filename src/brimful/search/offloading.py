@@ -77,11 +77,11 @@ def _pins(
 
 def _host(job: Job, cluster: Cluster, pins: Pins, attention: Attention) -> HostMemory | None:
     """Return what a host holds of what offloads; None: it has no formula, or cannot run."""
-    asked = pinned_strategy(pins, attention, 1)
-    if cluster.num_devices > 1 or pins.optimizer_in_backward:
+    asked = pinned_strategy(pins, attention, cluster.num_devices)
+    if pins.optimizer_in_backward:
         return None
     try:
-        strategy = check_strategy(job, placed(asked, 1))
+        strategy = check_strategy(job, placed(asked, cluster.num_devices))
     except (InputError, UnsupportedError):
         return None
     if missing_formula(job, strategy, cluster.device):

@@ -26,7 +26,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import Away, away_of
+from brimful.offload import Away, Devices, away_of, check_offload
 from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
 from brimful.strategy import (
@@ -167,7 +167,9 @@ def expert_degrees(job: Job, pins: Pins, attention: Attention, cluster: Cluster)
     if missing_parted(pinned_strategy(pins._replace(ep=within), attention)):
         return (1,)
     parted = [
-        n for n in range(2, within + 1) if within % n == 0 and _is_possible(job, 3, 1, num, 1, n)
+        n
+        for n in range(2, within + 1)
+        if within % n == 0 and _is_possible(job, pins, 3, 1, num, 1, n)
     ]
     if parted and not is_foreseen(job, attention, kernels_of(cluster.device), ep=parted[-1]):
         parted = parted[-1:]
@@ -431,7 +433,7 @@ def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int, ep: int) -> It
     """Yield the ways of spreading over devices: ``tp`` share every matrix, ``ep`` part experts."""
     num_groups = num_devices // tp
     if num_groups == 1 and ep == 1:
-        if tp == 1 or (_is_alone(pins) and _is_possible(job, 0, 1, 1, tp, 1)):
+        if tp == 1 or (_is_alone(pins) and _is_possible(job, pins, 0, 1, 1, tp, 1)):
             yield Spread(tp, 1, 0, "reduce-each", (1,))
         return
     for zero, accumulate in product(get_args(Zero), get_args(Accumulate)):
@@ -441,7 +443,7 @@ def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int, ep: int) -> It
             n for n in range(1, num_groups + 1)
             if num_groups % n == 0
             and _is_wanted(pins, num_groups // n, n)
-            and _is_possible(job, zero, num_groups // n, n, tp, ep)
+            and _is_possible(job, pins, zero, num_groups // n, n, tp, ep)
         ]  # fmt: skip
         for together in [shards] if ep == 1 else [[n] for n in shards]:
             if together:
@@ -459,13 +461,14 @@ def _is_wanted(pins: Pins, replicas: int, shards: int) -> bool:
 
 
 def _is_possible(  # noqa: PLR0913, PLR0917 - the degrees
-    job: Job, zero: Zero, replicas: int, shards: int, tp: int, ep: int
+    job: Job, pins: Pins, zero: Zero, replicas: int, shards: int, tp: int, ep: int
 ) -> bool:
     """Whether this version runs a job so spread."""
-    plain = pinned_strategy(Pins(), "sdpa")
+    plain, offload = pinned_strategy(Pins(), "sdpa"), pins.offload or NO_OFFLOAD
     spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp, "ep": ep}
     try:
         check_spread(job, msgspec.structs.replace(plain, **spread))
+        check_offload(job, offload, Devices(replicas * shards * tp, 1, zero))
     except (InputError, UnsupportedError):
         return False
     return True

@@ -35,11 +35,10 @@ def offload_facts(
     Args:
         cluster: On what.
         peaks: Bytes of tensors of the run that offloads, and of the same with all on the GPU.
-        held: What one device's part of the host holds.
+        held: What a node's host holds of all its devices.
         fits: Whether the second holds.
     """
     peak, other = peaks
-    held *= cluster.devices_per_node
     ram = f" of {format_bytes(cluster.host_ram_bytes)}" if cluster.host_ram_bytes else ""
     if cluster.host_ram_bytes and held > cluster.host_ram_bytes:
         ram += f", short by {format_bytes(held - cluster.host_ram_bytes)}"

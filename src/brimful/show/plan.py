@@ -24,7 +24,6 @@ from brimful.show.predicted import (
     meter_of,
     offloaded_facts,
     replayed_meter,
-    several_offloaded_facts,
     subject_words,
     tight_facts,
     verdict_of,
@@ -104,11 +103,7 @@ def plan_summary(
 
 def _offloaded(found: Solution) -> tuple[Fact, ...]:
     """Say what offloading lacks, where that was looked at and does not fit either."""
-    if found.offloaded is not None:
-        return offloaded_facts(found.offloaded)
-    plan = found.plan
-    beside = several_offloaded_facts(plan.job, plan.cluster, plan.strategy, plan.estimate)
-    return (*offloaded_facts(plan), *beside)
+    return offloaded_facts(found.offloaded or found.plan)
 
 
 def _simulated_host(found: Solution) -> Meter | None:

@@ -2,14 +2,10 @@
 
 import re
 
-import msgspec
-
-from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
 from brimful.job import Job
-from brimful.offload import NONE, OPTIMIZER
 from brimful.plan import Estimate, Plan, PredictedReserved
 from brimful.rungs import (
     GRADIENTS,
@@ -19,7 +15,6 @@ from brimful.rungs import (
     Reserved,
 )
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
-from brimful.strategy import Strategy, check_strategy, default_accumulate
 from brimful.units import format_bytes
 
 _METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
@@ -143,37 +138,6 @@ def offloaded_facts(plan: Plan) -> tuple[Fact, ...]:
         words += f"short by {format_bytes(short)}"
     else:
         words += "not when it is replayed"
-    return (Fact("offload", words),)
-
-
-def several_offloaded_facts(
-    job: Job, cluster: Cluster, strategy: Strategy, made: Estimate | None
-) -> tuple[Fact, ...]:
-    """Say what is left on each of several GPUs without the optimizer's state, where that is enough.
-
-    Of what does not fit. It is a difference of what is predicted, and says of which program that
-    would be true.
-    """
-    if made is None or cluster.num_devices == 1 or strategy.offload != NONE:
-        return ()
-    accumulate = default_accumulate("deepspeed", strategy.zero)
-    deepspeed = msgspec.structs.replace(
-        strategy, engine="deepspeed", offload=OPTIMIZER, accumulate=accumulate
-    )
-    try:
-        check_strategy(job, deepspeed)
-    except (InputError, UnsupportedError):
-        return ()
-    state = sum(item.num_bytes for item in made.items if item.name == OPTIMIZER_STATE)
-    left = meter_of(made).used_bytes - state
-    if not state or left > made.usable_bytes:
-        return ()
-    words = (
-        f"without the optimizer's state {format_bytes(left)} are left of "
-        f"{format_bytes(made.usable_bytes)}: DeepSpeed's offload_optimizer would hold the "
-        f"{format_bytes(state * cluster.devices_per_node)} on each host (--engine deepspeed; "
-        f"engine=torch does that on one GPU)"
-    )
     return (Fact("offload", words),)
 
 

@@ -13,7 +13,7 @@ from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
-from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
@@ -103,22 +103,23 @@ def attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
         short_bytes=max(short, _short_of_host(host_bytes, cluster)),
-        step_s=_seconds(job, strategy, work, copied, device),
+        step_s=_seconds(job, strategy, work, copied, cluster),
         reserved=reserved,
         host_bytes=host_bytes,
     )
 
 
 def _seconds(
-    job: Job, strategy: Strategy, work: StepWork, copied: Copied, device: Device
+    job: Job, strategy: Strategy, work: StepWork, copied: Copied, cluster: Cluster
 ) -> float | None:
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
         return None
+    device = cluster.device
     parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
     if parts is None:
         return None
     busy_s = float(sum(part[0] for part in parts))
-    more_s = copied_seconds(copied, device, beside_s=busy_s)
+    more_s = copied_seconds(copied, device, num_beside=cluster.devices_per_node, beside_s=busy_s)
     return None if more_s is None else busy_s + more_s
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from brimful.build.parallel.own import on_host, own_memory
+from brimful.build.parallel.own import own_memory, sharded_as
 from brimful.build.program import Program
 from brimful.errors import BrimfulError
 from brimful.train.checkpoint import Progress, write_checkpoint
@@ -200,7 +199,7 @@ def _room(tensor: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     own = own_memory(tensor)
     # Only pinned memory is filled without a second copy in between.
     room = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
-    return on_host(tensor, room) if isinstance(tensor, DTensor) else room
+    return sharded_as(tensor, room)
 
 
 def _add_failure(error: BaseException, saver: Saver) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
+from brimful.build.parallel.own import own_memory
 from brimful.rungs import GRADIENTS
 
 STAGING = "staging"
@@ -75,4 +76,4 @@ class HostGradients:
         if sent.added is not None:
             self._lane.finish(sent.event)
             with on_host(STAGING):
-                sent.home.add_(sent.added)
+                own_memory(sent.home).add_(own_memory(sent.added))

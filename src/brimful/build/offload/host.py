@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from brimful.build.parallel.own import own_memory, sharded_as
+
 Listener = Callable[[str, bool], None]
 """Called with what host memory is for, and whether taking it begins (True) or has ended (False)."""
 _listeners: list[Listener] = []
@@ -55,6 +57,11 @@ def take(
 
 
 def take_like(purpose: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Take host memory of a tensor's shape, type and order of dimensions; see ``take``."""
+    """Take host memory of a tensor's shape, type and order of dimensions; see ``take``.
+
+    Of a sharded tensor it is this device's part, sharded likewise.
+    """
+    own = own_memory(tensor)
     with on_host(purpose):
-        return torch.empty_like(tensor, device=HOST, pin_memory=device.type == "cuda")
+        memory = torch.empty_like(own, device=HOST, pin_memory=device.type == "cuda")
+    return sharded_as(tensor, memory)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from brimful.build.parallel.own import own_memory
+
 
 class Lane:
     """One direction of copies."""
@@ -24,14 +26,14 @@ class Lane:
         self._stream: Any = self._module.Stream()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Any:
-        """Begin to copy, behind all that the device was given so far.
+        """Begin to copy, behind all that the device was given so far; of shards each its own.
 
         Returns:
             An event: let ``wait`` wait for it before either tensor is used or dropped.
         """
         self._stream.wait_stream(self._module.current_stream())
         with torch.no_grad(), self._module.stream(self._stream):
-            target.copy_(source, non_blocking=True)
+            own_memory(target).copy_(own_memory(source), non_blocking=True)
             event = self._module.Event()
             event.record(self._stream)
         return event

@@ -3,7 +3,8 @@
 Every parameter that trains has a copy on the host; the job's own update rule updates the copies
 there, from gradients that were brought while the backward pass ran, and what came out is copied
 back. The arithmetic is the rule's, so that a step is the plain one but for how the host rounds. As
-ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840), for one device.
+ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840): of several devices that shard a model each has its
+shards on its host, and FSDP2 calls a shard's hook when its gradient is reduced.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from torch import nn
 from brimful.build.offload.gradients import HostGradients
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
+from brimful.build.parallel.own import own_memory
 from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 
 Group = dict[str, Any]
@@ -82,7 +84,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     def refresh(self) -> None:
         """Copy the parameters to the host anew: somebody else has written them."""
         for parameter, home in self._resident:
-            home.copy_(parameter)
+            own_memory(home).copy_(own_memory(parameter))
 
     def make_state(self, fill: Callable[[torch.optim.Optimizer], None]) -> None:
         """Make on the host what the rule keeps, as the first update would.

@@ -22,8 +22,8 @@ def own_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def on_host(tensor: DTensor, memory: torch.Tensor) -> DTensor:
-    """Return a tensor that is sharded as another, over memory of the host.
+def sharded_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Return memory of any device as a tensor that is sharded as another; itself if that is plain.
 
     ``DTensor.from_local`` would move the memory to the device of the mesh.
 
@@ -31,6 +31,8 @@ def on_host(tensor: DTensor, memory: torch.Tensor) -> DTensor:
         tensor: Says how.
         memory: Of the shape of its shard.
     """
+    if not isinstance(tensor, DTensor):
+        return memory
     return DTensor(memory, tensor._spec, requires_grad=False)  # noqa: SLF001
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from brimful.build.optimizer_state import restore_types
+from brimful.build.parallel.own import own_memory
 from brimful.units import MIB
 
 MASTER = "master"
@@ -42,7 +43,7 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         Args:
             groups: As torch's optimizers take them, each with its ``lr``.
             rule: Makes the optimizer that updates the masters, from groups of them.
-            bucket_bytes: Of fp32 gradients that may exist at a time.
+            bucket_bytes: Of fp32 gradients that may exist at a time on this device.
         """
         super().__init__(groups, defaults={})
         self.gradient_factor: float | torch.Tensor = 1.0
@@ -131,7 +132,7 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
         for parameter in parameters:
             if parameter.grad is None:
                 continue
-            wide = parameter.numel() * torch.float32.itemsize
+            wide = own_memory(parameter).numel() * torch.float32.itemsize
             if bucket and num_bytes + wide > self._bucket_bytes:
                 yield bucket
                 bucket, num_bytes = [], 0
