@@ -28,6 +28,7 @@ from brimful.strategy import (
     is_selective,
     num_checkpointed,
     spell_checkpointing,
+    world_size,
 )
 
 LESS = 0.9
@@ -192,7 +193,8 @@ def _early(_job: Job, strategy: Strategy) -> Iterator[Strategy]:
 def _offloaded(job: Job, strategy: Strategy) -> Iterator[Strategy]:
     """Keep more and more on the host: what the update needs, parameters of blocks, activations."""
     before = away_of(strategy.offload, num_layers=job.model.num_layers)
-    for parameters, activations in ((0, 0), (1, 0), (0, 1), (1, 1)):
+    rest = ((1, 0), (1, 1)) if world_size(strategy) == 1 else ((0, 1),)
+    for parameters, activations in ((0, 0), *rest):
         most = job.model.num_layers
         kept = max(activations * most, before.activations)
         away = Away(optimizer=True, parameters=parameters * most, activations=kept)
