@@ -223,7 +223,6 @@ def test_one_device_sends_no_rows_and_an_unknown_link_is_no_time():
     ("changes", "named"),
     [
         ({"tp": 2, "dp_shard": 2, "ep": 2}, "tp=2"),
-        ({"pp": 2, "dp_shard": 2, "ep": 2}, "pp=2"),
     ],
 )
 def test_what_is_not_predicted_says_so(changes, named):

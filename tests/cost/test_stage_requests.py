@@ -7,7 +7,7 @@ from brimful.cost.stage_memory import device_memory, peak_of
 from brimful.cost.stage_requests import device_asked
 from brimful.cost.stage_site import classes_of, fullest_ranks, site_of
 from brimful.job import plain_job
-from brimful.models.config import load_model
+from brimful.models.config import load_model, read_config
 from brimful.units import GIB, MIB
 from cost.replays import ALLOCATORS, live_peak, reserved
 from samples import make_cluster, make_strategy
@@ -47,13 +47,35 @@ CASES = {
     ),
     "matrices cut": ({}, {"tp": 2}),
     "matrices cut and shards": ({"global_batch": 8}, {"tp": 2, "zero": 3, "dp_shard": 2}),
+    "experts parted": (
+        {"model": "qwen3_moe", "global_batch": 16},
+        {"zero": 3, "dp_shard": 4, "ep": 2, "accumulate": "hold", "loss_chunks": 3},
+    ),
+    "each device its own experts": (
+        {"model": "mixtral", "global_batch": 8},
+        {"zero": 2, "dp_shard": 2, "ep": 2, "accumulate": "hold", "pp_schedule": "gpipe"},
+    ),
+}
+_MIXTURE = {
+    "hidden_size": 256, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": 4, "vocab_size": 2048, "num_experts_per_tok": 2, "sliding_window": None,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+MIXTURES = {
+    "mixtral": {"intermediate_size": 192, "num_local_experts": 8},
+    "qwen3_moe": {"intermediate_size": 384, "moe_intermediate_size": 192, "num_experts": 8},
 }
 
 
 def asked(changes, how):
     fields = {"model": "qwen3-0.6b", "precision": "bf16", "seq_len": 2048, "global_batch": 4}
     fields |= {"num_steps": 2, "learning_rate": 1e-3, **changes}
-    fields["model"] = load_model(fields["model"])
+    name = fields["model"]
+    fields["model"] = (
+        read_config(f"tiny-{name}", {"model_type": name, **_MIXTURE, **MIXTURES[name]})
+        if name in MIXTURES
+        else load_model(name)
+    )
     return plain_job(**fields), make_strategy(**{"micro_batch": 1, "pp": 2, **how})
 
 

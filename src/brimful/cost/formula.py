@@ -209,13 +209,9 @@ def _untraced_switch(job: Job, strategy: Strategy) -> str:
 
 def missing_parted(strategy: Strategy) -> str:
     """Say why no formula covers parted experts; empty where those of their blocks do."""
-    covered = {
-        f"tp={strategy.tp}": strategy.tp == 1,
-        f"pp={strategy.pp}": strategy.pp == 1,
-    }
-    if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
+    if strategy.tp > 1:
         return (
-            f"ep={strategy.ep} with {' and '.join(missing)} has no formula to predict from; "
+            f"ep={strategy.ep} with tp={strategy.tp} has no formula to predict from; "
             f"brimful simulate traces it, for balanced routing and for the worst"
         )
     return ""

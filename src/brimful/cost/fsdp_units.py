@@ -103,6 +103,68 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     ]
 
 
+def pipelined_additions(
+    runs: tuple[Run, ...], way: Way, *, is_gathered: bool, is_first: bool, has_rest: bool
+) -> list[Additions]:
+    """List what FSDP2 adds to each run of a pipeline's stage, of one phase.
+
+    What backward has gathered stays until the step's last micro-batch, and so do whole gradients;
+    ZeRO-3's forward lets go of a block behind it, whoever gathered it. What is in no block is
+    gathered once a step.
+
+    Args:
+        runs: All of one phase.
+        way: How devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
+        is_gathered: Whether the blocks are there when the phase begins.
+        is_first: Whether it is the first of its phase in the step.
+        has_rest: Whether the stage has parameters that are in no block.
+    """
+    way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
+    found = []
+    for run, at in zip(runs, neighbours(runs), strict=True):
+        if run.phase == "forward":
+            before, behind = _forward_in_row(at, way, is_gathered=is_gathered)
+            rest = GATHER_REST if at.begins and is_first else ()
+            found.append(Additions((*rest, *before), behind))
+        else:
+            found.append(_backward_in_row(at, way, is_gathered=is_gathered, has_rest=has_rest))
+    return found
+
+
+def _forward_in_row(at: Neighbours, way: Way, *, is_gathered: bool) -> tuple[_Events, _Events]:
+    if not at.in_block:
+        return (), ()
+    groups = _groups(at.own, way)
+    is_freed = way.zero == 3  # noqa: PLR2004 - ZeRO-3
+    frees = of_part(at.own, *((GO, group.whole) for group in groups)) if is_freed else ()
+    if is_gathered:
+        return (), frees
+    rest: _Events = ((GO, Piece.REST_GATHERED),) if way.is_first else ()
+    last = rest if at.first_block else (_gathered_gone(at.before, way),)
+    before: _Events = ()
+    for group in groups:
+        before = (*before, *of_part(at.own, *group.gathers, *group.copies), *last)
+        last = of_part(at.own, (GO, group.gathered))
+    return before, (*frees, *last) if at.last_block else frees
+
+
+def _backward_in_row(at: Neighbours, way: Way, *, is_gathered: bool, has_rest: bool) -> Additions:
+    first = at.own if at.in_block else at.behind
+    is_ahead = len(_groups(first, way)) == 1 or has_rest
+    before = _last_gathered(first, way) if at.begins and is_ahead and not is_gathered else ()
+    behind: _Events = ()
+    if at.in_block:
+        if not is_gathered:
+            came = _come_alone(at, way) if at.first_block and not is_ahead else _come_back(at, way)
+            before = (*before, *came)
+        groups = reversed(_groups(at.own, way))
+        behind = tuple(chain.from_iterable(hold(way, g.gradients, g.held) for g in groups))
+        behind = of_part(at.own, *behind)
+    elif at.ends:
+        behind = hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
+    return Additions(before, behind)
+
+
 def _groups(part: int, way: Way) -> tuple[Group, ...]:
     """Return the groups of a block that holds the parameters of one of several kinds."""
     return (_OWN, _EXPERTS) if part in way.parted else (_OWN,)
@@ -161,13 +223,24 @@ def _come_back(at: Neighbours, way: Way) -> _Events:
     is_ahead = len(groups) == 1 or not (at.first_block or len(_groups(at.before, way)) == 1)
     own = () if is_ahead else groups[0].gathers
     there = chain.from_iterable((*group.copies, (GO, group.gathered)) for group in groups)
-    here = of_part(at.own, *own, *there)
+    return (*of_part(at.own, *own, *there), *_ahead(at, way))
+
+
+def _come_alone(at: Neighbours, way: Way) -> _Events:
+    """The groups of a block that nothing ran before, one after the other."""
+    groups = _groups(at.own, way)
+    every = ((*group.gathers, *group.copies, (GO, group.gathered)) for group in groups)
+    return (*of_part(at.own, *chain.from_iterable(every)), *_ahead(at, way))
+
+
+def _ahead(at: Neighbours, way: Way) -> _Events:
+    """What the block behind this one in backward will need."""
     if at.last_block:
-        return here
-    if len(groups) == 1:
-        return (*here, *_last_gathered(at.behind, way))
+        return ()
+    if len(_groups(at.own, way)) == 1:
+        return _last_gathered(at.behind, way)
     ahead = chain.from_iterable(group.gathers for group in reversed(_groups(at.behind, way)))
-    return (*here, *of_part(at.behind, *ahead))
+    return of_part(at.behind, *ahead)
 
 
 def _last_without_gradient(at: Neighbours, way: Way) -> _Events:

@@ -40,6 +40,7 @@ def _of_stages(job: Job, strategy: Strategy) -> set[Need]:
             family.recompute if stage.num_checkpointed else "full",
             body_of(stage.num_checkpointed, stage.num_blocks),
             num_chunks if stage.ends.is_last else 1,
+            ep=family.ep,
         )
         for stages in stages_of(job, strategy)
         for stage in stages

@@ -138,26 +138,26 @@ def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
 
 def updated(job: Job, family: Family) -> list[Shape]:
     """List the shapes that one device updates."""
+    return list(chain.from_iterable(updated_apart(job, family)))
+
+
+def updated_apart(job: Job, family: Family) -> list[list[Shape]]:
+    """List the same by what is updated together: parted experts are apart."""
     num = num_shards_of(family)
     if family.ep > 1 and job.adapter is None:
-        return _parted(job, family, num)
-    return list(updated_shapes(trained_shapes(job, family.tp), family, num))
+        return list(held_groups(tuple(all_parameters(layout_of(job.model))), family, num))
+    return [list(updated_shapes(trained_shapes(job, family.tp), family, num))]
 
 
 def shard_shapes(job: Job, family: Family) -> list[Shape]:
     """List the shapes of what one device holds of a model that trains in full."""
     num = num_shards_of(family)
     if family.ep > 1:
-        return _parted(job, family, num)
+        return updated(job, family)
     if family.away.parameters:
         return [parameter.shape for parameter, in_block in in_order(job) if not in_block]
     whole = trained_shapes(job, family.tp)
     return whole if holds_everything(family) else [first_shard(shape, num) for shape in whole]
-
-
-def _parted(job: Job, family: Family, num: int) -> list[Shape]:
-    own, experts = held_groups(tuple(all_parameters(layout_of(job.model))), family, num)
-    return [*own, *experts]
 
 
 def base_alone(job: Job) -> Iterator[Made]:

@@ -22,19 +22,15 @@ from brimful.cost.additions import (
     GO,
     NUM_PIECES,
     Additions,
-    Neighbours,
     Piece,
     Signed,
     Way,
-    gather,
-    hold,
     is_block,
-    neighbours,
     of_part,
 )
 from brimful.cost.expert_shards import parted_parts
 from brimful.cost.family import Family, family_micro_batches
-from brimful.cost.fsdp_units import GATHER_REST, sharded_additions
+from brimful.cost.fsdp_units import sharded_additions
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
 from brimful.identity import once_for_each
@@ -67,68 +63,6 @@ _ITEMS = {
     Piece.ROW_GRADIENT: TRANSIENTS,
 }
 """Classes of what is added; all else is gradients."""
-
-
-_GATHER = gather(Piece.BLOCK_CAST, Piece.BLOCK_GATHERED)
-
-
-def pipelined_additions(
-    runs: tuple[Run, ...], way: Way, *, is_gathered: bool, is_first: bool
-) -> list[Additions]:
-    """List what FSDP2 adds to each run of a pipeline's stage, of one phase.
-
-    What backward has gathered stays until the step's last micro-batch, and so do whole gradients;
-    ZeRO-3's forward lets go of a block behind it, whoever gathered it. What is in no block is
-    gathered once a step.
-
-    Args:
-        runs: All of one phase.
-        way: How devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
-        is_gathered: Whether the blocks are there when the phase begins.
-        is_first: Whether it is the first of its phase in the step.
-    """
-    way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
-    found = []
-    for run, at in zip(runs, neighbours(runs), strict=True):
-        if run.phase == "forward":
-            before, behind = _forward_in_row(run, at, way, is_gathered=is_gathered)
-            rest = GATHER_REST if at.begins and is_first else ()
-            found.append(Additions((*rest, *before), behind))
-        else:
-            found.append(Additions(*_backward_in_row(run, at, way, is_gathered=is_gathered)))
-    return found
-
-
-def _forward_in_row(
-    run: Run, at: Neighbours, way: Way, *, is_gathered: bool
-) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
-    if not is_block(run):
-        return (), ()
-    gathered: Signed = (GO, Piece.BLOCK_GATHERED)
-    frees = of_part(at.own, (GO, Piece.BLOCK)) if way.zero == 3 else ()  # noqa: PLR2004 - ZeRO-3
-    if is_gathered:
-        return (), frees
-    rest: tuple[Signed, ...] = ((GO, Piece.REST_GATHERED),) if way.is_first else ()
-    previous = rest if at.first_block else of_part(at.before, gathered)
-    before = (*of_part(at.own, *_GATHER, (COME, Piece.BLOCK)), *previous)
-    return before, (*frees, *of_part(at.own, gathered)) if at.last_block else frees
-
-
-def _backward_in_row(
-    run: Run, at: Neighbours, way: Way, *, is_gathered: bool
-) -> tuple[tuple[Signed, ...], tuple[Signed, ...]]:
-    first = at.own if is_block(run) else at.behind
-    before = of_part(first, *_GATHER) if at.begins and not is_gathered else ()
-    behind: tuple[Signed, ...] = ()
-    if is_block(run):
-        if not is_gathered:
-            ahead = () if at.last_block else of_part(at.behind, *_GATHER)
-            there = of_part(at.own, (COME, Piece.BLOCK), (GO, Piece.BLOCK_GATHERED))
-            before = (*before, *there, *ahead)
-        behind = of_part(at.own, *hold(way, Piece.BLOCK_GRADIENTS, Piece.BLOCK_HELD))
-    elif at.ends:
-        behind = hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD)[::-1]  # one large parameter
-    return before, behind
 
 
 @once_for_each

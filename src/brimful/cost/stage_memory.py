@@ -8,7 +8,7 @@ Known error: what torch keeps between two works beside that, a few numbers per m
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.additions import NUM_PIECES, Piece, Way
 from brimful.cost.embedding import embedding_workspace
+from brimful.cost.expert_shards import held_groups, parted_parts
 from brimful.cost.family import (
     body_of,
     family_dimensions,
@@ -30,11 +31,12 @@ from brimful.cost.profiles import Group, is_own, load_profile
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.sequences import Blocks
+from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
 from brimful.cost.stage_first import Ends, Part
-from brimful.cost.stage_parts import frozen_bytes_of
+from brimful.cost.stage_parts import StageParts, frozen_bytes_of
 from brimful.cost.stage_runs import REDUCES, Act, Phase, StageRuns, stage_runs
 from brimful.cost.stage_site import (
     Site,
@@ -50,8 +52,7 @@ from brimful.cost.stage_site import (
     stages_on,
     stream_element,
 )
-from brimful.cost.states import States, held_numbers, updated_shapes
-from brimful.cost.trained import Part as Shapes
+from brimful.cost.states import States, updated_shapes
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_of
@@ -118,7 +119,10 @@ def part_of(site: Site, stage: Stage) -> Part:
     way = None
     if family.is_spread and family.gathers:
         widens = site.job.precision in HALF
-        way = Way(family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False)
+        way = Way(
+            family.zero, "hold", is_first=True, is_last=False, widens=widens, tied=False,
+            parted=site.once("parted", partial(parted_parts, site.job, family)),
+        )  # fmt: skip
     chunks = _num_chunks(site) if stage.ends.is_last else 1
     body = body_of(stage.num_checkpointed, stage.num_blocks)
     is_alike = len(set(site.once("blocks", partial(blocks_in, site.job.model)).kinds)) == 1
@@ -165,15 +169,15 @@ def _piecewise(site: Site, stage: Stage) -> Piecewise:
     held = shapes_of(site, stage)
     size = _gradient_bytes(site) * sum(map(prod, held.trained))
 
-    def blocks(piece: Piece) -> float:
-        every = pieces[piece::NUM_PIECES, 0]
+    def blocks(*some: Piece) -> float:
+        every = np.sum([pieces[piece::NUM_PIECES, 0] for piece in some], axis=0)
         return float(sum(num * each for num, each in zip(held.numbers, every, strict=True)))
 
-    shards = blocks(Piece.BLOCK_SHARD) + pieces[Piece.REST_SHARD, 0]
-    ahead = blocks(Piece.BLOCK_GATHERED) + pieces[Piece.REST_GATHERED, 0]
+    shards = blocks(Piece.BLOCK_SHARD, Piece.EXPERTS_SHARD) + pieces[Piece.REST_SHARD, 0]
+    ahead = blocks(Piece.BLOCK_GATHERED, Piece.EXPERTS_GATHERED) + pieces[Piece.REST_GATHERED, 0]
     return Piecewise(
         kept=_kept(site, stage, pieces),
-        gathered=numbers(_GATHERED, blocks(Piece.BLOCK)),
+        gathered=numbers(_GATHERED, blocks(Piece.BLOCK, Piece.EXPERTS)),
         begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
         made=numbers(_GRADIENT, size),
         reduced=numbers(_GRADIENT, shards),
@@ -313,21 +317,64 @@ def _rows_added(site: Site, now: Situation, start: Array, add: Piecewise) -> Ite
     yield Level(level + _row_of(_WORKSPACE, taken), "backward of the embedding, of the first stage")
 
 
+class _Reduced(NamedTuple):
+    """Bytes of a group whose gradients become a shard.
+
+    Attributes:
+        whole: Parameters, which go.
+        buffer: Of gradients; gone when the next group's comes.
+        gradients: Which go.
+        shard: Of them, which stays.
+        beside: What lives as long as all that.
+        aside: What comes and goes behind the gradients.
+        is_parted: Whether it is of parted experts.
+    """
+
+    whole: float
+    buffer: float
+    gradients: float
+    shard: float
+    beside: float = 0.0
+    aside: float = 0.0
+    is_parted: bool = False
+
+
+def _reduced(site: Site, held: StageParts, sizes: Array) -> Iterator[_Reduced]:
+    """Yield the groups of a stage in the order in which they are reduced."""
+    element = _gradient_bytes(site)
+    experts = Piece.EXPERTS_HELD if site.job.precision in HALF else Piece.EXPERTS_GRADIENTS
+    whole, buffer, shard = map(float, sizes[Piece.REST : Piece.REST_SHARD + 1])
+    gradients = float(element * sum(map(prod, held.rest.trained)))
+    yield _Reduced(whole, buffer, gradients, shard)
+    for part in held.parts:
+        own = sizes[part * NUM_PIECES : (part + 1) * NUM_PIECES].tolist()
+        gradients = float(element * sum(map(prod, held.blocks[part].trained)))
+        yield _Reduced(own[Piece.BLOCK], own[Piece.BLOCK_BUFFER], gradients, own[Piece.BLOCK_SHARD])
+        yield _Reduced(
+            own[Piece.EXPERTS],
+            own[Piece.EXPERTS_BUFFER],
+            own[experts],
+            own[Piece.EXPERTS_SHARD],
+            own[Piece.EXPERTS_KEPT],
+            own[Piece.EXPERTS_LAST] + own[Piece.EXPERTS_DIVIDED],
+            is_parted=True,
+        )
+
+
 def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
     """Return the level as whole gradients become shards, what is in no block first.
 
-    A unit's parameters go, the buffer comes, the shard comes, then the gradients go. The result of
-    the last forward is still bound.
+    A group's parameters go, the buffer comes, the shard comes, then the gradients go; those of
+    parted experts go before their shard comes. The result of the last forward is still bound.
     """
-    held, sizes, element = shapes_of(site, stage), add.pieces[:, 0], _gradient_bytes(site)
-    units: list[tuple[int, Shapes]] = [(int(Piece.REST_CAST), held.rest)]
-    units += [(part * NUM_PIECES + Piece.BLOCK_CAST, held.blocks[part]) for part in held.parts]
+    held, sizes = shapes_of(site, stage), add.pieces[:, 0]
     change, more = 0.0, -math.inf
-    for first, unit in units:
-        _, whole, buffer, shard = sizes[first : first + 4]
-        change += float(shard - whole)
-        more = max(more, change + float(buffer))
-        change -= element * sum(map(prod, unit.trained))
+    for group in _reduced(site, held, sizes):
+        change -= group.whole
+        begun = change + group.beside + group.buffer
+        change += group.shard - group.gradients
+        ends = change + group.beside + group.buffer + group.aside
+        more = max(more, begun + group.shard * (not group.is_parted), ends)
     is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
     bound = is_bound * message_bytes(site)
     level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
@@ -401,13 +448,16 @@ def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update
 
 def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     parts = [shapes_of(site, stage) for stage in stages]
-    shapes = [shape for each in parts for shape in each.trained]
-    own = updated_shapes(shapes, site.family, site.strategy.dp_shard)
-    updates = update_of(site.job, site.device.kernels, own)
-    family, recipe = site.family, trained_recipe(site.job)
-    shards, whole = np.array([float(site.strategy.dp_shard)]), not family.gathers
-    held = round(float(held_numbers(shapes, shards, whole=whole)[0]))
-    frozen = (frozen_bytes_of(site.job, each, shards, whole=whole) for each in parts)
+    family, recipe, num_shards = site.family, trained_recipe(site.job), site.strategy.dp_shard
+    groups, whole = updated_apart(site, parts), not family.gathers
+    every = [update_of(site.job, site.device.kernels, group) for group in groups]
+    updates = Update(
+        sum(each.kept for each in every), max(each.transient for each in every), every[0].why
+    )
+    held = sum(prod(shape) for group in groups for shape in group)
+    if whole:
+        held = sum(prod(shape) for each in parts for shape in each.trained)
+    frozen = (frozen_bytes_of(site.job, family, each, num_shards) for each in parts)
     states = States(
         frozen=sum(frozen),
         constants=0,
@@ -417,6 +467,16 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
         optimizer_state=updates.kept,
     )
     return states, updates
+
+
+def updated_apart(site: Site, parts: Sequence[StageParts]) -> list[list[Shape]]:
+    """List the shapes that a device updates of its stages; those of parted experts are apart."""
+    family, num_shards = site.family, site.strategy.dp_shard
+    if family.ep > 1 and site.job.adapter is None:
+        every = tuple(each for part in parts for each, _ in part.parameters)
+        return list(held_groups(every, family, num_shards))
+    shapes = [shape for each in parts for shape in each.trained]
+    return [list(updated_shapes(shapes, family, num_shards))]
 
 
 def batch_bytes(site: Site) -> int:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.expert_shards import held_shape, own_shape
+from brimful.cost.family import Family
 from brimful.cost.pieces import piece_shape
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.stage_first import Ends
-from brimful.cost.states import held_numbers
 from brimful.cost.trained import (
     Part,
     adapter_shapes_of,
@@ -35,7 +36,7 @@ class StageParts(NamedTuple):
     """Parameters of one stage.
 
     Attributes:
-        blocks: Of every kind of block of the model (``block_kinds``).
+        blocks: Of every kind of block of the model (``block_kinds``), without parted experts.
         parts: Which of these each of its blocks is.
         rest: Of what is in no block.
         trained: Shapes of all that trains, in the order of ``Module.parameters()``.
@@ -61,7 +62,9 @@ def parts_of_blocks(model: ModelSpec) -> tuple[int, ...]:
     return tuple(part for part, num in every for _ in range(num))
 
 
-def stage_parts(job: Job, parts: tuple[int, ...], ends: Ends, tp: int) -> StageParts:
+def stage_parts(
+    job: Job, parts: tuple[int, ...], ends: Ends, tp: int, *, ep: int = 1
+) -> StageParts:
     """Return the parameters of a stage.
 
     Args:
@@ -69,6 +72,7 @@ def stage_parts(job: Job, parts: tuple[int, ...], ends: Ends, tp: int) -> StageP
         parts: Of its blocks (``parts_of_blocks``).
         ends: Of the model: the embedding; the last norm and the head.
         tp: Devices that share every matrix; the shapes are those of the first one's pieces.
+        ep: Devices that part experts, of which the shapes are one's; these are in no kind of block.
     """
     layout = layout_of(job.model)
     before = layout.embedding if ends.is_first else ()
@@ -76,9 +80,10 @@ def stage_parts(job: Job, parts: tuple[int, ...], ends: Ends, tp: int) -> StageP
     kinds = list(block_kinds(job.model))
     inside = [parameter for part in parts for parameter in kinds[part]]
     start, blocks, end = (
-        [piece_shape(parameter, tp) for parameter in some] for some in (before, inside, behind)
+        [own_shape(each, ep) if ep > 1 else piece_shape(each, tp) for each in some]
+        for some in (before, inside, behind)
     )
-    *blocks_held, _ = trained_parts(job, tp)
+    *blocks_held, _ = trained_parts(job, tp, apart=ep > 1)
     every, around = [*start, *blocks, *end], [*start, *end]
     adapters = [shape for part in parts for shape in blocks_held[part].trained]
     own = every if job.adapter is None else adapters
@@ -92,26 +97,23 @@ def stage_parts(job: Job, parts: tuple[int, ...], ends: Ends, tp: int) -> StageP
     )
 
 
-def frozen_bytes_of(job: Job, parts: StageParts, shards: Array, *, whole: bool) -> int:
+def frozen_bytes_of(job: Job, family: Family, parts: StageParts, num_shards: int) -> int:
     """Return the bytes of a base that a stage holds; none where everything trains.
 
     Args:
         job: What is trained; no pipeline runs a base that is quantised.
+        family: How.
         parts: Of the stage.
-        shards: [1], devices that share them.
-        whole: Whether each holds all of them.
+        num_shards: Devices that share what is sharded.
     """
     if job.adapter is None:
         return 0
-    sizes: dict[int, list[Shape]] = {}
+    total, shared = 0, num_shards if family.gathers else 1
     for parameter, _ in parts.parameters:
         is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
         element = FP32_BYTES if is_wide else frozen_element(job)
-        sizes.setdefault(element, []).append(parameter.shape)
-    return round(sum(
-        element * float(held_numbers(shapes, shards, whole=whole)[0])
-        for element, shapes in sizes.items()
-    ))  # fmt: skip
+        total += element * prod(held_shape(parameter, family, shared))
+    return total
 
 
 def drawn_bytes(job: Job, parts: StageParts) -> Iterator[int]:

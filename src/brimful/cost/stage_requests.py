@@ -9,7 +9,7 @@ Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,7 +35,14 @@ from brimful.cost.situations import (
     shortened,
     turns_of,
 )
-from brimful.cost.stage_memory import batch_bytes, counts_of, num_ways_in, part_of, pieces_of
+from brimful.cost.stage_memory import (
+    batch_bytes,
+    counts_of,
+    num_ways_in,
+    part_of,
+    pieces_of,
+    updated_apart,
+)
 from brimful.cost.stage_runs import Act, stage_runs
 from brimful.cost.stage_site import (
     Site,
@@ -48,7 +55,6 @@ from brimful.cost.stage_site import (
     stages_on,
     stream_element,
 )
-from brimful.cost.states import updated_shapes
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients
@@ -82,22 +88,51 @@ def device_asked(site: Site, place: int) -> Asked:
     return _Device(site, place).asked()
 
 
-_BLOCK = Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD
-_REST: tuple[int, ...] = Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD
-"""Of a unit: whole parameters, the buffer of its gradients, the shard of them, and gradients in the
-wider type that they are held in."""
+class _Unit(NamedTuple):
+    """Pieces of what is gathered and reduced together.
+
+    Attributes:
+        whole: Parameters.
+        buffer: Of their gradients.
+        shard: Of these, reduced.
+        held: Gradients in the wider type that they are held in.
+        cast: The shard of parameters in the type that computes.
+        gathered: The buffer of all shards.
+    """
+
+    whole: int
+    buffer: int
+    shard: int
+    held: int
+    cast: int
+    gathered: int
 
 
-_FILLED: dict[int, tuple[Piece, Piece]] = {
-    Piece.REST: (Piece.REST_CAST, Piece.REST_GATHERED),
-    Piece.BLOCK: (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED),
-}
-"""Of a unit that is gathered: its shard in the type that computes, and the buffer of all shards."""
+_REST = _Unit(
+    Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD,
+    Piece.REST_CAST, Piece.REST_GATHERED,
+)  # fmt: skip
+_OF_BLOCK = (
+    _Unit(
+        Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD,
+        Piece.BLOCK_CAST, Piece.BLOCK_GATHERED,
+    ),
+    _Unit(
+        Piece.EXPERTS, Piece.EXPERTS_BUFFER, Piece.EXPERTS_SHARD, Piece.EXPERTS_HELD,
+        Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED,
+    ),
+)  # fmt: skip
+"""Those of a block, and of its experts where devices part them."""
 
 
-def of_block(part: int) -> tuple[int, ...]:
-    """Return the pieces of a block that holds the parameters of one of several kinds."""
-    return tuple(part * NUM_PIECES + piece for piece in _BLOCK)
+def units_of(stage: Stage) -> list[_Unit]:
+    """Return the units of a stage: what is in no block, then block after block."""
+    blocks = [
+        _Unit(*(part * NUM_PIECES + piece for piece in unit))
+        for part in stage.blocks.parts
+        for unit in _OF_BLOCK
+    ]
+    return [_REST, *blocks]
 
 
 class _Prepared(NamedTuple):
@@ -125,7 +160,7 @@ class _Device:
         self._shards = site.family.is_spread and site.family.gathers
         self._has_buckets = site.family.is_spread and not site.family.gathers
         self._is_ahead = strategy.pp_schedule in LOOPED and self._shards
-        self._ahead: dict[int, list[int]] = {}
+        self._ahead: dict[int, list[list[int]]] = {}
         self._results: dict[tuple[int, int], list[int]] = {}
         self._opened: set[str] = set()
         self._acts: dict[tuple[int, Act, bool], _Prepared] = {}
@@ -134,7 +169,7 @@ class _Device:
         asked, job = self._asked, self._site.job
         asked.make(self._loaded())
         updated = self._updated()
-        asked.make(state_of_shapes(job, updated))
+        asked.make(state_of_shapes(job, list(chain.from_iterable(updated))))
         for step in range(NUM_STEPS):
             batch = [asked.allocate(batch_bytes(self._site) // 2) for _ in range(2)]  # and labels
             if not step:
@@ -142,17 +177,18 @@ class _Device:
             self._step()
             asked.free([*self._sent, *batch])
             self._sent.clear()
-            for bucket in transients(job, updated):
-                asked.pass_by(bucket)
+            for group in updated:
+                for bucket in transients(job, group):
+                    asked.pass_by(bucket)
             asked.drop_gradients(has_embedding=self._stages[0].ends.is_first)
         return asked
 
     def _shapes(self) -> list[Shape]:
         return [shape for stage in self._stages for shape in shapes_of(self._site, stage).trained]
 
-    def _updated(self) -> list[Shape]:
-        site = self._site
-        return list(updated_shapes(self._shapes(), site.family, site.strategy.dp_shard))
+    def _updated(self) -> list[list[Shape]]:
+        """Return what this device updates; parted experts are apart."""
+        return updated_apart(self._site, [shapes_of(self._site, stage) for stage in self._stages])
 
     def _loaded(self) -> Iterator[Made]:
         """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
@@ -168,10 +204,12 @@ class _Device:
         if site.job.adapter is not None:
             shards = site.strategy.dp_shard if site.family.gathers else 1
             parts = [shapes_of(site, stage).parameters for stage in self._stages]
-            yield from adapted(site.job, shards, chain.from_iterable(parts))
+            parted = site.family if site.family.ep > 1 else None
+            yield from adapted(site.job, shards, chain.from_iterable(parts), parted=parted)
             return
         element = trained_recipe(site.job).parameter
-        for shape in self._updated() if site.family.gathers else self._shapes():
+        held = chain.from_iterable(self._updated())
+        for shape in held if site.family.gathers else self._shapes():
             yield Made((prod(shape) * element,))
 
     def _make_room(self) -> None:
@@ -216,30 +254,33 @@ class _Device:
         asked = self._asked
         for chunk in turn.evicted:
             asked.enter(chunk, 0)
-            for piece in asked.whichever(Piece.REST, Piece.BLOCK):
+            for piece in asked.whichever(Piece.REST, Piece.BLOCK, Piece.EXPERTS):
                 asked.drop(piece)
         for chunk in turn.fetched:
             pieces = self._pieces(self._stages[chunk])
             self._ahead[chunk] = []
-            for whole, _ in self._units(chunk):
-                own = whole % NUM_PIECES
-                cast, buffer = (whole - own + piece for piece in _FILLED[own])
+            for unit in self._units(chunk):
+                cast, buffer = unit.cast, pieces.get(unit.gathered)
                 shard = [asked.allocate(sum(pieces[cast].num_bytes))] if cast in pieces else []
-                self._ahead[chunk].append(asked.allocate(sum(pieces[buffer].num_bytes)))
+                rows = [] if buffer is None else [asked.allocate(sum(buffer.num_bytes))]
+                self._ahead[chunk].append(rows)
                 asked.free(shard)
 
     def _take_gathered(self, chunk: int) -> None:
         """Copy what was gathered ahead into whole parameters."""
-        for (whole, pieces), buffer in zip(self._units(chunk), self._ahead.pop(chunk), strict=True):
-            self._asked.come_piece(whole, pieces)
-            self._asked.free([buffer])
+        pieces = self._pieces(self._stages[chunk])
+        for unit, rows in zip(self._units(chunk), self._ahead.pop(chunk), strict=True):
+            self._asked.come_piece(unit.whole, pieces[unit.whole])
+            turned = pieces.get(unit.whole - Piece.EXPERTS + Piece.EXPERTS_TURNED)
+            if turned is not None and unit.whole % NUM_PIECES == Piece.EXPERTS:
+                self._asked.pass_by(turned.num_bytes)
+            self._asked.free(rows)
 
-    def _units(self, chunk: int) -> list[tuple[int, Tensors]]:
-        """List what of a stage is whole once it is gathered: its rest, then block after block."""
+    def _units(self, chunk: int) -> list[_Unit]:
+        """List what of a stage is whole once it is gathered."""
         stage = self._stages[chunk]
         pieces = self._pieces(stage)
-        every = (Piece.REST, *(of_block(part)[0] for part in stage.blocks.parts))
-        return [(whole, pieces[whole]) for whole in every if whole in pieces]
+        return [unit for unit in units_of(stage) if unit.whole in pieces]
 
     def _act(self, now: Situation, micro: int) -> None:
         """Run a micro-batch through a stage; what others handed to it lies in the room for that."""
@@ -272,34 +313,49 @@ class _Device:
         asked, pieces = self._asked, self._pieces(stage)
         widens = self._site.job.precision in HALF
         before: int | None = None
-        blocks = [of_block(part) for part in stage.blocks.parts]
-        for is_block, unit in ((False, _REST), *((True, each) for each in blocks)):
-            whole, buffer, shard, held = unit
-            if whole not in pieces:
+        for unit in units_of(stage):
+            if unit.whole not in pieces:
                 continue
-            if asked.has(whole):  # and was not given up
-                asked.go_piece(whole)
+            if asked.has(unit.whole):  # and was not given up
+                asked.go_piece(unit.whole)
             if before is not None:
                 asked.go_piece(before)
-            if buffer not in pieces:  # of what is frozen nothing is reduced
-                before = None
+            before = None
+            if unit.buffer not in pieces:  # of what is frozen nothing is reduced
                 continue
-            asked.come_piece(buffer, pieces[buffer])
-            if is_block:
-                self._let_go(held if widens else None, is_block=is_block)
-            asked.come_piece(shard, pieces[shard])
-            if not is_block:
-                self._let_go(held if widens else None, is_block=is_block)
-            before = buffer
+            before = unit.buffer
+            kept = self._beside(unit, Piece.EXPERTS_KEPT, pieces)
+            asked.come_piece(unit.buffer, pieces[unit.buffer])
+            if unit is not _REST:
+                self._let_go(unit, widens=widens)
+            last = self._beside(unit, Piece.EXPERTS_LAST, pieces)
+            asked.come_piece(unit.shard, pieces[unit.shard])
+            divided = self._beside(unit, Piece.EXPERTS_DIVIDED, pieces)
+            if unit is _REST:
+                self._let_go(unit, widens=widens)
+            asked.free([*divided, *last, *kept])
         if before is not None:
             asked.go_piece(before)
 
-    def _let_go(self, held: int | None, *, is_block: bool) -> None:
+    def _beside(self, unit: _Unit, piece: Piece, pieces: Mapping[int, Tensors]) -> list[int]:
+        """Ask for what comes and goes while a block's parted experts are reduced."""
+        first, own = divmod(unit.whole, NUM_PIECES)
+        place = first * NUM_PIECES + piece
+        if own != Piece.EXPERTS or place not in pieces:
+            return []
+        return [self._asked.allocate(sum(pieces[place].num_bytes))]
+
+    def _let_go(self, unit: _Unit, *, widens: bool) -> None:
         """Give back a unit's whole gradients, in the type that they are held in."""
-        if held is not None:
-            self._asked.go_piece(held)
-        else:
-            self._asked.reduce(is_block=is_block, newest=True)
+        if widens:
+            self._asked.go_piece(unit.held)
+            return
+        is_experts = unit.whole % NUM_PIECES == Piece.EXPERTS if self._parts_experts else None
+        self._asked.reduce(is_block=unit is not _REST, is_experts=is_experts, newest=True)
+
+    @property
+    def _parts_experts(self) -> bool:
+        return self._site.family.ep > 1
 
     def _pieces(self, stage: Stage) -> dict[int, Tensors]:
         """Return the tensors of what sharding adds to a stage."""

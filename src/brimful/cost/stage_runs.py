@@ -18,6 +18,7 @@ from itertools import chain, takewhile
 from typing import Literal, NamedTuple
 
 from brimful.cost.additions import Additions, is_block
+from brimful.cost.fsdp_units import pipelined_additions
 from brimful.cost.profiles import (
     EventKind,
     Profile,
@@ -32,7 +33,6 @@ from brimful.cost.sequences import written_out
 from brimful.cost.spread import (
     negated_terms,
     piece_kinds,
-    pipelined_additions,
     replaced,
     signed_pieces,
     with_copies,
@@ -269,7 +269,9 @@ def _added(part: Part, act: Act, runs: tuple[Run, ...]) -> list[Additions]:
     """List what sharding adds to each run."""
     if part.way is None:
         return [Additions((), ())] * len(runs)
-    added = pipelined_additions(runs, part.way, is_gathered=act.is_gathered, is_first=act.is_first)
+    added = pipelined_additions(
+        runs, part.way, is_gathered=act.is_gathered, is_first=act.is_first, has_rest=any(part.ends)
+    )
     if "cpu" not in part.key.split("."):
         return added
     return [Additions(with_copies(more.before), with_copies(more.behind)) for more in added]

@@ -74,7 +74,7 @@ class Site(NamedTuple):
             key: What it hangs on beside the program and how it is spread.
         """
         family, shards = self.family, self.strategy.dp_shard
-        spread = (family.zero, family.tp, family.num_data_parallel, shards)
+        spread = (family.zero, family.tp, family.ep, family.num_data_parallel, shards)
         every = (name, self.key, *spread, *key)
         if every not in self.known:
             self.known[every] = make()
@@ -107,7 +107,7 @@ def site_of(
     untied = known[_UNTIED]
     program = chosen_program(
         untied, strategy.attention, kernels_of(device), family.recompute,
-        gathers=family.gathers, tp=family.tp, is_one=runs_one(job, family),
+        gathers=family.gathers, tp=family.tp, ep=family.ep, is_one=runs_one(job, family),
     )  # fmt: skip
     tied = job.model.tied_embeddings
     return Site(untied, strategy, device, family, program.key, tied, known)
@@ -204,7 +204,7 @@ def stream_element(site: Site) -> int:
 def shapes_of(site: Site, stage: Stage) -> StageParts:
     """Return the parameters of a stage."""
     ends, parts = stage.ends, stage.blocks.parts
-    make = partial(stage_parts, site.job, parts, ends, site.family.tp)
+    make = partial(stage_parts, site.job, parts, ends, site.family.tp, ep=site.family.ep)
     return site.once("shapes", make, ends, parts)
 
 

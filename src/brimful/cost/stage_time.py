@@ -24,6 +24,8 @@ from brimful.cost.additions import is_block
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, size_of
 from brimful.cost.exchange import exchange_seconds, sent_of
+from brimful.cost.expert_exchange import experts_seconds
+from brimful.cost.expert_shards import part_experts
 from brimful.cost.family import family_chunks, family_dimensions
 from brimful.cost.pipeline import Formula, Pipeline, StageSeconds, message_seconds
 from brimful.cost.profiles import (
@@ -50,7 +52,12 @@ from brimful.cost.stage_site import (
     stages_on,
 )
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
-from brimful.cost.traffic import gather_seconds, reduce_seconds, sent_seconds
+from brimful.cost.traffic import (
+    experts_traffic,
+    gather_seconds,
+    reduce_seconds,
+    sent_seconds,
+)
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
 from brimful.pipeline_split import Schedule, blocks_of_stages, stages_of_device
@@ -170,12 +177,28 @@ def _waited(site: Site, cluster: Cluster) -> tuple[Array, Array, Array]:
         sent = sent_of(job, family)._replace(num_blocks=np.array([again]))
         return float(exchange_seconds(job, family, cluster, sent)[0])
 
+    if family.ep > 1:
+        return _waited_for_experts(site, cluster)
     if family.tp == 1:
         return np.zeros(2), np.zeros(2), np.zeros(2)
     one, two, more = seconds(1, 0.0), seconds(2, 0.0), seconds(1, 1.0)
     block, ends, recomputed = two - one, 2 * one - two, more - one
     half = np.array([0.5, 0.5])
     return block * half, block * half + np.array([0.0, recomputed]), ends * half
+
+
+def _waited_for_experts(site: Site, cluster: Cluster) -> tuple[Array, Array, Array]:
+    """Return the same of what devices that part experts send: of all blocks the mean."""
+    job, family = site.job, site.family
+    num_layers = job.model.num_layers
+    sent = sent_of(job, family)
+    none, every = (
+        float(experts_seconds(job, family, cluster, sent._replace(num_blocks=np.array([num])))[0])
+        for num in (0.0, float(num_layers))
+    )
+    block, again = none / num_layers, (every - none) / num_layers
+    half = np.array([0.5, 0.5]) * block
+    return half, half + np.array([0.0, again]), np.zeros(2)
 
 
 class Way(NamedTuple):
@@ -314,8 +337,14 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
         numbers = sum(prod(shape) for each in stages for shape in shapes_of(site, each).trained)
         sent = sent_seconds(job, np.array([float(numbers)]), family, cluster)
         reduces += float(np.atleast_1d(sent)[0])
+    experts = part_experts(job, family.ep) if family.ep > 1 else []
     for stage in stages:
         held = shapes_of(site, stage)
+        for stacks, num in zip(experts, held.numbers, strict=False):
+            if stacks and num:
+                gathered, reduced = experts_traffic(job, family, cluster, stacks)
+                gathers += num * times * float(gathered[0])
+                reduces += num * float(reduced[0])
         units = [(*each, times) for each in zip(held.blocks, held.numbers, strict=True)]
         for part, num, again in (*units, (held.rest, bool(held.rest.every), 1)):
             if not num:

@@ -40,7 +40,13 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.pipeline_split import ONE_STAGE, Schedule
-from brimful.search.space import RECOMPUTES, Pins, micro_batches, tensor_degrees
+from brimful.search.space import (
+    RECOMPUTES,
+    Pins,
+    expert_degrees,
+    micro_batches,
+    tensor_degrees,
+)
 from brimful.search.table import TIE, Objective
 from brimful.strategy import (
     Attention,
@@ -101,6 +107,7 @@ class Rows:
         self._rates: dict[tuple[object, ...], Rates | None] = {}
         self._least: dict[tuple[object, ...], float] = {}
         self._known: dict[tuple[object, ...], object] = {}
+        self._told: dict[tuple[object, ...], bool] = {}
         self._number = count()
 
     def search(self, bar: Bar, *, objective: Objective) -> list[Found]:
@@ -191,7 +198,8 @@ class Rows:
         recompute = strategy.activation_checkpointing.partition(":")[0]
         key = (
             strategy.zero >= 2 and strategy.dp_shard > 1,  # noqa: PLR2004 - gathered parameters
-            strategy.tp, recompute == "selective", strategy.micro_batch, strategy.loss_chunks,
+            strategy.tp, strategy.ep, recompute == "selective", strategy.micro_batch,
+            strategy.loss_chunks,
         )  # fmt: skip
         if key not in self._rates:
             self._rates[key] = rates_of(self._site(strategy), self.cluster)
@@ -206,10 +214,12 @@ class Rows:
         site = self._site(plain)
         way, after = way_of(site, self.cluster), behind(site, self.cluster)
         for chunks, recompute in product(self._chunks(plain), RECOMPUTES):
-            counts = self._counts(plain, recompute)
-            if not len(counts):
+            asked = self._counts(plain, recompute)
+            told = [(k, self._with(plain, chunks, int(k), recompute)) for k in asked]
+            told = [(k, one) for k, one in told if self._is_told(one)]
+            if not told:
                 continue
-            every = [self._with(plain, chunks, int(k), recompute) for k in counts]
+            counts, every = np.array([k for k, _ in told]), [one for _, one in told]
             rates = self._rates_of(every[-1])
             if rates is None:
                 times = np.full(len(counts), np.nan)
@@ -229,7 +239,9 @@ class Rows:
         if self.pins.activation_checkpointing is not None:
             return True
         layers = self.job.model.num_layers
-        whole = (self._with(plain, n, layers, "full") for n in sorted(self._chunks(plain))[::-1])
+        whole = [self._with(plain, n, layers, "full") for n in sorted(self._chunks(plain))[::-1]]
+        if not all(map(self._is_told, whole)):
+            return True
         return any(self._look(one, math.nan).peak_bytes <= CLOSE * self._limit for one in whole)
 
     def _chunks(self, plain: Strategy) -> Sequence[int]:
@@ -251,16 +263,21 @@ class Rows:
             )
             is_mine = recompute == ("selective" if again and "sel" in pinned else "full")
             return np.array([again] if is_mine else [], dtype=np.int64)
-        if recompute == "selective" and not self._has_selective(plain):
-            return np.array([], dtype=np.int64)
         most = max(sum(s.num_blocks for s in stages) for stages in classes_of(self._site(plain)))
         shares = {-(-most * n // QUARTERS) for n in range(1, QUARTERS)} - {most}
         none = {0} if recompute == "full" else set()
         return np.array(sorted(none | shares | {layers}))
 
-    def _has_selective(self, plain: Strategy) -> bool:
-        one = replace(plain, activation_checkpointing="selective")
-        return not missing_formula(self.job, one, self.cluster.device)
+    def _is_told(self, strategy: Strategy) -> bool:
+        """Whether a formula covers it: of what is traced not every variant may have been."""
+        named, _, some = strategy.activation_checkpointing.partition(":")
+        key = (
+            strategy.zero >= 2, strategy.tp, strategy.ep, named, some and _spread(strategy),  # noqa: PLR2004 - as above
+            strategy.stages_per_device, strategy.loss_chunks,
+        )  # fmt: skip
+        if key not in self._told:
+            self._told[key] = not missing_formula(self.job, strategy, self.cluster.device)
+        return self._told[key]
 
     def _with(self, plain: Strategy, chunks: int, again: int, recompute: Recompute) -> Strategy:
         layers = self.job.model.num_layers
@@ -326,14 +343,14 @@ class Rows:
             num_groups, left = divmod(self.cluster.num_devices, pp * tp)
             if left or self.job.global_batch % num_groups:
                 continue
-            shared = list(self._shared(num_groups, tp))
+            shared = list(self._parted(num_groups, tp))
             sizes = micro_batches(self.job, self.pins, num_groups)
             for (schedule, stages), ways, size in product(self._orders(pp), shared, sizes):
-                zero, shards = ways
+                zero, shards, ep = ways
                 strategy = Strategy(
                     micro_batch=size, activation_checkpointing="none",
                     loss_chunks=self.pins.loss_chunks or 1, attention=self.attention, zero=zero,
-                    dp_replicate=num_groups // shards, dp_shard=shards, tp=tp, pp=pp,
+                    dp_replicate=num_groups // shards, dp_shard=shards, tp=tp, ep=ep, pp=pp,
                     pp_schedule=schedule, stages_per_device=stages,
                     accumulate=self.pins.accumulate or "hold",
                 )  # fmt: skip
@@ -374,6 +391,13 @@ class Rows:
                 if schedule in PREDICTED_SCHEDULES and pp * stages <= self.job.model.num_layers:
                     yield schedule, stages
 
+    def _parted(self, num_groups: int, tp: int) -> Iterator[tuple[Zero, int, int]]:
+        """Yield stages of ZeRO with numbers of shards, and among how many experts are parted."""
+        degrees = expert_degrees(self.job, self.pins, self.attention, self.cluster)
+        for (zero, shards), ep in product(self._shared(num_groups, tp), degrees):
+            if ep == 1 or (zero >= 2 and shards * tp % ep == 0):  # noqa: PLR2004 - which shards all
+                yield zero, shards, ep
+
     def _shared(self, num_groups: int, tp: int) -> Iterator[tuple[Zero, int]]:
         """Yield stages of ZeRO with numbers of shards: a node's devices, or all that there are."""
         pins = self.pins
@@ -387,13 +411,22 @@ class Rows:
                 yield zero, shards
 
 
-_HOLDING = ("micro_batch", "zero", "dp_replicate", "dp_shard", "tp", "pp", "stages_per_device")
+_HOLDING = (
+    "micro_batch",
+    "zero",
+    "dp_replicate",
+    "dp_shard",
+    "tp",
+    "ep",
+    "pp",
+    "stages_per_device",
+)
 """Fields that decide what a device holds whatever is kept of micro-batches."""
 
 
 def _spread(strategy: Strategy) -> tuple[int, ...]:
     """Return how a batch and a model are spread over devices, but for the order of work."""
-    degrees = (strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.pp)
+    degrees = (strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.ep, strategy.pp)
     return (strategy.micro_batch, strategy.zero, *degrees)
 
 
