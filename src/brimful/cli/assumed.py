@@ -93,4 +93,6 @@ def prices_from(args: argparse.Namespace) -> "Prices":
     from brimful.cost.money import read_prices, shipped_prices
 
     market = args.market
-    return shipped_prices(market) if args.prices is None else read_prices(args.prices, market)
+    if args.prices is None:
+        return shipped_prices(market)
+    return read_prices(args.prices, market, currency=getattr(args, "currency", None))

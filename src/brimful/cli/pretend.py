@@ -18,7 +18,7 @@ from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
 from brimful.pretend.largest import Argument, Largest, argument_of, find_largest
-from brimful.terminal import say
+from brimful.terminal import note, say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
@@ -74,10 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the script, print what it did to memory, and write what was asked for."""
-    from brimful.pretend.scripts import check_program
+    from brimful.pretend.scripts import check_program, launched
     from brimful.quiet import quiet_libraries
 
-    program = args.program[1:] if args.program[:1] == ["--"] else args.program
+    program, num = launched(args.program[1:] if args.program[:1] == ["--"] else args.program)
+    if num is not None and args.world_size is None:
+        args.world_size = num
+        note(f"torchrun starts {num} processes; this is the one of --rank {args.rank}")
     check_program(program)
     quiet_libraries()
     from brimful.allocator.config import parse_settings

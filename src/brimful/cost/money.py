@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from brimful.errors import FileFormatError
+from brimful.errors import FileFormatError, InputError
 from brimful.escaping import Line
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.names import find_gpu
 from brimful.job import Job
 from brimful.plan import load_yaml
+from brimful.units import DOLLARS, Money, parse_money
 
 _FOLDER = "data/prices"
 HOUR_S = 3600.0
@@ -127,13 +128,17 @@ def shipped_prices(market: Market | None = None) -> Prices:
     return Prices(date=table.date, gpus=gpus, bought=table.bought)
 
 
-def read_prices(path: Path, market: Market | None = None) -> Prices:
+def read_prices(
+    path: Path, market: Market | None = None, *, currency: Money | None = None
+) -> Prices:
     """Read the user's prices over those that ship.
 
     Args:
         path: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour, or to
-            ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both.
+            ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both; a text
+            such as ``1.98cny`` is of another currency.
         market: Whose of those that ship; see ``shipped_prices``.
+        currency: What one of another currency costs in dollars.
 
     Raises:
         FileFormatError: It cannot be read, or holds something that is no price.
@@ -144,7 +149,9 @@ def read_prices(path: Path, market: Market | None = None) -> Prices:
     rents, buys = {}, {}
     for typed, value in given.items():
         name = _known(path, str(typed))
-        rent, buy = _rent_and_buy(path, name, value)
+        rent, buy = (
+            _in_dollars(path, name, each, currency) for each in _rent_and_buy(path, name, value)
+        )
         if rent is not None:
             _check_price(path, name, rent, "dollars per GPU-hour", "2.50")
             rents[name] = Price(usd_per_gpu_hour=float(rent), date="", source=str(path))
@@ -168,6 +175,24 @@ def _rent_and_buy(path: Path, name: str, value: Any) -> tuple[Any, Any]:
             f"{name}: {{rent: 2.50, buy: 30000}}"
         )
     return value.get("rent"), value.get("buy")
+
+
+def _in_dollars(path: Path, name: str, value: Any, currency: Money | None) -> Any:
+    """Return dollars of an amount that names its currency; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        given = parse_money(value)
+    except InputError:
+        return value
+    if given.currency == DOLLARS:
+        return given.amount
+    if currency is None or currency.currency != given.currency:
+        raise FileFormatError(
+            f"{path}: {name} costs {value!r}, and prices are in USD; say what one costs, "
+            f"--currency {given.currency}=RATE, or write dollars"
+        )
+    return given.amount * currency.amount
 
 
 def _known(path: Path, name: str) -> str:

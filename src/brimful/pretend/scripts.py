@@ -1,15 +1,82 @@
-"""Running somebody's script as Python would, unmodified: ``python script.py`` or ``python -m``."""
+"""Running somebody's script as Python would, unmodified: ``python script.py`` or ``python -m``.
+
+A notebook is run as the script that its cells of code are, without lines for IPython or a shell.
+"""
 
 import contextlib
 import importlib.util
+import io
+import json
+import re
 import runpy
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from brimful.errors import InputError
 
 MODULE_FLAG = "-m"
+NOTEBOOK = ".ipynb"
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+_LAUNCHERS = frozenset({"accelerate", "deepspeed", "mpirun", "srun", "uv", "poetry", "bash", "sh"})
+_OF_A_SHELL = ("%", "!")
+"""Beginnings of lines of a notebook that are no Python."""
+
+
+class Launched(NamedTuple):
+    """What a command line runs.
+
+    Attributes:
+        program: ``script.py`` or ``-m module``, then the program's own arguments.
+        num_processes: That a launcher starts; None: there is none.
+    """
+
+    program: list[str]
+    num_processes: int | None = None
+
+
+def launched(program: Sequence[str]) -> Launched:
+    """Take the interpreter off a command line, and ``torchrun`` with its own flags.
+
+    Args:
+        program: As it would be typed to be run for real.
+
+    Raises:
+        InputError: The launcher's flags cannot be read, or do not say how many processes it starts.
+    """
+    own = list(program)
+    if own and _PYTHON.fullmatch(Path(own[0]).name):
+        own = own[1:]
+        while own and own[0] in {"-u", "-O", "-B"}:
+            own = own[1:]
+    is_module = own[:2] == [MODULE_FLAG, "torch.distributed.run"]
+    if not is_module and own[:1] != ["torchrun"]:
+        return Launched(own)
+    return _of_torchrun(own[1 + is_module :])
+
+
+def _of_torchrun(flags: list[str]) -> Launched:
+    """Read flags with torchrun's own parser."""
+    from torch.distributed.run import get_args_parser
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            args = get_args_parser().parse_args(flags)
+    except SystemExit as error:
+        why = said.getvalue().strip().splitlines()[-1:] or ["it names no script"]
+        raise InputError(f"torchrun would refuse its flags: {why[0]}") from error
+    counts = str(args.nnodes).rpartition(":")[2], str(args.nproc_per_node)
+    if not all(count.isdigit() and int(count) for count in counts):
+        raise InputError(
+            f"torchrun --nproc_per_node={counts[1]} says of no number of processes; leave torchrun "
+            f"out and give --world-size N before --"
+        )
+    first = [MODULE_FLAG, args.training_script] if args.module else [args.training_script]
+    num = int(counts[0]) * int(counts[1])
+    return Launched([*first, *args.training_script_args], num)
 
 
 def check_program(program: Sequence[str]) -> None:
@@ -31,8 +98,39 @@ def check_program(program: Sequence[str]) -> None:
             _check_module(program[1])
     elif program[0].startswith("-"):
         raise InputError(f"{program[0]} is no script; put the script right after --; {usage}")
+    elif program[0] in _LAUNCHERS and not Path(program[0]).is_file():
+        raise InputError(
+            f"{program[0]} starts programs and is none; name the script itself, with --world-size "
+            f"N before -- for N processes"
+        )
     elif not Path(program[0]).is_file():
         raise InputError(f"there is no script {program[0]}; {usage}")
+    elif Path(program[0]).suffix == NOTEBOOK:
+        script_of(Path(program[0]))
+
+
+def script_of(notebook: Path) -> str:
+    """Return a notebook's cells of code, one after the other; lines of a shell are blank.
+
+    Raises:
+        InputError: It is no notebook, or not one in Python.
+    """
+    try:
+        cells = json.loads(notebook.read_text("utf-8"))["cells"]
+        sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{notebook} is no notebook: its cells cannot be read") from error
+    lines = [
+        line
+        for source in sources
+        if not source.lstrip().startswith("%%")
+        for line in source.splitlines()
+    ]
+    return "".join("\n" if _is_for_shell(line) else f"{line}\n" for line in lines)
+
+
+def _is_for_shell(line: str) -> bool:
+    return line.lstrip().startswith(_OF_A_SHELL)
 
 
 def _check_module(name: str) -> None:
@@ -62,10 +160,24 @@ def run_program(program: Sequence[str]) -> None:
                 runpy.run_module(program[1], run_name="__main__", alter_sys=True)
             return
         sys.argv = list(program)
-        with _importing_from(Path(program[0]).resolve().parent):
-            runpy.run_path(program[0], run_name="__main__")
+        script = Path(program[0])
+        with _importing_from(script.resolve().parent), _as_script(script) as path:
+            runpy.run_path(str(path), run_name="__main__")
     finally:
         sys.argv = argv
+
+
+@contextlib.contextmanager
+def _as_script(path: Path) -> Iterator[Path]:
+    """Yield a script that Python reads: itself, or what a notebook is as one."""
+    if path.suffix != NOTEBOOK:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, path.name, "cells.py")
+        script.parent.mkdir()
+        script.write_text(script_of(path), "utf-8")
+        yield script
 
 
 @contextlib.contextmanager

@@ -54,10 +54,17 @@ def at_least(meter: Meter) -> Meter:
 
 
 class Fact(NamedTuple):
-    """One line of the answer: what it is about, and what is said of it."""
+    """One line of the answer.
+
+    Attributes:
+        label: What it is about.
+        text: What is said of it.
+        short: The same in fewer words, for where lines are lacking; empty: nothing can be left out.
+    """
 
     label: str
     text: str
+    short: str = ""
 
 
 class Summary(NamedTuple):

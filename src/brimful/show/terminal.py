@@ -32,18 +32,22 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
         most: Lines that it may take.
 
     Returns:
-        Its lines: verdict and subject, memory with a bar, and the facts; of these the last are left
-        out where there are more than it may take.
+        Its lines: verdict and subject, memory with a bar, and the facts; where there are more than
+        it may take the last are said shortly, and then left out.
     """
     word = summary.verdict or "ANSWER"
     first = fact_lines([Fact(word, summary.subject)])
     if summary.verdict is not None:
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meters = fact_lines(map(metered_fact, summary.meters))
-    head, each = [*first, *meters], [fact_lines([fact]) for fact in summary.facts]
-    while each and len(head) + sum(map(len, each)) > most:
-        each.pop()
-    return [*head, *(line for lines in each for line in lines)]
+    head, facts = [*first, *meters], list(summary.facts)
+    while facts and len(head) + len(fact_lines(facts)) > most:
+        longest = next((place for place in range(len(facts))[::-1] if facts[place].short), None)
+        if longest is None:
+            facts.pop()
+        else:
+            facts[longest] = Fact(facts[longest].label, facts[longest].short)
+    return [*head, *fact_lines(facts)]
 
 
 def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
