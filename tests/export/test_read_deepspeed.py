@@ -10,7 +10,8 @@ import yaml
 from brimful.cli.main import main
 from brimful.errors import InputError, UnsupportedError
 from brimful.export import deepspeed
-from brimful.export.read_deepspeed import read_deepspeed, without
+from brimful.export.leaves import without
+from brimful.export.read_deepspeed import read_deepspeed
 from brimful.train.schedule import FINAL_FRACTION
 
 PLAIN = {

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=flags.path("--from"),
         default=None,
-        help="DeepSpeed's JSON, which says what no flag says",
+        help="DeepSpeed's JSON or Accelerate's YAML, which says what no flag says",
     )
     parser.add_argument(
         "-o",
@@ -270,12 +270,13 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
     """Set the flags that a file says and nobody typed; return what was made of the file."""
     if args.source is None:
         return {}
-    from brimful.export.read_deepspeed import read_deepspeed, without
+    from brimful.export.leaves import without
+    from brimful.export.read_source import read_source
     from brimful.hardware.gpus import count_devices
 
     num_devices = count_devices(args.gpus or defaults.GPUS)
     num_layers = flags.model_from(args).num_layers
-    read = read_deepspeed(args.source, num_devices=num_devices, num_layers=num_layers)
+    read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
     typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
     kept, replaced = without(read, typed)
     for taken in kept:

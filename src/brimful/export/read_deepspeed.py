@@ -12,14 +12,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
+from brimful.export.leaves import AUTO, Leaves, Read
 from brimful.files import read_whole
 from brimful.techniques.optimizers import OPTIMIZERS
 
-AUTO = "auto"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
 _SCALE_POWER, _SCALE_WINDOW = 16, 1000
 """DeepSpeed's defaults of the loss scale."""
@@ -30,102 +28,6 @@ _READ = {
     for read in rule.deepspeed.reads
 }
 _SAID = tuple(dict.fromkeys(r.deepspeed.name for r in OPTIMIZERS.values() if r.deepspeed))
-_FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
-_DEPENDENT = {
-    "precision": _FLAGS_OF_SCALE,
-    "optimizer": ("beta1", "beta2", "epsilon"),
-    "tokens": ("steps",),
-    "schedule": ("warmup_steps",),
-}
-"""Flags that are no longer of use where the user typed another one."""
-
-
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """A flag that a file says.
-
-    Attributes:
-        flag: As argparse calls it.
-        value: As argparse would have read it.
-        key: Where in the file it stands.
-    """
-
-    flag: str
-    value: Any
-    key: str
-
-
-class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says.
-
-    Attributes:
-        taken: Flags.
-        left: Keys whose value is ``auto``.
-        unread: Keys that are no part of a plan, each as ``key=value``.
-        notes: What was read as something else than it says, in sentences.
-    """
-
-    taken: tuple[Taken, ...]
-    left: tuple[str, ...]
-    unread: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-class _Leaves:
-    """The leaves of a file by dotted key, each to be taken once; and what was made of them."""
-
-    def __init__(self, path: Path, content: dict[str, Any]) -> None:
-        self.path = path
-        self.rest = _flat(content)
-        self.left: list[str] = []
-        self.taken: list[Taken] = []
-        self.notes: list[str] = []
-
-    def has(self, section: str) -> bool:
-        """Whether anything of a section is still there."""
-        return any(key.startswith(f"{section}.") for key in self.rest)
-
-    def take(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return a leaf; the default where it is missing or ``auto``."""
-        value = self.rest.pop(key, None)
-        if value == AUTO:
-            self.left.append(key)
-            return default
-        if value is None:
-            return default
-        is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
-        is_whole = kind is int and isinstance(value, float) and value.is_integer()
-        if is_number or is_whole:
-            return kind(value)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise FileFormatError(
-                f"{self.path}: {key} is {json.dumps(value)} and DeepSpeed wants "
-                f"{_NAMES[kind]} there; correct it"
-            )
-        return value
-
-    def say(self, flag: str, value: Any, key: str) -> None:
-        """Take a flag, where there is a value."""
-        if value is not None:
-            self.taken.append(Taken(flag=flag, value=value, key=key))
-
-
-_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    list: "a list",
-}
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in content.items():
-        if isinstance(value, dict):
-            leaves |= _flat(value, f"{prefix}{name}.")
-        else:
-            leaves[f"{prefix}{name}"] = value
-    return leaves
 
 
 def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
@@ -141,7 +43,7 @@ def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
         InputError: Its numbers do not go together.
         UnsupportedError: This version plans nothing like it.
     """
-    leaves = _Leaves(path, _load(path))
+    leaves = Leaves(path, _load(path), "DeepSpeed")
     _batches(leaves, num_devices)
     leaves.say("clip", leaves.take("gradient_clipping", float), "gradient_clipping")
     _stage(leaves, num_devices)
@@ -149,13 +51,7 @@ def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
     _optimizer(leaves)
     _scheduler(leaves)
     _checkpoints(leaves, num_layers)
-    unread = [f"{key}={json.dumps(value)}" for key, value in leaves.rest.items()]
-    return Read(
-        taken=tuple(leaves.taken),
-        left=tuple(leaves.left),
-        unread=tuple(unread),
-        notes=tuple(leaves.notes),
-    )
+    return leaves.read()
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -183,7 +79,7 @@ def _load(path: Path) -> dict[str, Any]:
     return content
 
 
-def _batches(leaves: _Leaves, num_devices: int) -> None:
+def _batches(leaves: Leaves, num_devices: int) -> None:
     """Take two of the three batch sizes and derive the third, as DeepSpeed does."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     whole, each, steps = (leaves.take(name, int) for name in names)
@@ -212,7 +108,7 @@ def _batches(leaves: _Leaves, num_devices: int) -> None:
     leaves.say("micro_batch", each, names[1])
 
 
-def _stage(leaves: _Leaves, num_devices: int) -> None:
+def _stage(leaves: Leaves, num_devices: int) -> None:
     key = f"{_ZERO}.stage"
     is_open = leaves.rest.get(key) == AUTO
     stage = leaves.take(key, int, 0)
@@ -244,7 +140,7 @@ def _stage(leaves: _Leaves, num_devices: int) -> None:
         leaves.say(degree, 1, "(DeepSpeed's JSON has none)")
 
 
-def _types(leaves: _Leaves) -> None:
+def _types(leaves: Leaves) -> None:
     """Take the recipe; none of the three sections is fp32."""
     names = ("fp16", "bf16", "torch_autocast")
     is_open = any(leaves.rest.get(f"{name}.enabled") == AUTO for name in names)
@@ -272,7 +168,7 @@ def _types(leaves: _Leaves) -> None:
         _loss_scale(leaves)
 
 
-def _loss_scale(leaves: _Leaves) -> None:
+def _loss_scale(leaves: Leaves) -> None:
     fixed = leaves.take("fp16.loss_scale", float, 0.0)
     if fixed:
         raise UnsupportedError(
@@ -287,7 +183,7 @@ def _loss_scale(leaves: _Leaves) -> None:
     leaves.say("backoff_factor", SCALER.backoff_factor, "fp16 (DeepSpeed's own)")
 
 
-def _optimizer(leaves: _Leaves) -> None:
+def _optimizer(leaves: Leaves) -> None:
     if not leaves.has("optimizer"):
         return
     name = leaves.take("optimizer.type", str)
@@ -312,7 +208,7 @@ def _optimizer(leaves: _Leaves) -> None:
         leaves.say("warmup_steps", 0, "(there is no scheduler)")
 
 
-def _rates(leaves: _Leaves, optimizer: str) -> None:
+def _rates(leaves: Leaves, optimizer: str) -> None:
     leaves.say("learning_rate", leaves.take(f"{_ADAM}.lr", float), f"{_ADAM}.lr")
     leaves.say("weight_decay", leaves.take(f"{_ADAM}.weight_decay", float), f"{_ADAM}.weight_decay")
     if OPTIMIZERS[optimizer].is_momentum:
@@ -330,7 +226,7 @@ def _rates(leaves: _Leaves, optimizer: str) -> None:
         leaves.say(flag, float(beta), f"{_ADAM}.betas")
 
 
-def _scheduler(leaves: _Leaves) -> None:
+def _scheduler(leaves: Leaves) -> None:
     name = leaves.take("scheduler.type", str)
     if name is None:
         return
@@ -350,7 +246,7 @@ def _scheduler(leaves: _Leaves) -> None:
     _other_curves(leaves, params)
 
 
-def _other_curves(leaves: _Leaves, params: str) -> None:
+def _other_curves(leaves: Leaves, params: str) -> None:
     """Say where the rates of its steps are others than those of ours."""
     if leaves.take(f"{params}.warmup_type", str, "log") != "linear":
         leaves.notes.append("the warm-up is logarithmic in DeepSpeed and planned as a line")
@@ -362,7 +258,7 @@ def _other_curves(leaves: _Leaves, params: str) -> None:
         )
 
 
-def _checkpoints(leaves: _Leaves, num_layers: int) -> None:
+def _checkpoints(leaves: Leaves, num_layers: int) -> None:
     """Take how many blocks are recomputed; whether in full the file does not say."""
     key = "activation_checkpointing.number_checkpoints"
     blocks = leaves.take(key, int)
@@ -372,24 +268,3 @@ def _checkpoints(leaves: _Leaves, num_layers: int) -> None:
         raise InputError(f"{leaves.path}: {key} is {blocks}; give 1 to {num_layers}, the blocks")
     part = "" if blocks == num_layers else f":{blocks}"
     leaves.say("activation_checkpointing", [f"full{part}", f"selective{part}"], key)
-
-
-def without(read: Read, typed: frozenset[str]) -> tuple[list[Taken], list[str]]:
-    """Part what a file says from what the user typed beside it, which wins.
-
-    Args:
-        read: What the file says.
-        typed: Flags that the user gave.
-
-    Returns:
-        What is taken, and sentences on what is not.
-    """
-    gone = {flag: by for by, flags in _DEPENDENT.items() if by in typed for flag in flags}
-    kept, replaced = [], []
-    for each in read.taken:
-        by = each.flag if each.flag in typed else gone.get(each.flag)
-        if by is None:
-            kept.append(each)
-        else:
-            replaced.append(f"--{by.replace('_', '-')} stands in for {each.key}={each.value}")
-    return kept, replaced

@@ -1,0 +1,144 @@
+"""The leaves of somebody's settings file, each taken once, left to the planner, or not read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brimful.errors import FileFormatError
+
+AUTO = "auto"
+_FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
+_DEPENDENT = {
+    "precision": _FLAGS_OF_SCALE,
+    "optimizer": ("beta1", "beta2", "epsilon"),
+    "tokens": ("steps",),
+    "schedule": ("warmup_steps",),
+}
+"""Flags that are no longer of use where the user typed another one."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A flag that a file says.
+
+    Attributes:
+        flag: As argparse calls it.
+        value: As argparse would have read it.
+        key: Where in the file it stands.
+    """
+
+    flag: str
+    value: Any
+    key: str
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says.
+
+    Attributes:
+        taken: Flags.
+        left: Keys whose value is ``auto``.
+        unread: Keys that are no part of a plan, each as ``key=value``.
+        notes: What was read as something else than it says, in sentences.
+    """
+
+    taken: tuple[Taken, ...]
+    left: tuple[str, ...]
+    unread: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Leaves:
+    """The leaves of a file by dotted key, each to be taken once; and what was made of them."""
+
+    def __init__(self, path: Path, content: dict[str, Any], program: str) -> None:
+        """Take a file's content.
+
+        Args:
+            path: Of the file.
+            content: Of it.
+            program: Whose file it is.
+        """
+        self.path, self.program = path, program
+        self.rest = _flat(content)
+        self.left: list[str] = []
+        self.taken: list[Taken] = []
+        self.notes: list[str] = []
+
+    def has(self, section: str) -> bool:
+        """Whether anything of a section is still there."""
+        return any(key.startswith(f"{section}.") for key in self.rest)
+
+    def take(self, key: str, kind: type, default: Any = None) -> Any:
+        """Return a leaf; the default where it is missing or ``auto``."""
+        value = self.rest.pop(key, None)
+        if value == AUTO:
+            self.left.append(key)
+            return default
+        if value is None:
+            return default
+        is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+        is_whole = kind is int and isinstance(value, float) and value.is_integer()
+        if is_number or is_whole:
+            return kind(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise FileFormatError(
+                f"{self.path}: {key} is {json.dumps(value)} and {self.program} wants "
+                f"{_NAMES[kind]} there; correct it"
+            )
+        return value
+
+    def say(self, flag: str, value: Any, key: str) -> None:
+        """Take a flag, where there is a value."""
+        if value is not None:
+            self.taken.append(Taken(flag=flag, value=value, key=key))
+
+    def read(self) -> Read:
+        """Return what was made of the file."""
+        unread = tuple(
+            f"{key}={json.dumps(value, default=str)}" for key, value in self.rest.items()
+        )
+        return Read(
+            taken=tuple(self.taken), left=tuple(self.left), unread=unread, notes=tuple(self.notes)
+        )
+
+
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    list: "a list",
+}
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            leaves |= _flat(value, f"{prefix}{name}.")
+        else:
+            leaves[f"{prefix}{name}"] = value
+    return leaves
+
+
+def without(read: Read, typed: frozenset[str]) -> tuple[list[Taken], list[str]]:
+    """Part what a file says from what the user typed beside it, which wins.
+
+    Args:
+        read: What the file says.
+        typed: Flags that the user gave.
+
+    Returns:
+        What is taken, and sentences on what is not.
+    """
+    gone = {flag: by for by, flags in _DEPENDENT.items() if by in typed for flag in flags}
+    kept, replaced = [], []
+    for each in read.taken:
+        by = each.flag if each.flag in typed else gone.get(each.flag)
+        if by is None:
+            kept.append(each)
+        else:
+            replaced.append(f"--{by.replace('_', '-')} stands in for {each.key}={each.value}")
+    return kept, replaced

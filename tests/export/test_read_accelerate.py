@@ -1,0 +1,74 @@
+"""Accelerate's YAML read back into flags."""
+
+import pytest
+import yaml
+
+from brimful.errors import FileFormatError, InputError
+from brimful.export.read_source import read_source
+
+FSDP = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 4}
+
+
+def read(tmp_path, content, num_devices=4):
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    found = read_source(path, num_devices=num_devices, num_layers=8)
+    return {each.flag: each.value for each in found.taken}, found
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"fsdp_version": 2, "fsdp_reshard_after_forward": True}, {"zero": 3}),
+        ({"fsdp_version": 2, "fsdp_reshard_after_forward": False}, {"zero": 2}),
+        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, {"zero": 2}),
+        ({"fsdp_sharding_strategy": 1}, {"zero": 3}),
+        ({"fsdp_version": 1, "fsdp_reshard_after_forward": "NO_SHARD"}, {"zero": 0}),
+        (
+            {"fsdp_version": 2, "fsdp_activation_checkpointing": "true"},
+            {"zero": 3, "activation_checkpointing": ["full"]},
+        ),
+        (
+            {"fsdp_version": 2, "fsdp_offload_params": True},
+            {"zero": 3, "offload": "optimizer"},
+        ),
+    ],
+)
+def test_fsdp_is_a_stage_of_zero(tmp_path, own, expected):
+    taken, found = read(tmp_path, {**FSDP, "fsdp_config": own})
+    assert taken == {"precision": "bf16-mixed", **expected}
+    assert any("FSDP1" in note for note in found.notes) == (own.get("fsdp_version") != 2)
+
+
+def test_what_is_no_part_of_a_plan_is_said(tmp_path):
+    content = {**FSDP, "num_processes": 8, "debug": False, "mixed_precision": "no"}
+    taken, found = read(tmp_path, content)
+    assert taken == {"zero": 3}
+    assert {"debug=false", 'mixed_precision="no"'} <= set(found.unread)
+    assert any("num_processes is 8" in note for note in found.notes)
+
+
+def test_deepspeeds_plugin_is_read(tmp_path):
+    own = {"zero_stage": 3, "offload_optimizer_device": "cpu", "gradient_clipping": 1}
+    content = {"distributed_type": "DEEPSPEED", "deepspeed_config": own}
+    assert read(tmp_path, content)[0] == {"zero": 3, "offload": "optimizer", "clip": 1.0}
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "steps_per_print": 1}')
+    content["deepspeed_config"] = {"deepspeed_config_file": "ds.json"}
+    taken, found = read(tmp_path, content)
+    assert taken["zero"] == 2
+    assert "steps_per_print=1" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ("- 1", FileFormatError),
+        ("a: 1", FileFormatError),
+        ("{", FileFormatError),
+        ({**FSDP, "num_processes": "four"}, FileFormatError),
+        ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 9}}, InputError),
+    ],
+)
+def test_what_is_no_such_file_is_refused(tmp_path, content, error):
+    with pytest.raises(error):
+        read(tmp_path, content)
