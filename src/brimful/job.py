@@ -364,7 +364,8 @@ def _check_routers(job: Job) -> None:
             raise UnsupportedError(
                 f"{field}={value} is not run for {job.model.name} (model_type={kind}, "
                 f"task={job.task}): this version balances {kinds} as causal-lm and chat; leave it "
-                f"out"
+                f"out",
+                nearest={field: None},
             )
 
 

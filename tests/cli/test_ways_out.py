@@ -4,11 +4,12 @@ from argparse import Namespace
 
 import pytest
 
-from brimful.cli.ways_out import _sending
+from brimful.cli.ways_out import _freed, _sending
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.search.budget import Budget
+from brimful.search.gains import Search
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from samples import TINY_LLAMA, make_job
@@ -41,3 +42,18 @@ def test_activations_on_the_host_are_tried_where_they_are_what_is_lacking():
     assert words.startswith("--offload activations would fit, ")
     assert words.endswith(" on the host; simulated")
     assert not sent(least - 150 * MIB)  # more than all of them
+
+
+def test_what_was_fixed_is_freed_on_the_same_gpu():
+    job = make_job(model=read_config("deep", DEEP), seq_len=4096, global_batch=8, precision="bf16")
+    cluster = load_cluster("a10", memory_limit_bytes=1500 * MIB)
+    pins = Pins(micro_batch=8, activation_checkpointing="none", loss_chunks=1, offload="none")
+    found = solve(job, cluster, pins, attention="sdpa", objective="time")
+    assert not found.record.rows[0].fits
+    (way,) = _freed(found, Search(cluster, pins, "sdpa", "time"))
+    assert way.words.startswith("--micro-batch ")
+    assert " would fit here" in way.words
+    assert way.solution.plan.strategy.micro_batch < 8
+    assert way.solution.plan.strategy.offload == "none"
+    free = Pins(offload="none")
+    assert not list(_freed(found, Search(cluster, free, "sdpa", "time")))

@@ -54,9 +54,8 @@ def tell_ways_out(
     is_tight = word == "tight"
     most = MAX_WAYS_TIGHT if is_tight else MAX_WAYS
     said, allowed = list[str](), list["WayOut"]()
-    for way in chain(
-        () if is_tight else _sending(args, searched, budget), _in_time(searched, search, budget)
-    ):
+    here = () if is_tight else chain(_freed(searched, search), _sending(args, searched, budget))
+    for way in chain(here, _in_time(searched, search, budget)):
         if way.is_allowed:
             allowed.append(way)
         elif len(said) < most:
@@ -71,6 +70,42 @@ def tell_ways_out(
             show_facts(*allowed_facts(allowed))
         said += [way.words for way in allowed]
     return tuple(said)
+
+
+def _freed(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
+    """Yield what fits on the same devices if what was fixed is free, and the same is learnt."""
+    from brimful.offload import NONE
+    from brimful.search.offloading import solve_offloading
+    from brimful.search.space import Pins
+    from brimful.search.ways_out import WayOut, reserved_word
+    from brimful.show.run import rate_words
+
+    plan, pins = searched.plan, search.pins
+    stays = pins.offload if pins.offload == NONE else None  # who refuses it knows why
+    free = Pins(
+        reference=pins.reference, allocator=pins.allocator, compile=pins.compile, offload=stays
+    )
+    if plan.estimate is None or search.also or pins == free:
+        return
+    try:
+        found = solve_offloading(
+            plan.job, search.cluster, free, attention=search.attention, objective=search.objective
+        )
+    except (InputError, UnsupportedError):
+        return
+    made, strategy = found.plan.estimate, found.plan.strategy
+    if made is None or not made.fits or reserved_word(made) == "no":
+        return
+    others = [
+        f"--{name.replace('_', '-')} {getattr(strategy, name)}"
+        for name, fixed in pins._asdict().items()
+        if fixed is not None and getattr(free, name) is None and getattr(strategy, name) != fixed
+    ]
+    step_s = made.predicted_step_s
+    rate = f", {rate_words(plan.job, step_s)}" if step_s else ""
+    how = "would be tight" if reserved_word(made) == "tight" else "would fit"
+    words = f"{' '.join(others)} {how} here{rate}"
+    yield WayOut(words, 0, math.inf, is_exact=True, solution=found)
 
 
 def _sending(

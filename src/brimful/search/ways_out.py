@@ -17,7 +17,7 @@ from brimful.hardware.devices import cards
 from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
-from brimful.plan import Estimate, Plan
+from brimful.plan import Estimate, Plan, Word
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
@@ -128,6 +128,11 @@ def short_bytes_of(made: Estimate) -> int:
     if reserved is not None and reserved.word != "fits":
         short = max(short, reserved.excess_bytes)
     return short
+
+
+def reserved_word(made: Estimate) -> Word:
+    """Return what the replay of a prediction says; ``fits`` where there is none."""
+    return "fits" if made.predicted_reserved is None else made.predicted_reserved.word
 
 
 def same_strategy(plan: Plan, shortfall: Shortfall) -> Find:
