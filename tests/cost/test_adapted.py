@@ -10,7 +10,9 @@ from brimful.build.tasks.causal_lm import AutoModelForCausalLM
 from brimful.cost import trained
 from brimful.cost.estimate import estimate
 from brimful.cost.trained import frozen_bytes, num_trained, trained_shapes
-from brimful.models.config import read_config
+from brimful.job import QUANTIZED
+from brimful.models.config import layout_of, parameter_count, read_config
+from brimful.models.targets import LINEAR
 from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
 from samples import CONFIGS, make_adapter, make_cluster, make_job, make_strategy
@@ -108,3 +110,26 @@ def test_what_trains_is_what_the_model_says(model_type):
 
 def test_blocks_of_scales_stand_twice_and_agree():
     assert (trained.NF4_BLOCK, trained.NF4_NESTED_BLOCK) == (nf4.BLOCK, nf4.NESTED_BLOCK)
+
+
+@pytest.mark.parametrize("base", ["bf16", "nf4-double"])
+def test_what_is_not_quantised_may_all_be_held_in_fp32(base):
+    """PEFT's ``prepare_model_for_kbit_training`` does so: the embedding and the head above all."""
+    none, every = (
+        make_job(
+            precision="bf16-mixed", method="qlora" if base in QUANTIZED else "lora",
+            adapter=make_adapter(base=base, upcast=upcast),
+        )
+        for upcast in ("none", "all")
+    )  # fmt: skip
+    spec = none.model
+    packed = [
+        p.num_elements
+        for run in layout_of(spec).blocks
+        for p in run.parameters * run.num_blocks
+        if base in QUANTIZED and p.kind in LINEAR
+    ]
+    plain = parameter_count(spec).total - sum(packed)
+    more = frozen_bytes(every).parameters - frozen_bytes(none).parameters
+    assert more == 2 * plain
+    assert frozen_bytes(every).constants == frozen_bytes(none).constants

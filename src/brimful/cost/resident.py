@@ -25,6 +25,7 @@ from brimful.cost.trained import (
     adapter_shapes_of,
     frozen_element,
     in_order,
+    loaded_element,
     modules_of,
     packed_shape,
     trained_recipe,
@@ -210,7 +211,7 @@ def adapted(
         for shape in adapter_shapes_of(job, module[0]) if in_block else ():
             yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:
-        yield _quantized(parameter, element, is_sharded=shards > 1)
+        yield _quantized(parameter, loaded_element(job), is_sharded=shards > 1)
 
 
 def _modules(

@@ -238,9 +238,15 @@ def num_trained(job: Job) -> int:
     return sum(map(prod, trained_shapes(job)))
 
 
+def loaded_element(job: Job) -> int:
+    """Return the bytes of a parameter of the base as it is loaded, before it is quantised."""
+    return HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
+
+
 def frozen_element(job: Job) -> int:
     """Return the bytes of a parameter of the base that is not quantised, trained or frozen."""
-    return HALF_BYTES if _is_half(job) else RECIPES[job.precision].parameter
+    is_wide = job.adapter is not None and job.adapter.upcast == "all"
+    return _WIDE_BYTES if is_wide else loaded_element(job)
 
 
 def frozen_bytes(job: Job) -> Frozen:
