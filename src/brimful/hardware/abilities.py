@@ -23,6 +23,7 @@ TENSOR_CORES_SINCE: dict[MatrixType, float] = {
 }  # fmt: skip
 """The first compute capability whose Tensor Cores multiply a type; fp32 none does."""
 MATRIX_CORES: dict[str, tuple[MatrixType, ...]] = {
+    "gfx908": ("fp32", "fp16", "bf16", "int8"),
     "gfx90a": ("fp32", "fp16", "bf16", "int8"),
     "gfx942": ("fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
     "gfx950": ("fp32", "fp16", "bf16", "fp8", "int8"),

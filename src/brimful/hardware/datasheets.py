@@ -8,8 +8,11 @@ from typing import Literal
 import msgspec
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
-MemoryKind = Literal["hbm", "gddr", "gddr-ecc"]
-"""``gddr-ecc``: GDDR that keeps its check bits in the memory itself and has them on by default."""
+MemoryKind = Literal["hbm", "gddr", "gddr-ecc", "unified"]
+"""``gddr-ecc``: GDDR that keeps its check bits in the memory itself and has them on by default.
+``unified``: one memory with the host, whose processes have their share of it."""
+_BUILT_IN = frozenset({"dgx-spark"})
+"""GPUs that are part of a small computer."""
 _FOLDER = "data/gpus"
 _SOURCES = "sources.json"
 
@@ -98,8 +101,8 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a GPU comes with the laptop around it: nobody puts it in place of another."""
-    return name.endswith("-laptop")
+    """Whether a GPU comes with the computer around it: nobody puts it in place of another."""
+    return name.endswith("-laptop") or name in _BUILT_IN
 
 
 @cache

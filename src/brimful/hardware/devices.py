@@ -34,7 +34,7 @@ def gpus() -> dict[str, Device]:
 
 
 def cards() -> list[Device]:
-    """List the GPUs that somebody could put in place of another: no laptop's; smallest first."""
+    """List the GPUs that somebody could put in place of another, smallest first: none built in."""
     found = [device for name, device in _gpus().items() if not is_built_in(name)]
     return sorted(found, key=lambda device: device.usable_bytes)
 

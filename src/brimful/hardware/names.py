@@ -23,8 +23,10 @@ _DROPPED = frozenset(
     }
 )  # fmt: skip
 """Words of names that tell no two cards apart."""
+_QUADRO = frozenset({"4000", "5000", "6000"})
+"""Numbers that NVIDIA gave again: an RTX 6000 may be a Quadro, of Ada or of Blackwell."""
 _FORMS = frozenset({"nvl", "pcie", "server", "sxm"})
-_SAME = {"mobile": "laptop", "notebook": "laptop"}
+_SAME = {"gb10": "spark", "mobile": "laptop", "notebook": "laptop"}
 """Words of names, and those of the table that say the same."""
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3})\s*g(?:i?b)?(?![a-z0-9])")
 _HBM = re.compile(r"hbm\d?e?")
@@ -38,8 +40,10 @@ _LONGEST = 100
 _MAX_DIGITS = 9
 _MOST_HINTS = 3
 _ALIKE = 0.75
-_USUAL_BYTES = {"a100": 80 * GIB, "v100": 16 * GIB}
-"""Of chips that are rented with two sizes of memory: the usual one."""
+_USUAL_BYTES = {
+    "4060": 16 * GIB, "5060": 16 * GIB, "a100": 80 * GIB, "a800": 80 * GIB, "v100": 16 * GIB,
+}  # fmt: skip
+"""Of chips that are sold or rented with two sizes of memory: the usual one."""
 
 
 class Counted(NamedTuple):
@@ -90,17 +94,16 @@ def find_gpu(text: str) -> str:
         return name
     if len(name) > _LONGEST:
         return ""
-    for key, sheet in datasheets().items():
-        if name in {reported.lower() for reported in (*sheet.reported_names, sheet.description)}:
-            return key
     given = _parts(name)
-    if not given.chip:
-        return ""
-    return min(
-        (key for key, sheet in datasheets().items() if _can_be(given, key, sheet)),
-        key=lambda key: _unusual(given, key),
-        default="",
-    )
+    called = [key for key, sheet in datasheets().items() if _is_called(name, sheet)]
+    if not called and given.chip:
+        called = [key for key, sheet in datasheets().items() if _can_be(given, key, sheet)]
+    return min(called, key=lambda key: _unusual(given, key), default="")
+
+
+def _is_called(name: str, sheet: Datasheet) -> bool:
+    """Whether maker or driver call it exactly this; one name may be that of two sizes."""
+    return name in {reported.lower() for reported in (*sheet.reported_names, sheet.description)}
 
 
 _NOT_MODELLED = {
@@ -189,6 +192,8 @@ def _parts(name: str) -> _Parts:
             forms.add(token)
         else:
             chip.add(token[:-1] if token.endswith("s") and token[:-1] in _chips() else token)
+    if "quadro" in text and chip <= _QUADRO:
+        chip.add("quadro")
     return _Parts(frozenset(chip), frozenset(forms), int(memory[1]) if memory else 0)
 
 

@@ -13,12 +13,20 @@ SHARES: dict[MemoryKind, tuple[float, float]] = {
     "hbm": (0.98, 1.0),
     "gddr": (0.94, 1.0),
     "gddr-ecc": (0.90, 0.94),
+    "unified": (0.79, 0.96),
 }
 """PyTorch's total over the number on the box in GiB, least and most: the spread over the GPUs of
-the table whose total is known, rounded outward. ECC in GDDR6 costs a sixteenth of the memory."""
+the table whose total is known, rounded outward. ECC in GDDR6 costs a sixteenth of the memory.
+
+Of ``unified`` memory PyTorch's total is no promise, as the host's processes are in it: least is
+what was free on a DGX Spark just started, 101.3 of 121.69 GiB, and most that total.
+
+Source: https://github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/47
+"""
 DRIVER_SHARES = (0.97, 1.0)
 """PyTorch's total over that of ``nvidia-smi``, which includes what the driver reserves: from 0.970
 (T4) to 0.996 (B200)."""
+_NOT_FOUND = "no public run was found"
 
 
 class UsableMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,15 +61,23 @@ def usable_memory(sheet: Datasheet) -> UsableMemory:
         )  # fmt: skip
     if sheet.driver_bytes is not None:
         return _assumed(sheet.driver_bytes, DRIVER_SHARES, "nvidia-smi's total")
-    return _assumed(sheet.memory_bytes, SHARES[sheet.memory_kind], "the number on the box")
+    unified = sheet.memory_kind == "unified"
+    return _assumed(
+        sheet.memory_bytes,
+        SHARES[sheet.memory_kind],
+        "the number on the box",
+        "the host's processes share the memory" if unified else _NOT_FOUND,
+    )
 
 
-def _assumed(whole_bytes: int, shares: tuple[float, float], whole: str) -> UsableMemory:
+def _assumed(
+    whole_bytes: int, shares: tuple[float, float], whole: str, because: str = _NOT_FOUND
+) -> UsableMemory:
     low, high = (round(whole_bytes * share) for share in shares)
     return UsableMemory(
         num_bytes=low,
         low_bytes=low,
         high_bytes=high,
         is_known=False,
-        why=f"assumed, no public run was found: {shares[0]:.0%} of {whole}",
+        why=f"assumed, {because}: {shares[0]:.0%} of {whole}",
     )
