@@ -11,8 +11,6 @@ MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 MemoryKind = Literal["hbm", "gddr", "gddr-ecc", "unified"]
 """``gddr-ecc``: GDDR that keeps its check bits in the memory itself and has them on by default.
 ``unified``: one memory with the host, whose processes have their share of it."""
-_BUILT_IN = frozenset({"dgx-spark"})
-"""GPUs that are part of a small computer."""
 _FOLDER = "data/gpus"
 _SOURCES = "sources.json"
 
@@ -102,7 +100,8 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def is_built_in(name: str) -> bool:
     """Whether a GPU comes with the computer around it: nobody puts it in place of another."""
-    return name.endswith("-laptop") or name in _BUILT_IN
+    sheet = datasheets().get(name)
+    return name.endswith("-laptop") or (sheet is not None and sheet.memory_kind == "unified")
 
 
 @cache
