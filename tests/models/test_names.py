@@ -108,7 +108,7 @@ SAME = {
 UNKNOWN = (
     "deepseek-r1:7b", "mistral-small-2409", "Phi-3-mini-128k-instruct", "llama-9b",
     "Qwen/Qwen2.5-7B-Instruct-1M", "nvidia/Llama-3.1-Nemotron-Ultra-253B-v1", "claude",
-    "qwen3-reranker-8b", "bert-base-german", "NousResearch/Hermes-4-14B", "kimi-k4",
+    "qwen3-reranker-8b", "bert-base-german", "NousResearch/Hermes-5-14B", "kimi-k4",
     "Llama-3.2-11B-Vision", "glm-4.8",
     "8b", "", "-", "   ", "xyzzy", "llama-3.1-8b" * 1000, "9" * 5000, "a" * 5000,
 )  # fmt: skip
