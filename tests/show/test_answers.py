@@ -276,3 +276,20 @@ def test_what_does_not_fit_is_told_how_long_a_text_may_be(capsys):
     tokens = re.search(r"at most ([\d,]+) tokens a text", told)[1].replace(",", "")
     assert int(tokens) < 16384
     assert main(f"{ask} {tokens}".split()) == 0
+
+
+def test_what_lacks_lines_is_said_shortly_before_anything_is_left_out():
+    facts = (
+        Fact("speed", "fast " * 20, "fast"),
+        Fact("run", "long " * 20, "long"),
+        Fact("why", "so", "no"),
+    )
+
+    def told(most):
+        summary = Summary("FITS", "this", Meter(1, 2, "ok"), facts)
+        return [str(line) for line in summary_lines(summary, most)][2:]
+
+    assert len(told(9)) == 5
+    assert told(6)[2:] == ["run       long", "why       so"]
+    assert told(5) == ["speed     fast", "run       long", "why       so"]
+    assert told(4) == ["speed     fast", "run       long"]

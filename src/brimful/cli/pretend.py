@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program",
         metavar="SCRIPT [ARGUMENT ...]",
         nargs=argparse.REMAINDER,
-        help="what python would be given: a script or -m MODULE, and its own arguments",
+        help="what would be run for real: a script, a notebook or -m MODULE, and its arguments; "
+        "python before it, or torchrun with its flags, may stay",
     )
     gpu = f"a name (brimful gpus); default {defaults.PRETEND_GPU}"
     add("--gpu", metavar="GPU", default=defaults.PRETEND_GPU, help=gpu)

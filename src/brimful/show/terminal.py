@@ -42,12 +42,18 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], list(summary.facts)
     while facts and len(head) + len(fact_lines(facts)) > most:
-        longest = next((place for place in range(len(facts))[::-1] if facts[place].short), None)
-        if longest is None:
+        places = (place for place in range(len(facts))[::-1] if _is_long(facts[place]))
+        if (place := next(places, None)) is None:
             facts.pop()
         else:
-            facts[longest] = Fact(facts[longest].label, facts[longest].short)
+            facts[place] = Fact(facts[place].label, facts[place].short)
     return [*head, *fact_lines(facts)]
+
+
+def _is_long(fact: Fact) -> bool:
+    """Whether a fact takes fewer lines where it is said shortly."""
+    short = Fact(fact.label, fact.short)
+    return bool(fact.short) and len(fact_lines([short])) < len(fact_lines([fact]))
 
 
 def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
