@@ -229,6 +229,12 @@ def test_a_name_without_a_size_is_answered_by_a_version_of_it(typed, near):
     assert ("says no size" in words) == bool(near)
 
 
+def test_a_mixture_is_answered_by_one_of_which_as_much_computes_a_token():
+    found, words = nearest_by_name("nobody/Never-48B-A3B-Instruct", frozenset())
+    assert found.endswith("-a3b")
+    assert "may be others" in words
+
+
 @pytest.mark.parametrize(
     ("typed", "near"),
     [

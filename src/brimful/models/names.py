@@ -234,11 +234,11 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         return _of_version(family[:_LONGEST])
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
-    near = _nearest(counts[0], family, is_mixture=bool(parts.active), preferred=preferred)
+    near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
     sort = ", and is a mixture of experts" if parts.active else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
-    return near, f"{said}; the nearest is {near} ({size})"
+    return near, f"{said}; the nearest is {near} ({size}), whose blocks may be others"
 
 
 def _of_version(name: str) -> tuple[str, str]:
@@ -268,28 +268,30 @@ def _count(size: str) -> float:
     return int(found[1] or 1) * float(found[2]) * _COUNTS[found[3]] if found else 0.0
 
 
-def _nearest(size: float, name: str, *, is_mixture: bool, preferred: frozenset[str]) -> str:
+def _nearest(size: float, name: str, *, active: frozenset[str], preferred: frozenset[str]) -> str:
     """Name the known model of the same sort that is nearest in size, of a family where it may be.
 
     Args:
         size: Parameters.
         name: Whose beginning says the family.
-        is_mixture: Whether it has experts: of these few parameters compute a token.
+        active: What its name says of experts: how many parameters compute a token, or how many
+            there are.
         preferred: Types that are rather named than others.
     """
 
-    def distance(known: str) -> tuple[bool, bool, bool, bool, bool, int, float, float]:
+    def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, int, float, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
-        is_other = has_experts(entry["config"]) != is_mixture
+        is_other = has_experts(entry["config"]) != bool(active)
+        is_denser = bool(active) and not active & _parts(known).active
         is_strange = _family(known) != _family(name)
         is_rarer = entry["model_type"] not in preferred
         is_copy = not _is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
         return (
-            factor > _FAR, is_other, is_strange, is_rarer, is_copy, steps, -_generation(known),
-            factor,
+            factor > _FAR, is_other, is_strange, is_denser, is_rarer, is_copy, steps,
+            -_generation(known), factor,
         )  # fmt: skip
 
     return min(registry(), key=distance)
