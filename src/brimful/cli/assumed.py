@@ -30,6 +30,8 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
+    if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
+        words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
     return (*_kernel_facts(job), *assumed)
 
