@@ -108,7 +108,7 @@ def test_stated_formulas_say_today_what_was_committed(results, subjects):
     for ask in (each for each in asks if each.id in kept):
         for peer, formula in FORMULAS.items():
             said = None if why_not(peer, ask) else formula(ask)
-            assert figure_of(kept[ask.id], peer) == pytest.approx(said)
+            assert figure_of(kept[ask.id], peer) == pytest.approx(said), ask.id
 
 
 def test_the_search_finds_what_trying_everything_finds(results):

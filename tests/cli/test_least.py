@@ -77,7 +77,7 @@ def test_what_is_whole_on_each_is_counted_whole(brimful):
     assert (said.code, said.out[:2]) == (1, "NO")
     said = brimful("estimate", *GPT_OSS, "--gpus", "8xh100-80gb", "--zero", 1)
     assert (said.code, said.out[:2]) == (1, "NO")
-    said = brimful("plan", *GPT_OSS, "--gpus", "2xh100-80gb")
+    said = brimful("plan", *GPT_OSS, "--gpus", "2xa100-40gb")
     assert (said.code, said.out[:2]) == (1, "NO")
 
 

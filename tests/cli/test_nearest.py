@@ -17,7 +17,7 @@ def test_a_sequence_that_is_too_long_keeps_its_length_where_positions_can_be_sca
     head, answer = said.out[: said.out.index("FITS")], said.out[said.out.index("FITS") :]
     assert " ".join(head.split()) == (
         "instead the same with --max-positions 8192 (as YaRN scales them: it has learnt fewer; as "
-        "large, and longer: phi-3.5-mini, phi-4-mini):"
+        "large, and longer: phi-3.5-mini, phi-4-mini, phi-4-mini-reasoning):"
     )
     assert answer == brimful("plan", *asked, "--max-positions", 8192, "--no-proof").out
     assert "at 8,192 tokens" in answer
