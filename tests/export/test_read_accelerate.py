@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from brimful.errors import FileFormatError, InputError
+from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.read_source import read_source
 
 FSDP = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 4}
@@ -56,7 +56,13 @@ def test_deepspeeds_plugin_is_read(tmp_path):
     content["deepspeed_config"] = {"deepspeed_config_file": "ds.json"}
     taken, found = read(tmp_path, content)
     assert taken["zero"] == 2
-    assert "steps_per_print=1" in found.notes[0]
+    assert "steps_per_print=1" in found.unread
+
+
+def test_deepspeeds_plugin_that_says_nothing_has_its_defaults(tmp_path):
+    assert read(tmp_path, {"distributed_type": "DEEPSPEED", "deepspeed_config": None})[0] == {
+        "zero": 2
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,13 @@ def test_deepspeeds_plugin_is_read(tmp_path):
         ("{", FileFormatError),
         ({**FSDP, "num_processes": "four"}, FileFormatError),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 9}}, InputError),
+        (
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"offload_param_device": "nvme"}},
+            UnsupportedError,
+        ),
+        ({**FSDP, "fsdp_config": {"fsdp_reshard_after_forward": ["FULL_SHARD"]}}, InputError),
+        ({**FSDP, "fsdp_config": {"fsdp_sharding_strategy": "ALL"}}, InputError),
+        ("distributed_type: 2026-11-26", FileFormatError),
     ],
 )
 def test_what_is_no_such_file_is_refused(tmp_path, content, error):

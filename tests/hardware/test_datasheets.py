@@ -159,7 +159,9 @@ def test_no_two_gpus_of_a_size_report_the_same_name():
     names = [name for sheet in SHEETS.values() for name in sheet.reported_names]
     assert {name for name in names if names.count(name) > 1} == set(SOLD_IN_TWO_SIZES)
     for name, sheet in NVIDIA.items():
-        total_bytes = sheet.driver_bytes or usable_memory(sheet).high_bytes
+        memory = usable_memory(sheet)  # of one that the host shares the driver's total is all of it
+        known = memory.high_bytes if sheet.memory_kind == "unified" else memory.num_bytes
+        total_bytes = sheet.driver_bytes or known
         for reported in sheet.reported_names:
             assert reported_as(reported, total_bytes=total_bytes) == gpus()[name]
     assert reported_as("Voodoo 2", total_bytes=12 * GIB) is None

@@ -11,6 +11,7 @@ CELLS = [
     {"cell_type": "markdown", "source": ["# told"]},
     {"cell_type": "code", "source": ["%pip install x\n", "seen = [__name__]\n", "!ls"]},
     {"cell_type": "code", "source": ["%%bash\n", "exit 1"]},
+    {"cell_type": "code", "source": "%%time\nif seen:\n    !nvidia-smi\nseen += ['timed']"},
     {"cell_type": "code", "source": "import sys; sys.stdout.write(f'{seen} {sys.argv[1:]}')"},
 ]
 
@@ -60,7 +61,7 @@ def test_a_notebook_is_run_without_what_is_no_python(tmp_path, capsys):
     path.write_text(json.dumps({"cells": CELLS}))
     check_program([str(path)])
     run_program([str(path), "7"])
-    assert capsys.readouterr().out == "['__main__'] ['7']"
+    assert capsys.readouterr().out == "['__main__', 'timed'] ['7']"
     assert "bash" not in script_of(path)
 
 

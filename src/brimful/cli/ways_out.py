@@ -101,6 +101,8 @@ def _freed(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
         for name, fixed in pins._asdict().items()
         if fixed is not None and getattr(free, name) is None and getattr(strategy, name) != fixed
     ]
+    if not others:
+        return
     step_s = made.predicted_step_s
     rate = f", {rate_words(plan.job, step_s)}" if step_s else ""
     how = "would be tight" if reserved_word(made) == "tight" else "would fit"

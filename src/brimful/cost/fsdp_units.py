@@ -17,6 +17,7 @@ Source: ``torch/distributed/fsdp/_fully_shard`` of torch 2.13 (``_fsdp_param_gro
 ``foreach_reduce``).
 """
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -46,8 +47,8 @@ class Group(NamedTuple):
     """Parameters that are gathered and reduced together.
 
     Attributes:
-        gathers: Events by which all shards come.
-        gathered: The buffer that they come into.
+        cast: This device's shard of the parameters, in the type that computes.
+        gathered: The buffer that all shards come into.
         copies: Events by which whole parameters are made of it.
         whole: Those.
         gradients: Of them, whole.
@@ -56,7 +57,7 @@ class Group(NamedTuple):
         shard: What they are reduced to.
     """
 
-    gathers: _Events
+    cast: Piece
     gathered: Piece
     copies: _Events
     whole: Piece
@@ -65,9 +66,14 @@ class Group(NamedTuple):
     buffer: Piece
     shard: Piece
 
+    @property
+    def gathers(self) -> _Events:
+        """Events by which all shards come."""
+        return gather(self.cast, self.gathered)
+
 
 _OWN = Group(
-    gathers=gather(Piece.BLOCK_CAST, Piece.BLOCK_GATHERED),
+    cast=Piece.BLOCK_CAST,
     gathered=Piece.BLOCK_GATHERED,
     copies=((COME, Piece.BLOCK),),
     whole=Piece.BLOCK,
@@ -76,8 +82,8 @@ _OWN = Group(
     buffer=Piece.BLOCK_BUFFER,
     shard=Piece.BLOCK_SHARD,
 )
-_EXPERTS = Group(
-    gathers=gather(Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED),
+EXPERTS = Group(
+    cast=Piece.EXPERTS_CAST,
     gathered=Piece.EXPERTS_GATHERED,
     copies=((COME, Piece.EXPERTS), (COME, Piece.EXPERTS_TURNED), (GO, Piece.EXPERTS_TURNED)),
     whole=Piece.EXPERTS,
@@ -86,8 +92,33 @@ _EXPERTS = Group(
     buffer=Piece.EXPERTS_BUFFER,
     shard=Piece.EXPERTS_SHARD,
 )
-GATHER_REST: _Events = (*gather(Piece.REST_CAST, Piece.REST_GATHERED), (COME, Piece.REST))
-"""What is in no block is gathered before the first of them."""
+REST = Group(
+    cast=Piece.REST_CAST,
+    gathered=Piece.REST_GATHERED,
+    copies=((COME, Piece.REST),),
+    whole=Piece.REST,
+    gradients=Piece.REST_GRADIENTS,
+    held=Piece.REST_HELD,
+    buffer=Piece.REST_BUFFER,
+    shard=Piece.REST_SHARD,
+)
+"""What is in no block."""
+_GATHER_REST: _Events = (*REST.gathers, *REST.copies)
+"""It is gathered before the first block."""
+
+
+def units_of(parts: Iterable[int]) -> Iterator[tuple[int, Group]]:
+    """Yield what blocks hold and its groups, in the order in which they are gathered.
+
+    What is in no block comes first. A block without parted experts has no bytes of them.
+
+    Args:
+        parts: Of every block, which it is of those that hold other parameters (``Run.part``).
+    """
+    yield 0, REST
+    for part in parts:
+        yield part, _OWN
+        yield part, EXPERTS
 
 
 def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -124,7 +155,7 @@ def pipelined_additions(
     for run, at in zip(runs, neighbours(runs), strict=True):
         if run.phase == "forward":
             before, behind = _forward_in_row(at, way, is_gathered=is_gathered)
-            rest = GATHER_REST if at.begins and is_first else ()
+            rest = _GATHER_REST if at.begins and is_first else ()
             found.append(Additions((*rest, *before), behind))
         else:
             found.append(_backward_in_row(at, way, is_gathered=is_gathered, has_rest=has_rest))
@@ -141,11 +172,8 @@ def _forward_in_row(at: Neighbours, way: Way, *, is_gathered: bool) -> tuple[_Ev
         return (), frees
     rest: _Events = ((GO, Piece.REST_GATHERED),) if way.is_first else ()
     last = rest if at.first_block else (_gathered_gone(at.before, way),)
-    before: _Events = ()
-    for group in groups:
-        before = (*before, *of_part(at.own, *group.gathers, *group.copies), *last)
-        last = of_part(at.own, (GO, group.gathered))
-    return before, (*frees, *last) if at.last_block else frees
+    behind = (*frees, _gathered_gone(at.own, way)) if at.last_block else frees
+    return _come(at, way, last), behind
 
 
 def _backward_in_row(at: Neighbours, way: Way, *, is_gathered: bool, has_rest: bool) -> Additions:
@@ -167,22 +195,29 @@ def _backward_in_row(at: Neighbours, way: Way, *, is_gathered: bool, has_rest: b
 
 def _groups(part: int, way: Way) -> tuple[Group, ...]:
     """Return the groups of a block that holds the parameters of one of several kinds."""
-    return (_OWN, _EXPERTS) if part in way.parted else (_OWN,)
+    return (_OWN, EXPERTS) if part in way.parted else (_OWN,)
 
 
 @cache
 def _forward(at: Neighbours, way: Way) -> Additions:
-    before: _Events = GATHER_REST if at.begins else ()
+    before: _Events = _GATHER_REST if at.begins else ()
     behind: _Events = ()
     if at.in_block:
         last = (GO, Piece.REST_GATHERED) if at.first_block else _gathered_gone(at.before, way)
-        for group in _groups(at.own, way):
-            before = (*before, *of_part(at.own, *group.gathers, *group.copies), last)
-            (last,) = of_part(at.own, (GO, group.gathered))
+        before = (*before, *_come(at, way, (last,)))
         if way.zero == 3:  # noqa: PLR2004 - ZeRO-3
             behind = of_part(at.own, *((GO, group.whole) for group in _groups(at.own, way)))
     gone = _gathered_gone(at.own if at.in_block else at.before, way)
     return Additions(before, (*behind, gone) if at.ends else behind)
+
+
+def _come(at: Neighbours, way: Way, last: _Events) -> _Events:
+    """Gather a block's groups in turn, each letting go of what was gathered last."""
+    found: _Events = ()
+    for group in _groups(at.own, way):
+        found = (*found, *of_part(at.own, *group.gathers, *group.copies), *last)
+        last = of_part(at.own, (GO, group.gathered))
+    return found
 
 
 def _gathered_gone(part: int, way: Way) -> Signed:
@@ -264,7 +299,7 @@ def _let_go(at: Neighbours, way: Way, previous: _Events) -> _Events:
             held = hold(way, group.gradients, group.held)
             found = (*found, *of_part(at.own, gone, *held))
             continue
-        reduced = _reduce_experts(way) if group is _EXPERTS else _reduce_own(way)
+        reduced = _reduce_experts(way) if group is EXPERTS else _reduce_own(way)
         found = (*found, *of_part(at.own, gone), *previous, *of_part(at.own, *reduced), *on_the_way)
         previous, on_the_way = (), of_part(at.own, *left(way, group.shard))
     return found

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brimful.cost.expert_shards import held_groups, held_shape
+from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
-from brimful.cost.states import States, holds_everything, updated_shapes
+from brimful.cost.states import States, holds_everything, updated_apart
 from brimful.cost.trained import (
     NF4_BLOCK,
     NF4_NESTED_BLOCK,
@@ -139,15 +139,13 @@ def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
 
 def updated(job: Job, family: Family) -> list[Shape]:
     """List the shapes that one device updates."""
-    return list(chain.from_iterable(updated_apart(job, family)))
+    return list(chain.from_iterable(updated_groups_of(job, family)))
 
 
-def updated_apart(job: Job, family: Family) -> list[list[Shape]]:
-    """List the same by what is updated together: parted experts are apart."""
-    num = num_shards_of(family)
-    if family.ep > 1 and job.adapter is None:
-        return list(held_groups(tuple(all_parameters(layout_of(job.model))), family, num))
-    return [list(updated_shapes(trained_shapes(job, family.tp), family, num))]
+def updated_groups_of(job: Job, family: Family) -> list[list[Shape]]:
+    """List the same by what is updated together (``updated_apart``)."""
+    parameters, whole = all_parameters(layout_of(job.model)), trained_shapes(job, family.tp)
+    return updated_apart(job, family, tuple(parameters), whole, num_shards_of(family))
 
 
 def shard_shapes(job: Job, family: Family) -> list[Shape]:

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from brimful.cost.additions import NUM_PIECES, Piece, Way
 from brimful.cost.embedding import embedding_workspace
-from brimful.cost.expert_shards import held_groups, parted_parts
+from brimful.cost.expert_shards import parted_parts
 from brimful.cost.family import (
     body_of,
     family_dimensions,
     family_tokens,
 )
+from brimful.cost.fsdp_units import EXPERTS, REST, units_of
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
 from brimful.cost.micro_batch import marked_bytes
 from brimful.cost.pipeline_orders import Row
@@ -52,10 +53,10 @@ from brimful.cost.stage_site import (
     stages_on,
     stream_element,
 )
-from brimful.cost.states import States, updated_shapes
+from brimful.cost.states import States, updated_apart
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
-from brimful.cost.update import Update, update_of
+from brimful.cost.update import Update, update_apart
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.pipeline_split import (
@@ -341,24 +342,19 @@ class _Reduced(NamedTuple):
 
 def _reduced(site: Site, held: StageParts, sizes: Array) -> Iterator[_Reduced]:
     """Yield the groups of a stage in the order in which they are reduced."""
-    element = _gradient_bytes(site)
-    experts = Piece.EXPERTS_HELD if site.job.precision in HALF else Piece.EXPERTS_GRADIENTS
-    whole, buffer, shard = map(float, sizes[Piece.REST : Piece.REST_SHARD + 1])
-    gradients = float(element * sum(map(prod, held.rest.trained)))
-    yield _Reduced(whole, buffer, gradients, shard)
-    for part in held.parts:
+    is_wide, element = site.job.precision in HALF, _gradient_bytes(site)
+    for part, group in units_of(held.parts):
         own = sizes[part * NUM_PIECES : (part + 1) * NUM_PIECES].tolist()
-        gradients = float(element * sum(map(prod, held.blocks[part].trained)))
-        yield _Reduced(own[Piece.BLOCK], own[Piece.BLOCK_BUFFER], gradients, own[Piece.BLOCK_SHARD])
-        yield _Reduced(
-            own[Piece.EXPERTS],
-            own[Piece.EXPERTS_BUFFER],
-            own[experts],
-            own[Piece.EXPERTS_SHARD],
-            own[Piece.EXPERTS_KEPT],
-            own[Piece.EXPERTS_LAST] + own[Piece.EXPERTS_DIVIDED],
-            is_parted=True,
-        )
+        whole, buffer, shard = (own[piece] for piece in (group.whole, group.buffer, group.shard))
+        if group is EXPERTS:
+            gradients = own[group.held if is_wide else group.gradients]
+            aside = own[Piece.EXPERTS_LAST] + own[Piece.EXPERTS_DIVIDED]
+            beside = own[Piece.EXPERTS_KEPT]
+            yield _Reduced(whole, buffer, gradients, shard, beside, aside, is_parted=True)
+        else:
+            trained = held.rest.trained if group is REST else held.blocks[part].trained
+            gradients = float(element * sum(map(prod, trained)))
+            yield _Reduced(whole, buffer, gradients, shard)
 
 
 def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
@@ -449,11 +445,8 @@ def device_states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update
 def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     parts = [shapes_of(site, stage) for stage in stages]
     family, recipe, num_shards = site.family, trained_recipe(site.job), site.strategy.dp_shard
-    groups, whole = updated_apart(site, parts), not family.gathers
-    every = [update_of(site.job, site.device.kernels, group) for group in groups]
-    updates = Update(
-        sum(each.kept for each in every), max(each.transient for each in every), every[0].why
-    )
+    groups, whole = updated_on(site, parts), not family.gathers
+    updates = update_apart(site.job, site.device.kernels, groups)
     held = sum(prod(shape) for group in groups for shape in group)
     if whole:
         held = sum(prod(shape) for each in parts for shape in each.trained)
@@ -469,14 +462,11 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     return states, updates
 
 
-def updated_apart(site: Site, parts: Sequence[StageParts]) -> list[list[Shape]]:
-    """List the shapes that a device updates of its stages; those of parted experts are apart."""
-    family, num_shards = site.family, site.strategy.dp_shard
-    if family.ep > 1 and site.job.adapter is None:
-        every = tuple(each for part in parts for each, _ in part.parameters)
-        return list(held_groups(every, family, num_shards))
-    shapes = [shape for each in parts for shape in each.trained]
-    return [list(updated_shapes(shapes, family, num_shards))]
+def updated_on(site: Site, parts: Sequence[StageParts]) -> list[list[Shape]]:
+    """List the shapes that a device updates of its stages (``updated_apart``)."""
+    parameters = [each for part in parts for each, _ in part.parameters]
+    trained = [shape for part in parts for shape in part.trained]
+    return updated_apart(site.job, site.family, parameters, trained, site.strategy.dp_shard)
 
 
 def batch_bytes(site: Site) -> int:

@@ -15,9 +15,10 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.allocator.replay import Requests
-from brimful.cost.additions import NUM_PIECES, Piece
+from brimful.cost.additions import COME, NUM_PIECES, Piece, of_part
 from brimful.cost.asked import Asked
 from brimful.cost.family import family_dimensions
+from brimful.cost.fsdp_units import EXPERTS, REST, Group, units_of
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.pipeline_orders import Row
@@ -41,7 +42,7 @@ from brimful.cost.stage_memory import (
     num_ways_in,
     part_of,
     pieces_of,
-    updated_apart,
+    updated_on,
 )
 from brimful.cost.stage_runs import Act, stage_runs
 from brimful.cost.stage_site import (
@@ -86,53 +87,6 @@ def device_asked(site: Site, place: int) -> Asked:
         place: Of the device in the row.
     """
     return _Device(site, place).asked()
-
-
-class _Unit(NamedTuple):
-    """Pieces of what is gathered and reduced together.
-
-    Attributes:
-        whole: Parameters.
-        buffer: Of their gradients.
-        shard: Of these, reduced.
-        held: Gradients in the wider type that they are held in.
-        cast: The shard of parameters in the type that computes.
-        gathered: The buffer of all shards.
-    """
-
-    whole: int
-    buffer: int
-    shard: int
-    held: int
-    cast: int
-    gathered: int
-
-
-_REST = _Unit(
-    Piece.REST, Piece.REST_BUFFER, Piece.REST_SHARD, Piece.REST_HELD,
-    Piece.REST_CAST, Piece.REST_GATHERED,
-)  # fmt: skip
-_OF_BLOCK = (
-    _Unit(
-        Piece.BLOCK, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD, Piece.BLOCK_HELD,
-        Piece.BLOCK_CAST, Piece.BLOCK_GATHERED,
-    ),
-    _Unit(
-        Piece.EXPERTS, Piece.EXPERTS_BUFFER, Piece.EXPERTS_SHARD, Piece.EXPERTS_HELD,
-        Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED,
-    ),
-)  # fmt: skip
-"""Those of a block, and of its experts where devices part them."""
-
-
-def units_of(stage: Stage) -> list[_Unit]:
-    """Return the units of a stage: what is in no block, then block after block."""
-    blocks = [
-        _Unit(*(part * NUM_PIECES + piece for piece in unit))
-        for part in stage.blocks.parts
-        for unit in _OF_BLOCK
-    ]
-    return [_REST, *blocks]
 
 
 class _Prepared(NamedTuple):
@@ -188,7 +142,7 @@ class _Device:
 
     def _updated(self) -> list[list[Shape]]:
         """Return what this device updates; parted experts are apart."""
-        return updated_apart(self._site, [shapes_of(self._site, stage) for stage in self._stages])
+        return updated_on(self._site, [shapes_of(self._site, stage) for stage in self._stages])
 
     def _loaded(self) -> Iterator[Made]:
         """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
@@ -259,28 +213,33 @@ class _Device:
         for chunk in turn.fetched:
             pieces = self._pieces(self._stages[chunk])
             self._ahead[chunk] = []
-            for unit in self._units(chunk):
-                cast, buffer = unit.cast, pieces.get(unit.gathered)
-                shard = [asked.allocate(sum(pieces[cast].num_bytes))] if cast in pieces else []
-                rows = [] if buffer is None else [asked.allocate(sum(buffer.num_bytes))]
-                self._ahead[chunk].append(rows)
+            for part, group in self._whole(chunk):
+                cast, buffer = part * NUM_PIECES + group.cast, part * NUM_PIECES + group.gathered
+                shard = self._ask(cast, pieces)
+                self._ahead[chunk].append(self._ask(buffer, pieces))
                 asked.free(shard)
 
     def _take_gathered(self, chunk: int) -> None:
         """Copy what was gathered ahead into whole parameters."""
-        pieces = self._pieces(self._stages[chunk])
-        for unit, rows in zip(self._units(chunk), self._ahead.pop(chunk), strict=True):
-            self._asked.come_piece(unit.whole, pieces[unit.whole])
-            turned = pieces.get(unit.whole - Piece.EXPERTS + Piece.EXPERTS_TURNED)
-            if turned is not None and unit.whole % NUM_PIECES == Piece.EXPERTS:
-                self._asked.pass_by(turned.num_bytes)
-            self._asked.free(rows)
+        asked, pieces = self._asked, self._pieces(self._stages[chunk])
+        for (part, group), rows in zip(self._whole(chunk), self._ahead.pop(chunk), strict=True):
+            for sign, piece in of_part(part, *group.copies):
+                if piece in pieces and sign == COME:
+                    asked.come_piece(piece, pieces[piece])
+                elif piece in pieces:
+                    asked.go_piece(piece)
+            asked.free(rows)
 
-    def _units(self, chunk: int) -> list[_Unit]:
+    def _whole(self, chunk: int) -> list[tuple[int, Group]]:
         """List what of a stage is whole once it is gathered."""
         stage = self._stages[chunk]
         pieces = self._pieces(stage)
-        return [unit for unit in units_of(stage) if unit.whole in pieces]
+        every = units_of(stage.blocks.parts)
+        return [(part, group) for part, group in every if part * NUM_PIECES + group.whole in pieces]
+
+    def _ask(self, piece: int, pieces: Mapping[int, Tensors]) -> list[int]:
+        """Ask for a piece that comes and goes, in one, where it has any bytes."""
+        return [self._asked.allocate(sum(pieces[piece].num_bytes))] if piece in pieces else []
 
     def _act(self, now: Situation, micro: int) -> None:
         """Run a micro-batch through a stage; what others handed to it lies in the room for that."""
@@ -308,50 +267,44 @@ class _Device:
     def _reduce(self, stage: Stage) -> None:
         """Make shards of whole gradients: what is in no block first, then blocks in order.
 
-        A unit's parameters go, then the buffer of the unit before; its own comes.
+        A group's parameters go, then the buffer of the group before; its own comes.
         """
         asked, pieces = self._asked, self._pieces(stage)
         widens = self._site.job.precision in HALF
         before: int | None = None
-        for unit in units_of(stage):
-            if unit.whole not in pieces:
+        for part, group in units_of(stage.blocks.parts):
+            first = part * NUM_PIECES
+            whole, buffer, shard = first + group.whole, first + group.buffer, first + group.shard
+            if whole not in pieces:
                 continue
-            if asked.has(unit.whole):  # and was not given up
-                asked.go_piece(unit.whole)
+            if asked.has(whole):  # and was not given up
+                asked.go_piece(whole)
             if before is not None:
                 asked.go_piece(before)
             before = None
-            if unit.buffer not in pieces:  # of what is frozen nothing is reduced
+            if buffer not in pieces:  # of what is frozen nothing is reduced
                 continue
-            before = unit.buffer
-            kept = self._beside(unit, Piece.EXPERTS_KEPT, pieces)
-            asked.come_piece(unit.buffer, pieces[unit.buffer])
-            if unit is not _REST:
-                self._let_go(unit, widens=widens)
-            last = self._beside(unit, Piece.EXPERTS_LAST, pieces)
-            asked.come_piece(unit.shard, pieces[unit.shard])
-            divided = self._beside(unit, Piece.EXPERTS_DIVIDED, pieces)
-            if unit is _REST:
-                self._let_go(unit, widens=widens)
+            before, is_parted = buffer, group is EXPERTS
+            kept = self._ask(first + Piece.EXPERTS_KEPT, pieces) if is_parted else []
+            asked.come_piece(buffer, pieces[buffer])
+            if group is not REST:
+                self._let_go(first, group, widens=widens)
+            last = self._ask(first + Piece.EXPERTS_LAST, pieces) if is_parted else []
+            asked.come_piece(shard, pieces[shard])
+            divided = self._ask(first + Piece.EXPERTS_DIVIDED, pieces) if is_parted else []
+            if group is REST:
+                self._let_go(first, group, widens=widens)
             asked.free([*divided, *last, *kept])
         if before is not None:
             asked.go_piece(before)
 
-    def _beside(self, unit: _Unit, piece: Piece, pieces: Mapping[int, Tensors]) -> list[int]:
-        """Ask for what comes and goes while a block's parted experts are reduced."""
-        first, own = divmod(unit.whole, NUM_PIECES)
-        place = first * NUM_PIECES + piece
-        if own != Piece.EXPERTS or place not in pieces:
-            return []
-        return [self._asked.allocate(sum(pieces[place].num_bytes))]
-
-    def _let_go(self, unit: _Unit, *, widens: bool) -> None:
-        """Give back a unit's whole gradients, in the type that they are held in."""
+    def _let_go(self, first: int, group: Group, *, widens: bool) -> None:
+        """Give back a group's whole gradients, in the type that they are held in."""
         if widens:
-            self._asked.go_piece(unit.held)
+            self._asked.go_piece(first + group.held)
             return
-        is_experts = unit.whole % NUM_PIECES == Piece.EXPERTS if self._parts_experts else None
-        self._asked.reduce(is_block=unit is not _REST, is_experts=is_experts, newest=True)
+        is_experts = group is EXPERTS if self._parts_experts else None
+        self._asked.reduce(is_block=group is not REST, is_experts=is_experts, newest=True)
 
     @property
     def _parts_experts(self) -> bool:

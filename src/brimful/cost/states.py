@@ -24,10 +24,10 @@ from brimful.cost.trained import (
     trained_recipe,
     trained_shapes,
 )
-from brimful.cost.update import Update, update_of
+from brimful.cost.update import Update, update_apart, update_of
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
-from brimful.models.layout import all_parameters, num_elements
+from brimful.models.layout import Parameter, all_parameters, num_elements
 from brimful.models.targets import LINEAR
 
 Bytes = NDArray[np.float64]
@@ -113,7 +113,7 @@ def updates_of(job: Job, family: Family, kernels: str) -> Update:
 
 
 def device_update(job: Job, family: Family, kernels: str, *, num_shards: int) -> Update:
-    """Follow the update of what one device has; experts that are parted are updated apart.
+    """Follow the update of what one device has.
 
     Args:
         job: What is trained.
@@ -121,13 +121,32 @@ def device_update(job: Job, family: Family, kernels: str, *, num_shards: int) ->
         kernels: Of what updates: ``cuda`` or ``cpu``.
         num_shards: Devices that share one copy.
     """
-    if family.ep == 1 or job.adapter is not None:
-        whole = trained_shapes(job, family.tp)
-        return update_of(job, kernels, updated_shapes(whole, family, num_shards))
     parameters = tuple(all_parameters(layout_of(job.model)))
-    groups = held_groups(parameters, family, num_shards)
-    own, experts = (update_of(job, kernels, shapes) for shapes in groups)
-    return Update(own.kept + experts.kept, max(own.transient, experts.transient), own.why)
+    whole = trained_shapes(job, family.tp)
+    return update_apart(job, kernels, updated_apart(job, family, parameters, whole, num_shards))
+
+
+def updated_apart(
+    job: Job,
+    family: Family,
+    parameters: Sequence[Parameter],
+    trained: Sequence[Shape],
+    num_shards: int,
+) -> list[list[Shape]]:
+    """List the shapes that one device updates by what is updated together.
+
+    Experts that devices part are of a mesh of their own, and apart.
+
+    Args:
+        job: What is trained.
+        family: How.
+        parameters: Of the model, or of a part of it, whole.
+        trained: Shapes of what of it trains, as ``tp`` cuts them.
+        num_shards: Devices that share one copy.
+    """
+    if family.ep > 1 and job.adapter is None:
+        return list(held_groups(parameters, family, num_shards))
+    return [list(updated_shapes(trained, family, num_shards))]
 
 
 def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:

@@ -7,7 +7,7 @@ optimizer's groups: matrices, and the rest.
 Ignored: step counts (4 bytes per tensor).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
@@ -68,6 +68,19 @@ def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> 
         transient = max(transient, widened + most)
     why = f"{rule.words}: {rule.keeps}" + (", fp32 masters" if recipe.master else "")
     return Update(kept, transient, why)
+
+
+def update_apart(job: Job, kernels: str, groups: Iterable[Sequence[Shape]]) -> Update:
+    """Follow the updates of what is updated together, one group after the other.
+
+    Args:
+        job: What is trained.
+        kernels: ``cuda`` or ``cpu``.
+        groups: Shapes of what this device updates, at least one group.
+    """
+    each = [update_of(job, kernels, shapes) for shapes in groups]
+    kept, transient = sum(one.kept for one in each), max(one.transient for one in each)
+    return Update(kept, transient, each[0].why)
 
 
 def update_flops(job: Job) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from brimful.errors import FileFormatError
+from brimful.errors import FileFormatError, UnsupportedError
 
 AUTO = "auto"
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
@@ -71,7 +71,11 @@ class Leaves:
         return any(key.startswith(f"{section}.") for key in self.rest)
 
     def take(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return a leaf; the default where it is missing or ``auto``."""
+        """Return a leaf; the default where it is missing or ``auto``.
+
+        Raises:
+            FileFormatError: It is of another type.
+        """
         value = self.rest.pop(key, None)
         if value == AUTO:
             self.left.append(key)
@@ -84,10 +88,24 @@ class Leaves:
             return kind(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise FileFormatError(
-                f"{self.path}: {key} is {json.dumps(value)} and {self.program} wants "
+                f"{self.path}: {key} is {json.dumps(value, default=str)} and {self.program} wants "
                 f"{_NAMES[kind]} there; correct it"
             )
         return value
+
+    def place(self, key: str) -> str:
+        """Take where something is kept: ``cpu``, or ``none`` where the device keeps it.
+
+        Raises:
+            UnsupportedError: It is anywhere else.
+        """
+        device = self.take(key, str, "none")
+        if device not in {"none", "cpu"}:
+            raise UnsupportedError(
+                f"{self.path}: {key}={device} is not planned by this version, which keeps things "
+                f"on the device or in host memory; use cpu or none"
+            )
+        return str(device)
 
     def say(self, flag: str, value: Any, key: str) -> None:
         """Take a flag, where there is a value."""

@@ -7,7 +7,6 @@ Source: ``accelerate/commands/config/config_args.py``, ``commands/launch.py`` an
 """
 
 from pathlib import Path
-from typing import Any
 
 from brimful.errors import FileFormatError, InputError
 from brimful.export.leaves import Leaves, Read
@@ -18,13 +17,13 @@ _FSDP, _DEEPSPEED, _DEGREES = "fsdp_config", "deepspeed_config", "parallelism_co
 _RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8"}
 _OWN = frozenset({"distributed_type", "compute_environment"})
 """Keys of which every file of Accelerate's has one."""
-_STAGES: dict[Any, tuple[int, str]] = {
-    "FULL_SHARD": (3, ""), "1": (3, ""), "SHARD_GRAD_OP": (2, ""), "2": (2, ""),
-    "NO_SHARD": (0, ""), "3": (0, ""),
-    "HYBRID_SHARD": (3, "shards within a node"), "4": (3, "shards within a node"),
-    "HYBRID_SHARD_ZERO2": (2, "shards within a node"), "5": (2, "shards within a node"),
+_STAGES = {
+    "TRUE": 3, "FALSE": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3,
+    "HYBRID_SHARD_ZERO2": 2,
 }  # fmt: skip
-"""Of FSDP1's strategies: the stage of ZeRO, and what else they say."""
+"""The stage of ZeRO that FSDP2's switch says, and FSDP1's strategies."""
+_STRATEGIES = tuple(_STAGES)[2:]
+"""Of FSDP1, which Accelerate counts from 1."""
 
 
 def read_accelerate(path: Path, *, num_devices: int, num_layers: int) -> Read:
@@ -55,18 +54,26 @@ def read_accelerate(path: Path, *, num_devices: int, num_layers: int) -> Read:
     if kind == "FSDP":
         _fsdp(leaves, num_devices)
     elif kind == "DEEPSPEED":
-        if "deepspeed_config_file" in content.get(_DEEPSPEED, {}):
-            name = leaves.take(f"{_DEEPSPEED}.deepspeed_config_file", str)
-            other = read_deepspeed(
-                path.parent / name, num_devices=num_devices, num_layers=num_layers
-            )
-            leaves.taken += other.taken
-            leaves.notes.append(f"{name} says the rest; not read of it: {', '.join(other.unread)}")
-        else:
-            _deepspeed(leaves, num_devices)
+        name = leaves.take(f"{_DEEPSPEED}.deepspeed_config_file", str)
+        if name is not None:
+            own = path.parent / name
+            beside = read_deepspeed(own, num_devices=num_devices, num_layers=num_layers)
+            return _joined(leaves.read(), beside)
+        _deepspeed(leaves, num_devices)
     elif num_devices > 1 and kind.startswith("MULTI"):
         leaves.say("zero", 0, "distributed_type")
     return leaves.read()
+
+
+def _joined(one: Read, other: Read) -> Read:
+    """Return what two files say, of which the second is DeepSpeed's own."""
+    said = {each.flag for each in other.taken}
+    return Read(
+        taken=(*(each for each in one.taken if each.flag not in said), *other.taken),
+        left=one.left + other.left,
+        unread=one.unread + other.unread,
+        notes=one.notes + other.notes,
+    )
 
 
 def _devices(leaves: Leaves, num_devices: int) -> None:
@@ -78,39 +85,44 @@ def _devices(leaves: Leaves, num_devices: int) -> None:
 
 
 def _fsdp(leaves: Leaves, num_devices: int) -> None:
-    version = leaves.take(f"{_FSDP}.fsdp_version", int, 1)
-    keys = [f"{_FSDP}.{name}" for name in ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")]
-    named = leaves.rest.pop(keys[0], None)
-    again = leaves.rest.pop(keys[1], None)
-    if isinstance(again, str) and named is None:  # FSDP1's strategy under FSDP2's name
-        named, again = again, None
-    stage, more = _STAGES.get(str(named).upper(), (3 if again in {None, True} else 2, ""))
-    if version == 1:
+    if leaves.take(f"{_FSDP}.fsdp_version", int, 1) == 1:
         leaves.notes.append("FSDP1 is planned as FSDP2, which takes less")
-    if more:
-        leaves.notes.append(f"{named} {more}: --dp-shard says over how many")
+    stage, key = _stage(leaves)
     if num_devices == 1:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return
-    leaves.say("zero", stage, keys[0] if named is not None else keys[1])
-    _degrees(leaves)
+    leaves.say("zero", stage, key)
+    for flag in ("dp_replicate", "dp_shard", "tp"):
+        degree = f"{_DEGREES}.{_DEGREES}_{flag}_size"
+        leaves.say(flag, leaves.take(degree, int), degree)
     if _is(leaves, "fsdp_activation_checkpointing"):
-        key = f"{_FSDP}.fsdp_activation_checkpointing"
-        leaves.say("activation_checkpointing", ["full"], key)
+        again = f"{_FSDP}.fsdp_activation_checkpointing"
+        leaves.say("activation_checkpointing", ["full"], again)
     if _is(leaves, "fsdp_offload_params"):
         leaves.say("offload", "optimizer", f"{_FSDP}.fsdp_offload_params")
         leaves.notes.append("fsdp_offload_params moves the shards too: planned without that")
 
 
+def _stage(leaves: Leaves) -> tuple[int, str]:
+    """Take how much is sharded: FSDP1's strategy, which FSDP2's switch may say too; all of it."""
+    names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+    said = [(f"{_FSDP}.{name}", leaves.rest.pop(f"{_FSDP}.{name}", None)) for name in names]
+    key, value = next((each for each in said if each[1] is not None), said[1])
+    numbered = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
+    text = "TRUE" if value is None else str(value).upper()
+    word = numbered.get(text, text)
+    if word not in _STAGES:
+        raise InputError(
+            f"{leaves.path}: {key} is {value}; give true, false or one of {', '.join(_STRATEGIES)}"
+        )
+    if word.startswith("HYBRID"):
+        leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
+    return _STAGES[word], key
+
+
 def _is(leaves: Leaves, name: str) -> bool:
     """Take a switch, which may be spelled as text."""
     return str(leaves.rest.pop(f"{_FSDP}.{name}", False)).lower() == "true"
-
-
-def _degrees(leaves: Leaves) -> None:
-    for flag in ("dp_replicate", "dp_shard", "tp"):
-        key = f"{_DEGREES}.{_DEGREES}_{flag}_size"
-        leaves.say(flag, leaves.take(key, int), key)
 
 
 def _deepspeed(leaves: Leaves, num_devices: int) -> None:
@@ -120,11 +132,10 @@ def _deepspeed(leaves: Leaves, num_devices: int) -> None:
         raise InputError(f"{leaves.path}: {key} is {stage}; give 0, 1, 2 or 3")
     if num_devices > 1:
         leaves.say("zero", stage, key)
-    for what, offload in (("param", "parameters"), ("optimizer", "optimizer")):
-        device = leaves.take(f"{_DEEPSPEED}.offload_{what}_device", str, "none")
-        if device == "cpu" and all(each.flag != "offload" for each in leaves.taken):
-            leaves.say("offload", offload, f"{_DEEPSPEED}.offload_{what}_device")
-        elif device not in {"cpu", "none"}:
-            leaves.notes.append(f"offload_{what}_device={device} is planned as none")
+    away = {what: f"{_DEEPSPEED}.offload_{what}_device" for what in ("param", "optimizer")}
+    kept = [what for what, place in away.items() if leaves.place(place) == "cpu"]
+    if kept:
+        what = {"param": "parameters", "optimizer": "optimizer"}[kept[0]]
+        leaves.say("offload", what, away[kept[0]])
     clip = f"{_DEEPSPEED}.gradient_clipping"
     leaves.say("clip", leaves.take(clip, float), clip)

@@ -114,16 +114,7 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
     stage = leaves.take(key, int, 0)
     if stage not in {0, 1, 2, 3}:
         raise InputError(f"{leaves.path}: {key} is {stage}; give 0, 1, 2 or 3")
-    away = [
-        leaves.take(f"{_ZERO}.offload_{what}.device", str, "none")
-        for what in ("optimizer", "param")
-    ]
-    for what, device in zip(("optimizer", "param"), away, strict=True):
-        if device not in {"none", "cpu"}:
-            raise UnsupportedError(
-                f"{leaves.path}: offload_{what}.device={device} is not planned by this version, "
-                f"which keeps things on the device or in host memory; use cpu or none"
-            )
+    away = [leaves.place(f"{_ZERO}.offload_{what}.device") for what in ("optimizer", "param")]
     if away[1] == "cpu":
         leaves.say("offload", "parameters", f"{_ZERO}.offload_param.device")
     elif away[0] == "cpu":

@@ -1,6 +1,7 @@
 """Running somebody's script as Python would, unmodified: ``python script.py`` or ``python -m``.
 
-A notebook is run as the script that its cells of code are, without lines for IPython or a shell.
+A notebook is run as the script that its cells of code are; lines for IPython or a shell, and cells
+in another language, do nothing.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import runpy
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,8 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _LAUNCHERS = frozenset({"accelerate", "deepspeed", "mpirun", "srun", "uv", "poetry", "bash", "sh"})
 _OF_A_SHELL = ("%", "!")
 """Beginnings of lines of a notebook that are no Python."""
+_ABOUT_PYTHON = frozenset({"%%time", "%%timeit", "%%capture", "%%prun"})
+"""First words of cells whose other lines are Python."""
 
 
 class Launched(NamedTuple):
@@ -69,7 +73,7 @@ def _of_torchrun(flags: list[str]) -> Launched:
         why = said.getvalue().strip().splitlines()[-1:] or ["it names no script"]
         raise InputError(f"torchrun would refuse its flags: {why[0]}") from error
     counts = str(args.nnodes).rpartition(":")[2], str(args.nproc_per_node)
-    if not all(count.isdigit() and int(count) for count in counts):
+    if not all(count.isdecimal() and int(count) for count in counts):
         raise InputError(
             f"torchrun --nproc_per_node={counts[1]} says of no number of processes; leave torchrun "
             f"out and give --world-size N before --"
@@ -110,27 +114,27 @@ def check_program(program: Sequence[str]) -> None:
 
 
 def script_of(notebook: Path) -> str:
-    """Return a notebook's cells of code, one after the other; lines of a shell are blank.
+    """Return a notebook's cells of code, one after the other.
 
     Raises:
-        InputError: It is no notebook, or not one in Python.
+        InputError: Its cells cannot be read.
     """
     try:
         cells = json.loads(notebook.read_text("utf-8"))["cells"]
         sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{notebook} is no notebook: its cells cannot be read") from error
-    lines = [
-        line
-        for source in sources
-        if not source.lstrip().startswith("%%")
-        for line in source.splitlines()
-    ]
-    return "".join("\n" if _is_for_shell(line) else f"{line}\n" for line in lines)
+    lines = chain.from_iterable(_python_of(source) for source in sources)
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _is_for_shell(line: str) -> bool:
-    return line.lstrip().startswith(_OF_A_SHELL)
+def _python_of(source: str) -> Iterator[str]:
+    """Yield the lines of a cell; what is no Python does nothing where it stands."""
+    first = source.split(maxsplit=1)[:1]
+    is_python = not first or not first[0].startswith("%%") or first[0] in _ABOUT_PYTHON
+    for line in source.splitlines() if is_python else ():
+        is_for_others = line.lstrip().startswith(_OF_A_SHELL)
+        yield f"{line[: len(line) - len(line.lstrip())]}pass" if is_for_others else line
 
 
 def _check_module(name: str) -> None:

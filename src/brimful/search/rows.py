@@ -270,10 +270,10 @@ class Rows:
 
     def _is_told(self, strategy: Strategy) -> bool:
         """Whether a formula covers it: of what is traced not every variant may have been."""
-        named, _, some = strategy.activation_checkpointing.partition(":")
         key = (
-            strategy.zero >= 2, strategy.tp, strategy.ep, named, some and _spread(strategy),  # noqa: PLR2004 - as above
-            strategy.stages_per_device, strategy.loss_chunks,
+            strategy.zero >= 2,  # noqa: PLR2004 - gathered parameters
+            strategy.tp, strategy.ep, strategy.pp, strategy.stages_per_device,
+            strategy.activation_checkpointing, strategy.loss_chunks,
         )  # fmt: skip
         if key not in self._told:
             self._told[key] = not missing_formula(self.job, strategy, self.cluster.device)
@@ -412,15 +412,8 @@ class Rows:
 
 
 _HOLDING = (
-    "micro_batch",
-    "zero",
-    "dp_replicate",
-    "dp_shard",
-    "tp",
-    "ep",
-    "pp",
-    "stages_per_device",
-)
+    "micro_batch", "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "stages_per_device",
+)  # fmt: skip
 """Fields that decide what a device holds whatever is kept of micro-batches."""
 
 

@@ -33,14 +33,13 @@ def speed_facts(
     spread = f", {format_range(step_s * (1 - half), step_s * (1 + half))}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
-    short = f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"
+    words, waits = f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}", ""
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
         if share > LEAST_WAITING or not is_away:
-            used += f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
-    text = f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}"
-    return (Fact("speed", text, short if short != text else ""),)
+            waits = f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
+    return (Fact("speed", f"{words}{waits}", words if waits else ""),)
 
 
 def rate_words(job: Job, step_s: float) -> str:
@@ -82,5 +81,4 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)
     rate = f"{cost.usd_per_gpu_hour:.2f} a GPU-hour{f', {cost.market}' if cost.market else ''}"
-    short = f"{took}, {format_money(cost.usd * times)}"
-    return (Fact("run", f"{short} ({rate})", short),)
+    return (Fact("run", f"{took}, {format_money(cost.usd * times)} ({rate})"),)
