@@ -54,6 +54,19 @@ CASES = {
         {"zero": 3, "dp_shard": 2, "dp_replicate": 2, "activation_checkpointing": "full:2"},
     ),
     "cut matrices, sharded": ({**MIXED, "global_batch": 8}, {"zero": 3, "dp_shard": 2, "tp": 2}),
+    "parted experts": (
+        {
+            "precision": "bf16",
+            "global_batch": 24,
+            "model": {
+                "model_type": "mixtral",
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "sliding_window": None,
+            },
+        },
+        {"zero": 3, "dp_shard": 4, "ep": 2},
+    ),
     "sharded LoRA": (
         {**MIXED, "method": "lora", "adapter": make_adapter(rank=8), "global_batch": 8},
         {"zero": 3, "dp_shard": 4, **FULL},

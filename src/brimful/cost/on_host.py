@@ -7,11 +7,13 @@ Source: ``build/offload/optimizer.py`` and ``build/offload/gradients.py``.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
 from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.copied import Copied
+from brimful.cost.expert_shards import EXPERTS, held_shape
 from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.leaving import holds_gradients
 from brimful.cost.resident import num_shards_of, updated
@@ -23,6 +25,7 @@ from brimful.cost.step import traffic_of_update
 from brimful.cost.trained import trained_recipe
 from brimful.job import Job
 from brimful.models.config import layout_of
+from brimful.models.layout import all_parameters
 
 
 class OnHost(NamedTuple):
@@ -67,7 +70,7 @@ def on_host(
     sizes = [element * prod(shape) for shape in shapes]
     update = device_update(job, family, "cpu", num_shards=num_shards_of(family))
     adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
-    staged = _staged(job, shapes, element, in_units=family.gathers) if adds_up else []
+    staged = [element * num for num in _staged(_arriving(job, family))] if adds_up else []
     return OnHost(
         parameters=int(taken(sizes)),
         gradients=int(taken(sizes)),
@@ -77,24 +80,40 @@ def on_host(
     )
 
 
-def _staged(job: Job, shapes: Sequence[Shape], element: int, *, in_units: bool) -> list[int]:
-    """Return the bytes of the largest gradients that are on their way together.
+def _arriving(job: Job, family: Family) -> list[Shape]:
+    """List the shapes of gradients in the order in which they come.
 
-    They come in the order of matrices, backwards; vectors come between others and are left out, but
-    for the norm before the head. Units that are reduced come so, each in the order of its
-    parameters, and what is in no block last.
+    Those of units that are reduced come backwards by block, each in the order of its parameters and
+    parted experts first; what is in no block last. Others come in the order of matrices, backwards;
+    vectors come between others and are left out, but for the norm before the head.
     """
-    head = len(shapes) - 1
-    sizes = [
-        element * prod(shape)
-        for place, shape in enumerate(shapes)
-        if in_units or len(shape) > 1 or place == head - 1
-    ]
-    if in_units and job.adapter is None:
-        layout = layout_of(job.model)
-        first, last = len(layout.embedding), len(layout.final) + len(layout.head)
-        sizes = [*sizes[first : len(sizes) - last], *sizes[:first], *sizes[len(sizes) - last :]]
-    num = NUM_ON_THE_WAY + 1
+    shapes = updated(job, family)
+    if not family.gathers:
+        norm = len(shapes) - 2
+        return [x for place, x in enumerate(shapes) if len(x) > 1 or place == norm][::-1]
+    if job.adapter is not None:
+        return shapes
+    layout, num = layout_of(job.model), num_shards_of(family)
+    parameters = list(all_parameters(layout))
+    if family.ep > 1:
+        shapes = [held_shape(parameter, family, num) for parameter in parameters]
+    every, first = list(zip(parameters, shapes, strict=True)), len(layout.embedding)
+    blocks, rest = list[list[Shape]](), list(shapes[:first])
+    for run in layout.blocks:
+        for _ in range(run.num_blocks):
+            block = every[first : first + len(run.parameters)]
+            if family.ep > 1:
+                block = sorted(block, key=lambda each: each[0].kind != EXPERTS)
+            blocks.append([shape for _, shape in block])
+            first += len(run.parameters)
+        rest += shapes[first : first + len(run.after)]
+        first += len(run.after)
+    return [*chain.from_iterable(reversed(blocks)), *rest, *shapes[first:]]
+
+
+def _staged(arriving: Sequence[Shape]) -> list[int]:
+    """Count the numbers of the largest gradients that are on their way together."""
+    sizes, num = [prod(shape) for shape in arriving], NUM_ON_THE_WAY + 1
     windows = (sizes[start : start + num] for start in range(max(1, len(sizes) - num + 1)))
     return max(windows, key=sum)
 
