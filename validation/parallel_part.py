@@ -71,8 +71,28 @@ _BESIDE_ROWS: tuple[dict[str, Any], ...] = (
 _KINDS: dict[str, dict[str, Any]] = {
     "row": {**CONFIGS["llama"], "num_hidden_layers": 5},
     "tied row": {**CONFIGS["llama"], "num_hidden_layers": 9, "tie_word_embeddings": True},
+    "wide": {
+        **CONFIGS["llama"], "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+    },
+}  # fmt: skip
+"""Decoders of enough blocks for two stages on each of four devices; one of matrices whose shards
+on four devices have 4096 numbers and more, whole blocks of 256, so that 8 bits are the same ones.
+"""
+_BY_ROWS: tuple[dict[str, Any], ...] = (
+    {"dp_shard": 2, "zero": 3},
+    {"dp_shard": 2, "zero": 2, "accumulate": "hold"},
+    {"dp_shard": 4, "zero": 3, "activation_checkpointing": "full"},
+    {"dp_shard": 2, "dp_replicate": 2, "zero": 3},
+)
+UPDATED: dict[str, tuple[dict[str, Any], ...]] = {
+    "sgd": (*_BY_ROWS, {"tp": 2}, {"dp_shard": 2, "zero": 3, "tp": 2}),
+    "adamw-8bit": _BY_ROWS,
 }
-"""Decoders of enough blocks for two stages on each of four devices."""
+"""What updates shards in a way of its own (``Optimizer.shards``), and where it is the plain loop's.
+
+What ``tp`` cuts by columns has other blocks of 256. Muon computes in bf16, so that any other order
+of sums shows in the fifth digit (``test_groups.py``).
+"""
 _WIDTHS: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
     "vocab_size": 96, "max_position_embeddings": 64, "tie_word_embeddings": False,
@@ -157,10 +177,18 @@ def cases() -> list[Case]:
                 found += _possible(kind, {**_PLAIN, **layout, **switches}, changes)
     found += _rows_of_devices()
     found += _parted_experts()
+    for optimizer, layouts in UPDATED.items():
+        for layout in layouts:
+            found += wide(optimizer, layout)
     for layout, base in _QUANTIZED:
         adapter = msgspec.structs.replace(ADAPTER, base=base)
         found += _possible("llama", {**_PLAIN, **layout}, {"method": "qlora", "adapter": adapter})
     return found
+
+
+def wide(optimizer: str, layout: dict[str, Any]) -> Iterator[Case]:
+    """Yield the case of an optimizer whose matrices are wide enough to be rounded in blocks."""
+    return _possible("wide", {**_PLAIN, **layout}, {"optimizer": optimizer})
 
 
 def _rows_of_devices() -> list[Case]:
@@ -215,7 +243,8 @@ def tiny_job(kind: str, global_batch: int, changes: dict[str, Any]) -> Job:
     is_llama = kind in {"llama", *_KINDS}
     config = {"model_type": "llama" if is_llama else kind, **(_KINDS | CONFIGS | _MIXTURES)[kind]}
     if is_llama:
-        config |= {"num_key_value_heads": 4, "vocab_size": 96}  # what four devices can share
+        vocab_size = max(96, config["hidden_size"])
+        config |= {"num_key_value_heads": 4, "vocab_size": vocab_size}  # what four can share
     fields: dict[str, Any] = {
         "task": "causal-lm", "packing": "none", "seq_len": SEQ_LEN, "global_batch": global_batch,
         "num_steps": NUM_STEPS, "seed": 5, "learning_rate": 1e-3, "precision": "fp32",

@@ -80,7 +80,7 @@ def _with_adapters(job: Job, model: Any) -> Any:
     return get_peft_model(model, config).base_model.model
 
 
-def _optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
+def _optimizer(job: Job, model: nn.Module) -> Any:
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": job.weight_decay},
@@ -90,15 +90,39 @@ def _optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, lr=job.learning_rate, momentum=job.beta1, foreach=False)
     if job.optimizer == "adafactor":
         return torch.optim.Adafactor(groups, lr=job.learning_rate, foreach=False)
-    betas = (job.beta1, job.beta2)
-    return torch.optim.AdamW(
-        groups, lr=job.learning_rate, betas=betas, eps=job.epsilon, foreach=False
-    )
+    rates: dict[str, Any] = {
+        "lr": job.learning_rate, "betas": (job.beta1, job.beta2), "eps": job.epsilon,
+    }  # fmt: skip
+    if job.optimizer == "adamw-8bit":
+        from bitsandbytes.optim import AdamW8bit
+
+        return AdamW8bit(groups, **rates)
+    if job.optimizer == "muon":
+        hidden = {p for name, p in model.named_parameters() if ".layers." in name and p.ndim > 1}
+        decay = {"weight_decay": job.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
+        muon = torch.optim.Muon([p for p in trained if p in hidden], lr=job.learning_rate, **decay)
+        for group in groups:
+            group["params"] = [p for p in group["params"] if p not in hidden]
+        return _Both(muon, torch.optim.AdamW(groups, **rates, foreach=False))
+    return torch.optim.AdamW(groups, **rates, foreach=False)
 
 
-def _step(
-    job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, samples: list[Sample]
-) -> Step:
+class _Both:
+    """Two optimizers, one after the other."""
+
+    def __init__(self, *each: torch.optim.Optimizer) -> None:
+        self._each = each
+
+    def zero_grad(self) -> None:
+        for one in self._each:
+            one.zero_grad()
+
+    def step(self) -> None:
+        for one in self._each:
+            one.step()
+
+
+def _step(job: Job, model: nn.Module, optimizer: Any, samples: list[Sample]) -> Step:
     num_targets = sum(int((sample.labels != IGNORE_INDEX).sum()) for sample in samples)
     loss = torch.stack([_loss(job, model, sample) for sample in samples]).sum() / num_targets
     # Zeros, not None, for an expert that no token chose: momentum and decay go on, as wherever

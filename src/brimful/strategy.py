@@ -357,8 +357,9 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
             data_parallel(strategy) > 1 and not gathers(strategy), {"zero": 2}
         ),
         f"engine={strategy.engine}": (strategy.engine != "torch", {"engine": "torch"}),
-        f"optimizer={job.optimizer} and precision={job.precision}": (
-            not _updates_shards(job), {"optimizer": DEFAULT_OPTIMIZER}
+        f"optimizer={job.optimizer}": (
+            OPTIMIZERS[job.optimizer].shards not in {"all", "local"},
+            {"optimizer": DEFAULT_OPTIMIZER},
         ),
         f"keep_fp32={','.join(job.keep_fp32)}": (bool(job.keep_fp32), {"keep_fp32": None}),
         f"precision={FP8}": (job.precision == FP8, {"precision": "bf16-mixed"}),
@@ -462,11 +463,10 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"zero={zero} of a module of your own is not run by this version; use zero 0 or 1",
             nearest={"zero": 0, "dp_shard": None},
         )
-    if gathers(strategy) and not _updates_shards(job) and is_torch:
+    if gathers(strategy) and OPTIMIZERS[job.optimizer].shards == "none" and is_torch:
         raise UnsupportedError(
-            f"zero={zero} with optimizer={job.optimizer} and precision={job.precision} is not run "
-            f"by this version, whose kernels for it take no shards; use "
-            f"optimizer={DEFAULT_OPTIMIZER}, or zero 0 or 1",
+            f"zero={zero} with optimizer={job.optimizer} is not run by this version, whose kernels "
+            f"for it take no shards; use optimizer={DEFAULT_OPTIMIZER}, or zero 0 or 1",
             nearest={"zero": 0, "dp_shard": None},
         )
 
@@ -653,14 +653,6 @@ def check_examined(strategy: Strategy) -> None:
 def keeps_checkpoints(strategy: Strategy) -> bool:
     """Whether a run can be saved and gone on with: DeepSpeed's own checkpoints are pickled."""
     return strategy.engine == "torch"
-
-
-def _updates_shards(job: Job) -> bool:
-    """Whether an optimizer's kernels take DTensors."""
-    is_wide = job.adapter is not None and job.adapter.dtype == "fp32"
-    is_narrow = job.precision in NARROW and not is_wide
-    shards = OPTIMIZERS[job.optimizer].shards
-    return shards == "all" or (shards == "narrow" and is_narrow)
 
 
 def _largest_divisor(number: int, *, most: int) -> int:

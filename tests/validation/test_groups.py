@@ -9,6 +9,8 @@ import routing_part
 pytestmark = pytest.mark.torch
 
 LOSS, NORM, PEAK = 1e-5, 1e-4, 0.01
+IN_BF16 = 1e-4
+"""Of a loss, where each update is computed in bf16 and sums come in another order."""
 
 
 @pytest.mark.long
@@ -20,6 +22,24 @@ def test_products_on_two_devices_are_the_plain_loop():
     for row in rows:
         assert row.loss_error <= LOSS, row.case.strategy
         assert row.norm_error <= NORM, row.case.strategy
+
+
+@pytest.mark.long
+def test_updates_of_shards_are_the_plain_loop():
+    """8 bits of shards that end where a block of 256 does are those of the whole."""
+    chosen = [parallel_part.UPDATED["sgd"][-2], *parallel_part.UPDATED["adamw-8bit"][:2]]
+    names = ["sgd", "adamw-8bit", "adamw-8bit"]
+    cases = [case for pair in zip(names, chosen, strict=True) for case in parallel_part.wide(*pair)]
+    for row in parallel_part.compare(cases):
+        assert row.loss_error <= LOSS, row.case.strategy
+        assert row.norm_error <= NORM, row.case.strategy
+
+
+@pytest.mark.long
+def test_muon_of_shards_is_the_plain_loop_but_for_sums_in_bf16():
+    for row in parallel_part.compare(list(parallel_part.wide("muon", {"dp_shard": 2, "zero": 3}))):
+        assert 0 < row.loss_error <= IN_BF16
+        assert row.norm_error <= 10 * IN_BF16
 
 
 @pytest.mark.long

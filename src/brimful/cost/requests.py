@@ -18,7 +18,7 @@ from brimful.cost.memory import Alter, family_steps, profile_for, step_sizes, un
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.reference_requests import reference_made, reference_of
-from brimful.cost.resident import loaded, optimizer_state, updated_groups_of
+from brimful.cost.resident import loaded, num_shards_of, optimizer_state, updated_groups_of
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shards import piece_bytes
 from brimful.cost.states import states_of, updates_of
@@ -71,8 +71,9 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
                 reference.ask(asked, marked)
             batch._replace(marked=marked).ask(asked, every)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
+        num_shards = num_shards_of(family)
         for group in () if family.away.optimizer else updated_groups_of(job, family):
-            for bucket in transients(job, group):
+            for bucket in transients(job, group, num_shards if family.gathers else 1):
                 asked.pass_by(bucket)
         asked.drop_gradients()
     return asked

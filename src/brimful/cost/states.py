@@ -123,7 +123,8 @@ def device_update(job: Job, family: Family, kernels: str, *, num_shards: int) ->
     """
     parameters = tuple(all_parameters(layout_of(job.model)))
     whole = trained_shapes(job, family.tp)
-    return update_apart(job, kernels, updated_apart(job, family, parameters, whole, num_shards))
+    groups = updated_apart(job, family, parameters, whole, num_shards)
+    return update_apart(job, kernels, groups, num_shards if family.gathers else 1)
 
 
 def updated_apart(

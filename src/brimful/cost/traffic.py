@@ -9,7 +9,9 @@ apart as a group of them is large. What devices that part experts send stands in
 ``expert_exchange.py``.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +23,12 @@ from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, padded
 from brimful.cost.step import StepSeconds
-from brimful.cost.trained import Part, block_kinds, trained_parts
+from brimful.cost.trained import Part, block_kinds, trained_parts, trained_shapes
 from brimful.cost.trajectory import Array
+from brimful.cost.update import updated_groups
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.techniques.optimizers import OPTIMIZERS
 
 
 class Traffic(NamedTuple):
@@ -73,7 +77,7 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
                 job, part, family, shards, cluster
             )
         reduces = reduces + times * reduce_seconds(job, part, family, shards, cluster)
-    sent = _sent_seconds(job, family, cluster)
+    sent = _sent_seconds(job, family, cluster) + _gathered_seconds(job, family, cluster)
     if family.accumulate == "reduce-each":
         return Traffic(gathers + reduces, sent * np.ones_like(shards))
     return Traffic(gathers, reduces + sent)
@@ -131,6 +135,21 @@ def experts_traffic(
     return (
         np.where(alone, 0.0, gathered),
         np.where(alone, 0.0, scattered) + np.where(replicas > 1, among, 0.0),
+    )
+
+
+def _gathered_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
+    """An update that computes of whole matrices gathers them one after the other."""
+    gathered_bytes = OPTIMIZERS[job.optimizer].gathered_bytes
+    if not family.gathers:
+        return 0.0
+    every = Counter(chain(*updated_groups(job, trained_shapes(job))))
+    sizes = ((gathered_bytes(parameter), num) for parameter, num in every.items())
+    shards = family_shards(family)
+    return sum(
+        num * collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
+        for num_bytes, num in sizes
+        if num_bytes
     )
 
 

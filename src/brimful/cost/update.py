@@ -36,28 +36,33 @@ class Update(NamedTuple):
     why: str
 
 
-def settings_of(job: Job, kernels: str) -> Settings:
+def settings_of(job: Job, kernels: str, num_shards: int = 1) -> Settings:
     """Return what an optimizer's record is asked with.
 
     Args:
         job: What is trained.
         kernels: ``cuda`` or ``cpu``.
+        num_shards: Devices that share each parameter.
     """
-    return Settings(trained_recipe(job).updated, kernels, job.beta1, job.weight_decay)
+    updated = trained_recipe(job).updated
+    return Settings(updated, kernels, job.beta1, job.weight_decay, num_shards)
 
 
-def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> Update:
+def update_of(
+    job: Job, kernels: str, shapes: Sequence[Shape] | None = None, num_shards: int = 1
+) -> Update:
     """Follow an update of a job that has a formula.
 
     Args:
         job: What is trained.
         kernels: ``cuda`` or ``cpu``.
         shapes: Of what this device updates; None: of everything that trains.
+        num_shards: Devices that share each parameter.
     """
     recipe, rule, settings = (
         trained_recipe(job),
         OPTIMIZERS[job.optimizer],
-        settings_of(job, kernels),
+        settings_of(job, kernels, num_shards),
     )
     shapes = trained_shapes(job) if shapes is None else shapes
     kept, transient = sum(map(prod, shapes)) * recipe.master, 0
@@ -70,15 +75,18 @@ def update_of(job: Job, kernels: str, shapes: Sequence[Shape] | None = None) -> 
     return Update(kept, transient, why)
 
 
-def update_apart(job: Job, kernels: str, groups: Iterable[Sequence[Shape]]) -> Update:
+def update_apart(
+    job: Job, kernels: str, groups: Iterable[Sequence[Shape]], num_shards: int = 1
+) -> Update:
     """Follow the updates of what is updated together, one group after the other.
 
     Args:
         job: What is trained.
         kernels: ``cuda`` or ``cpu``.
         groups: Shapes of what this device updates, at least one group.
+        num_shards: Devices that share each parameter.
     """
-    each = [update_of(job, kernels, shapes) for shapes in groups]
+    each = [update_of(job, kernels, shapes, num_shards) for shapes in groups]
     kept, transient = sum(one.kept for one in each), max(one.transient for one in each)
     return Update(kept, transient, each[0].why)
 
@@ -107,12 +115,13 @@ def state_tensors(job: Job, parameter: Updated) -> tuple[int, ...]:
     return tuple(each.num_bytes(settings.num_bytes) for each in kept if not each.on_host)
 
 
-def transients(job: Job, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
+def transients(job: Job, shapes: Sequence[Shape], num_shards: int = 1) -> Iterator[tuple[int, ...]]:
     """Yield what is there beside the state while parameters are updated, a bucket at a time.
 
     Args:
         job: What is trained.
         shapes: Of what this device updates, in the order of ``Module.parameters()``.
+        num_shards: Devices that share each parameter.
 
     Yields:
         Bytes of tensors that come one after the other and go together; what is still bound of a
@@ -121,7 +130,7 @@ def transients(job: Job, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
     recipe, rule, settings = (
         trained_recipe(job),
         OPTIMIZERS[job.optimizer],
-        settings_of(job, "cuda"),
+        settings_of(job, "cuda", num_shards),
     )
     for bucket in _buckets(job, shapes):
         widened = tuple(each.num * recipe.master for each in bucket if recipe.master)
@@ -138,10 +147,10 @@ def updated_groups(job: Job, shapes: Sequence[Shape]) -> list[list[Updated]]:
         shapes: Of what this device updates, in the order of ``Module.parameters()``; all of it
             where hidden matrices are told.
     """
-    hidden: list[bool] = [False] * len(shapes)
+    every = [Updated(shape) for shape in shapes]
     if OPTIMIZERS[job.optimizer].tells_hidden:
-        hidden = trained_hidden(job)
-    every = [Updated(*each) for each in zip(shapes, hidden, strict=True)]
+        told = zip(shapes, trained_hidden(job), trained_shapes(job), strict=True)
+        every = [Updated(*each) for each in told]
     others = [each for each in every if not each.is_hidden]
     return [
         [each for each in every if each.is_hidden],

@@ -22,6 +22,8 @@ from brimful.errors import FileFormatError
 from brimful.escaping import json_text
 from brimful.files import disk_error, write_bytes
 from brimful.plan import Plan
+from brimful.strategy import Strategy, gathers
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.train.data.batches import DataPosition
 from brimful.train.folders import sync
 from brimful.train.program_state import (
@@ -193,6 +195,7 @@ def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False)
     if not is_checked:
         _check_content(folder, checkpoint)
     check_base(program, checkpoint.state)
+    _check_pieces(folder, checkpoint, program)
     saved = read_shapes(folder)
     room = room_for(program, saved, checkpoint.state)
     wanted = set(room) | of_others(program, saved)
@@ -201,6 +204,28 @@ def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False)
     load_tensors(folder, room, torch_version=checkpoint.torch_version)
     adopt(program, room, checkpoint.state)
     return checkpoint
+
+
+def _check_pieces(folder: Path, checkpoint: Checkpoint, program: Program) -> None:
+    """Refuse moments in few bits of other shards: a scale is of a block that begins with one.
+
+    Raises:
+        FileFormatError: They are.
+    """
+    rule = OPTIMIZERS[program.job.optimizer]
+    theirs, ours = _cut(checkpoint.plan.strategy), _cut(program.strategy)
+    if rule.rounds and theirs != ours:
+        raise FileFormatError(
+            f"{folder} has moments of {rule.name} in blocks that begin with each shard of {theirs} "
+            f"and this plan has shards of {ours}; resume in the way that it was saved, or begin "
+            f"anew"
+        )
+
+
+def _cut(strategy: Strategy) -> str:
+    """Say by what parameters are cut."""
+    num_shards = strategy.dp_shard if gathers(strategy) else 1
+    return f"dp_shard={num_shards}, tp={strategy.tp}, ep={strategy.ep}"
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from brimful.build.assemble import build_skeleton
 from brimful.build.offload import HostOptimizer
 from brimful.build.offload.host import take
-from brimful.build.parallel.own import own_memory, whole
+from brimful.build.parallel.own import num_pieces, own_memory, piecewise, whole
 from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.rungs import OPTIMIZER_STATE
@@ -403,7 +403,11 @@ def _empty(shape: TensorShape, parameter: torch.nn.Parameter, device: torch.devi
     if shape.size == parameter.shape:
         # In the parameter's own order of dimensions, as the optimizer would have made it.
         return torch.empty_like(parameter.detach(), dtype=shape.dtype, device=device)
-    return torch.empty(shape.size, dtype=shape.dtype, device=device)
+    if not shape.size:
+        return torch.empty(shape.size, dtype=shape.dtype, device=device)
+    first, *rest = shape.size  # of all pieces
+    own = (first // num_pieces(parameter), *rest)
+    return piecewise(parameter, own, dtype=shape.dtype, device=device)
 
 
 def _name(parameter_name: str, key: str) -> str:

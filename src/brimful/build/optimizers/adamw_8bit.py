@@ -4,6 +4,8 @@ The arithmetic and the kernels are those of ``bitsandbytes.optim.AdamW8bit``, ca
 lower for three reasons: all state is then tensors under plain keys, so that any checkpoint can
 hold it; the two tables of 8-bit values are held once and not by every parameter; and the device is
 not waited for after every parameter.
+
+Of a sharded parameter each device updates its own part, whose blocks begin where that begins.
 Source: Dettmers et al. 2022, arXiv:2110.02861; ``bitsandbytes/optim/optimizer.py``.
 """
 
@@ -14,6 +16,7 @@ import torch
 
 from brimful.build.optimizer_state import restore_types
 from brimful.build.optimizers.base import Group, first_state
+from brimful.build.parallel.own import own_memory
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.techniques.optimizers import DEFAULT
@@ -76,18 +79,25 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
         if not state:
             state.update(first_state(ADAMW_8BIT.state, parameter))
         state["step"] += 1
-        if "absmax" in state:
-            self._update_in_blocks(parameter, state, group)
-        else:
-            self._update_whole(parameter, state, group)
+        own = own_memory(parameter)
+        if not own.numel():  # more devices than rows
+            return
+        gradient = own_memory(parameter.grad).contiguous()
+        mine = {key: own_memory(kept) for key, kept in state.items()}
+        update = self._update_in_blocks if "absmax" in state else self._update_whole
+        update(own, gradient, mine, group)
 
     def _update_in_blocks(
-        self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        state: dict[str, torch.Tensor],
+        group: Group,
     ) -> None:
         signed, unsigned = self._tables_on(parameter.device)
         self._kernels.optimizer_update_8bit_blockwise(
             _RULE,
-            parameter.grad.contiguous(),
+            gradient,
             parameter,
             state["exp_avg"],
             state["exp_avg_sq"],
@@ -106,11 +116,15 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
         )
 
     def _update_whole(
-        self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        state: dict[str, torch.Tensor],
+        group: Group,
     ) -> None:
         self._kernels.optimizer_update_32bit(
             _RULE,
-            parameter.grad.contiguous(),
+            gradient,
             parameter,
             state["exp_avg"],
             beta1=group["betas"][0],

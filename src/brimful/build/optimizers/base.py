@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from brimful.build.blocks import decoder_blocks
+from brimful.build.parallel.own import piecewise, share_of
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Settings, Updated
@@ -93,22 +94,24 @@ def first_state(
 ) -> dict[str, torch.Tensor]:
     """Return what a record says is kept of a parameter: zeros, where they belong.
 
+    Of a sharded one it is asked what is kept of the largest shard, so that all devices keep alike.
+
     Args:
         state: The record's.
         parameter: On its device.
         settings: Of the job; of a state that depends on none they may be left out.
         is_hidden: Whether it is a matrix of a block.
     """
-    found = {}
-    for kept in state(Updated(tuple(parameter.shape), is_hidden), settings):
+    found, share = {}, share_of(parameter)
+    for kept in state(Updated(share, is_hidden), settings):
         dtype = TYPES.get(kept.type, parameter.dtype)
         device = "cpu" if kept.on_host else parameter.device
         if kept.key == STEP:
             found[kept.key] = torch.tensor(0.0, dtype=dtype, device=device)
-        elif kept.shape == parameter.shape:  # in its order of dimensions, and sharded as it is
+        elif kept.shape == share:  # in its order of dimensions, and sharded as it is
             found[kept.key] = torch.zeros_like(parameter, dtype=dtype)
-        else:  # of the parameter, so that the pretend GPU knows whose it is
-            found[kept.key] = parameter.detach().new_zeros(kept.shape, dtype=dtype, device=device)
+        else:
+            found[kept.key] = piecewise(parameter, kept.shape, dtype=dtype, device=device)
     return found
 
 

@@ -23,6 +23,17 @@ _SCATTER = "reduce_scatter_single" if _IS_NEW else "reduce_scatter_tensor"
 """Their names since torch 2.13, and before."""
 
 
+def gather_rows(every: torch.Tensor, rows: torch.Tensor, group: ProcessGroup) -> None:
+    """Put the rows of every device, of which each has as many, one below the other.
+
+    Args:
+        every: Where; no gradient is known of it.
+        rows: This device's.
+        group: The devices.
+    """
+    getattr(dist, _GATHER)(every, rows, group=group)
+
+
 def gather_tokens(x_nD: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
     """Put every device's tokens together.
 

@@ -1,7 +1,9 @@
 """This process's piece of a tensor that is sharded, whatever the axes."""
 
+from math import prod
+
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 Region = tuple[slice, ...]
@@ -34,6 +36,49 @@ def sharded_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, DTensor):
         return memory
     return DTensor(memory, tensor._spec, requires_grad=False)  # noqa: SLF001
+
+
+def share_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the shape of the largest part that a process has of a tensor: the first one's."""
+    shape = list(tensor.shape)
+    for dim, size in _cuts(tensor):
+        shape[dim] = -(-shape[dim] // size)
+    return tuple(shape)
+
+
+def num_pieces(tensor: torch.Tensor) -> int:
+    """Return in how many pieces a tensor lies, copies of one counted once."""
+    return prod(size for _, size in _cuts(tensor))
+
+
+def piecewise(
+    tensor: torch.Tensor, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
+    """Return zeros of which there are as many for every piece of a tensor, where that piece is.
+
+    Args:
+        tensor: Sharded, or plain: one piece then.
+        size: Of the zeros of one piece.
+        dtype: Of the zeros.
+        device: Of the zeros.
+    """
+    # Made of the tensor, so that the pretend GPU knows whose they are.
+    memory = own_memory(tensor.detach()).new_zeros(size, dtype=dtype, device=device)
+    if not isinstance(tensor, DTensor):
+        return memory
+    placements = [Replicate() if each.is_replicate() else Shard(0) for each in tensor.placements]
+    every = torch.Size((size[0] * num_pieces(tensor), *size[1:]))
+    return DTensor.from_local(
+        memory, tensor.device_mesh, placements, run_check=False, shape=every, stride=memory.stride()
+    )
+
+
+def _cuts(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """List along which dimension a tensor is cut, and in how many pieces, an axis at a time."""
+    if not isinstance(tensor, DTensor):
+        return []
+    axes = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
+    return [(each.dim, size) for each, size in axes if not each.is_replicate()]
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

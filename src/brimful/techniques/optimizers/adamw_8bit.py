@@ -52,6 +52,7 @@ ADAMW_8BIT = two_moments(
     source="Dettmers et al. 2022, arXiv:2110.02861; ``bitsandbytes/optim/optimizer.py``",
     state=_state,
     moments=one_by_one(_beside),
+    shards="local",
     rounds=True,
     transformers=Spelled(
         "adamw_bnb_8bit",

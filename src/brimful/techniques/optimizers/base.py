@@ -25,10 +25,12 @@ class Updated(NamedTuple):
     Attributes:
         shape: Of what this device updates of it.
         is_hidden: Whether it is a matrix of a block; told to rules that ask (``tells_hidden``).
+        whole: Shape of all of it, where this device has a shard; told to the same rules.
     """
 
     shape: Shape
     is_hidden: bool = False
+    whole: Shape = ()
 
     @property
     def num(self) -> int:
@@ -44,12 +46,14 @@ class Settings(NamedTuple):
         kernels: ``cuda`` or ``cpu``.
         momentum: ``beta1``.
         decay: Of matrices.
+        num_shards: Devices that share each parameter.
     """
 
     num_bytes: int
     kernels: str
     momentum: float
     decay: float
+    num_shards: int = 1
 
 
 class Kept(NamedTuple):
@@ -128,6 +132,7 @@ class Optimizer:
         state: Returns what is kept of a parameter; the same before the first step and after.
         moments: See ``Moments``.
         flops: See ``Flops``.
+        gathered_bytes: Returns what an update of a sharded parameter gathers of its whole.
         rates: Fields of ``Job`` that it reads.
         is_momentum: Whether ``beta1`` is the momentum of the gradient itself.
         keeps_by_number: Whether what it keeps of a parameter depends on how many numbers it has,
@@ -135,8 +140,10 @@ class Optimizer:
         tells_hidden: Whether matrices of blocks are updated by another rule than all else, which
             makes them a group of their own.
         takes_stacks: Whether it updates stacks of matrices, as experts are.
-        shards: Whether its kernels take shards of FSDP2 and tensor parallelism: ``narrow`` where
-            what is updated has 16 bits.
+        shards: How it updates what FSDP2 or tensor parallelism shards: ``all`` by kernels that know
+            of shards; ``local`` each as if it were all, so that blocks of numbers begin with it;
+            ``gathered`` by what is computed of whole matrices, of which FSDP2's shards are gathered
+            and tensor parallelism's are not; ``none``: not at all.
         zero1: Whether torch's ZeRO-1 cuts its state.
         masters: Whether it updates fp32 masters, which come in buckets.
         pipeline: Whether the stages of a pipeline may have it.
@@ -159,12 +166,13 @@ class Optimizer:
     state: State
     moments: Moments
     flops: Flops = lambda _parameter, _settings: 0.0
+    gathered_bytes: Callable[[Updated], int] = lambda _parameter: 0
     rates: frozenset[Rate] = field(default=frozenset({"beta1", "beta2", "epsilon"}))
     is_momentum: bool = False
     keeps_by_number: bool = True
     tells_hidden: bool = False
     takes_stacks: bool = True
-    shards: Literal["all", "narrow", "none"] = "none"
+    shards: Literal["all", "local", "gathered", "none"] = "none"
     zero1: bool = True
     masters: bool = True
     pipeline: bool = True

@@ -16,6 +16,8 @@ refused here. It is run on whole matrices: a shard has not the singular vectors 
 State: a momentum of each matrix, two moments of all else.
 """
 
+from math import prod
+
 from brimful.techniques.optimizers.base import (
     Kept,
     Optimizer,
@@ -42,12 +44,17 @@ def _beside(parameter: Updated, settings: Settings) -> tuple[int, ...]:
 
     The gradient looked ahead, which is bound until the iteration ends; what it iterates on, before
     and after; the Gram matrix of its shorter side, and the polynomial of that
-    (``_zeropower_via_newtonschulz`` in ``torch/optim/_muon.py``). AdamW has nothing.
+    (``_zeropower_via_newtonschulz`` in ``torch/optim/_muon.py``). Of shards what was gathered of
+    all devices, in bf16, is bound instead of the gradient. AdamW has nothing.
     """
     if not parameter.is_hidden:
         return ()
-    narrow, gram = parameter.num * _NARROW_BYTES, min(parameter.shape) ** 2 * _NARROW_BYTES
-    return parameter.num * settings.num_bytes, narrow, gram, gram, narrow
+    whole = parameter.whole or parameter.shape
+    narrow, gram = prod(whole) * _NARROW_BYTES, min(whole) ** 2 * _NARROW_BYTES
+    bound = parameter.num * settings.num_bytes
+    if settings.num_shards > 1:
+        bound = parameter.num * settings.num_shards * _NARROW_BYTES
+    return bound, narrow, gram, gram, narrow
 
 
 def _flops(parameter: Updated, _settings: Settings) -> float:
@@ -56,6 +63,10 @@ def _flops(parameter: Updated, _settings: Settings) -> float:
         return 0.0
     short, long = sorted(parameter.shape)
     return NUM_STEPS * (4.0 * short**2 * long + 2.0 * short**3)
+
+
+def _gathered_bytes(parameter: Updated) -> int:
+    return parameter.num * _NARROW_BYTES * parameter.is_hidden
 
 
 MUON = Optimizer(
@@ -67,10 +78,12 @@ MUON = Optimizer(
     state=_state,
     moments=one_by_one(_beside),
     flops=_flops,
+    gathered_bytes=_gathered_bytes,
     keeps_by_number=False,
     tells_hidden=True,
     takes_stacks=False,
     zero1=False,
     pipeline=False,
+    shards="gathered",
     on_host=True,
 )

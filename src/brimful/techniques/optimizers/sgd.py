@@ -52,7 +52,7 @@ SGD = Optimizer(
     moments=_moments,
     rates=frozenset({"beta1"}),
     is_momentum=True,
-    shards="narrow",
+    shards="local",
     on_host=True,
     deepspeed_engine=True,
     transformers=Spelled("sgd", "beta1", "the Trainer's SGD has no momentum", is_same=False),

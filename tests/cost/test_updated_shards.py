@@ -1,0 +1,58 @@
+"""What updates shards in a way of its own: its state, its transients, what it gathers."""
+
+import msgspec
+import pytest
+
+from brimful.cost.estimate import estimate
+from brimful.cost.family import family_of
+from brimful.cost.states import device_update
+from brimful.cost.traffic import traffic_of
+from brimful.hardware.gpus import load_cluster
+from brimful.job import check_job
+from brimful.rungs import OPTIMIZER_STATE
+from brimful.simulate.run import simulate_recorded
+from brimful.strategy import check_strategy
+from brimful.units import KIB
+from samples import make_job, make_model, make_strategy
+
+pytestmark = pytest.mark.torch
+
+SIZES = {"hidden_size": 256, "intermediate_size": 256, "vocab_size": 300, "num_hidden_layers": 2}
+NUM_COUNTED = 100
+"""Tensors at most, of each of which AdamW counts its steps in 4 bytes."""
+
+
+@pytest.mark.parametrize("rows", [256, 250])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-master"])
+@pytest.mark.parametrize("optimizer", ["adamw-8bit", "muon", "sgd"])
+def test_what_updates_shards_takes_what_it_takes_in_simulation(optimizer, precision, rows):
+    """Beside the whole step: what an update takes, which others outweigh."""
+    model = make_model("llama", **{**SIZES, "intermediate_size": rows})
+    job = make_job(model=model, precision=precision, optimizer=optimizer, seq_len=16)
+    job = check_job(msgspec.structs.replace(job, global_batch=6))
+    strategy = check_strategy(job, make_strategy(micro_batch=2, zero=3, dp_shard=3))
+    cluster = load_cluster("3xh100", memory_limit_bytes=None)
+    predicted = estimate(job, cluster, strategy)
+    simulated, recording = simulate_recorded(job, cluster, strategy)
+    live, phase = recording.live_bytes(), recording.phases.index("step 2 optimizer")
+    first, last = recording.phase_starts[phase], recording.phase_starts[phase + 1 :]
+    taken = live[first : last[0] if len(last) else None].max() - live[first]
+    update = device_update(job, family_of(job, strategy), "cuda", num_shards=3)
+    assert update.transient == pytest.approx(taken, abs=KIB)  # scalars of the norm
+    state = [item for item in simulated.items if item.name == OPTIMIZER_STATE]
+    assert [item.num_bytes for item in state] == [pytest.approx(update.kept, abs=4 * NUM_COUNTED)]
+    peak = simulated.simulated_peak_allocated_bytes
+    assert predicted.predicted_peak_allocated_bytes == pytest.approx(peak, rel=1e-3)
+
+
+def test_an_update_that_gathers_is_slower_over_a_slower_network():
+    job = make_job(model=make_model("llama", **SIZES), seq_len=16, global_batch=16)
+    strategy = make_strategy(micro_batch=2, zero=3, dp_shard=8)
+    muon = msgspec.structs.replace(job, optimizer="muon")
+    clusters = [load_cluster(name, memory_limit_bytes=None) for name in ("8xh100", "8x1xh100")]
+    family = family_of(job, strategy)
+    more = [
+        traffic_of(muon, family, cluster).per_step - traffic_of(job, family, cluster).per_step
+        for cluster in clusters
+    ]
+    assert 0 < more[0] < more[1]

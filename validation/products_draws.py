@@ -1,0 +1,229 @@
+"""Drawing products: two techniques or more at once, of any architecture, on 1 to 1,024 GPUs.
+
+``sampler.py`` draws cells of what has a formula; here anything that may be trained is drawn, so
+that what has none is counted too. What a job or a strategy may not be is drawn again, with its
+reason counted.
+"""
+
+import random
+from collections import Counter
+from typing import Any, NamedTuple
+
+from cases import Case
+from cells import adapted, job_of, reason_of
+from evidence import Refusal
+from sampler import Range, cluster_for
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.job import Job, check_job
+from brimful.kernel_support import Place, check_attention, check_precision
+from brimful.models.config import experts_of, read_config
+from brimful.models.spec import ModelSpec
+from brimful.strategy import Strategy, check_simulated, check_strategy, world_size
+from brimful.techniques.optimizers import OPTIMIZERS
+
+HEAD_DIM = 64
+NUM_HEADS, NUM_LAYERS, VOCAB = Range(4, 128), Range(4, 48), Range(8_000, 260_000)
+SEQ_LEN, MICRO_BATCH, NUM_SHARDS = Range(128, 16_384), Range(1, 16), Range(2, 256)
+CHUNKS = Range(2, 16)
+MOST_DEVICES = 1024
+ARCHITECTURES = (
+    "llama", "qwen3", "gemma2", "phi3", "gpt2", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss",
+    "bert",
+)  # fmt: skip
+PRECISIONS = ("fp32", "bf16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp8")
+AXES = (
+    "one device", "zero 0", "zero 1", "zero 2", "zero 3", "hybrid", "tp", "tp zero", "pp",
+    "pp zero", "pp tp", "ep", "ep pp",
+)  # fmt: skip
+CHECKPOINTING = ("none", "selective", "selective:K", "full:K", "full")
+OFFLOAD = ("optimizer", "activations", "activations:K", "parameters", "parameters:K")
+OPTIMIZER_NAMES = tuple(OPTIMIZERS)
+LEAST_TECHNIQUES = 2
+_RARE, _SOME, _OFTEN = 0.1, 0.3, 0.5
+
+
+class Products(NamedTuple):
+    """Cases, each of two techniques or more, and what was refused on the way to them."""
+
+    cases: tuple[Case, ...]
+    num_drawn: int
+    refusals: tuple[Refusal, ...]
+
+
+def draw_products(rng: random.Random, num_cases: int) -> Products:
+    """Draw products that may be trained."""
+    cases, refused = list[Case](), Counter[str]()
+    while len(cases) < num_cases:
+        try:
+            case = _draw(rng)
+        except (InputError, UnsupportedError) as error:
+            refused[reason_of(str(error))] += 1
+            continue
+        if len(techniques(case)) >= LEAST_TECHNIQUES:
+            cases.append(case)
+    refusals = tuple(Refusal(reason=r, num_draws=n) for r, n in refused.most_common())
+    return Products(tuple(cases), len(cases) + refused.total(), refusals)
+
+
+def techniques(case: Case) -> list[str]:
+    """Name what a case has beside a plain loop in fp32 on one device."""
+    job, strategy = case.job, case.strategy
+    has = {
+        f"precision={job.precision}": job.precision != "fp32",
+        f"method={job.method}": job.method != "full",
+        f"optimizer={job.optimizer}": job.optimizer != "adamw",
+        f"packing={job.packing}": job.packing == "documents",
+        f"task={job.task}": job.task == "dpo",
+        "dropout": bool(job.dropout) if hasattr(job, "dropout") else False,
+        f"checkpointing={strategy.activation_checkpointing}": (
+            strategy.activation_checkpointing != "none"
+        ),
+        f"loss_chunks={strategy.loss_chunks}": strategy.loss_chunks > 1,
+        f"attention={strategy.attention}": strategy.attention != "sdpa",
+        f"zero={strategy.zero}": strategy.zero > 0,
+        f"dp={strategy.dp_replicate}": strategy.dp_replicate > 1,
+        f"tp={strategy.tp}": strategy.tp > 1,
+        f"pp={strategy.pp}": strategy.pp > 1,
+        f"ep={strategy.ep}": strategy.ep > 1,
+        f"accumulate={strategy.accumulate}": strategy.accumulate == "hold",
+        f"offload={strategy.offload}": strategy.offload != "none",
+        "optimizer_in_backward": strategy.optimizer_in_backward,
+    }
+    return [name for name, is_there in has.items() if is_there]
+
+
+def _draw(rng: random.Random) -> Case:
+    seq_len = SEQ_LEN.draw(rng)
+    model = _model(rng, rng.choice(ARCHITECTURES), seq_len)
+    micro_batch = MICRO_BATCH.draw(rng)
+    spread = _spread(rng, rng.choice(AXES), model)
+    num_micro = rng.choice((1, 2, 3)) if spread.get("pp", 1) == 1 else rng.choice((1, 2, 4, 8))
+    num_copies = spread.get("dp_replicate", 1) * spread.get("dp_shard", 1)
+    job = job_of(
+        model,
+        precision=rng.choice(PRECISIONS),
+        optimizer="adamw" if rng.random() < _OFTEN else rng.choice(OPTIMIZER_NAMES),
+        seq_len=seq_len,
+        global_batch=micro_batch * num_micro * spread.pop("times", 1) * num_copies,
+    )
+    job = _learning(rng, job)
+    strategy = Strategy(
+        micro_batch=micro_batch,
+        activation_checkpointing=_some(rng, rng.choice(CHECKPOINTING), model.num_layers),
+        loss_chunks=CHUNKS.draw(rng) if rng.random() < _OFTEN else 1,
+        attention="eager" if rng.random() < _RARE else "sdpa",
+        accumulate=rng.choice(("hold", "reduce-each")),
+        offload=_offload(rng, model.num_layers),
+        optimizer_in_backward=rng.random() < _RARE,
+        **spread,
+    )
+    case = Case(job=check_job(job), strategy=check_strategy(job, strategy), kernels="cuda")
+    _check_run(case)
+    return case
+
+
+def _check_run(case: Case) -> None:
+    """Refuse what a simulation refuses before it begins."""
+    job, strategy, device = case.job, case.strategy, cluster_for(case).device
+    if world_size(strategy) > MOST_DEVICES:
+        raise InputError("more devices than are drawn")
+    check_simulated(strategy)
+    place = Place(device.kernels, device.capability)
+    check_precision(job, place)
+    check_attention(job, strategy.attention, place)
+
+
+def _some(rng: random.Random, kind: str, num_layers: int) -> str:
+    return kind.replace("K", str(rng.randint(1, num_layers - 1)))
+
+
+def _offload(rng: random.Random, num_layers: int) -> Any:
+    if rng.random() > _SOME:
+        return "none"
+    chosen = [_some(rng, kind, num_layers) for kind in OFFLOAD if rng.random() < _SOME]
+    return ",".join(chosen) or "none"
+
+
+def _learning(rng: random.Random, job: Job) -> Job:
+    """Draw how a job learns: the method, the rows, the task."""
+    import msgspec
+
+    method = rng.choice(("full", "full", "lora", "qlora"))
+    job = adapted(job, method, rank=Range(4, 128).draw(rng), base="same")
+    changes: dict[str, Any] = {}
+    if rng.random() < _RARE:
+        changes["packing"] = "documents"
+    return msgspec.structs.replace(job, **changes)
+
+
+def _spread(rng: random.Random, axis: str, model: ModelSpec) -> dict[str, Any]:
+    shards, few = NUM_SHARDS.draw(rng), rng.choice((2, 4, 8))
+    zero = rng.choice((2, 3))
+    kinds: dict[str, dict[str, Any]] = {
+        "one device": {},
+        "zero 0": {"dp_replicate": shards},
+        "zero 1": {"zero": 1, "dp_shard": shards},
+        "zero 2": {"zero": 2, "dp_shard": shards},
+        "zero 3": {"zero": 3, "dp_shard": shards},
+        "hybrid": {"zero": zero, "dp_shard": few, "dp_replicate": rng.choice((2, 4, 16))},
+        "tp": {"tp": few},
+        "tp zero": {"tp": few, "zero": zero, "dp_shard": shards},
+    }
+    row = {"pp": rng.choice((2, 4)), "pp_schedule": rng.choice(("1f1b", "gpipe", "interleaved"))}
+    if row["pp_schedule"] == "interleaved":
+        row["stages_per_device"] = 2
+    row["times"] = 4
+    kinds["pp"] = row
+    kinds["pp zero"] = {**row, "zero": rng.choice((1, 2, 3)), "dp_shard": few}
+    kinds["pp tp"] = {**row, "tp": 2, **rng.choice(({}, {"zero": zero, "dp_shard": 2}))}
+    parted = {"zero": zero, "dp_shard": few * 2, "ep": rng.choice((2, few))}
+    kinds["ep"], kinds["ep pp"] = parted, {**row, **parted}
+    if not experts_of(model).num_experts and axis.startswith("ep"):
+        axis = "zero 3"
+    return dict(kinds[axis])
+
+
+def _model(rng: random.Random, kind: str, seq_len: int) -> ModelSpec:
+    heads = NUM_HEADS.draw(rng)
+    sizes: dict[str, Any] = {
+        "hidden_size": heads * HEAD_DIM,
+        "intermediate_size": 64 * round(heads * rng.uniform(1.5, 4)),
+        "num_hidden_layers": NUM_LAYERS.draw(rng),
+        "num_attention_heads": heads,
+        "vocab_size": VOCAB.draw(rng),
+        "max_position_embeddings": seq_len * rng.choice((1, 2)),
+    }
+    kv_heads = rng.choice([n for n in range(1, heads + 1) if heads % n == 0])
+    grouped = {
+        **sizes,
+        "num_key_value_heads": kv_heads,
+        "tie_word_embeddings": rng.random() < _SOME,
+    }
+    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64 * rng.randint(2, 16)}
+    num_experts = rng.choice((8, 16, 32))
+    own: dict[str, dict[str, Any]] = {
+        "llama": grouped,
+        "qwen3": {**grouped, "head_dim": HEAD_DIM},
+        "gemma2": {**grouped, "head_dim": HEAD_DIM, "sliding_window": 4096},
+        "phi3": {**grouped, "pad_token_id": None},
+        "gpt2": {
+            "n_embd": sizes["hidden_size"], "n_layer": sizes["num_hidden_layers"], "n_head": heads,
+            "vocab_size": sizes["vocab_size"], "n_positions": sizes["max_position_embeddings"],
+            "bos_token_id": None, "eos_token_id": None,
+        },
+        "mixtral": {**grouped, "num_local_experts": num_experts, **experts, "sliding_window": None},
+        "qwen3_moe": {**grouped, "head_dim": HEAD_DIM, "num_experts": num_experts, **experts},
+        "deepseek_v3": {
+            **sizes, **experts, "num_key_value_heads": heads, "n_routed_experts": num_experts,
+            "first_k_dense_replace": rng.choice((1, 2)), "n_shared_experts": 1,
+            "q_lora_rank": 16 * heads, "kv_lora_rank": 128, "qk_rope_head_dim": 32,
+            "qk_nope_head_dim": 64, "v_head_dim": 64, "n_group": 4, "topk_group": 2,
+        },
+        "gpt_oss": {
+            **grouped, "head_dim": HEAD_DIM, "num_local_experts": num_experts,
+            "num_experts_per_tok": 2, "sliding_window": 128,
+        },
+        "bert": sizes,
+    }  # fmt: skip
+    return read_config("drawn", {"model_type": kind, **own[kind]})
