@@ -9,17 +9,24 @@ import random
 from collections import Counter
 from typing import Any, NamedTuple
 
+import msgspec
 from cases import Case
 from cells import adapted, job_of, reason_of
 from evidence import Refusal
 from sampler import Range, cluster_for
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job, check_job
+from brimful.job import Job, Preference, check_job
 from brimful.kernel_support import Place, check_attention, check_precision
-from brimful.models.config import experts_of, read_config
+from brimful.models.config import default_task, experts_of, read_config
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Strategy, check_simulated, check_strategy, world_size
+from brimful.strategy import (
+    Strategy,
+    check_simulated,
+    check_strategy,
+    default_reference,
+    world_size,
+)
 from brimful.techniques.optimizers import OPTIMIZERS
 
 HEAD_DIM = 64
@@ -108,7 +115,9 @@ def _draw(rng: random.Random) -> Case:
         global_batch=micro_batch * num_micro * spread.pop("times", 1) * num_copies,
     )
     job = _learning(rng, job)
+    is_dpo = job.task == "dpo"
     strategy = Strategy(
+        reference=default_reference(job) if is_dpo else "none",
         micro_batch=micro_batch,
         activation_checkpointing=_some(rng, rng.choice(CHECKPOINTING), model.num_layers),
         loss_chunks=CHUNKS.draw(rng) if rng.random() < _OFTEN else 1,
@@ -147,13 +156,17 @@ def _offload(rng: random.Random, num_layers: int) -> Any:
 
 def _learning(rng: random.Random, job: Job) -> Job:
     """Draw how a job learns: the method, the rows, the task."""
-    import msgspec
-
     method = rng.choice(("full", "full", "lora", "qlora"))
     job = adapted(job, method, rank=Range(4, 128).draw(rng), base="same")
-    changes: dict[str, Any] = {}
-    if rng.random() < _RARE:
+    task = default_task(job.model)
+    changes: dict[str, Any] = {"task": task}
+    if task != "causal-lm":
+        changes["packing"] = "none"
+    elif rng.random() < _RARE:
         changes["packing"] = "documents"
+    elif rng.random() < _RARE:
+        preference = Preference(beta=0.1, label_smoothing=0.0)
+        changes |= {"task": "dpo", "packing": "none", "preference": preference}
     return msgspec.structs.replace(job, **changes)
 
 

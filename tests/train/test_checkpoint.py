@@ -372,6 +372,20 @@ def test_another_model_is_refused_by_name(saved, plan_with):
         load_checkpoint(path, build(other))
 
 
+def test_moments_in_blocks_of_other_shards_are_refused(plan_with, tmp_path):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    pytest.importorskip("bitsandbytes")
+    plan = plan_with(optimizer="adamw-8bit")
+    program = build(plan)
+    step(program, 1)
+    shards = msgspec.structs.replace(plan.strategy, zero=3, dp_shard=2)
+    elsewhere = msgspec.structs.replace(plan, strategy=shards)
+    path = save_checkpoint(tmp_path / "checkpoints", program, progress(elsewhere, 1))
+    with pytest.raises(FileFormatError, match=r"shard of dp_shard=2.*has shards of dp_shard=1"):
+        load_checkpoint(path, build(plan))
+
+
 def test_another_size_is_refused(saved, plan_with):
     from brimful.models.config import read_config
     from brimful.train.checkpoint import load_checkpoint
