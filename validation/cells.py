@@ -32,7 +32,7 @@ from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
-from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+from brimful.techniques.optimizers import OPTIMIZERS
 
 Cell = dict[str, str]
 FACTORS = {
@@ -55,7 +55,7 @@ ALL_FACTORS = {
     "precision": tuple(TRACED_AS),
     "checkpointing": ("none", "selective:K", "selective", "full:K", "full"),
     "accumulation": ("1", "more", "held"),
-    # What is compiled has no formula on CUDA, and tests of its own (``test_low_bit``).
+    # What is compiled has tests of its own (``test_low_bit``).
     "optimizer": tuple(name for name, rule in OPTIMIZERS.items() if not rule.compiled),
     "axis": (
         "one device", "zero 0", "zero 1", "zero 2", "zero 3", "hybrid 2", "hybrid 3", "tp", "pp",
@@ -216,12 +216,6 @@ def _unheld(cell: Cell) -> str:
     return "one device: nothing to hold" if holds and cell.get("axis", ONE) == ONE else ""
 
 
-def _untraced_optimizer(cell: Cell) -> str:
-    rule = OPTIMIZERS[cell.get("optimizer", DEFAULT)]
-    kernels = cell["kernels"]
-    return f"{rule.name} on {kernels}: no formula" if kernels in rule.unpredicted else ""
-
-
 def _unrun(cell: Cell) -> str:
     """Ask the package itself, with a tiny job."""
     return _unrun_by(
@@ -259,7 +253,6 @@ RULES = (
     Rule(("axis",), _unplanned),
     Rule(("axis", "precision", "optimizer", "method"), _unrun),
     Rule(("axis", "accumulation"), _unheld),
-    Rule(("kernels", "optimizer"), _untraced_optimizer),
     Rule(
         ("architecture", "precision", "checkpointing", "attention", "kernels", "method", "axis"),
         _untraced,

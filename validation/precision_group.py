@@ -14,7 +14,7 @@ from precision_cases import NUM_STEPS, SCRIPT, Planted, group_faults, scale_case
 from torch.multiprocessing import spawn
 
 from brimful.build.assemble import build_program
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.build.program import Program
 from brimful.build.step import train_step
 from brimful.doctor.examination import ExamineSettings

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from brimful.build import step
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.build.parallel.place import own_part
 from brimful.build.program import state_tensors
 from brimful.build.step import train_step

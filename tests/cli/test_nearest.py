@@ -139,7 +139,7 @@ def test_what_leads_nowhere_is_refused_as_ever(brimful):
 
 
 def test_a_market_without_a_formula_is_bounded(brimful):
-    asked = ("shop", "llama-3.2-1b", "--seq-len", 512, "--optimizer", "adafactor")
+    asked = ("shop", "llama-3.2-1b", "--seq-len", 512, "--method", "qat")
     said = brimful(*asked, "--tokens", "100M", "--kinds", "l4,h100")
     assert said.code == 2
     assert said.out.startswith("UNKNOWN   full training")

@@ -10,7 +10,13 @@ from brimful.cli.progress import PLAIN_EVERY_S, Progress
 from brimful.search.budget import Budget
 from brimful.search.record import INTERRUPTED, Untried
 
-UNFORMULATED = ("plan", "tiny.json", "--optimizer", "adafactor", "--seq-len", 32)
+UNFORMULATED = (
+    "plan",
+    "tiny.json",
+    "--optimizer-in-backward", "--clip", "0",
+    "--seq-len",
+    32,
+)
 
 
 def test_where_there_is_no_terminal_a_line_says_now_and_then_where_it_is(capsys):

@@ -29,7 +29,7 @@ UNKNOWN = [
         "sliding_window=32",
     ),
     ({"model": PHI3}, {}, "cuda", "partial_rotary_factor=0.75"),
-    ({"optimizer": "adafactor"}, {}, "cuda", "optimizer=adafactor on cuda"),
+    ({"keep_fp32": ("lm_head",), "precision": "bf16"}, {}, "cuda", "keep_fp32=lm_head"),
     ({"model": make_model(num_key_value_heads=1)}, {"attention": "eager"}, "cpu", "num_kv_heads=1"),
     ({}, {"tp": 2, "attention": "eager"}, "cuda", "num_kv_heads=1 and num_heads=2 on each of tp=2"),
     (

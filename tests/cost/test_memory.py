@@ -14,7 +14,7 @@ from brimful.cost.profiles import Dimensions, Term, load_profile
 from brimful.cost.states import states
 from brimful.cost.step import family_work, step_seconds, update_bytes
 from brimful.cost.trajectory import evaluate_terms
-from brimful.cost.update import update_of
+from brimful.cost.update import CPU, update_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import MatrixRates
 from brimful.models.config import load_model, parameter_count, registry
@@ -58,7 +58,7 @@ def test_parameter_counts_are_the_official_ones(name):
 def test_recipes_add_up_to_the_known_bytes_per_parameter(precision, bytes_per_parameter):
     """Rajbhandari et al. 2020, arXiv:1910.02054, section 3: 16 bytes with fp32 Adam."""
     job = job_of(precision=precision)
-    held = states(job, update_of(job, "cpu"))
+    held = states(job, update_of(job, CPU))
     assert sum(held) == bytes_per_parameter * parameter_count(job.model).total
 
 
@@ -120,7 +120,7 @@ def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kerne
     job, cluster = job_of(precision=precision), make_cluster(kernels)
     profile = profile_for(job, strategy.attention, cluster.device, family_of(job, strategy))
     family = family_of(job, strategy)
-    moved = update_bytes(states(job, update_of(job, "cpu")), family)
+    moved = update_bytes(states(job, update_of(job, CPU)), family)
     for counts in ([0], list(range(1, NUM_LAYERS)), [NUM_LAYERS]):
         body = body_of(counts[0], NUM_LAYERS)
         family = Family(strategy.micro_batch, strategy.loss_chunks, body, np.array(counts), "full")

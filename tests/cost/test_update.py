@@ -11,7 +11,7 @@ from brimful.cost import update
 from brimful.cost.estimate import estimate
 from brimful.cost.programs import TRACED_AS
 from brimful.cost.shapes import parameter_shapes
-from brimful.cost.update import update_of
+from brimful.cost.update import CPU, update_of
 from brimful.job import SCALED, LossScale
 from brimful.simulate.run import simulate
 from samples import make_cluster, make_job, make_model, make_strategy
@@ -29,8 +29,6 @@ FACTORS = {
 WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 2048}
 WIDE_GPT2 = {"n_embd": 128, "n_inner": 384, "vocab_size": 2048}
 SCALE = LossScale(initial_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=9)
-UNKNOWN = ("adafactor", "cuda")
-"""Has no formula, and is refused: see ``test_formula.py``."""
 
 
 def pairs_of(cell):
@@ -42,7 +40,6 @@ def pairwise_cells(seed):
     rng = random.Random(seed)  # noqa: S311 - cases, not secrets
     values = itertools.product(*FACTORS.values())
     every = [dict(zip(FACTORS, chosen, strict=True)) for chosen in values]
-    every = [cell for cell in every if (cell["optimizer"], cell["kernels"]) != UNKNOWN]
     missing, chosen = set().union(*map(pairs_of, every)), []
     while missing:
         best = max(rng.sample(every, 60), key=lambda cell: len(missing & pairs_of(cell)))
@@ -126,18 +123,18 @@ def test_a_parameter_larger_than_the_bucket_is_widened_alone():
     """Its fp32 gradient is then the whole transient, whatever else there is."""
     model = make_model(hidden_size=64, vocab_size=400_000)
     job = make_job(model=model, precision="bf16-master")
-    assert update_of(job, "cpu").transient == 4 * 400_000 * 64 > update.MASTERS_BUCKET_BYTES
+    assert update_of(job, CPU).transient == 4 * 400_000 * 64 > update.MASTERS_BUCKET_BYTES
 
 
 def test_sgd_without_momentum_keeps_nothing():
     job = job_of(precision="fp32", optimizer="sgd", beta1=0.0)
-    assert update_of(job, "cpu")[:2] == (0, 0)
+    assert update_of(job, CPU)[:2] == (0, 0)
     with_momentum = job_of(precision="fp32", optimizer="sgd", beta1=0.9)
-    assert update_of(with_momentum, "cpu").kept > 0
+    assert update_of(with_momentum, CPU).kept > 0
 
 
 def test_an_optimizer_that_keeps_less_is_said_to_and_the_order_is_the_known_one():
     names = ("adafactor", "adamw-8bit", "sgd", "adamw")
-    kept = [update_of(job_of(precision="fp32", optimizer=name), "cpu").kept for name in names]
+    kept = [update_of(job_of(precision="fp32", optimizer=name), CPU).kept for name in names]
     assert kept == sorted(kept)
     assert len(set(kept)) == len(names)

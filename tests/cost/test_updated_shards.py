@@ -7,6 +7,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.family import family_of
 from brimful.cost.states import device_update
 from brimful.cost.traffic import traffic_of
+from brimful.cost.update import CUDA, Updater, updater_of
 from brimful.hardware.gpus import load_cluster
 from brimful.job import check_job
 from brimful.rungs import OPTIMIZER_STATE
@@ -22,6 +23,12 @@ NUM_COUNTED = 100
 """Tensors at most, of each of which AdamW counts its steps in 4 bytes."""
 
 
+def taken_by_update(recording):
+    live, phase = recording.live_bytes(), recording.phases.index("step 2 optimizer")
+    first, last = recording.phase_starts[phase], recording.phase_starts[phase + 1 :]
+    return live[first : last[0] if len(last) else None].max() - live[first]
+
+
 @pytest.mark.parametrize("rows", [256, 250])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-master"])
 @pytest.mark.parametrize("optimizer", ["adamw-8bit", "muon", "sgd"])
@@ -34,10 +41,8 @@ def test_what_updates_shards_takes_what_it_takes_in_simulation(optimizer, precis
     cluster = load_cluster("3xh100", memory_limit_bytes=None)
     predicted = estimate(job, cluster, strategy)
     simulated, recording = simulate_recorded(job, cluster, strategy)
-    live, phase = recording.live_bytes(), recording.phases.index("step 2 optimizer")
-    first, last = recording.phase_starts[phase], recording.phase_starts[phase + 1 :]
-    taken = live[first : last[0] if len(last) else None].max() - live[first]
-    update = device_update(job, family_of(job, strategy), "cuda", num_shards=3)
+    taken = taken_by_update(recording)
+    update = device_update(job, family_of(job, strategy), Updater("cuda", num_shards=3))
     assert update.transient == pytest.approx(taken, abs=KIB)  # scalars of the norm
     state = [item for item in simulated.items if item.name == OPTIMIZER_STATE]
     assert [item.num_bytes for item in state] == [pytest.approx(update.kept, abs=4 * NUM_COUNTED)]
@@ -56,3 +61,17 @@ def test_an_update_that_gathers_is_slower_over_a_slower_network():
         for cluster in clusters
     ]
     assert 0 < more[0] < more[1]
+
+
+@pytest.mark.parametrize("gpu", ["h100", "rtx-4090"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16-master"])
+def test_adafactor_takes_what_a_card_leaves_of_sums_of_columns(gpu, precision):
+    sizes = {"hidden_size": 512, "intermediate_size": 16_384, "num_hidden_layers": 1}
+    model = make_model("llama", vocab_size=97, **sizes)
+    job = check_job(make_job(model=model, precision=precision, optimizer="adafactor", seq_len=16))
+    strategy, cluster = make_strategy(micro_batch=4), load_cluster(gpu, memory_limit_bytes=None)
+    update = device_update(job, family_of(job, strategy), updater_of(cluster.device))
+    taken = taken_by_update(simulate_recorded(job, cluster, strategy).recording)
+    assert update.transient == pytest.approx(taken, abs=KIB)
+    nobody = device_update(job, family_of(job, strategy), CUDA)
+    assert nobody.transient <= update.transient

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from brimful.cost.states import states
-from brimful.cost.update import update_of
+from brimful.cost.update import CUDA, update_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.job import plain_job
@@ -143,7 +143,7 @@ def test_estimates_behind_the_figures_are_those_of_estimate():
     job = full(given, "fp32")
     found_here = found("accelerate-4x", given)
     assert f"{peak(run(given, job)) / 1e9:.4g} GB" in found_here.ours
-    assert held_bytes(job) == sum(states(job, update_of(job, "cuda")))
+    assert held_bytes(job) == sum(states(job, update_of(job, CUDA)))
     assert held_bytes(job) == 16 * parameter_count(job.model).total
 
 

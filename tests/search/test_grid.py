@@ -116,7 +116,7 @@ def test_a_row_with_adapters_is_an_estimate(base):
 
 
 def test_what_cannot_be_sharded_is_still_spread():
-    job = make_job(global_batch=8, precision="bf16", optimizer="adamw-8bit")
+    job = make_job(global_batch=8, precision="bf16", optimizer="adafactor")
     table = table_of(*on_devices(job, draw(0)[1], 4))
     assert set(table.zero.tolist()) == {0, 1}
 

@@ -11,7 +11,7 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.program import own_optimizer
 from brimful.build.step import train_step
 from brimful.cost.estimate import estimate
-from brimful.cost.update import update_flops, update_of
+from brimful.cost.update import CUDA, update_flops, update_of
 from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
@@ -170,8 +170,8 @@ def test_the_widest_matrix_decides_what_an_update_takes():
     job = job_of("fp32")
     numbers, side = 512 * 256, 256
     expected = 4 * numbers + 2 * 2 * numbers + 2 * 2 * side**2
-    assert update_of(job, "cuda").transient == expected
-    assert update_of(job, "cuda").why == f"Muon: {_words()}"
+    assert update_of(job, CUDA).transient == expected
+    assert update_of(job, CUDA).why == f"Muon: {_words()}"
 
 
 def _words():

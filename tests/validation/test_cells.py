@@ -59,12 +59,13 @@ def test_a_cover_has_every_possible_pair_and_no_refused_cell():
         ({"accumulation": "held"}, "one device: nothing to hold"),
         ({"axis": "zero 1", "precision": "bf16-master"}, "ZeRO-1 with masters: not run"),
         ({"axis": "hybrid 2", "method": "qlora"}, ""),
-        ({"axis": "zero 2", "optimizer": "adamw-8bit"}, "its kernels take no shards"),
+        ({"axis": "zero 2", "optimizer": "adamw-8bit"}, ""),
+        ({"axis": "zero 2", "optimizer": "adafactor"}, "its kernels take no shards"),
         (
             {"axis": "zero 3", "precision": "fp16-mixed", "attention": "eager"},
             "ZeRO-2 and 3 of a mixed recipe, written-out attention: no profile",
         ),
-        ({"optimizer": "adafactor"}, "adafactor on cuda: no formula"),
+        ({"optimizer": "adafactor"}, ""),
         ({"method": "lora", "kernels": "cpu"}, "no profile of such a program"),
     ],
 )

@@ -17,7 +17,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from brimful.build.experts import targets_as_named
-from brimful.build.parallel.own import whole
+from brimful.build.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name

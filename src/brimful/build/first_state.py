@@ -18,7 +18,7 @@ from brimful.build.optimizers.base import HIDDEN, first_state
 from brimful.build.phases import phase
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, own_optimizer
-from brimful.cost.update import settings_of
+from brimful.cost.update import Updater, settings_of
 from brimful.techniques.optimizers import OPTIMIZERS, Updated
 
 STATE = "state"
@@ -36,7 +36,8 @@ def make_state(program: Program) -> None:
     """
     optimizer = own_optimizer(program)
     is_there, job = any(optimizer.state.values()), program.job
-    state, settings = OPTIMIZERS[job.optimizer].state, settings_of(job, program.device.type)
+    state = OPTIMIZERS[job.optimizer].state
+    settings = settings_of(job, Updater(program.device.type))
     keeps_any = isinstance(rule_of(optimizer), MasterWeights) or state(Updated(()), settings)
     if is_there or program.strategy.engine == "deepspeed" or not keeps_any:
         return

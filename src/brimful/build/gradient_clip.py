@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 
 PIECE, HOST_PIECE = 2**16, 2**24
 """Elements that are summed at a time on a CPU, whose kernel widens what it is given into a copy:

@@ -19,8 +19,8 @@ from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
 from brimful.build.logits import LogitStep, mark_head
 from brimful.build.offload.blocks import empty_at_home
+from brimful.build.own import own_memory, region_of
 from brimful.build.parallel.draw import DrawnWhole
-from brimful.build.parallel.own import own_memory, region_of
 from brimful.build.parallel.stages import absent_modules, forget_absent, tie_absent
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.precision.kept import find_kept, hold

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from brimful.build.adapters import base_name
 from brimful.build.added_rows import draw_shares, fill_added
-from brimful.build.parallel.own import keep_own, own_memory, region_of
+from brimful.build.own import keep_own, own_memory, region_of
 from brimful.build.parallel.stages import ORIGINAL
 from brimful.build.quantize import is_quantized
 from brimful.build.weight_files import FLOATS, find_files, opened, pieces, read_whole

@@ -32,7 +32,6 @@ from brimful.models.config import default_task, experts_of
 from brimful.models.spec import MODULE
 from brimful.pipeline_split import Schedule
 from brimful.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
-from brimful.techniques.optimizers import OPTIMIZERS
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
     "causal-lm": SHIPPED_TASKS,
@@ -93,7 +92,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and job.model.model_type != MODULE
         and (job.adapter is None or adapted_of(job) is not None)
         and not missing_reference(job, strategy.attention, strategy.reference, device)
-        and not _untraced(job, device)
+        and not _untraced(job)
         and (
             what_is_away(job, strategy).activations > 0
             or not is_foreseen(
@@ -142,7 +141,7 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     """Say why no shipped profile covers a job; empty where one does."""
     shipped = shipped_settings(job, strategy.attention)
     shipped[f"offload={strategy.offload}"] = not what_is_away(job, strategy).activations
-    missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job, device)
+    missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job)
     if missing:
         return (
             f"{' and '.join(missing)} has no formula to predict from; brimful plan and brimful "
@@ -154,15 +153,13 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     return unlike or _unshipped(job, strategy, device)
 
 
-def _untraced(job: Job, device: Device) -> list[str]:
+def _untraced(job: Job) -> list[str]:
     """List the settings that no trace was made with.
 
     Layers that round as they train keep their scales from one micro-batch to the next.
     """
-    unpredicted = OPTIMIZERS[job.optimizer].unpredicted
     traced = {
         f"method={job.method}": job.method != QAT,
-        f"optimizer={job.optimizer} on {device.kernels}": device.kernels not in unpredicted,
         f"keep_fp32={','.join(job.keep_fp32)}": not job.keep_fp32,
         f"router_aux_loss={job.router_aux_loss}": not job.router_aux_loss,
         f"router_z_loss={job.router_z_loss}": not job.router_z_loss,

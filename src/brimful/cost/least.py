@@ -10,7 +10,7 @@ from typing import NamedTuple
 from brimful.cost.recipes import RECIPES
 from brimful.cost.states import states
 from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
-from brimful.cost.update import update_of
+from brimful.cost.update import CUDA, update_of
 from brimful.job import Base, Job, Task
 from brimful.models.config import has_layout
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -93,7 +93,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         num_parameters: Of its model.
     """
     if has_layout(job.model):
-        whole = states(job, update_of(job, "cuda", trained_shapes(job)))
+        whole = states(job, update_of(job, CUDA, trained_shapes(job)))
         frozen = int(whole.parameters + whole.constants)
         return Least(frozen, int(whole.gradients), int(whole.optimizer_state))
     if job.adapter is not None:
@@ -105,7 +105,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         return Least(int(packed + left * _UNPACKED_BYTES), 0, 0)
     recipe = trained_recipe(job)
     by_number = OPTIMIZERS[job.optimizer].keeps_by_number
-    kept = update_of(job, "cuda", [(num_parameters,)]).kept if by_number else 0
+    kept = update_of(job, CUDA, [(num_parameters,)]).kept if by_number else 0
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
 
 

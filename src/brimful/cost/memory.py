@@ -256,7 +256,7 @@ def step_memory(
     peak, runs = follow_family(job, profile, device, family, by_item=True, alter=alter)
     at_peak = np.rint(peak.level[:, 0]).astype(np.int64)
     run = describe_run(runs, int(peak.run[0]))
-    updates = updates_of(job, family, device.kernels)
+    updates = updates_of(job, family, device)
     kept, transient = map(_only, updates[:2])
     held = States(*map(_only, states_of(job, family, updates, device.kernels)))
     asked = asked_bytes(job, family, strategy.attention, device)

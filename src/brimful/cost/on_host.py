@@ -23,6 +23,7 @@ from brimful.cost.shapes import Shape
 from brimful.cost.states import away_numbers, device_update
 from brimful.cost.step import traffic_of_update
 from brimful.cost.trained import trained_recipe
+from brimful.cost.update import Updater
 from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
@@ -68,7 +69,7 @@ def on_host(
         return OnHost(activations=activations)
     element, shapes = trained_recipe(job).parameter, updated(job, family)
     sizes = [element * prod(shape) for shape in shapes]
-    update = device_update(job, family, "cpu", num_shards=num_shards_of(family))
+    update = device_update(job, family, Updater("cpu", num_shards=num_shards_of(family)))
     adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
     staged = [element * num for num in _staged(_arriving(job, family))] if adds_up else []
     return OnHost(

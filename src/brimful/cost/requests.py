@@ -24,7 +24,7 @@ from brimful.cost.shards import piece_bytes
 from brimful.cost.states import states_of, updates_of
 from brimful.cost.trained import trained_parts
 from brimful.cost.trajectory import middles
-from brimful.cost.update import transients
+from brimful.cost.update import transients, updater_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.strategy import Strategy
@@ -50,7 +50,7 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
     asked = Asked(leaves=family.away.optimizer)
-    held = states_of(job, family, updates_of(job, family, device.kernels), device.kernels)
+    held = states_of(job, family, updates_of(job, family, device), device.kernels)
     asked.make(loaded(job, family, held))
     asked.make(reference_made(job, family))
     asked.make(optimizer_state(job, family))
@@ -71,9 +71,9 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
                 reference.ask(asked, marked)
             batch._replace(marked=marked).ask(asked, every)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
-        num_shards = num_shards_of(family)
+        updater = updater_of(device, num_shards_of(family))
         for group in () if family.away.optimizer else updated_groups_of(job, family):
-            for bucket in transients(job, group, num_shards if family.gathers else 1):
+            for bucket in transients(job, updater, group):
                 asked.pass_by(bucket)
         asked.drop_gradients()
     return asked

@@ -17,7 +17,7 @@ from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import updated_shapes
 from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
-from brimful.cost.update import settings_of, updated_groups
+from brimful.cost.update import CPU, settings_of, updated_groups
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters, parts
@@ -86,7 +86,7 @@ def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:
 
 def _state_sizes(job: Job, shapes: Sequence[Shape]) -> Iterator[int]:
     """Yield the sizes of the optimizer's state, a master first where there is one."""
-    recipe, settings = trained_recipe(job), settings_of(job, "cpu")
+    recipe, settings = trained_recipe(job), settings_of(job, CPU)
     every, state = tuple(chain(*updated_groups(job, shapes))), OPTIMIZERS[job.optimizer].state
     sizes = {}
     for each in set(every):  # blocks are alike: a few shapes are all there are

@@ -56,7 +56,7 @@ from brimful.cost.stage_site import (
 from brimful.cost.states import States, updated_apart
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
-from brimful.cost.update import Update, update_apart
+from brimful.cost.update import Update, update_apart, updater_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
 from brimful.pipeline_split import (
@@ -446,7 +446,7 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     parts = [shapes_of(site, stage) for stage in stages]
     family, recipe, num_shards = site.family, trained_recipe(site.job), site.strategy.dp_shard
     groups, whole = updated_on(site, parts), not family.gathers
-    updates = update_apart(site.job, site.device.kernels, groups)
+    updates = update_apart(site.job, updater_of(site.device), groups)
     held = sum(prod(shape) for group in groups for shape in group)
     if whole:
         held = sum(prod(shape) for each in parts for shape in each.trained)

@@ -58,7 +58,7 @@ from brimful.cost.stage_site import (
 )
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
-from brimful.cost.update import transients
+from brimful.cost.update import transients, updater_of
 from brimful.pipeline_split import LOOPED
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 from brimful.strategy import num_micro_batches
@@ -132,7 +132,7 @@ class _Device:
             asked.free([*self._sent, *batch])
             self._sent.clear()
             for group in updated:
-                for bucket in transients(job, group):
+                for bucket in transients(job, updater_of(self._site.device), group):
                     asked.pass_by(bucket)
             asked.drop_gradients(has_embedding=self._stages[0].ends.is_first)
         return asked

@@ -24,7 +24,8 @@ from brimful.cost.trained import (
     trained_recipe,
     trained_shapes,
 )
-from brimful.cost.update import Update, update_apart, update_of
+from brimful.cost.update import Update, Updater, update_apart, update_of, updater_of
+from brimful.hardware.cluster import Device
 from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
 from brimful.models.layout import Parameter, all_parameters, num_elements
@@ -91,40 +92,40 @@ def staying_bytes(job: Job, kernels: str) -> int:
         job: What is trained; it needs no formula.
         kernels: ``cuda`` or ``cpu``.
     """
-    whole = states(job, update_of(job, kernels, trained_shapes(job)))
+    whole = states(job, update_of(job, Updater(kernels), trained_shapes(job)))
     return int(whole.parameters + whole.constants + whole.optimizer_state)
 
 
-def updates_of(job: Job, family: Family, kernels: str) -> Update:
+def updates_of(job: Job, family: Family, device: Device) -> Update:
     """Follow the updates of what one device keeps state of, once per number of shards.
 
     Args:
         job: What is trained.
         family: The strategies.
-        kernels: ``cuda`` or ``cpu``.
+        device: Which.
     """
     shards, place = np.unique(family_shards(family), return_inverse=True)
     if family.away.optimizer:
         return Update(np.zeros(len(place)), np.zeros(len(place)), "updated on the host")
-    each = [device_update(job, family, kernels, num_shards=int(n)) for n in shards]
+    updaters = [updater_of(device, int(n)) for n in shards]
+    each = [device_update(job, family, updater) for updater in updaters]
     columns = np.array([update[:-1] for update in each], dtype=np.float64)
     kept, transient = columns[place.reshape(-1)].T
     return Update(kept, transient, each[0].why)
 
 
-def device_update(job: Job, family: Family, kernels: str, *, num_shards: int) -> Update:
+def device_update(job: Job, family: Family, updater: Updater) -> Update:
     """Follow the update of what one device has.
 
     Args:
         job: What is trained.
         family: How.
-        kernels: Of what updates: ``cuda`` or ``cpu``.
-        num_shards: Devices that share one copy.
+        updater: What updates it.
     """
     parameters = tuple(all_parameters(layout_of(job.model)))
     whole = trained_shapes(job, family.tp)
-    groups = updated_apart(job, family, parameters, whole, num_shards)
-    return update_apart(job, kernels, groups, num_shards if family.gathers else 1)
+    groups = updated_apart(job, family, parameters, whole, updater.num_shards)
+    return update_apart(job, updater, groups)
 
 
 def updated_apart(

@@ -15,11 +15,32 @@ from typing import Any, NamedTuple
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.trained import trained_hidden, trained_recipe, trained_shapes
+from brimful.hardware.cluster import Device
+from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
+from brimful.hardware.cuda_reductions import partial_sums_bytes
 from brimful.job import Job
 from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_kept
 
 MASTERS_BUCKET_BYTES = 2**25
 """fp32 gradients that exist at a time; tested equal to ``build.precision.masters``."""
+
+
+class Updater(NamedTuple):
+    """What updates.
+
+    Attributes:
+        kernels: ``cuda`` or ``cpu``.
+        chip: Of a GPU; None: nothing is known of it.
+        num_shards: Devices that share each parameter.
+    """
+
+    kernels: str
+    chip: Multiprocessors | None = None
+    num_shards: int = 1
+
+
+CUDA, CPU = Updater("cuda"), Updater("cpu")
+"""Where nothing is asked that hangs on a chip."""
 
 
 class Update(NamedTuple):
@@ -36,33 +57,44 @@ class Update(NamedTuple):
     why: str
 
 
-def settings_of(job: Job, kernels: str, num_shards: int = 1) -> Settings:
+def updater_of(device: Device, num_shards: int = 1) -> Updater:
+    """Return a device that updates.
+
+    Args:
+        device: Which.
+        num_shards: Devices that share each parameter.
+    """
+    return Updater(device.kernels, chips().get(version_of(device.capability)), num_shards)
+
+
+def settings_of(job: Job, updater: Updater) -> Settings:
     """Return what an optimizer's record is asked with.
 
     Args:
         job: What is trained.
-        kernels: ``cuda`` or ``cpu``.
-        num_shards: Devices that share each parameter.
+        updater: What updates it.
     """
-    updated = trained_recipe(job).updated
-    return Settings(updated, kernels, job.beta1, job.weight_decay, num_shards)
+    element, chip = trained_recipe(job).updated, updater.chip
+    plain = Settings(element, updater.kernels, job.beta1, job.weight_decay, updater.num_shards)
+    if chip is None or updater.kernels != "cuda":
+        return plain
+    return plain._replace(
+        partial_sums=lambda shape, dim: partial_sums_bytes(shape, dim, element, chip)
+    )
 
 
-def update_of(
-    job: Job, kernels: str, shapes: Sequence[Shape] | None = None, num_shards: int = 1
-) -> Update:
+def update_of(job: Job, updater: Updater, shapes: Sequence[Shape] | None = None) -> Update:
     """Follow an update of a job that has a formula.
 
     Args:
         job: What is trained.
-        kernels: ``cuda`` or ``cpu``.
+        updater: What updates it.
         shapes: Of what this device updates; None: of everything that trains.
-        num_shards: Devices that share each parameter.
     """
     recipe, rule, settings = (
         trained_recipe(job),
         OPTIMIZERS[job.optimizer],
-        settings_of(job, kernels, num_shards),
+        settings_of(job, updater),
     )
     shapes = trained_shapes(job) if shapes is None else shapes
     kept, transient = sum(map(prod, shapes)) * recipe.master, 0
@@ -75,18 +107,15 @@ def update_of(
     return Update(kept, transient, why)
 
 
-def update_apart(
-    job: Job, kernels: str, groups: Iterable[Sequence[Shape]], num_shards: int = 1
-) -> Update:
+def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) -> Update:
     """Follow the updates of what is updated together, one group after the other.
 
     Args:
         job: What is trained.
-        kernels: ``cuda`` or ``cpu``.
+        updater: What updates it.
         groups: Shapes of what this device updates, at least one group.
-        num_shards: Devices that share each parameter.
     """
-    each = [update_of(job, kernels, shapes, num_shards) for shapes in groups]
+    each = [update_of(job, updater, shapes) for shapes in groups]
     kept, transient = sum(one.kept for one in each), max(one.transient for one in each)
     return Update(kept, transient, each[0].why)
 
@@ -96,7 +125,7 @@ def update_flops(job: Job) -> float:
     rule = OPTIMIZERS[job.optimizer]
     if not rule.tells_hidden:
         return 0.0
-    settings = settings_of(job, "cuda")
+    settings = settings_of(job, CUDA)
     every = chain(*updated_groups(job, trained_shapes(job)))
     return sum(rule.flops(each, settings) for each in every)
 
@@ -110,18 +139,18 @@ def state_tensors(job: Job, parameter: Updated) -> tuple[int, ...]:
         job: What is trained.
         parameter: What this device updates of it.
     """
-    settings = settings_of(job, "cuda")
+    settings = settings_of(job, CUDA)
     kept = OPTIMIZERS[job.optimizer].state(parameter, settings)
     return tuple(each.num_bytes(settings.num_bytes) for each in kept if not each.on_host)
 
 
-def transients(job: Job, shapes: Sequence[Shape], num_shards: int = 1) -> Iterator[tuple[int, ...]]:
+def transients(job: Job, updater: Updater, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
     """Yield what is there beside the state while parameters are updated, a bucket at a time.
 
     Args:
         job: What is trained.
+        updater: What updates it.
         shapes: Of what this device updates, in the order of ``Module.parameters()``.
-        num_shards: Devices that share each parameter.
 
     Yields:
         Bytes of tensors that come one after the other and go together; what is still bound of a
@@ -130,7 +159,7 @@ def transients(job: Job, shapes: Sequence[Shape], num_shards: int = 1) -> Iterat
     recipe, rule, settings = (
         trained_recipe(job),
         OPTIMIZERS[job.optimizer],
-        settings_of(job, "cuda", num_shards),
+        settings_of(job, updater),
     )
     for bucket in _buckets(job, shapes):
         widened = tuple(each.num * recipe.master for each in bucket if recipe.master)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.doctor.spectrum import NUM_BINS
 
 PIECE_ON_HOST = 2**16

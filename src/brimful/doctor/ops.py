@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.doctor.records import GRADIENTS, FirstBad
 from brimful.doctor.tensors import in_backward
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.doctor.formats import FORMATS, SIXTEEN_BITS, FormatName
 from brimful.doctor.records import Lost
 

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.doctor.measuring import Counted, count_magnitudes
 from brimful.doctor.moments import look_at_moments
 from brimful.doctor.records import (

@@ -57,9 +57,24 @@ def row_sums_bytes(rows: int, columns: int, element_bytes: int, chip: Multiproce
         element_bytes: Of an input and of a sum; those of two bytes are added up in fp32.
         chip: That it runs on.
     """
-    if not 0 < rows * columns < INDEX_LIMIT:  # beyond, PyTorch reduces in pieces; not followed
+    return partial_sums_bytes((rows, columns), 0, element_bytes, chip)
+
+
+def partial_sums_bytes(
+    shape: tuple[int, ...], dim: int, element_bytes: int, chip: Multiprocessors
+) -> int:
+    """Return what adding up along a dimension of contiguous numbers leaves beside the sums.
+
+    Args:
+        shape: Of the numbers.
+        dim: That is added up.
+        element_bytes: Of an input and of a sum; those of two bytes are added up in fp32.
+        chip: That it runs on.
+    """
+    if not 0 < math.prod(shape) < INDEX_LIMIT:  # beyond, PyTorch reduces in pieces; not followed
         return 0
-    dims = ordered((rows, columns), (columns, 1), (0,))
+    strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+    dims = ordered(shape, strides, (dim,))
     vector = 8 if element_bytes == _LOW_BYTES else 4
     buffer, _ = global_memory(Reduction(dims, max(element_bytes, _FLOAT_BYTES), vector), chip)
     return buffer

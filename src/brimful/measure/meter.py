@@ -15,7 +15,7 @@ import torch
 from brimful.build import phases
 from brimful.build.loss import CHUNK
 from brimful.build.offload import HostOptimizer, host
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.build.program import Program, gradients, parameters, state_tensors
 from brimful.build.reference import state_of
 from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations

@@ -30,7 +30,6 @@ from brimful.report.words import (
 from brimful.rungs import Simulation
 from brimful.search.record import Considered, SearchRecord
 from brimful.strategy import Strategy, world_size
-from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.terminal import console
 from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.verdict import Verdict
@@ -44,10 +43,6 @@ WIDTH = 100
 SIMULATED_SEARCH = (
     "no formula covers this job: peaks are simulated, step times are predicted from the work that "
     "the simulation counted, and what was not simulated is not known to be slower"
-)
-COMPILED_FOR_CUDA = (
-    "the update of this optimizer is compiled when it first runs; what its kernels take on a GPU "
-    "beside the state is not known before, and is not counted"
 )
 NUM_OWNERS = 10
 """Allocations that a terminal shows; the report shows more."""
@@ -133,14 +128,8 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
         blank,
         inputs_table(plan.job, plan.cluster, plan.strategy),
         blank,
-        bullets("Assumptions", (*_simulated_words(plan), *unestimated_assumptions(plan))),
+        bullets("Assumptions", (SIMULATED_SEARCH, *unestimated_assumptions(plan))),
     )
-
-
-def _simulated_words(plan: Plan) -> tuple[str, ...]:
-    """Say what a simulated search rests on, and what it does not count."""
-    is_unknown = OPTIMIZERS[plan.job.optimizer].compiled and plan.cluster.device.kernels == "cuda"
-    return (SIMULATED_SEARCH, COMPILED_FOR_CUDA) if is_unknown else (SIMULATED_SEARCH,)
 
 
 def verdict_table(verdict: Verdict) -> "Table":

@@ -6,7 +6,7 @@ import msgspec
 
 from brimful.cost.estimate import estimate
 from brimful.cost.states import States, states
-from brimful.cost.update import update_of
+from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import AMPERE, Cluster
 from brimful.hardware.datasheets import Datasheet, datasheets
@@ -187,7 +187,7 @@ def saved_per_sequence(subject: Subject, job: Job, **changes: Any) -> float:
 
 def held(job: Job) -> States:
     """Return what a run holds between steps: closed form, any model with a known layout."""
-    return states(job, update_of(job, "cuda"))
+    return states(job, update_of(job, CUDA))
 
 
 def held_bytes(job: Job) -> int:

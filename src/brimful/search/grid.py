@@ -45,6 +45,7 @@ from brimful.job import Job
 from brimful.offload import NOTHING, spell_offload
 from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.strategy import Attention
+from brimful.techniques.optimizers import OPTIMIZERS
 
 Array = NDArray[np.float64]
 MOST_LEVELS = 64
@@ -255,17 +256,19 @@ def _shared_held(search: Search, family: Family, key: Hashable) -> Held:
     """Return what another kind of device holds too; what is sent hangs on its links."""
     if search.kept is None:
         return _make_held(search, family)
+    if OPTIMIZERS[search.job.optimizer].hangs_on_chip:
+        key = (key, search.cluster.device.capability)
     if key not in search.kept:
         search.kept[key] = _make_held(search, family)
     return search.kept[key]._replace(traffic=traffic_of(search.job, family, search.cluster))
 
 
 def _make_held(search: Search, family: Family) -> Held:
-    job, kernels = search.job, search.cluster.device.kernels
-    updates, pieces = updates_of(job, family, kernels), piece_bytes(job, family)
+    job, device = search.job, search.cluster.device
+    updates, pieces = updates_of(job, family, device), piece_bytes(job, family)
     pieces[ROWS] = 0.0  # they are among the sizes of a batch
     return Held(
-        states=states_of(job, family, updates, kernels),
+        states=states_of(job, family, updates, device.kernels),
         updates=updates,
         pieces=pieces,
         drawn=drawn_bytes(job, family),

@@ -12,7 +12,7 @@ import torch
 
 from brimful.build.adapters import NAME, adapted_layers, base_name, full_weight, merged_weight
 from brimful.build.model import GIVEN
-from brimful.build.parallel.own import whole
+from brimful.build.own import whole
 from brimful.errors import InputError
 from brimful.train.folders import replacing
 

@@ -14,7 +14,7 @@ import torch
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import HOST_PIECE, PIECE, gradient_norm
 from brimful.build.offload import rule_of, updated_by
-from brimful.build.parallel.own import whole
+from brimful.build.own import whole
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
 

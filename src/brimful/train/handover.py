@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from brimful.build.adapters import base_dtype
 from brimful.build.assemble import build_skeleton
 from brimful.build.deepspeed.whole import gathered, is_parted
-from brimful.build.parallel.own import whole
+from brimful.build.own import whole
 from brimful.build.program import Program
 from brimful.files import disk_error
 from brimful.train.adapter_export import (

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from brimful.build.assemble import build_skeleton
 from brimful.build.offload import HostOptimizer
 from brimful.build.offload.host import take
-from brimful.build.parallel.own import num_pieces, own_memory, piecewise, whole
+from brimful.build.own import num_pieces, own_memory, piecewise, whole
 from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.rungs import OPTIMIZER_STATE

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from brimful.build.parallel.own import own_memory, sharded_as
+from brimful.build.own import own_memory, sharded_as
 from brimful.build.program import Program
 from brimful.errors import BrimfulError
 from brimful.train.checkpoint import Progress, write_checkpoint

@@ -12,7 +12,7 @@ import torch
 
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.rungs import GRADIENTS
 
 STAGING = "staging"

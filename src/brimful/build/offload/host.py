@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from brimful.build.parallel.own import own_memory, sharded_as
+from brimful.build.own import own_memory, sharded_as
 
 Listener = Callable[[str, bool], None]
 """Called with what host memory is for, and whether taking it begins (True) or has ended (False)."""

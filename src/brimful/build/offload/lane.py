@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 
 
 class Lane:

@@ -16,7 +16,7 @@ from torch import nn
 from brimful.build.offload.gradients import HostGradients
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 
 Group = dict[str, Any]

@@ -16,7 +16,7 @@ import torch
 
 from brimful.build.optimizer_state import restore_types
 from brimful.build.optimizers.base import Group, first_state
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.techniques.optimizers import DEFAULT

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from brimful.build.blocks import decoder_blocks
-from brimful.build.parallel.own import piecewise, share_of
+from brimful.build.own import piecewise, share_of
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Settings, Updated

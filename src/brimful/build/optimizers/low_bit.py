@@ -64,7 +64,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         self._torchao = _require_torchao()
         self._tables: dict[tuple[torch.device, bool], torch.Tensor] = {}
         self._seen: set[Any] = set()
-        self._is_on_cpu_kernels = True
+        self._kernels = "cpu"
         self.compile_s, self.num_compiled = 0.0, 0
         if detect_fake_mode() is None:
             _require_compiler([p for group in groups for p in group["params"]])
@@ -97,21 +97,19 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         """Say whose kernels a pretend device stands for.
 
         Args:
-            kernels: Of ``cuda`` nobody knows beforehand what is compiled: nothing is taken there.
+            kernels: ``cuda`` or ``cpu``.
         """
-        self._is_on_cpu_kernels = kernels == "cpu"
+        self._kernels = kernels
 
     def _update(
         self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
     ) -> None:
         if detect_fake_mode() is not None:
-            if self._is_on_cpu_kernels:
-                _pretend(parameter, self._held.workspace_bytes(parameter.numel()))
+            _pretend(parameter, self._held.workspace_bytes(parameter.numel(), self._kernels))
             return
-        moments = (self._moment(parameter, state, key) for key in _MOMENTS)
-        rates = (group["lr"], *group["betas"], group["weight_decay"], group["eps"])
-        call = (parameter.detach(), parameter.grad, state["step"], *moments, None, *rates)
-        key = (parameter.shape, parameter.stride(), parameter.dtype, parameter.device, *rates[1:])
+        call = self._call(parameter, state, group)
+        rates = (*group["betas"], group["weight_decay"], group["eps"])
+        key = (parameter.shape, parameter.stride(), parameter.dtype, parameter.device, *rates)
         if key in self._seen:
             self._compiled(*call)
             return
@@ -122,6 +120,14 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         self._seen.add(key)
         self.compile_s += time.perf_counter() - start
         self.num_compiled += 1
+
+    def _call(
+        self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
+    ) -> tuple[Any, ...]:
+        """Return what torchao's update takes."""
+        moments = (self._moment(parameter, state, key) for key in _MOMENTS)
+        rates = (group["lr"], *group["betas"], group["weight_decay"], group["eps"])
+        return parameter.detach(), parameter.grad, state["step"], *moments, None, *rates
 
     def _compiled(self, *call: Any) -> None:
         """Run torchao's update, compiled where no call before was like this one."""

@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
 from brimful.build.optimizers.base import HIDDEN, Group
+from brimful.build.own import own_memory, region_of, share_of
 from brimful.build.parallel.collectives import gather_rows
-from brimful.build.parallel.own import own_memory, region_of, share_of
 from brimful.job import Job
 
 RATE = "match_rms_adamw"

@@ -9,7 +9,7 @@ import torch
 from torch.optim.sgd import sgd
 
 from brimful.build.optimizers.base import Group
-from brimful.build.parallel.own import own_memory, sharded_as
+from brimful.build.own import own_memory, sharded_as
 from brimful.job import Job
 
 _KEPT = "momentum_buffer"

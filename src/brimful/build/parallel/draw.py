@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.build.parallel.own import keep_own, own_memory
+from brimful.build.own import keep_own, own_memory
 
 
 class DrawnWhole(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy

@@ -22,8 +22,8 @@ from torch.distributed.tensor import Shard
 
 from brimful.build.blocks import decoder_blocks
 from brimful.build.experts import expert_modules
+from brimful.build.own import own_memory
 from brimful.build.parallel.mesh import EXPERTS, REPLICATE, SAME_EXPERTS
-from brimful.build.parallel.own import own_memory
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.build.precision.kept import kept_modules
 from brimful.errors import UnsupportedError

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.build.parallel.place import pipeline_rank, row_group
 from brimful.build.parallel.stages import Absent
 from brimful.job import Job

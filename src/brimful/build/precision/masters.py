@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from brimful.build.optimizer_state import restore_types
-from brimful.build.parallel.own import own_memory
+from brimful.build.own import own_memory
 from brimful.units import MIB
 
 MASTER = "master"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from brimful.build.parallel.own import keep_own
+from brimful.build.own import keep_own
 from brimful.errors import UnsupportedError
 
 

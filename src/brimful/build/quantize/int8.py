@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from brimful.build.parallel.own import whole
+from brimful.build.own import whole
 from brimful.build.quantize.base import Format, Packed, hold
 
 LARGEST = 127

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from brimful.build.parallel.own import whole
+from brimful.build.own import whole
 from brimful.build.quantize.base import Format, Packed, hold, require_bitsandbytes
 
 BLOCK = 64

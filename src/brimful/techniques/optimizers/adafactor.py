@@ -34,13 +34,20 @@ def _state(parameter: Updated, _settings: Settings) -> tuple[Kept, ...]:
 def _moments(parameters: Sequence[Updated], settings: Settings) -> Iterator[Moment]:
     """The estimate of one parameter's moment is made beside its predecessor's, still bound.
 
-    And beside the means or squares of its own gradient (``_single_tensor_adafactor``).
+    And beside the means or squares of its own gradient (``_single_tensor_adafactor``). Before it
+    the squares of columns are added up, for which CUDA's blocks of threads leave partial results;
+    the predecessor's means of columns are bound until then.
     """
     element = settings.num_bytes
     before = [0, *(each.num * element for each in parameters)]
+    columns = 0
     for (bound, now), each in zip(pairwise(before), parameters, strict=True):
-        kept = _state(each, settings)[1:]
-        yield Moment((now, sum(prod(tensor.shape) for tensor in kept) * element), bound)
+        kept = tuple(prod(tensor.shape) * element for tensor in _state(each, settings)[1:])
+        if len(each.shape) > 1:
+            partial = settings.partial_sums(each.shape, len(each.shape) - 2)
+            yield Moment((*kept, partial), bound + columns)
+            columns = kept[-1]
+        yield Moment((*kept, now), bound)
 
 
 ADAFACTOR = Optimizer(
@@ -53,8 +60,6 @@ ADAFACTOR = Optimizer(
     rates=frozenset(),
     keeps_by_number=False,
     on_host=True,
-    # CUDA's norms of columns leave partial results of every block of threads, which can outweigh
-    # all else that it needs; their size depends on the card.
-    unpredicted=frozenset({"cuda"}),
+    hangs_on_chip=True,
     transformers=Spelled("adafactor", "optimizer", "adafactor is another implementation"),
 )

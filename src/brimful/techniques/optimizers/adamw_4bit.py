@@ -5,7 +5,7 @@ State: half a byte for each moment and an fp32 scale for 128 of them; see ``low_
 
 from brimful.techniques.optimizers.low_bit import Format, in_few_bits
 
-FOUR_BITS = Format(block=128, is_packed=True, widened_bytes=26)
+FOUR_BITS = Format(block=128, is_packed=True, widened_bytes={"cpu": 26, "cuda": 24})
 
 ADAMW_4BIT = in_few_bits(
     "adamw-4bit",

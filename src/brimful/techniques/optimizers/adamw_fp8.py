@@ -5,7 +5,7 @@ State: a byte for each moment and an fp32 scale for 256 of them; see ``low_bit``
 
 from brimful.techniques.optimizers.low_bit import Format, in_few_bits
 
-EIGHT_BITS = Format(block=256, is_packed=False, widened_bytes=0)
+EIGHT_BITS = Format(block=256, is_packed=False, widened_bytes={"cpu": 0, "cuda": 0})
 
 ADAMW_FP8 = in_few_bits(
     "adamw-fp8",

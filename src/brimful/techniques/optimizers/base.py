@@ -47,6 +47,8 @@ class Settings(NamedTuple):
         momentum: ``beta1``.
         decay: Of matrices.
         num_shards: Devices that share each parameter.
+        partial_sums: Returns what adding up the numbers of a shape along a dimension leaves beside
+            the sums: partial results of blocks of threads.
     """
 
     num_bytes: int
@@ -54,6 +56,7 @@ class Settings(NamedTuple):
     momentum: float
     decay: float
     num_shards: int = 1
+    partial_sums: Callable[[Shape, int], int] = lambda _shape, _dim: 0
 
 
 class Kept(NamedTuple):
@@ -150,7 +153,7 @@ class Optimizer:
         on_host: Whether it runs in host memory.
         travels: Whether its state may be on the host and be updated on the device.
         deepspeed_engine: Whether it updates one flat piece of all parameters, as DeepSpeed has it.
-        unpredicted: Kernels whose update no formula covers.
+        hangs_on_chip: Whether its moments ask for ``partial_sums``.
         compiled: Whether its update is compiled when a run meets it, so that a pretend device has
             no memory of it.
         rounds: Whether it holds in fewer bits what another optimizer of the same rule holds whole.
@@ -179,7 +182,7 @@ class Optimizer:
     on_host: bool = False
     travels: bool = True
     deepspeed_engine: bool = False
-    unpredicted: frozenset[str] = frozenset()
+    hangs_on_chip: bool = False
     compiled: bool = False
     rounds: bool = False
     transformers: Spelled | None = None

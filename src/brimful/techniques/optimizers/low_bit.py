@@ -4,6 +4,7 @@ State of a tensor of 4096 elements or more that its blocks divide: codes of both
 scales of their blocks. Of any other, two moments in the type of the parameter, as there.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from brimful.techniques.optimizers.base import (
@@ -29,15 +30,16 @@ class Format(NamedTuple):
     Attributes:
         block: Values that share an fp32 scale.
         is_packed: Whether two values share a byte; else each has one.
-        widened_bytes: What the compiled update takes for each value, beside two more scales a
-            block. Measured on a CPU (torch 2.13, torchao 0.18, gcc, one thread, two types, shapes
-            from 64 x 64 to 2048 x 256), where it searches four-bit values in several passes over
-            whole copies, and does fp8 in one.
+        widened_bytes: What the compiled update takes for each value, by kernels, beside two more
+            scales a block: four-bit values are searched in several passes over whole copies, fp8
+            is one pass. Measured on a CPU (torch 2.13, torchao 0.18, gcc, one thread, two types,
+            shapes from 64 x 64 to 2048 x 256). For CUDA read off what Inductor's code for 8.0,
+            8.9, 9.0 and 10.0 allocates (the same versions): two fp32 copies, two of int64 indices.
     """
 
     block: int
     is_packed: bool
-    widened_bytes: int
+    widened_bytes: Mapping[str, int]
 
     def takes(self, num: int) -> bool:
         """Whether a tensor of ``num`` values is held in this format."""
@@ -58,23 +60,20 @@ class Format(NamedTuple):
             made += [codes, Kept(moment.key + SCALE, scales, "fp32")]
         return tuple(made)
 
-    def workspace_bytes(self, num: int) -> int:
-        """Return what the compiled update of a tensor takes beside its state, on a CPU."""
+    def workspace_bytes(self, num: int, kernels: str) -> int:
+        """Return what the compiled update of a tensor takes beside its state."""
         if not self.takes(num):
             return 0
-        return self.widened_bytes * num + 2 * num // self.block * FP32_BYTES
+        return self.widened_bytes[kernels] * num + 2 * num // self.block * FP32_BYTES
 
-    def beside(self, parameter: Updated, _settings: Settings) -> tuple[int, ...]:
+    def beside(self, parameter: Updated, settings: Settings) -> tuple[int, ...]:
         """Return the same as a moment of the update."""
-        taken = self.workspace_bytes(parameter.num)
+        taken = self.workspace_bytes(parameter.num, settings.kernels)
         return (taken,) if taken else ()
 
 
 def in_few_bits(name: str, keeps: str, source: str, held: Format) -> Optimizer:
-    """Return the record of AdamW with moments of a format.
-
-    What is compiled for a card is not known before it runs there.
-    """
+    """Return the record of AdamW with moments of a format."""
     return two_moments(
         name,
         keeps=keeps,
@@ -85,7 +84,6 @@ def in_few_bits(name: str, keeps: str, source: str, held: Format) -> Optimizer:
         masters=False,
         pipeline=False,
         travels=False,
-        unpredicted=frozenset({"cuda"}),
         compiled=True,
         rounds=True,
     )
