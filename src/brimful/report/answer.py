@@ -37,13 +37,14 @@ def answer_page(answer: Answer, *, command: str) -> str:
     return page(
         f"{verdict}: {summary.subject}",
         about="" if summary.meter is None else summary.meter.words,
-        header=_header(summary, answer.facts, command),
+        header=answer_header(summary, answer.facts, command),
         sections=_sections(answer),
         footer=f"Made by {command}",
     )
 
 
-def _header(summary: Summary, facts: Iterable[Fact], command: str) -> Html:
+def answer_header(summary: Summary, facts: Iterable[Fact], command: str) -> Html:
+    """Set what an answer says first: verdict, question, memory, what else is to be known."""
     verdict = summary.verdict or "ANSWER"
     told = verdict if summary.meter is None else f"{verdict}: {summary.meter.words}"
     said = [(fact.label, fact.text) for fact in (*summary.facts, *facts)]
