@@ -115,10 +115,11 @@ def main_page(
 _SHOWN = (
     "title", "tagline", "skip", "language", "noscript", "form.title", "form.ask", "form.reset",
     "answer.title", "answer.fix", "plan.title", "plan.lead", "plan.start", "plan.take",
-    "simulate.title", "simulate.lead", "simulate.start", "sweeps.title", "sweeps.lead", "market.title",
-    "market.lead", "market.start", "compare.title", "compare.keep", "compare.drop", "why.title",
-    "why.start", "why.rules", "take.title", "take.command", "take.link", "take.as", "take.write",
-    "take.copy", "take.report", "take.api", "trace.start", "cancel", "footer", "accuracy.link",
+    "simulate.title", "simulate.lead", "simulate.start", "sweeps.title", "sweeps.lead",
+    "market.title", "market.lead", "market.start", "compare.title", "compare.keep",
+    "compare.drop", "why.title", "why.start", "why.rules", "take.title", "take.command",
+    "take.link", "take.as", "take.write", "take.copy", "take.report", "take.api", "trace.start",
+    "cancel", "footer", "accuracy.link",
 )  # fmt: skip
 
 

@@ -337,16 +337,17 @@
   });
 
   at("market").addEventListener("click", function () {
-    var best = null;
+    var best = null, rows = {};
     at("market-best").hidden = true;
     job("market", "/api/gpus", {}, function (event, shown) {
       if (event.event === "table") shown.innerHTML = event.html;
       if (event.event !== "row") return;
       var body = shown.querySelector("tbody"), holder = document.createElement("tbody");
       holder.innerHTML = event.html;
-      var row = holder.firstElementChild, offer = event.offer;
-      body.appendChild(row);
-      if (offer.verdict !== "FITS" || offer.usd === null || (best && best.offer.usd <= offer.usd)) return;
+      var row = holder.firstElementChild, offer = event.offer, old = rows[offer.gpu];
+      rows[offer.gpu] = row;
+      if (old) old.replaceWith(row); else body.appendChild(row);
+      if (offer.verdict !== "FITS" || !offer.is_replayed || (best && best.offer.usd <= offer.usd)) return;
       if (best) best.row.className = "";
       best = { offer: offer, row: row };
       row.className = "cheapest";
