@@ -118,11 +118,11 @@ def test_a_slider_says_at_once_what_breaks(visit):
     page = visit("/?what=qlora")
     slider = page.locator("#s-seq_len")
     slider.focus()
-    for _ in range(6):
+    for _ in range(5):
         page.keyboard.press("ArrowLeft")
-    until(page, "location.search.includes('seq_len=64&')")
+    until(page, "location.search.includes('seq_len=128&')")
     verdict(page, "FITS")
-    assert page.locator("#f-seq_len").input_value() == "64"
+    assert page.locator("#f-seq_len").input_value() == "128"
 
 
 def test_a_point_is_taken_by_a_click(visit):
