@@ -151,7 +151,7 @@ def _around(
 
     run = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
     if stage != "whole":
-        return Around(run, (), (), ()), None
+        return Around(run, (), (), (), is_compared=False), None
     from brimful.search.beside import beside
     from brimful.web.taken import taken
 
@@ -173,10 +173,12 @@ def _drawn(
         yield Html(f'<h2 class="part-title">{heading}</h2>{peak}')
 
 
-def header(summary: Summary, facts: tuple[Fact, ...], typed: str, words: Words) -> Html:
+def header(
+    summary: Summary, facts: tuple[Fact, ...], typed: str, words: Words, *, level: int = 1
+) -> Html:
     """Set what an answer says first, with its labels in the page's language."""
     named = summary._replace(facts=tuple(map(words.labelled, summary.facts)))
-    return answer_header(named, [words.labelled(fact) for fact in facts], typed)
+    return answer_header(named, map(words.labelled, facts), typed, level=level)
 
 
 def _figures(

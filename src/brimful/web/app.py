@@ -41,9 +41,10 @@ MOST_BODY_BYTES = 96 * 1024
 """Of a question; a pasted config.json is the most of it."""
 _ASKER_EVERY_S = 0.25
 """How often it is looked whether whoever asked is still there."""
-_QUICK = Kept(size=2, limit_s=10, most_questions=1000, nice=0, ends_late=False)
+_QUICK = Kept(size=2, limit_s=10, most_questions=5000, nice=0, ends_late=False)
+_REPLAYS = Kept(size=2, limit_s=20, most_questions=1000, nice=5, ends_late=False)
 _SLOW = Kept(size=1, limit_s=30, most_questions=500, nice=5, ends_late=False)
-_JOBS = Kept(size=2, limit_s=300, most_questions=20, nice=10, ends_late=True)
+_JOBS = Kept(size=2, limit_s=300, most_questions=20, nice=5, ends_late=True)
 _BUSY = "too many questions wait here already; ask again in a moment"
 _LATE = "this took longer than a question may take here; ask it in a terminal"
 _GONE = "the process that answered this has ended; ask again, or in a terminal"
@@ -64,11 +65,13 @@ class Pools(NamedTuple):
 
     Attributes:
         quick: What has to be drawn at once.
+        replays: What follows it, and must not hold it up.
         slow: What takes up to seconds.
         jobs: What is started, shows how far it is, and can be cancelled.
     """
 
     quick: Pool
+    replays: Pool
     slow: Pool
     jobs: Pool
 
@@ -80,7 +83,7 @@ def make_app(allowed_hosts: Sequence[str] = (), *, framed_by: Sequence[str] = ()
         allowed_hosts: Names by which it may be reached besides loopback; ``*.name`` is any below.
         framed_by: Origins that may show the page in a frame.
     """
-    pools = Pools(Pool(_QUICK), Pool(_SLOW), Pool(_JOBS))
+    pools = Pools(Pool(_QUICK), Pool(_REPLAYS), Pool(_SLOW), Pool(_JOBS))
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -280,9 +283,8 @@ def _handled(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 async def _estimate(request: Request, asked: _Asked, pools: Pools) -> Response:
     """Answer at once; the last stage, which takes longer, by a process of its own."""
     stage = _choice(asked.own, "stage", ("replayed", *STAGES))
-    pool = pools.slow if stage == "whole" else pools.quick
-    sent = _as_sent(asked, do="ask", stage=stage)
-    return await _one(request, _events(request, pool, sent, urgency=STAGES.index(stage)))
+    pool = dict(zip(STAGES, (pools.quick, pools.replays, pools.slow), strict=True))[stage]
+    return await _one(request, _events(request, pool, _as_sent(asked, do="ask", stage=stage)))
 
 
 @_handled
@@ -330,8 +332,8 @@ async def _traced(events: AsyncIterator[Event], pools: Pools) -> AsyncIterator[E
     """Yield events, and let the others know what was traced meanwhile."""
     async for event in events:
         yield event
-    pools.quick.refresh()
-    pools.slow.refresh()
+    for pool in (pools.quick, pools.replays, pools.slow):
+        pool.refresh()
 
 
 async def _page(request: Request) -> Response:
@@ -343,7 +345,7 @@ async def _page(request: Request) -> Response:
         asked = await _asked(request)
         state, words, kept = asked.state, asked.words, asked.own.get("other", "")
         sent = _as_sent(asked, do="ask", stage="replayed")
-        async for event in _events(request, request.app.state.pools.quick, sent):
+        async for event in _events(request, request.app.state.pools.replays, sent):
             part, refused = event.get("part"), event.get("text", "")
     except BrimfulError as error:
         refused = one_line(str(error))

@@ -173,7 +173,7 @@ def _run_verb(state: State, request: dict[str, Any], words: Words, tell: Tell) -
     typed = command(state, verb=verb)
 
     def take(answer: Any) -> None:
-        html = header(answer.summary, answer.facts, typed, words)
+        html = header(answer.summary, answer.facts, typed, words, level=3)
         tell({"event": "answer", "part": {"verdict": answer.summary.verdict, "html": html}})
 
     args.page = take

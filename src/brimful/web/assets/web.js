@@ -424,6 +424,11 @@
     link.click();
   });
 
+  // On a phone the answer is not pushed below thirty settings.
+  if (matchMedia("(max-width: 820px)").matches) {
+    document.querySelectorAll("#question > details:not(.paste)").forEach(function (box) { box.open = false; });
+  }
+
   window.addEventListener("popstate", function () { fill(new URLSearchParams(location.search)); ask(); });
 
   begin();
