@@ -124,6 +124,22 @@ def test_a_plan_comes_line_by_line_and_can_be_taken(client):
     assert plan["yaml"].startswith("schema: brimful.plan/")
 
 
+@pytest.mark.torch
+def test_a_model_that_nobody_traced_is_traced_when_that_is_asked_for(client):
+    config = {
+        "model_type": "stablelm", "hidden_size": 192, "intermediate_size": 512,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "vocab_size": 1237, "max_position_embeddings": 1024,
+    }  # fmt: skip
+    query = {"config": json.dumps(config), "what": "full", "seq_len": "256"}
+    assert "transformers" in client.post("/api/estimate", json=query).json()["part"]["untold"]
+    with client.stream("POST", "/api/run", json={**query, "verb": "estimate"}) as response:
+        said = events(response)
+    assert any("is traced here, once" in event.get("text", "") for event in said)
+    assert next(event for event in said if event["event"] == "answer")["part"]["verdict"] == "FITS"
+    assert client.post("/api/estimate", json=query).json()["part"]["verdict"] == "FITS"
+
+
 def test_what_is_taken_along_is_what_export_writes(client, tmp_path, capsys):
     query = {"gpus": "h100-80gb"}
     plan = client.get("/api/take", params={**query, "target": "plan.yaml"}).json()["text"]

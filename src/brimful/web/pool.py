@@ -18,6 +18,7 @@ Request = dict[str, Any]
 Event = dict[str, Any]
 _LINE_BYTES = 64 * 2**20
 """The longest line that a worker writes: a report with its timeline."""
+_PAUSE_S = 1.0
 MOST_WAITING = 100
 """Questions that wait for one pool; more are told that the page is busy."""
 
@@ -97,8 +98,9 @@ class Worker:
 
     def end(self) -> None:
         """End it at once, and whatever it has begun."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 9)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, 9)
 
     async def gone(self) -> None:
         """Wait until it has ended."""
@@ -132,13 +134,17 @@ class Pool:
         task.add_done_callback(self._tasks.discard)
 
     async def _add(self) -> None:
+        """Begin a process, and another after a pause where it ends before it is ready."""
         worker = await Worker.start(self._kept.nice)
         self._every.add(worker)
         try:
             await worker.ready()
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
             self._drop(worker)
-            raise
+            await asyncio.sleep(_PAUSE_S)
+            if self._is_open:
+                self._later(self._add())
+            return
         self._give(worker)
 
     def _give(self, worker: Worker) -> None:
@@ -166,7 +172,7 @@ class Pool:
         waiting: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (urgency, next(self._numbers), waiting))
         try:
-            return await waiting
+            return await asyncio.wait_for(waiting, self._kept.limit_s)
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled():
                 self._give(waiting.result())
@@ -248,4 +254,6 @@ class Pool:
         for worker in [*self._every]:
             self._drop(worker)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+            _, late = await asyncio.wait(self._tasks, timeout=5)
+            for task in late:
+                task.cancel()

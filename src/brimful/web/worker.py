@@ -72,12 +72,20 @@ def _answer(request: dict[str, Any], tell: Tell) -> None:
     try:
         words = words_of(request.get("language", "en"))
         state = read_state(request["query"])
-        os.environ[_OFFLINE] = "0" if state.given.get("hub") else "1"
+        _let_ask_hub(allowed="hub" in state.given)
         _OPERATIONS[request["do"]](state, request, words, tell)
     except BrimfulError as error:
         tell({"event": "refused", "text": one_line(str(error))})
     except ModuleNotFoundError as error:
         tell({"event": "refused", "text": _missing(error)})
+
+
+def _let_ask_hub(*, allowed: bool) -> None:
+    """Say whether the hub's client may ask it, to one that was imported before too."""
+    os.environ[_OFFLINE] = "0" if allowed else "1"
+    constants = sys.modules.get("huggingface_hub.constants")
+    if constants is not None:
+        constants.HF_HUB_OFFLINE = not allowed  # type: ignore[attr-defined]
 
 
 def _missing(error: ModuleNotFoundError) -> str:

@@ -56,6 +56,7 @@
 
   // ---- The answer, in stages; a newer question ends the older one.
 
+  var running = {};
   var asking = null, settled = null, typed = null;
 
   function ask(later) {
@@ -64,6 +65,7 @@
   }
 
   function begin() {
+    if (!running.trace) at("trace-job").hidden = true;
     if (asking) asking.abort();
     clearTimeout(settled);
     asking = new AbortController();
@@ -248,9 +250,7 @@
 
   // ---- What is started, shows how far it is, and is cancelled.
 
-  var running = {};
-
-  function job(name, path, more, take) {
+  function job(name, path, more, take, done) {
     var box = at(name + "-job"), button = at(name);
     var cancel = document.querySelector('.cancel[data-of="' + name + '"]');
     if (running[name]) running[name].abort();
@@ -279,7 +279,7 @@
         }
         take(event, shown, log);
       });
-    }).then(function () { over(words.done); }, function (error) {
+    }).then(function () { over(words.done); if (done) done(); }, function (error) {
       over(error.name === "AbortError" ? words.cancelled : words.failed);
     });
   }
@@ -312,9 +312,11 @@
   });
 
   at("trace").addEventListener("click", function () {
+    var traced = false;
     job("trace", "/api/run", { verb: "estimate" }, function (event, shown, log) {
       drawAnswer(event, shown, log);
-    });
+      traced = traced || event.event === "answer";
+    }, function () { if (traced) ask(500); });
   });
 
   at("simulate").addEventListener("click", function () {
