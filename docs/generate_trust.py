@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE), str(VALIDATION)]
 from page_parts import table  # noqa: E402
 from scoreboard import Document, measured  # noqa: E402
 
+from brimful.escaping import json_text  # noqa: E402
 from brimful.files import write_text  # noqa: E402
 from brimful.published.rows import split_of  # noqa: E402
 from brimful.published.scoreboard import p90  # noqa: E402
@@ -79,6 +80,8 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 TEXTS = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=Texts)
 PAGE = "docs/trust.md"
+CARRIED = ROOT / "src" / "brimful" / "web" / "accuracy.json"
+"""The same figures, beside the numbers of ``brimful web``."""
 
 
 class Kind(NamedTuple):
@@ -104,6 +107,25 @@ def main() -> None:
         before, _, rest = path.read_text("utf-8").partition(BEGIN)
         after = rest.partition(END)[2]
         write_text(path, before + BEGIN + text + END + after)
+    write_text(CARRIED, carried())
+
+
+def carried() -> str:
+    """Return the tables as JSON, errors as the page prints them."""
+    tables = {"published": published(), "own": own()}
+    told = {name: [_told(kind) for kind in kinds] for name, kinds in tables.items()}
+    return json_text(told, indent=1) + "\n"
+
+
+def _told(kind: Kind) -> dict[str, Any]:
+    name, *_, median, ninetieth, worst = _cells(kind, TEXTS.page, has_missing=False)
+    errors = {"median": median, "p90": ninetieth, "worst": worst}
+    return {
+        "key": kind.key,
+        "words": name.removeprefix("- "),
+        "figures": len(kind.errors),
+        **errors,
+    }
 
 
 def generated() -> dict[str, str]:

@@ -61,7 +61,7 @@ LAYERS = (
     ("report",),
     ("export",),
     ("watch",),
-    ("cli", "__main__", "api"),
+    ("cli", "__main__", "api", "web"),
 )
 """Values that others are made of come before the package that reads them from files."""
 PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".plan", ".verdict",

@@ -30,6 +30,7 @@ VERBS = {
     "export": "write a plan as what something else takes",
     "infer": "run a model that writes text for real, measured",
     "convert": "quantise a trained model to int8 or int4, and check that it is the same",
+    "web": "a page to explore with: paste a model, move a slider, see what breaks first",
     "rules": "check rules of thumb on your model and GPU",
     "calibrate": "measure this machine's rates",
     "validate": "predict the published runs that are carried, and say how near that comes",
@@ -44,6 +45,7 @@ EXTRAS = {
     "quant": ("bitsandbytes",),
     "qat": ("torchao",),
     "deepspeed": ("deepspeed",),
+    "web": ("starlette", "uvicorn"),
 }
 """What is installed by ``pip install 'brimful[EXTRA]'``, by the names that are imported."""
 

@@ -33,6 +33,9 @@ def write_page(args: argparse.Namespace, answer: "Answer") -> None:
     Raises:
         RunError: The file cannot be written.
     """
+    if callable(args.page):  # a page that is open takes the answer itself (brimful.web)
+        args.page(answer)
+        return
     command = shell_words(["brimful", *args.command])
     if args.page.suffix == ".svg":
         from brimful.show.card import card

@@ -37,20 +37,28 @@ def answer_page(answer: Answer, *, command: str) -> str:
     return page(
         f"{verdict}: {summary.subject}",
         about="" if summary.meter is None else summary.meter.words,
-        header=_header(summary, answer.facts, command),
+        header=answer_header(summary, answer.facts, command),
         sections=_sections(answer),
         footer=f"Made by {command}",
     )
 
 
-def _header(summary: Summary, facts: Iterable[Fact], command: str) -> Html:
+def answer_header(summary: Summary, facts: Iterable[Fact], command: str, *, level: int = 1) -> Html:
+    """Set what an answer says first: verdict, question, memory, what else is to be known.
+
+    Args:
+        summary: The answer.
+        facts: What is said below it.
+        command: What was asked, as it was typed.
+        level: Of its heading.
+    """
     verdict = summary.verdict or "ANSWER"
     told = verdict if summary.meter is None else f"{verdict}: {summary.meter.words}"
     said = [(fact.label, fact.text) for fact in (*summary.facts, *facts)]
     return Html(
         "<header>"
         '<p class="eyebrow">Brimful answer</p>'
-        f"<h1>{markup.text(summary.subject)}</h1>"
+        f"<h{level}>{markup.text(summary.subject)}</h{level}>"
         f'<p class="verdict {_TONES.get(verdict, "")}">{markup.text(told)}</p>'
         f"{'' if summary.meter is None else _bar(summary.meter)}"
         f"{markup.pairs(said)}"

@@ -59,7 +59,7 @@ def render_report(folder: RunFolder) -> str:
     return page(
         f"{folder.plan.job.model.name}: Brimful run report",
         header=_header(folder),
-        sections=_sections(folder),
+        sections=sections_of(folder),
         footer=f"Made by brimful report from {folder.run_dir.name}.",
     )
 
@@ -101,7 +101,8 @@ def _verdict(folder: RunFolder) -> Verdict:
     )
 
 
-def _sections(folder: RunFolder) -> list[Section]:
+def sections_of(folder: RunFolder) -> list[Section]:
+    """Set what there is to be said of a run; parts that are not there yet are left out."""
     verdict = memory_sections.verdict_section(_verdict(folder))
     estimate = folder.plan.estimate
     candidates = (

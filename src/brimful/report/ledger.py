@@ -40,7 +40,7 @@ def explain_tables(
     from rich.text import Text
 
     blank = Text("")
-    tree = [f"{node.depth + 1}. {node.question} {node.answer} {node.action}" for node in decisions]
+    tree = decision_lines(decisions)
     return Group(
         ledger_table(rows),
         bullets("", (JOBS,)) if any(row.owner != "planner" for row in rows) else blank,
@@ -51,6 +51,11 @@ def explain_tables(
         blank,
         gains_table(gained),
     )
+
+
+def decision_lines(decisions: tuple[Decision, ...]) -> list[str]:
+    """Say each question of the tree, its answer and what follows."""
+    return [f"{node.depth + 1}. {node.question} {node.answer} {node.action}" for node in decisions]
 
 
 def ledger_table(rows: tuple[LedgerRow, ...]) -> "Table":

@@ -32,12 +32,14 @@ class Around(NamedTuple):
         fixes: What would make it fit.
         stages: Of a pipeline, what each device takes.
         others: The same run with one setting changed.
+        is_compared: Whether the same run as it is usually done is told beside it.
     """
 
     run: tuple[Fact, ...]
     fixes: tuple[Fact, ...]
     stages: tuple[Fact, ...]
     others: tuple[Beside, ...]
+    is_compared: bool = True
 
 
 def estimate_summary(
@@ -67,7 +69,11 @@ def estimate_summary(
             *(() if verdict == "NO" else around.run),
             *spread_facts(estimate, around.others),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
-            *against_facts(job, cluster, strategy, _known(estimate, verdict)),
+            *(
+                against_facts(job, cluster, strategy, _known(estimate, verdict))
+                if around.is_compared
+                else ()
+            ),
             *beside_facts(job, strategy, estimate, around.others),
         ),
         host,

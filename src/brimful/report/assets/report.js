@@ -226,4 +226,5 @@
   }
 
   document.querySelectorAll(".chart").forEach(mount);
+  window.drawChart = mount;  // for charts that come later (brimful.web)
 })();

@@ -1,0 +1,112 @@
+"""``brimful web``: a page to explore with, served by this machine to itself."""
+
+import argparse
+import socket
+import sys
+import threading
+import webbrowser
+
+from brimful.cli import flags
+from brimful.errors import InputError, RunError
+from brimful.terminal import say
+
+HELP = "a page to explore with: paste a model, move a slider, see what breaks first"
+HOST, PORT = "127.0.0.1", 7862
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MOST_PORT = 65535
+_HF_SPACE = "https://huggingface.co"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's flags."""
+    parser.usage = "%(prog)s [flags]"
+    add = parser.add_argument
+    add(
+        "--port",
+        metavar="N",
+        type=flags.whole("--port", least=0),
+        default=PORT,
+        help=f"where it listens, 0 for any that is free; default {PORT}",
+    )
+    add(
+        "--host",
+        metavar="ADDRESS",
+        default=HOST,
+        help=f"who may reach it: {HOST} is this machine alone, 0.0.0.0 whoever reaches this "
+        f"machine, which also needs --allow-host; default {HOST}",
+    )
+    add(
+        "--allow-host",
+        metavar="NAMES",
+        default="",
+        help="names under which it may be reached besides this machine's own, by comma; *.name is "
+        "any below it",
+    )
+    add("--no-open", action="store_true", help="do not open a browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until it is interrupted."""
+    names = [name.strip() for name in args.allow_host.split(",") if name.strip()]
+    _check(args, names)
+    import uvicorn
+
+    from brimful.web.app import make_app
+
+    listening = _listen(args.host, args.port)
+    port = listening.getsockname()[1]
+    shown = HOST if args.host in {*_LOOPBACK, "0.0.0.0"} else args.host  # noqa: S104 - shown only
+    address = f"http://{shown}:{port}/"
+    say(f"Brimful answers at {address} (Ctrl-C ends it)", flush=True)
+    if not args.no_open:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    framed_by = (_HF_SPACE,) if any(name.endswith(".hf.space") for name in names) else ()
+    hosts = [*names, *([] if args.host in {*_LOOPBACK, "0.0.0.0"} else [args.host])]  # noqa: S104
+    config = uvicorn.Config(
+        make_app(hosts, framed_by=framed_by),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=200,
+        timeout_graceful_shutdown=3,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+    say("ended", file=sys.stderr)
+    return 0
+
+
+def _check(args: argparse.Namespace, names: list[str]) -> None:
+    """Refuse what would serve strangers without having been asked to.
+
+    Raises:
+        InputError: A port is none, or nobody said under which name strangers come.
+    """
+    if args.port > _MOST_PORT:
+        raise InputError(f"--port {args.port} is no port; give 0 to {_MOST_PORT}")
+    if args.host not in _LOOPBACK and not names:
+        raise InputError(
+            f"--host {args.host} lets other machines in; say under which name they come, as in "
+            f"--allow-host gpu-box.example.org"
+        )
+    if "*" in names:
+        raise InputError("--allow-host * is every name, which checks none; name them")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the address before anything is loaded.
+
+    Raises:
+        RunError: Somebody has it, or it is none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise RunError(
+            f"{host}:{port} cannot be listened at ({error.strerror}); give another --port"
+        ) from error
+    return listening

@@ -1,0 +1,256 @@
+"""A question and its answer: the summary that the command line prints, as a part of a page.
+
+An answer comes in stages, each better than the one before: live tensors by arithmetic at once, then
+the replay of the allocator, then what else is to be known, such as what would make it fit.
+"""
+
+import argparse
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from brimful.cli import flags, inference, nearest
+from brimful.cli.assumed import assumed_facts, prices_from, run_of
+from brimful.cli.main import parse
+from brimful.cli.output import estimate_json
+from brimful.errors import BrimfulError, InputError
+from brimful.escaping import one_line
+from brimful.hardware.gpus import LOCAL
+from brimful.report.answer import answer_header
+from brimful.report.html import figure_list
+from brimful.report.memory_sections import peak_section
+from brimful.show import markup
+from brimful.show.markup import Html
+from brimful.show.summary import Fact, Summary
+from brimful.terminal import forget_notes, noted
+from brimful.units import format_bytes, format_money, format_seconds
+from brimful.verdict import Climbed
+from brimful.web.models import find_model
+from brimful.web.state import State, arguments, command
+from brimful.web.words import Words
+
+if TYPE_CHECKING:
+    from brimful.plan import Estimate
+    from brimful.show.answer import Answer
+    from brimful.show.estimate import Around
+
+Stage = Literal["tensors", "replayed", "whole"]
+Part = dict[str, Any]
+"""What the page's script gets: JSON, with markup that is escaped already under ``html``."""
+_BILLION = 1e9
+
+
+def answer(state: State, stage: Stage, words: Words) -> Part:
+    """Answer a question.
+
+    Args:
+        state: The question.
+        stage: How well.
+        words: The language of the page.
+
+    Returns:
+        The answer; where it is refused, why.
+    """
+    forget_notes()
+    try:
+        found = find_model(state)
+        if found.unread:
+            return {"untold": found.unread, "command": command(state)}
+        args = parse("estimate", arguments(state, found.argument))
+        noting = [found.note] if found.note else []
+        part = _refusing(state, args, stage, words)
+    except BrimfulError as error:
+        return {"refused": one_line(str(error)), "command": command(state)}
+    return {**part, "notes": [*noting, *part.get("notes", [])], "command": command(state)}
+
+
+def _refusing(state: State, args: argparse.Namespace, stage: Stage, words: Words) -> Part:
+    """Answer; in the last stage what is refused is answered by the nearest question."""
+    if stage != "whole":
+        return answered(state, args, stage, words)
+    parts: list[Part] = []
+
+    def run(near: argparse.Namespace) -> int:
+        parts.append(answered(state, near, stage, words))
+        return 0
+
+    printed, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+        code = nearest.answer("estimate", run, args)
+    if code == 0:
+        return parts[0]
+    refusals = [line.removeprefix("brimful: ") for line in told.getvalue().splitlines() if line]
+    near = parts[-1] if parts else {}
+    return {
+        "refused": " ".join(refusals),
+        "nearest": {**near, "text": printed.getvalue()},
+    }
+
+
+def answered(state: State, args: argparse.Namespace, stage: Stage, words: Words) -> Part:
+    """Answer what is not refused.
+
+    Raises:
+        BrimfulError: It is.
+    """
+    if inference.is_asked(args):
+        return _inference(args, words)
+    asked = flags.asked(args)
+    if asked.cluster.name == LOCAL:
+        raise InputError("the page answers for no GPU of its own machine; name one")
+    from brimful.cost.formula import missing_formula, told_short
+
+    untold = missing_formula(asked.job, asked.strategy, asked.cluster.device)
+    if untold:
+        return {"untold": told_short(untold)}
+    from brimful.cost.estimate import estimate
+
+    predicted = estimate(*asked)
+    if stage != "tensors":
+        from brimful.cost.reserved import predicted_reserved
+
+        reserved = predicted_reserved(*asked)
+        predicted = msgspec.structs.replace(predicted, predicted_reserved=reserved)
+    from brimful.show.estimate import estimate_summary
+
+    around, fix = _around(args, asked, predicted, stage)
+    summary = estimate_summary(*asked, predicted, around)
+    said = header(summary, assumed_facts(args, asked.job), command(state), words)
+    drawn = markup.join([said, *_drawn(args, asked, predicted, words)])
+    return {
+        "verdict": summary.verdict,
+        "html": drawn,
+        "notes": _notes(),
+        "settings": settings_of(asked),
+        "fix": fix,
+        "values": estimate_json(
+            asked, predicted, usable_bytes=predicted.usable_bytes, fits=summary.verdict == "FITS"
+        ),
+    }
+
+
+def _notes() -> list[str]:
+    return [note.removeprefix("brimful: ") for note in noted()]
+
+
+def _around(
+    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", stage: Stage
+) -> "tuple[Around, dict[str, str] | None]":
+    """Find what is said beside a prediction, what takes long only in the last stage.
+
+    Returns:
+        What is said, and the fields of what would make it fit; None: nothing is known of that.
+    """
+    from brimful.cli.fixes import NO_FIXES, fixes_of
+    from brimful.show.estimate import Around
+    from brimful.show.predicted import verdict_of
+    from brimful.show.stages import stage_facts
+
+    run = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
+    if stage != "whole":
+        return Around(run, (), (), (), is_compared=False), None
+    from brimful.search.beside import beside
+    from brimful.web.taken import taken
+
+    others = beside(asked.job, asked.cluster, asked.strategy)
+    fixes = NO_FIXES if verdict_of(predicted) == "FITS" else fixes_of(asked, others)
+    fix = None if fixes.found is None else taken(asked._replace(strategy=fixes.found.strategy))
+    return Around(run, fixes.facts, stage_facts(*asked), fixes.others(others)), fix
+
+
+def _drawn(
+    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", words: Words
+) -> Iterator[Html]:
+    """Yield what is drawn below: large figures, how far such are off, memory by item."""
+    yield figure_list(_figures(args, asked, predicted, words))
+    yield off_by(words, "allocated", "speed")
+    peak = peak_section(Climbed(predicted, None, None, predicted.usable_bytes))
+    if peak is not None:
+        heading = markup.text(words["peak.title"])
+        yield Html(f'<h2 class="part-title">{heading}</h2>{peak}')
+
+
+def header(
+    summary: Summary, facts: tuple[Fact, ...], typed: str, words: Words, *, level: int = 1
+) -> Html:
+    """Set what an answer says first, with its labels in the page's language."""
+    named = summary._replace(facts=tuple(map(words.labelled, summary.facts)))
+    return answer_header(named, map(words.labelled, facts), typed, level=level)
+
+
+def _figures(
+    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", words: Words
+) -> list[tuple[str, str, str]]:
+    """List what is asked first: memory, speed, time and money, each with its kind."""
+    from brimful.cost.money import cost_of
+
+    kind, step_s = words["kind.predicted"], predicted.predicted_step_s
+    cost = cost_of(asked.job, asked.cluster, step_s, prices_from(args))
+    peak = format_bytes(predicted.predicted_peak_allocated_bytes)
+    figures = [(words["figure.peak"], peak, kind)]
+    reserved = predicted.predicted_reserved
+    if reserved is not None:
+        held = format_bytes(reserved.predicted_unhindered_bytes)
+        figures.append((words["figure.reserved"], held, kind))
+    if step_s is not None:
+        if predicted.tokens_per_s is not None:
+            figures.append((words["figure.speed"], f"{predicted.tokens_per_s:,.0f}", kind))
+        figures.append((words["figure.step"], format_seconds(step_s), kind))
+    if cost.usd is not None and cost.num_tokens:
+        each = format_money(cost.usd * _BILLION / cost.num_tokens)
+        figures.append((words["figure.money"], each, f"{kind}, {cost.usd_per_gpu_hour:.2f} USD/h"))
+    return figures
+
+
+def off_by(words: Words, *kinds: str) -> Html:
+    """Say how far such numbers were off on published runs, with the page that says all of it."""
+    from brimful.web.accuracy import sentence
+
+    said = "; ".join(sentence(kind, words) for kind in kinds)
+    more = markup.text(words["accuracy.link"])
+    href = f"/accuracy?lang={words.language}"
+    return Html(f'<p class="note off-by">{markup.text(said)} <a href="{href}">{more}</a></p>')
+
+
+def settings_of(asked: flags.Asked) -> dict[str, str]:
+    """Return what every field of the form stands at, where nothing is typed in it."""
+    job, strategy = asked.job, asked.strategy
+    named = {
+        "seq_len": job.seq_len,
+        "global_batch": job.global_batch,
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+        "packing": job.packing,
+        "lora_rank": "" if job.adapter is None else job.adapter.rank,
+        "base": "" if job.adapter is None else job.adapter.base,
+    }
+    names = (
+        "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "zero",
+        "dp_replicate", "dp_shard", "tp", "pp", "ep", "offload", "compile", "allocator",
+    )  # fmt: skip
+    named |= {name: getattr(strategy, name) for name in names}
+    return {key: str(value) for key, value in named.items()}
+
+
+def _inference(args: argparse.Namespace, words: Words) -> Part:
+    """Answer for a model that is loaded to write text, as ``brimful estimate`` does."""
+    taken: list[Answer] = []
+    args.page, args.json = taken.append, True
+    with contextlib.redirect_stdout(io.StringIO()):
+        inference.run_estimate(args)
+    given = taken[0]
+    from brimful.escaping import shell_words
+    from brimful.report.answer import laid_out
+
+    typed = shell_words(["brimful", *args.command])
+    tables = markup.join(laid_out(given.tables))
+    return {
+        "verdict": given.summary.verdict,
+        "html": markup.join([header(given.summary, given.facts, typed, words), tables]),
+        "notes": _notes(),
+        "settings": {},
+        "values": {"verdict": given.summary.verdict, "facts": list(given.summary.facts)},
+    }

@@ -1,0 +1,180 @@
+"""What breaks first: the peak over one setting at a time, every other as it is asked.
+
+Live tensors by arithmetic, which is what tens of points can be asked of; each point is a question
+of its own, so that taking it is following its link.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from brimful.cli import flags
+from brimful.cli.main import parse
+from brimful.errors import BrimfulError, InputError, unknown_name
+from brimful.escaping import one_line
+from brimful.hardware.cluster import spelled
+from brimful.hardware.names import split_counts
+from brimful.strategy import num_checkpointed
+from brimful.terminal import forget_notes
+from brimful.web.models import find_model
+from brimful.web.state import ADAPTERS, GPUS, State, arguments
+
+Axis = Literal["seq_len", "micro_batch", "gpus", "lora_rank", "activation_checkpointing"]
+AXES: tuple[Axis, ...] = (
+    "seq_len", "micro_batch", "gpus", "lora_rank", "activation_checkpointing",
+)  # fmt: skip
+MOST_POINTS = 9
+_LEAST_LENGTH = 512
+_MOST_BATCH = 64
+_GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+_PER_NODE = 8
+_RANKS = (4, 8, 16, 32, 64, 128, 256)
+
+
+class Point(NamedTuple):
+    """One question of a sweep.
+
+    Attributes:
+        value: Where it stands on the axis.
+        changes: Fields that differ from the question that was asked.
+        peak_bytes: Live tensors at their peak; None: it is refused.
+        limit_bytes: What tensors may take.
+        refused: Why, in a sentence.
+        is_here: Whether it is what was asked.
+    """
+
+    value: int
+    changes: dict[str, str]
+    peak_bytes: int | None
+    limit_bytes: int
+    refused: str
+    is_here: bool
+
+
+class Sweep(NamedTuple):
+    """The points of one axis.
+
+    Attributes:
+        axis: What is changed.
+        points: By value.
+    """
+
+    axis: Axis
+    points: tuple[Point, ...]
+
+    @property
+    def falls(self) -> bool:
+        """Whether more of it takes less memory."""
+        return self.axis in {"gpus", "activation_checkpointing"}
+
+    @property
+    def breaks_at(self) -> int | None:
+        """The first value that does not fit, in the direction in which memory grows."""
+        known = [point for point in self.points if point.peak_bytes is not None]
+        short = [point.value for point in known if (point.peak_bytes or 0) > point.limit_bytes]
+        if not short:
+            return None
+        return max(short) if self.falls else min(short)
+
+
+def sweep(state: State, axis: str) -> Sweep:
+    """Ask a question over one axis.
+
+    Args:
+        state: What is asked.
+        axis: Of ``AXES``.
+
+    Raises:
+        BrimfulError: The question itself is refused, or has no such axis.
+    """
+    if axis not in AXES:
+        raise unknown_name("axis", axis[:40], AXES)
+    forget_notes()
+    if state.what == "inference":
+        raise InputError("what=inference has no sweep on this page yet; choose a way of training")
+    model = find_model(state).argument
+    asked = _asked(state, model)
+    here, values = _AXES[axis](asked)
+    if axis in ADAPTERS and asked.job.adapter is None:
+        raise InputError(f"what={state.what} trains no adapter, so that no rank changes it")
+    points = tuple(
+        _point(state, model, value, _changes(state, axis, value, asked), is_here=value == here)
+        for value in sorted({*values, here})
+    )
+    return Sweep(axis, points)
+
+
+def _asked(state: State, model: str) -> flags.Asked:
+    return flags.asked(parse("estimate", arguments(state, model)))
+
+
+def _point(
+    state: State, model: str, value: int, changes: dict[str, str], *, is_here: bool
+) -> Point:
+    from brimful.cost.estimate import estimate
+
+    try:
+        made = estimate(*_asked(state.changed(**changes), model))
+    except BrimfulError as error:
+        return Point(value, changes, None, 0, one_line(str(error)), is_here)
+    peak, limit = made.predicted_peak_allocated_bytes, made.usable_bytes
+    return Point(value, changes, peak, limit, "", is_here)
+
+
+def _lengths(asked: flags.Asked) -> tuple[int, list[int]]:
+    """Return powers of two about what is asked, as far as the model has positions."""
+    here, most = asked.job.seq_len, asked.job.model.max_seq_len
+    every = [1 << power for power in range(4, 24) if (1 << power) <= most]
+    near = sorted(every, key=lambda value: abs(value.bit_length() - here.bit_length()))
+    large = [value for value in near if value >= _LEAST_LENGTH] or near
+    return here, large[: MOST_POINTS - 1]
+
+
+def _batches(asked: flags.Asked) -> tuple[int, list[int]]:
+    here = asked.strategy.micro_batch
+    top = max(_MOST_BATCH, 2 * here)
+    every = [1 << power for power in range(top.bit_length()) if (1 << power) <= top]
+    return here, every[-MOST_POINTS:]
+
+
+def _counts(asked: flags.Asked) -> tuple[int, list[int]]:
+    return asked.cluster.num_devices, list(_GPU_COUNTS)
+
+
+def _ranks(asked: flags.Asked) -> tuple[int, list[int]]:
+    return (asked.job.adapter.rank if asked.job.adapter else 0), list(_RANKS)
+
+
+def _depths(asked: flags.Asked) -> tuple[int, list[int]]:
+    num = asked.job.model.num_layers
+    steps = min(num, MOST_POINTS - 1)
+    here = num_checkpointed(asked.strategy, num_layers=num)
+    return here, [round(place * num / steps) for place in range(steps + 1)] if num else []
+
+
+_AXES: dict[str, Callable[[flags.Asked], tuple[int, list[int]]]] = {
+    "seq_len": _lengths,
+    "micro_batch": _batches,
+    "gpus": _counts,
+    "lora_rank": _ranks,
+    "activation_checkpointing": _depths,
+}
+
+
+def _changes(state: State, axis: str, value: int, asked: flags.Asked) -> dict[str, str]:
+    """Return the fields of one point: what depends on its value goes along."""
+    if axis == "gpus":
+        named = split_counts(state.given[GPUS]).gpu or spelled(asked.cluster)
+        nodes, each = max(1, value // _PER_NODE), min(value, _PER_NODE)
+        count = f"{nodes}x{each}x" if nodes > 1 else f"{each}x" if each > 1 else ""
+        unset = dict.fromkeys(("zero", "dp_replicate", "dp_shard", "global_batch"), "")
+        return {GPUS: f"{count}{named}", **unset}
+    if axis == "activation_checkpointing":
+        num = asked.job.model.num_layers
+        depth = "none" if value == 0 else "full" if value == num else f"full:{value}"
+        return {axis: depth}
+    if axis == "micro_batch":
+        batch = asked.job.global_batch
+        per_step = value * asked.cluster.num_devices
+        fits = batch % per_step == 0
+        return {axis: str(value), **({} if fits else {"global_batch": ""})}
+    return {axis: str(value)}

@@ -1,0 +1,252 @@
+"""The page in a real browser: ten journeys from a question to something to take along.
+
+Skipped where there is no Playwright or no Chromium. ``BRIMFUL_AXE`` may name axe-core's
+``axe.min.js``, with which every screen is looked at for what keeps people out.
+"""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
+AXE = os.environ.get("BRIMFUL_AXE", "")
+WIDTHS = {"phone": 390, "desk": 1440}
+WAIT_MS = 90_000
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
+    "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open the page as somebody new; whatever its console complains of fails the test."""
+    complaints, contexts = [], []
+
+    def open_page(path="/", *, width=WIDTHS["desk"], scheme="light", language="en-US"):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, locale=language
+        )
+        context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.on(
+            "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def until(page, expression):
+    """Wait until it is so; asked from outside, as the page's policy lets nothing be evaluated."""
+    end_s = time.monotonic() + WAIT_MS / 1000
+    while not page.evaluate(expression):
+        assert time.monotonic() < end_s, expression
+        page.wait_for_timeout(50)
+
+
+def verdict(page, word):
+    """Wait until the page says so."""
+    sync_api.expect(page.locator("#verdict-line")).to_have_text(word, timeout=WAIT_MS)
+
+
+def whole(page):
+    """Wait until all that belongs to an answer is drawn."""
+    until(
+        page,
+        "document.getElementById('answer').getAttribute('aria-busy') === 'false' "
+        "&& document.querySelectorAll('.axis svg').length > 2",
+    )
+
+
+def copied(page):
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def has_no_overflow(page):
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+def test_a_pasted_configuration_to_a_copied_command(visit):
+    page = visit()
+    page.locator(".paste summary").click()
+    page.locator("#f-config").fill(json.dumps(CONFIG))
+    page.locator("#f-what").select_option("full")
+    verdict(page, "FITS")
+    page.locator("#copy-command").click()
+    assert copied(page) == "brimful estimate config.json --method=full --gpus=rtx-4090"
+
+
+def test_what_does_not_fit_to_what_would(visit):
+    page = visit()
+    verdict(page, "NO")
+    page.locator("#take-fix").click()
+    verdict(page, "FITS")
+    page.locator("#copy-command").click()
+    assert "--activation-checkpointing=full" in copied(page)
+
+
+def test_a_slider_says_at_once_what_breaks(visit):
+    page = visit("/?what=qlora")
+    slider = page.locator("#s-seq_len")
+    slider.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowLeft")
+    until(page, "location.search.includes('seq_len=128&')")
+    verdict(page, "FITS")
+    assert page.locator("#f-seq_len").input_value() == "128"
+
+
+def test_a_point_is_taken_by_a_click(visit):
+    page = visit("/?gpus=h100-80gb")
+    whole(page)
+    page.locator('.axis[data-axis="micro_batch"] a').nth(2).click()
+    until(page, "location.search.includes('micro_batch=4')")
+    verdict(page, "NO")
+    page.locator("#copy-link").click()
+    assert "micro_batch=4" in copied(page)
+
+
+def test_a_plan_to_the_configuration_of_another_program(visit):
+    page = visit("/?what=qlora")
+    page.locator("#plan").click()
+    page.locator("#plan-take").click()
+    verdict(page, "FITS")
+    page.locator("#target").select_option("trl")
+    page.locator("#take").click()
+    page.locator("#take-copy").click()
+    text = copied(page)
+    assert text.startswith("# brimful export --to trl: llama-3.1-8b")
+    assert "load_in_4bit" in text
+
+
+def test_a_simulation_shows_memory_over_time_with_its_owners(visit):
+    page = visit("/?model=smollm2-135m&what=full&seq_len=512")
+    page.locator("#simulate").click()
+    page.locator("#simulate-job #timeline canvas").wait_for()
+    assert page.locator("#simulate-job #owners tbody tr").count() > 3
+    with page.expect_download() as download:
+        page.locator("#simulate-job a[download]").click()
+    assert "Memory over time" in Path(download.value.path()).read_text("utf-8")
+
+
+def test_the_cheapest_gpu_is_found_and_taken(visit):
+    page = visit("/?model=smollm2-135m&what=full&seq_len=1024")
+    page.locator("#market").click()
+    page.locator("#market-best").wait_for()
+    page.locator("tr.cheapest a").click()
+    verdict(page, "FITS")
+    name = page.locator("#f-gpus").input_value()
+    assert name in page.url
+    page.locator('.cancel[data-of="market"]').click()
+    until(page, "document.getElementById('market').disabled === false")
+
+
+def test_two_settings_side_by_side(visit):
+    page = visit("/?gpus=h100-80gb")
+    verdict(page, "FITS")
+    page.locator("#keep").click()
+    page.locator("#f-what").select_option("qlora")
+    page.locator("#compare table").wait_for()
+    until(page, "document.getElementById('compare').textContent.includes('QLoRA')")
+    assert "other=" in page.url
+    page.reload()
+    page.locator("#compare table").wait_for()
+
+
+def test_by_the_keyboard_alone(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "f-model":
+            break
+    page.keyboard.press("Control+A")
+    page.keyboard.type("smollm2-135m")
+    page.keyboard.press("Enter")
+    verdict(page, "FITS")
+    assert "smollm2-135m" in page.title()
+
+
+def test_in_chinese_on_a_phone_in_the_dark(visit):
+    page = visit("/?gpus=h100-80gb", width=WIDTHS["phone"], scheme="dark", language="zh-CN")
+    whole(page)
+    assert page.evaluate("document.documentElement.lang") == "zh"
+    assert page.locator("label[for=f-model]").text_content() == "模型"
+    has_no_overflow(page)
+    page.locator("#language").click()
+    verdict(page, "FITS")
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert "gpus=h100-80gb" in page.url
+
+
+def test_what_was_started_is_cancelled(visit):
+    page = visit("/?model=llama-3.1-70b&what=full&gpus=8xh100-80gb")
+    page.locator("#simulate").click()
+    page.locator('.cancel[data-of="simulate"]').click()
+    until(page, "document.getElementById('simulate').disabled === false")
+    assert page.locator("#simulate-job .state").text_content() == "Cancelled."
+
+
+def test_why_and_rules_of_thumb(visit):
+    page = visit("/?gpus=h100-80gb&activation_checkpointing=full")
+    page.locator("#why").click()
+    page.locator("#why-shown #ledger").wait_for()
+    page.locator("#rules").click()
+    page.locator("#rules-shown table").first.wait_for()
+
+
+def test_a_refusal_is_a_sentence(visit):
+    page = visit()
+    page.locator("#f-model").fill("../../etc/passwd")
+    page.locator(".refused").wait_for()
+    assert "reads no file of the machine" in page.locator(".refused").text_content()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_nothing_is_cut_and_nobody_is_kept_out(visit, width, scheme):
+    page = visit("/?what=qlora", width=width, scheme=scheme)
+    whole(page)
+    page.locator("#why").click()
+    page.locator("#why-shown #ledger").wait_for()
+    has_no_overflow(page)
+    if not AXE:
+        pytest.skip("BRIMFUL_AXE names no axe-core")
+    source = Path(AXE).read_text("utf-8")
+    found = page.evaluate(f"() => {{ {source}; return axe.run(); }}")
+    serious = [
+        f"{one['id']}: {one['nodes'][0]['html'][:160]} {one['nodes'][0]['failureSummary'][:300]}"
+        for one in found["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]
+    assert not serious, "\n".join(serious)

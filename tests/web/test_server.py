@@ -1,0 +1,250 @@
+"""The server: what it answers, what it refuses, and that it keeps nothing of anybody."""
+
+import json
+import threading
+import time
+
+import httpx
+import pytest
+
+from brimful.cli.main import main
+from brimful.web.app import MOST_BODY_BYTES
+
+
+def events(response):
+    return [json.loads(line) for line in response.iter_lines() if line]
+
+
+def test_the_page_comes_with_its_answer_before_any_script(client):
+    page = client.get("/", params={"gpus": "h100-80gb"})
+    assert page.status_code == 200
+    assert "FITS: " in page.text
+    assert "brimful estimate llama-3.1-8b --method=lora --gpus=h100-80gb" in page.text
+    assert "https://" not in page.text.replace("https://huggingface.co", "")
+
+
+def test_both_languages(client):
+    assert 'lang="zh"' in client.get("/", params={"lang": "zh"}).text
+    assert 'lang="zh"' in client.get("/", headers={"Accept-Language": "zh-CN,en;q=0.5"}).text
+    assert 'lang="en"' in client.get("/", headers={"Accept-Language": "fr"}).text
+
+
+def test_every_file_of_the_page_is_its_own(client):
+    import re
+
+    page = client.get("/").text
+    loads = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)
+    assert len(loads) == 6
+    for load in loads:
+        assert client.get(load).status_code == 200
+    for other in ("/assets/../page.py", "/assets/%2e%2e/page.py", "/assets/strings.json",
+                  "/assets/..%2f..%2fdata%2fgpus.json", "//etc/passwd"):  # fmt: skip
+        assert client.get(other).status_code == 404
+
+
+def test_the_policy_lets_nothing_else_in(client):
+    headers = client.get("/").headers
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1"])
+def test_another_host_is_refused(client, host):
+    assert client.get("/", headers={"Host": host}).status_code == 400
+
+
+def test_another_site_may_not_ask(client):
+    asked = client.get("/api/estimate", headers={"Sec-Fetch-Site": "cross-site"})
+    assert asked.status_code == 403
+    assert client.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "model", ["secret.json", "./secret.json", ".", "config.json", "/etc/passwd", "os:getcwd"]
+)
+def test_no_file_of_the_machine_is_read(client, model):
+    said = client.get("/api/estimate", params={"model": model})
+    assert said.status_code == 400
+    assert "reads no file of the machine" in said.json()["text"]
+
+
+def test_a_folder_beside_the_server_is_no_model(client):
+    said = client.get("/api/estimate", params={"model": "some/thing", "hub": ""})
+    assert "not among the" in said.json()["part"]["refused"]
+
+
+def test_names_are_text(client):
+    name = "<img src=x onerror=alert(1)>"
+    page = client.get("/", params={"model": name}).text
+    assert "<img" not in page
+    assert "&lt;img" in page
+    page = client.get("/", params={"gpus": '"><script>alert(1)</script>'}).text
+    assert "<script>alert" not in page
+
+
+def test_a_question_is_bounded(client):
+    large = client.post("/api/estimate", content=b"x" * (MOST_BODY_BYTES + 1))
+    assert large.status_code == 413
+
+    def chunks():
+        for _ in range(200):
+            yield b"x" * 1024
+
+    assert "bytes at most" in client.post("/api/estimate", content=chunks()).json()["text"]
+    for wrong in (b"[]", b"{", b'{"model": 1}', b"[" * 50000):
+        assert "JSON object of texts" in client.post("/api/estimate", content=wrong).json()["text"]
+    deep = {"config": '{"a":' * 9 + "1" + "}" * 9}
+    assert "brackets" in client.post("/api/estimate", json=deep).json()["text"]
+    assert client.get("/api/estimate?model=a&model=b").status_code == 400
+
+
+def test_the_json_of_the_page_is_that_of_the_command(client, capsys):
+    main(["estimate", "llama-3.1-8b", "--method", "lora", "--gpus", "h100-80gb", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    part = client.get("/api/estimate", params={"gpus": "h100-80gb"}).json()["part"]
+    assert part["values"] == said
+
+
+def test_stages_and_axes_are_named_in_a_refusal(client):
+    assert "tensors" in client.get("/api/estimate", params={"stage": "x"}).json()["text"]
+    assert "seq_len" in client.get("/api/sweep", params={"axis": "x"}).json()["text"]
+    assert "plan" in client.get("/api/run", params={"verb": "train"}).json()["text"]
+
+
+def test_a_plan_comes_line_by_line_and_can_be_taken(client):
+    with client.stream("GET", "/api/run", params={"verb": "plan", "what": "qlora"}) as response:
+        said = events(response)
+    kinds = [event["event"] for event in said]
+    assert kinds[0] == "text"
+    assert kinds.index("answer") < kinds.index("plan")
+    plan = next(event for event in said if event["event"] == "plan")
+    taken = client.post("/api/estimate", json=plan["query"]).json()["part"]
+    assert taken["verdict"] == "FITS"
+    assert plan["yaml"].startswith("schema: brimful.plan/")
+
+
+@pytest.mark.torch
+def test_a_model_that_nobody_traced_is_traced_when_that_is_asked_for(client):
+    config = {
+        "model_type": "stablelm", "hidden_size": 192, "intermediate_size": 512,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "vocab_size": 1237, "max_position_embeddings": 1024,
+    }  # fmt: skip
+    query = {"config": json.dumps(config), "what": "full", "seq_len": "256"}
+    assert "transformers" in client.post("/api/estimate", json=query).json()["part"]["untold"]
+    with client.stream("POST", "/api/run", json={**query, "verb": "estimate"}) as response:
+        said = events(response)
+    assert any("is traced here, once" in event.get("text", "") for event in said)
+    assert next(event for event in said if event["event"] == "answer")["part"]["verdict"] == "FITS"
+    assert client.post("/api/estimate", json=query).json()["part"]["verdict"] == "FITS"
+
+
+def test_what_is_taken_along_is_what_export_writes(client, tmp_path, capsys):
+    query = {"gpus": "h100-80gb"}
+    plan = client.get("/api/take", params={**query, "target": "plan.yaml"}).json()["text"]
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan, "utf-8")
+    for target in ("trl", "hf-trainer"):
+        assert main(["export", str(path), "--to", target]) == 0
+        text = capsys.readouterr().out.replace(str(path), "plan.yaml")
+        took = client.get("/api/take", params={**query, "target": target}).json()
+        assert took["text"] == text
+        assert isinstance(took["lost"], list)
+    report = client.get("/api/take", params={**query, "target": "report"}).json()["text"]
+    assert report.startswith("<!doctype html>")
+
+
+def test_why_and_rules_and_comparison(client):
+    why = client.get("/api/why", params={"gpus": "h100-80gb"}).json()["html"]
+    assert 'id="ledger"' in why
+    assert 'id="breakdown"' in why
+    rules = client.get("/api/why", params={"about": "rules"}).json()["html"]
+    assert "verdict, and why" in rules
+    both = client.get("/api/compare", params={"other": "what=qlora&gpus=rtx-3090"}).json()["html"]
+    assert "RTX 3090" in both
+    assert "RTX 4090" in both
+
+
+def test_every_gpu_side_by_side_until_nobody_listens(client):
+    said = []
+    with client.stream("GET", "/api/gpus", params={"model": "smollm2-135m"}) as response:
+        for line in response.iter_lines():
+            said.append(json.loads(line))
+            if len(said) == 6:
+                break
+    assert said[0]["event"] == "table"
+    offers = [event["offer"] for event in said[1:]]
+    assert all(offer["verdict"] in {"FITS", "NO", "UNKNOWN", "TIGHT"} for offer in offers)
+    assert client.get("/api/health").status_code == 200
+
+
+def test_users_do_not_see_each_other(address):
+    """Twenty ask at once, each another question: everyone gets the answer to their own."""
+    wrong = []
+
+    def ask(number):
+        length = 256 * (number + 1)
+        with httpx.Client(base_url=address, timeout=60, trust_env=False) as own:
+            part = own.post(
+                "/api/estimate", json={"seq_len": str(length), "stage": "tensors"}
+            ).json()["part"]
+            if part["values"]["job"]["seq_len"] != length:
+                wrong.append(length)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_who_has_gone_is_answered_no_more(address, client):
+    """Two plans are left at once; a third does not wait for them."""
+    for _ in range(2):
+        with (
+            pytest.raises(httpx.ReadTimeout),
+            httpx.Client(base_url=address, trust_env=False) as own,
+        ):
+            own.get("/api/run", params={"verb": "simulate", "gpus": "8xh100-80gb",
+                                        "model": "llama-3.1-70b"}, timeout=1.5)  # fmt: skip
+    time.sleep(1)
+    with client.stream("GET", "/api/run", params={"verb": "plan", "what": "qlora"}) as response:
+        assert events(response)[-1]["event"] == "plan"
+
+
+def test_how_far_to_trust_it_is_a_page(client):
+    page = client.get("/accuracy").text
+    assert "predicted peak allocated" in page
+    assert client.get("/accuracy", params={"lang": "zh"}).status_code == 200
+    assert client.get("/accuracy", params={"lang": "xx"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--host", "::"], "--allow-host"),
+        (["--host", "::", "--allow-host", "*"], "every name"),
+        (["--port", "70000"], "no port"),
+        (["--host", "203.0.113.7", "--allow-host", "a.example"], "cannot be listened at"),
+    ],
+)
+def test_strangers_are_let_in_by_name_only(flags, why, capsys):
+    assert main(["web", "--no-open", *flags]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_the_server_loads_no_torch_and_nothing_that_computes():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; import brimful.web.app; "
+        "print([m for m in ('torch', 'transformers', 'brimful.cost.estimate') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,58 @@
+"""Small plots: each point is what asking for it says, and where it breaks is where it breaks."""
+
+import html
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from brimful.errors import InputError
+from brimful.web.answers import answer
+from brimful.web.state import read_state
+from brimful.web.sweep_plot import sweep_figure
+from brimful.web.sweeps import AXES, sweep
+from brimful.web.words import words_of
+
+EN = words_of("en")
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_point_is_what_asking_for_it_says(axis):
+    state = read_state({"gpus": "2xa100-80gb"})
+    found = sweep(state, axis)
+    assert sum(point.is_here for point in found.points) == 1
+    for point in (found.points[0], found.points[-1]):
+        values = answer(state.changed(**point.changes), "tensors", EN)["values"]
+        assert values["predicted_peak_allocated_bytes"] == point.peak_bytes
+
+
+def test_more_of_it_never_takes_less_but_of_what_shares_or_recomputes():
+    for axis in AXES:
+        found = sweep(read_state({"gpus": "2xa100-80gb"}), axis)
+        peaks = [point.peak_bytes for point in found.points]
+        assert peaks == sorted(peaks, reverse=found.falls)
+
+
+def test_it_breaks_between_what_fits_and_what_does_not():
+    found = sweep(read_state({}), "seq_len")
+    short = {point.value for point in found.points if point.peak_bytes > point.limit_bytes}
+    assert found.breaks_at == min(short)
+    assert {point.value for point in found.points} - short == {
+        point.value for point in found.points if point.value < found.breaks_at
+    }
+
+
+def test_a_point_is_a_link_that_takes_it():
+    state = read_state({})
+    drawn = sweep_figure(sweep(state, "micro_batch"), state, EN)
+    links = [html.unescape(link) for link in re.findall(r'href="([^"]+)"', drawn)]
+    taken = [dict(parse_qsl(urlsplit(link).query)) for link in links]
+    assert [each.get("micro_batch") for each in taken][:3] == ["1", "2", "4"]
+    for each in taken:
+        each.pop("lang")
+        read_state(each)
+
+
+def test_what_no_adapter_has_is_not_drawn():
+    with pytest.raises(InputError, match="no adapter"):
+        sweep(read_state({"what": "full"}), "lora_rank")
