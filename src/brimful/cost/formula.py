@@ -201,6 +201,7 @@ def _untraced_switch(job: Job, strategy: Strategy) -> str:
         f"offload={strategy.offload}": not _is_away_predicted(job, strategy),
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         f"compile={strategy.compile}": strategy.compile != "none",
+        f"fused_kernels={strategy.fused_kernels}": strategy.fused_kernels != "none",
         # torch leaves out the buffers of a gather there, and of a reduction
         f"zero={strategy.zero} on one device": gathers_alone(strategy),
     }

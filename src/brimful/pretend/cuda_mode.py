@@ -12,8 +12,10 @@ the main process; a thread of the program's own sees none of this.
 
 import contextlib
 import functools
+import importlib.util
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +24,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import cuda_calls, cuda_names, eight_bit, triton_kernels
+from brimful.pretend import (
+    cuda_calls,
+    cuda_names,
+    device,
+    eight_bit,
+    kernels,
+    triton_decorators,
+    triton_kernels,
+)
 from brimful.pretend.absent import looking_for
 from brimful.pretend.compiled import Compiler
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
@@ -128,8 +138,7 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
     yield hooks, "__init__", _hooks_init(mode, hooks.__init__)
     # What is made by default, such as FSDP2's mesh, is made of the device that the program knows.
     yield torch._C, "_get_accelerator", _accelerator(torch._C._get_accelerator)  # noqa: SLF001
-    yield FakeTensor, "device", _device_of_fake(FakeTensor.device)
-    yield FakeTensor, "is_cuda", property(lambda x: x.fake_device.type in {NAME, CUDA})
+    yield from _seen_as_cuda()
 
 
 @contextlib.contextmanager
@@ -178,6 +187,55 @@ def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
     compiler.originals = _originals(names)
     with replaced((*names, *compiler.replacements())), compiler.open():
         yield
+
+
+@contextlib.contextmanager
+def launching(
+    libraries: Iterable[str], on_launch: Callable[[str, Mapping[str, Any]], None]
+) -> Iterator[None]:
+    """Let functions of libraries run that launch Triton's kernels, inside of a program of ours.
+
+    The program calls the pretend GPU by its own name; these functions ask for ``cuda``, as which it
+    is known to them alone. Without Triton's wheel its stand-in takes their decorators.
+
+    Args:
+        libraries: Modules whose autograd functions launch kernels.
+        on_launch: Called with every kernel's name and its arguments by name.
+    """
+    known, noted = KnownValues(), OtherKernels(on_launch)
+    mode = _SaysCuda(known)
+    translated = dict.fromkeys(libraries, functools.partial(_translated_functions, mode))
+    is_there = importlib.util.find_spec(triton_decorators.PACKAGE) is not None
+    absent = () if is_there else (triton_decorators.PACKAGE,)
+    changes = triton_kernels.changes(noted, known) if is_there else {}
+    chip = kernels.imitated().chip
+    card = replace(device.card(), multi_processor_count=chip.num_multiprocessors)
+    before, _State.inside = _State.inside, True  # who is not of these libraries knows the device
+    try:
+        with (
+            device.pretending(card),
+            replaced((*cuda_names.replacements(), *cuda_calls.replacements(), *_seen_as_cuda())),
+            when_imported({**changes, **translated}),
+            looking_for(noted, stand_ins(absent, noted, known)),
+        ):
+            yield
+    finally:
+        _State.inside = before
+
+
+def _translated_functions(mode: _SaysCuda, library: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the two halves of every autograd function that a module defines, as a program."""
+    for function in vars(library).values():
+        is_one = isinstance(function, type) and issubclass(function, autograd.Function)
+        if is_one and function.__module__ == library.__name__:
+            for half in ("forward", "backward"):
+                yield function, half, staticmethod(_as_program(mode, getattr(function, half)))
+
+
+def _seen_as_cuda() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what of a fake tensor says where it is."""
+    yield FakeTensor, "device", _device_of_fake(FakeTensor.device)
+    yield FakeTensor, "is_cuda", property(lambda x: x.fake_device.type in {NAME, CUDA})
 
 
 def _originals(names: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:

@@ -22,6 +22,7 @@ from brimful.cost.programs import kernels_of
 from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
+from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
@@ -74,6 +75,8 @@ class Pins(NamedTuple):
         offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
         compile: What ``torch.compile`` compiles; not searched, None is ``none``.
+        fused_kernels: Whose kernels run beside products and attention; None: searched where they
+            are installed.
         allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
     """
 
@@ -93,6 +96,7 @@ class Pins(NamedTuple):
     offload: str | None = None
     optimizer_in_backward: bool | None = None
     compile: Compile | None = None
+    fused_kernels: FusedKernels | None = None
     allocator: str | None = None
 
 
@@ -493,6 +497,7 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         offload=pins.offload or NO_OFFLOAD,
         optimizer_in_backward=bool(pins.optimizer_in_backward),
         compile=pins.compile or "none",
+        fused_kernels=pins.fused_kernels or "none",
         allocator=pins.allocator or "",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
