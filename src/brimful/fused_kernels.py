@@ -9,7 +9,7 @@ Source: liger-kernel 0.8.5, ``transformers/monkey_patch.py`` (``MODEL_TYPE_TO_AP
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from brimful.job import FP8, Base, Job, Method, Task
 
@@ -22,6 +22,10 @@ LIGER_MODELS: frozenset[str] = frozenset({
     "olmo3", "phi3", "qwen2", "qwen3", "smollm3",
 })  # fmt: skip
 """Types of models of text that Liger patches and that were compared here with the plain loop."""
+SCALED_LOGITS: frozenset[str] = frozenset({"granite"})
+"""Those of them whose logits are scaled, which Liger's loss cannot do: it stays PyTorch's."""
+LIGER_LOSS = "liger_cross_entropy_kernel"
+"""The kernel that each chunk of its loss launches once."""
 LIGER_FUNCTIONS = tuple(
     f"liger_kernel.ops.{name}"
     for name in ("fused_linear_cross_entropy", "geglu", "rms_norm", "rope", "swiglu")
@@ -60,17 +64,57 @@ def beside(job: Job) -> Iterator[tuple[str, str]]:
             yield what, "which was not compared with the plain loop"
 
 
-def chunk_tokens(tokens: int, *, vocab_size: int, hidden_size: int) -> int:
-    """Return how many tokens' logits Liger's fused loss has at once.
+class Head(NamedTuple):
+    """An output layer whose loss Liger computes in chunks of tokens.
 
-    As many as make its logits about as large as the hidden states: a power of two.
+    Attributes:
+        rows: Of the vocabulary.
+        columns: Of the hidden states.
+    """
+
+    rows: int
+    columns: int
+
+
+def fused_head(job: Job, fused: FusedKernels) -> Head | None:
+    """Return the output layer that a fused loss works on; None where the loss is PyTorch's.
+
+    Args:
+        job: What is trained.
+        fused: Whose kernels run.
+    """
+    model = job.model
+    if fused != "liger" or model.model_type in SCALED_LOGITS:
+        return None
+    return Head(model.vocab_size, model.hidden_size)
+
+
+def chunk_tokens(tokens: int, head: Head, *, budget: int = 1) -> int:
+    """Return how many tokens' logits Liger's fused loss has at once: a power of two.
+
+    As many as make its logits about as large as the hidden states.
 
     Args:
         tokens: Of a micro-batch.
-        vocab_size: Rows of the output layer.
-        hidden_size: Columns of it.
+        head: The output layer.
+        budget: How many times as large (Liger's ``chunk_mem_const``, which is 1 in training).
 
     Source: ``fused_linear_cross_entropy_forward``.
     """
-    rows = -(-tokens // -(-vocab_size // hidden_size))
-    return int(min(1 << (rows - 1).bit_length(), tokens))
+    rows = -(-tokens // -(-head.rows // (budget * head.columns)))
+    return min(1 << (rows - 1).bit_length(), tokens)
+
+
+def budget_for(tokens: int, head: Head, *, num_chunks: int) -> int | None:
+    """Return the budget under which so many tokens make so many chunks; None: there is none.
+
+    Args:
+        tokens: Of a micro-batch.
+        head: The output layer.
+        num_chunks: How many are wanted.
+    """
+    most = -(-head.rows // head.columns)
+    every = (n for n in range(1, most + 1))
+    return next(
+        (n for n in every if -(-tokens // chunk_tokens(tokens, head, budget=n)) == num_chunks), None
+    )

@@ -24,6 +24,24 @@ from brimful.errors import UnsupportedError
 from brimful.fused_kernels import LIGER_VERSION
 
 _PACKAGES = {"liger_kernel": "liger-kernel", "triton": "triton"}
+_PLAIN_LOSS: dict[str, Any] = {
+    "ce_weight": None,
+    "ignore_index": IGNORE_INDEX,
+    "lse_square_scale": 0.0,
+    "label_smoothing": 0.0,
+    "reduction": "sum",
+    "softcap": None,
+    "return_z_loss": False,
+    "accum_dtype": None,
+    "use_token_scaling": False,
+    "return_token_accuracy": False,
+    "return_predicted_tokens": False,
+    "ce_impl": None,
+    "ce_mode": None,
+    "chunk_mem_const": 1,
+}
+"""What Liger's loss is told behind the head's bias, in its order: all as it is by default, but that
+losses of tokens are summed."""
 _MODELS = "transformers.models."
 _ALL_BUT_LOSS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 """The loss is not part of the model here: ``FusedLoss``."""
@@ -135,6 +153,12 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """The output layer and cross-entropy in one: logits exist for a chunk of tokens at a time.
 
     Gradients are computed in the forward pass, chunk by chunk, and scaled in the backward pass.
+
+    Attributes:
+        head: The output layer.
+        cap: What logits are capped at; None: at nothing.
+        budget: How many times as large as the hidden states a chunk of logits may be: Liger's own
+            is 1, and a trace that wants another number of chunks sets another.
     """
 
     def __init__(self, head: nn.Linear) -> None:
@@ -143,10 +167,6 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         Args:
             head: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
         """
-        from liger_kernel.transformers.fused_linear_cross_entropy import (
-            LigerFusedLinearCrossEntropyLoss,
-        )
-
         if type(head) is not nn.Linear:
             raise UnsupportedError(
                 f"fused_kernels=liger needs an output layer that is a plain matrix, and this is a "
@@ -155,9 +175,8 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
             )
         super().__init__()
         self.head = head
-        self.loss = LigerFusedLinearCrossEntropyLoss(
-            ignore_index=IGNORE_INDEX, reduction="sum", softcap=cap_of(steps_of(head)) or None
-        )
+        self.cap = cap_of(steps_of(head)) or None
+        self.budget = 1
 
     def forward(
         self,
@@ -172,5 +191,11 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
             labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
             num_targets: Unmasked tokens of the whole optimizer step.
         """
-        total: torch.Tensor = self.loss(self.head.weight, hidden_ND, labels_N, self.head.bias)
+        from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction as Fused
+
+        head = self.head
+        told = {**_PLAIN_LOSS, "softcap": self.cap, "chunk_mem_const": self.budget}
+        total: torch.Tensor = Fused.apply(
+            hidden_ND, head.weight, labels_N, head.bias, *told.values()
+        )[0]
         return total / num_targets

@@ -19,6 +19,7 @@ from brimful.cost.own_programs import (
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
+    WITH_LIGER,
     adapted_of,
     kernels_of,
     program_of,
@@ -82,7 +83,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         strategy: How.
         device: On what.
     """
-    kernels, job = kernels_of(device), traced_job(job, strategy)
+    kernels, job = kernels_of(device, strategy.fused_kernels), traced_job(job, strategy)
     return (
         strategy.engine == "torch"
         and not _untraced_switch(job, strategy)
@@ -94,6 +95,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and (job.adapter is None or adapted_of(job) is not None)
         and not missing_reference(job, strategy.attention, strategy.reference, device)
         and not _untraced(job, device)
+        and (strategy.fused_kernels == "none" or device.capability in WITH_LIGER)
         and (
             what_is_away(job, strategy).activations > 0
             or not is_foreseen(
@@ -115,12 +117,13 @@ def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]
     if not is_traceable(job, strategy, device):
         return []
     traced = traced_job(job, strategy)
-    return missing_needs(traced, strategy.attention, kernels_of(device), needs)
+    kernels = kernels_of(device, strategy.fused_kernels)
+    return missing_needs(traced, strategy.attention, kernels, needs)
 
 
 def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     """Whether a profile of a job's own was traced on this machine, this variant of it among it."""
-    kernels = kernels_of(device)
+    kernels = kernels_of(device, strategy.fused_kernels)
     if not is_traceable(job, strategy, device) or missing_needs(
         traced_job(job, strategy), strategy.attention, kernels, needed(job, strategy)
     ):
@@ -141,6 +144,7 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
 def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     """Say why no shipped profile covers a job; empty where one does."""
     shipped = shipped_settings(job, strategy.attention)
+    shipped[f"fused_kernels={strategy.fused_kernels}"] = strategy.fused_kernels == "none"
     shipped[f"offload={strategy.offload}"] = not what_is_away(job, strategy).activations
     missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job, device)
     if missing:
@@ -201,7 +205,6 @@ def _untraced_switch(job: Job, strategy: Strategy) -> str:
         f"offload={strategy.offload}": not _is_away_predicted(job, strategy),
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         f"compile={strategy.compile}": strategy.compile != "none",
-        f"fused_kernels={strategy.fused_kernels}": strategy.fused_kernels != "none",
         # torch leaves out the buffers of a gather there, and of a reduction
         f"zero={strategy.zero} on one device": gathers_alone(strategy),
     }

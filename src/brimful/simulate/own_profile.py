@@ -18,6 +18,7 @@ import torch
 
 from brimful.build import phases
 from brimful.build.batch import Batch
+from brimful.build.liger import FusedLoss
 from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
@@ -33,9 +34,16 @@ from brimful.cost.profiles import (
     Variant,
     variant_key,
 )
-from brimful.cost.programs import HALF, Adapted, Program
+from brimful.cost.programs import HALF, Adapted, Program, capability_of
 from brimful.cost.sending import LEAST_SENT_TOKENS, NONE_SENDS, Sending, shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
+from brimful.fused_kernels import (
+    FusedKernels,
+    Head,
+    budget_for,
+    chunk_tokens,
+    fused_head,
+)
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
@@ -59,6 +67,8 @@ _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 """Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""
+_MOST_FUSED = 40
+"""Lengths that are looked at for a fused loss: among so many some make the chunks that are traced."""
 _ROUNDINGS = (ROUNDED_TOKENS, 128, 32, 8, 1)
 _MOST_ONCE = 0.02
 """Share of the operations of a micro-batch that may run for the first of all alone."""
@@ -91,6 +101,11 @@ class OwnProgram(NamedTuple):
     ep: int = 1
     sending: Sending = NONE_SENDS
     on_op: Callable[[], None] = go_on
+
+    @property
+    def fused(self) -> FusedKernels:
+        """Whose kernels run beside products and attention."""
+        return "none" if capability_of(self.program.kernels) is None else "liger"
 
 
 def with_variants(
@@ -231,7 +246,7 @@ def _variants(
     own = traced.own
     several = shapes_of(own)
     if fits_one is None:
-        single = _single(own)._replace(num_chunks=chunks[0])
+        single = _in_chunks(_single(own), chunks[0])
         (variants,), trial = _at_shapes(traced, chunks, [several], [single])
         fits_one = trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single)
         of_one = {} if fits_one else _of_one(traced, chunks, single, trial)
@@ -292,7 +307,20 @@ def _tried(
 
 def _losses(shapes: Sequence[TokenShape], chunks: Sequence[int]) -> list[list[TokenShape]]:
     """List the cases of each number of chunks."""
-    return [[shape._replace(num_chunks=n) for shape in shapes] for n in chunks]
+    return [[_in_chunks(shape, n) for shape in shapes] for n in chunks]
+
+
+def _in_chunks(shape: TokenShape, num_chunks: int) -> TokenShape:
+    """Return a shape whose loss runs in so many chunks.
+
+    Raises:
+        UnsupportedError: A fused loss, which cuts tokens by itself, does not.
+    """
+    if shape.chunk and shape.num_chunks != num_chunks:
+        raise UnsupportedError(
+            f"a fused loss in {num_chunks} chunks cannot be profiled, as it chooses their number"
+        )
+    return shape._replace(num_chunks=num_chunks)
 
 
 class _Trial:
@@ -361,6 +389,9 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[Toke
     if own.sending != NONE_SENDS:
         least = max(least, -(-LEAST_SENT_TOKENS // min(sequences)) - 1)
     most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
+    head = fused_head(own.job, own.fused)
+    if head is not None and head.rows > head.columns:
+        return _fused_shapes(own, head, sequences, range(least + 1, most + 1))
     for unit in _ROUNDINGS:
         start = least // unit * unit + seq_len % unit
         every = [start + length * unit for length in _LENGTHS]
@@ -371,6 +402,47 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[Toke
             lengths = (firsts[0], *others[:2])
             return [TokenShape(num, n) for num, n in zip(sequences, lengths, strict=True)]
     raise UnsupportedError(f"{own.job.model.name} has too few tokens to be profiled")
+
+
+def _fused_shapes(
+    own: OwnProgram, head: Head, sequences: Sequence[int], within: range
+) -> list[TokenShape]:
+    """Return shapes whose fused loss runs in as many chunks as are traced, of one size at the first.
+
+    Its chunks are powers of two, so that few numbers of tokens make five; under which budget they
+    do is found for each (``budget_for``).
+    """
+    seq_len = own.job.seq_len
+    for unit in _ROUNDINGS:
+        start = (within.start - 1) // unit * unit + seq_len % unit
+        lengths = [n for n in range(start, start + _MOST_FUSED * unit, unit) if n in within]
+        every = [
+            [shape for n in lengths if (shape := _fused_shape(num, n, head)) is not None]
+            for num in sequences
+        ]
+        first = next((s for s in every[0] if s.chunk == s.last_tokens), None)
+        second = next((s for s in every[1] if _is_apart(s, [first])), None)
+        third = next((s for s in every[2] if _is_apart(s, [first, second])), None)
+        if first is not None and second is not None and third is not None:
+            return [first, second, third]
+    raise UnsupportedError(
+        f"{own.job.model.name} runs its fused loss in so few chunks that it cannot be profiled"
+    )
+
+
+def _fused_shape(sequences: int, length: int, head: Head) -> TokenShape | None:
+    """Return a shape whose fused loss may run in as many chunks as are traced; None: it may not."""
+    tokens = sequences * length
+    budget = budget_for(tokens, head, num_chunks=NUM_CHUNKS)
+    if budget is None:
+        return None
+    return TokenShape(sequences, length, NUM_CHUNKS, chunk_tokens(tokens, head, budget=budget))
+
+
+def _is_apart(shape: TokenShape, others: Sequence[TokenShape | None]) -> bool:
+    """Whether a shape is of another length than some, and its last chunk is smaller."""
+    lengths = {other.S for other in others if other is not None}
+    return shape.S not in lengths and shape.chunk != shape.last_tokens
 
 
 def _single(own: OwnProgram) -> TokenShape:
@@ -402,12 +474,13 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         ),
         loss_chunks=1,
         attention=program.attention,
+        fused_kernels=own.fused,
         offload=spell_offload(away, num_layers=len(places)),
     )
     then = partial(run_cases, cases=cases, may_loop=not own.built.loops)
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
-        capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
+        capability=_capability(program),
         count_costs=True, num_steps=0, then=(then,),
         narrowed_from=own.job.precision if own.gathers and own.job.precision in HALF else None,
         arranged=places, parted=own.ep, on_op=own.on_op,
@@ -416,6 +489,11 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         return traced(repeats=not num_sent).recording  # which see no hooks of what is saved
     except UnlikeBlocksError:
         return traced().recording
+
+
+def _capability(program: Program) -> float:
+    is_old = program.kernels == "cuda7"
+    return capability_of(program.kernels) or (TURING if is_old else DEFAULT_CAPABILITY)
 
 
 def run_cases(
@@ -461,6 +539,11 @@ def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
     """Return a program that runs micro-batches of one case."""
     if isinstance(program.loss, TokenLoss):
         program.loss.num_chunks = case.num_chunks
+    if isinstance(program.loss, FusedLoss):
+        head = Head(*program.loss.head.weight.shape)
+        budget = budget_for(case.B * case.S, head, num_chunks=case.num_chunks)
+        assert budget is not None  # ``shapes_of`` chose it
+        program.loss.budget = budget
     job = msgspec.structs.replace(program.job, seq_len=case.S, global_batch=2 * case.B)
     strategy = msgspec.structs.replace(
         program.strategy, micro_batch=case.B, loss_chunks=case.num_chunks

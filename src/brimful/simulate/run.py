@@ -1,7 +1,7 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from brimful.cost.outside import num_groups
 from brimful.cost.shards import largest_share
 from brimful.cost.stage_site import fullest_ranks
 from brimful.cost.trained import trained_shapes
-from brimful.fused_kernels import LIGER_FUNCTIONS
+from brimful.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job, Precision
@@ -319,13 +319,24 @@ def _pretending(
     compiles = strategy.compile != "none"
     compiler = compiling(type(tape), tape.assumptions) if compiles else nullcontext()
     fuses = strategy.fused_kernels != "none"
-    fused = launching(LIGER_FUNCTIONS, tape.launched) if fuses else nullcontext()
+    fused = launching(LIGER_FUNCTIONS, _launched(tape)) if fuses else nullcontext()
     with (
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
         fake_mode as fake, modules_move(fake), tape,
         compiler, fused,
     ):  # fmt: skip
         yield
+
+
+def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:
+    """Tell the tape of kernels beside PyTorch's, and where a chunk of the loss is."""
+
+    def launch(name: str, arguments: Mapping[str, Any]) -> None:
+        tape.launched(name, arguments)
+        if name == LIGER_LOSS:
+            tape.mark()
+
+    return launch
 
 
 @contextmanager
