@@ -24,9 +24,9 @@ Kernels = Literal[
     "liger80", "liger86", "liger89", "liger90", "liger100", "liger120",
 ]  # fmt: skip
 """``liger90``: CUDA's of capability 9.0 with Liger's beside them, which make a buffer for each of
-a card's multiprocessors. ``cuda7``: what cards before Ampere, of capability 7 or less, run where it is not as ``cuda``.
-They have no flash attention; ``sdpa`` is written out for grouped heads and for bf16, and runs the
-memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
+a card's multiprocessors. ``cuda7``: what cards before Ampere, of capability 7 or less, run where it
+is not as ``cuda``. They have no flash attention; ``sdpa`` is written out for grouped heads and for
+bf16, and runs the memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
 
 SHIPPED_KERNELS: tuple[Kernels, ...] = ("cpu", "cuda", "cuda7")
 """Whose kernels shipped profiles are of."""

@@ -91,6 +91,20 @@ class _Below(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to my
             _State.inside = before
 
 
+def _as_ours(original: Any) -> Any:
+    """Return a function that knows the device by its own name, wherever it is called from."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before, _State.inside = _State.inside, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _State.inside = before
+
+    return call
+
+
 def _as_program(mode: _SaysCuda, original: Any) -> Any:
     """Return a function that is a program again, though PyTorch may call it from inside."""
 
@@ -108,11 +122,11 @@ def _as_program(mode: _SaysCuda, original: Any) -> Any:
     return call
 
 
-def _hooks_init(mode: _SaysCuda, original: Any) -> Any:
-    """Return ``saved_tensors_hooks.__init__``, whose hooks are a program's."""
+def _hooks_init(original: Any, whose: Callable[[Any], Any]) -> Any:
+    """Return ``saved_tensors_hooks.__init__``, whose hooks are a program's, or ours."""
 
     def init(self: Any, pack_hook: Any, unpack_hook: Any) -> None:
-        original(self, _as_program(mode, pack_hook), _as_program(mode, unpack_hook))
+        original(self, whose(pack_hook), whose(unpack_hook))
 
     return init
 
@@ -135,7 +149,7 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
     # What the engine calls in turn (hooks, recomputed checkpoints) is a program's.
     yield autograd, "_engine_run_backward", _as_program(mode, engine)
     hooks = autograd.graph.saved_tensors_hooks
-    yield hooks, "__init__", _hooks_init(mode, hooks.__init__)
+    yield hooks, "__init__", _hooks_init(hooks.__init__, functools.partial(_as_program, mode))
     # What is made by default, such as FSDP2's mesh, is made of the device that the program knows.
     yield torch._C, "_get_accelerator", _accelerator(torch._C._get_accelerator)  # noqa: SLF001
     yield from _seen_as_cuda()
@@ -210,11 +224,14 @@ def launching(
     changes = triton_kernels.changes(noted, known) if is_there else {}
     chip = kernels.imitated().chip
     card = replace(device.card(), multi_processor_count=chip.num_multiprocessors)
-    before, _State.inside = _State.inside, True  # who is not of these libraries knows the device
+    hooks = autograd.graph.saved_tensors_hooks
+    # What such a function asks for may be recomputed first: the program, which knows the device.
+    ours = ((hooks, "__init__", _hooks_init(hooks.__init__, _as_ours)), *_seen_as_cuda())
+    before, _State.inside = _State.inside, True
     try:
         with (
             device.pretending(card),
-            replaced((*cuda_names.replacements(), *cuda_calls.replacements(), *_seen_as_cuda())),
+            replaced((*cuda_names.replacements(), *cuda_calls.replacements(), *ours)),
             when_imported({**changes, **translated}),
             looking_for(noted, stand_ins(absent, noted, known)),
         ):
