@@ -321,6 +321,11 @@ def fused_of(pins: Pins) -> FusedKernels:
     return pins.fused_kernels or "none"
 
 
+def cuts_loss(job: Job, fused: FusedKernels) -> bool:
+    """Whether a loss may be cut into as many chunks as one likes: Liger's chooses by itself."""
+    return job.task in CHUNKED and fused == "none"
+
+
 def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:
     """List how blocks may be recomputed: what selective checkpoints keep Liger's kernels change."""
     return RECOMPUTES if fused_of(pins) == "none" else RECOMPUTES[:1]
@@ -601,8 +606,7 @@ def micro_batches(job: Job, pins: Pins, num_devices: int = 1) -> list[int]:
 def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)
-    may_choose = job.task in CHUNKED and fused_of(pins) == "none"  # else Liger's loss does
-    return CHUNKS if may_choose else CHUNKS[:1]
+    return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]
 
 
 def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDArray[np.int64]]]:
