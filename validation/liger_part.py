@@ -72,7 +72,8 @@ def _site(folder: Path) -> Path:
 
 
 def _trained(site: Path, name: str) -> LigerRow:
-    own = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
+    paths = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+    own = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run(  # noqa: S603 - our own script
         [sys.executable, str(_SCRIPT), name],
         check=True,

@@ -48,7 +48,8 @@ def beside(job: Job) -> Iterator[tuple[str, str]]:
     """
     model = job.model
     if model.model_type not in LIGER_MODELS:
-        yield f"{model.name}, of type {model.model_type},", "which Liger does not patch, or not yet"
+        why = "because Liger does not patch it, or it was not compared with the plain loop"
+        yield f"{model.name} (of type {model.model_type})", why
     adapter = job.adapter
     base = "same" if adapter is None else adapter.base
     asked = {
