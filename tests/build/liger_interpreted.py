@@ -63,7 +63,7 @@ def take(name, fused_kernels):
     architecture, job, strategy = CASES[name]
     make = make_model if architecture == "llama" else make_decoder
     model = make(architecture, **SIZES)
-    job = make_job(**{"model": model, "seq_len": 10, "global_batch": 2, **job})
+    job = make_job(**{"model": model, "seq_len": 6, "global_batch": 2, **job})
     strategy = {"micro_batch": 1, **strategy, "fused_kernels": fused_kernels}
     strategy = check_strategy(job, make_strategy(**strategy))
     rows = torch.Generator().manual_seed(0)

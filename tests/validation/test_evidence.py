@@ -93,7 +93,7 @@ LEAST_ROWS = {
     "small_spaces": 20,
     "programs": 14,
     "compiled": 14,
-    "liger": 24,
+    "liger": 18,
 }
 
 
