@@ -516,15 +516,25 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     )
     compiled = f"{defaults.COMPILE}; blocks: torch.compile of each block; not searched"
     _add_choice(add, "--compile", get_args(Compile), compiled)
-    fused = (
-        f"{defaults.FUSED_KERNELS}; liger: norms, activations, rotary positions and loss by Liger"
-    )
-    _add_choice(add, "--fused-kernels", get_args(FusedKernels), fused)
+    _add_fused(add, searched=searched)
     add(
         "--allocator",
         metavar="SETTINGS",
         help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True; "
         + default("PyTorch's own"),
+    )
+
+
+def _add_fused(add: Callable[..., Any], *, searched: bool) -> None:
+    tried = "searched for without it, where Liger is installed"
+    usually = tried if searched else f"default {defaults.FUSED_KERNELS}"
+    allowed = get_args(FusedKernels)
+    add(
+        "--fused-kernels",
+        metavar="NAME",
+        type=choice("fused-kernels", allowed),
+        help=f"{' or '.join(allowed)}; {usually}; liger: norms, activations, rotary positions and "
+        "loss by Liger",
     )
 
 
