@@ -19,7 +19,6 @@ from group_rows import BubbleRow, LostRow, RankRow, ReshardRow, RoutingRow
 from holding_rows import PlannedRow, ReservedRow, SpaceRow
 from ladder_rows import LadderRow
 from laws_rows import LawRow
-from liger_rows import LigerRow
 from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
@@ -82,7 +81,6 @@ Part = Literal[
     "small_spaces",
     "programs",
     "compiled",
-    "liger",
 ]
 
 
@@ -396,7 +394,6 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "small_spaces": SpaceRow,
     "programs": ProgramRow,
     "compiled": CompiledRow,
-    "liger": LigerRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)
 LEAST_OTHER_SHARE = 0.01

@@ -63,7 +63,6 @@ _MODULES: dict[Part, str] = {
     "small_spaces": "small_spaces_part",
     "programs": "programs_part",
     "compiled": "compiled_part",
-    "liger": "liger_part",
 }
 BARS_MISSED, REFUSED = 1, 2
 NUM_NAMED = 3

@@ -14,7 +14,6 @@ import examples_part
 import fuzz_part
 import kept_clean
 import laws_of_costs
-import liger_part
 import measured_part
 import msgspec
 import packages_part
@@ -93,7 +92,6 @@ LEAST_ROWS = {
     "small_spaces": 20,
     "programs": 14,
     "compiled": 14,
-    "liger": 18,
 }
 
 
@@ -214,11 +212,6 @@ def compiled_cases(rows):
     assert {row.arguments for row in rows} == set(compiled_part.CASES)
 
 
-def liger_programs(rows):
-    assert {row.name for row in rows if row.what == "trained"} == set(liger_part.TRAINED)
-    assert sum(row.peak_error is not None for row in rows) >= 12
-
-
 CASELESS = {
     "published_predicted": published_ids,
     "published": published_families,
@@ -235,7 +228,6 @@ CASELESS = {
     "small_spaces": tried_spaces,
     "programs": program_names,
     "compiled": compiled_cases,
-    "liger": liger_programs,
 }
 """Parts whose rows hold no job: what their rows are instead."""
 
