@@ -15,6 +15,7 @@ WHOLE = {
     "attention": "eager",
     "reference": "resident",
     "optimizer_in_backward": 0,
+    "fused_kernels": "none",
     "data_parallel": 1,
 }
 CUT = {
@@ -24,6 +25,7 @@ CUT = {
     "attention": "sdpa",
     "reference": "precomputed",
     "optimizer_in_backward": 1,
+    "fused_kernels": "liger",
     "data_parallel": 8,
 }
 MODULE_JOB = make_job(model=read_factory("mine:net"), task="module", packing="none")

@@ -34,6 +34,7 @@ LAYERS = (
         "nouns",
         "exact",
         "expert_split",
+        "fused_kernels",
         "tensor_split",
         "pipeline_split",
         "offload",

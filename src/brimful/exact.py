@@ -9,7 +9,7 @@ what breaks other values. Dropout and every other noise is off, else no row woul
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from brimful.job import FP8, MODULE, Job
+from brimful.job import FP8, IN_FP32, MODULE, Job
 from brimful.models.architectures import named_with
 
 Field = Literal[
@@ -19,6 +19,7 @@ Field = Literal[
     "attention",
     "reference",
     "optimizer_in_backward",
+    "fused_kernels",
     "data_parallel",
 ]
 How = Literal["exact", "rounding", "built", "changes"]
@@ -175,6 +176,17 @@ def _updates_early(job: Job, num_micro_batches: int) -> Found:
         yield "changes", "whether loss scaling skips a step is known when the backward pass ends"
 
 
+def _fuses(job: Job, kernels: str) -> Found:
+    if kernels == "liger" and job.precision not in IN_FP32:
+        yield (
+            "rounding",
+            (
+                "its kernels keep fp32 between operations that are rounded one by one otherwise, "
+                "and its loss adds the head's gradient up chunk by chunk in the head's own type"
+            ),
+        )
+
+
 def _never(_job: Job, _value: Any) -> Found:
     return iter(())
 
@@ -197,6 +209,11 @@ TABLE: dict[Field, Row] = {
     ),
     "optimizer_in_backward": Row(
         "each parameter is updated from its whole gradient, whenever that is", _updates_early
+    ),
+    "fused_kernels": Row(
+        "each kernel computes what the operations that it stands for do, with sums in another "
+        "order",
+        _fuses,
     ),
     "data_parallel": Row(
         "every device divides its sum by the count of the whole step, and the sums add up",

@@ -8,10 +8,12 @@ torch. The rules are the first ones of PyTorch's ``sdp_utils.cpp`` (2.11 to 2.13
 more than the job, as on the version of cuDNN, PyTorch says itself.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from brimful.errors import UnsupportedError
+from brimful.fused_kernels import INTERPRETER
 from brimful.job import FP8, Job, Precision
 from brimful.strategy import Attention, Strategy, check_simulated
 
@@ -108,6 +110,43 @@ def check_precision(job: Job, place: Place) -> Job:
     return job
 
 
+def check_fused(strategy: Strategy, place: Place) -> Strategy:
+    """Return the strategy as it is, or say why its fused kernels cannot run in a place.
+
+    Args:
+        strategy: How a job is run.
+        place: Where.
+
+    Raises:
+        UnsupportedError: With the reason and what to use instead.
+    """
+    reason = why_not_fused(place) if strategy.fused_kernels != "none" else ""
+    if reason:
+        raise UnsupportedError(
+            f"fused_kernels={strategy.fused_kernels} cannot run here: {reason}; use "
+            f"fused_kernels=none",
+            nearest={"fused_kernels": "none"},
+        )
+    return strategy
+
+
+def why_not_fused(place: Place) -> str:
+    """Say why Liger's kernels cannot run in a place; empty where they can.
+
+    Args:
+        place: Where.
+
+    Source: Triton compiles for NVIDIA GPUs from compute capability 7.0 on (its README); its
+    interpreter runs kernels in Python, for tests.
+    """
+    if place.kernels == "cpu":
+        interpreted = os.environ.get(INTERPRETER) == "1"
+        return "" if interpreted else "Triton compiles them for GPUs, and this device is a CPU"
+    if place.capability < VOLTA:
+        return f"Triton compiles them from compute capability {VOLTA} on, not {place.capability}"
+    return ""
+
+
 def why_not_simulated(job: Job, strategy: Strategy, place: Place) -> str:
     """Say why ``brimful simulate`` refuses a plan; empty where it takes it.
 
@@ -120,6 +159,7 @@ def why_not_simulated(job: Job, strategy: Strategy, place: Place) -> str:
         check_simulated(strategy)
         check_precision(job, place)
         check_attention(job, strategy.attention, place)
+        check_fused(strategy, place)
     except UnsupportedError as error:
         return str(error)
     return ""

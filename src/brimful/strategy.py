@@ -12,6 +12,7 @@ from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.escaping import Line
 from brimful.exact import Field, exactness
 from brimful.expert_split import Spread, check_experts_split
+from brimful.fused_kernels import FusedKernels, beside
 from brimful.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Precision, Task
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.offload import Away, Devices, away_of, check_early, check_offload
@@ -60,6 +61,7 @@ FP8_MULTIPLE = 16
 """Of rows and columns of fp8 products; tested equal to ``build.precision.fp8``."""
 _FIELDS: tuple[Field, ...] = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "reference",
+    "fused_kernels",
 )  # fmt: skip
 
 
@@ -97,6 +99,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         offload: What is in host memory between its uses, as people type it (``offload``).
         optimizer_in_backward: Whether each parameter is updated as soon as its gradient is whole.
         compile: What ``torch.compile`` compiles (``Compile``).
+        fused_kernels: Whose kernels run what is not a matrix product or attention, and the loss
+            (``FusedKernels``).
         allocator: Settings of the CUDA caching allocator as ``PYTORCH_CUDA_ALLOC_CONF`` spells
             them; empty: PyTorch's own.
     """
@@ -120,6 +124,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     offload: Line = NO_OFFLOAD
     optimizer_in_backward: bool = False
     compile: Compile = "none"
+    fused_kernels: FusedKernels = "none"
     allocator: Line = ""
 
 
@@ -285,6 +290,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
     _check_zero(job, strategy)
     _check_alone(strategy)
     _check_compiled(job, strategy)
+    _check_fused(job, strategy)
     _check_pairs(job, strategy)
     _check_tensor(job, strategy)
     check_experts_split(job, _expert_spread(strategy))
@@ -417,6 +423,46 @@ def _check_compiled(job: Job, strategy: Strategy) -> None:
                 f"compile=none",
                 nearest={"compile": "none"},
             )
+
+
+def _check_fused(job: Job, strategy: Strategy) -> None:
+    """Refuse Liger's kernels beside what would make them wrong, or was not compared."""
+    if strategy.fused_kernels == "none":
+        return
+    refused = next(iter((*beside(job), *_beside_fused(strategy))), None)
+    if refused is not None:
+        what, why = refused
+        raise UnsupportedError(
+            f"fused_kernels={strategy.fused_kernels} with {what} is not run by this version, "
+            f"{why}; use fused_kernels=none",
+            nearest={"fused_kernels": "none"},
+        )
+
+
+def _beside_fused(strategy: Strategy) -> Iterator[tuple[str, str]]:
+    if is_selective(strategy):
+        yield (
+            f"activation_checkpointing={strategy.activation_checkpointing}",
+            "because these checkpoints keep results of products that its rotary kernel writes over",
+        )
+    if strategy.loss_chunks > 1:
+        yield (
+            f"loss_chunks={strategy.loss_chunks}",
+            "because its fused loss cuts tokens into chunks of its own",
+        )
+    asked = {
+        f"attention={strategy.attention}": strategy.attention == "flex",
+        f"compile={strategy.compile}": strategy.compile != "none",
+        f"engine={strategy.engine}": strategy.engine != "torch",
+        f"zero={strategy.zero} on one device": gathers_alone(strategy),
+        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
+        "optimizer_in_backward": strategy.optimizer_in_backward,
+        **{f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
+           for name in ("tp", "ep", "pp")},
+    }  # fmt: skip
+    for what, is_asked in asked.items():
+        if is_asked:
+            yield what, "which was not compared with the plain loop"
 
 
 def _check_zero(job: Job, strategy: Strategy) -> None:
@@ -642,6 +688,11 @@ def check_examined(strategy: Strategy) -> None:
         raise UnsupportedError(
             f"compile={strategy.compile} is not examined by this version, as no module inside a "
             f"compiled block is seen; use compile=none"
+        )
+    if strategy.fused_kernels != "none":
+        raise UnsupportedError(
+            f"fused_kernels={strategy.fused_kernels} is not examined by this version, as its loss "
+            f"has no logits to look at; use fused_kernels=none: it learns the same"
         )
     if gathers_alone(strategy):
         raise UnsupportedError(

@@ -7,7 +7,7 @@ from brimful.units import format_bytes
 _SWITCHES = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "zero", "dp_replicate",
     "dp_shard", "accumulate", "optimizer_in_backward", "offload",
-    "compile", "allocator",
+    "compile", "fused_kernels", "allocator",
 )  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from brimful.search.record import INTERRUPTED, Untried
 UNFORMULATED = (
     "plan",
     "tiny.json",
-    "--optimizer-in-backward", "--clip", "0",
+    "--optimizer-in-backward",
+    "--clip",
+    "0",
     "--seq-len",
     32,
 )

@@ -28,7 +28,7 @@ INPUTS = {
         *("micro_batch", "activation_checkpointing", "loss_chunks", "attention", "accumulate"),
         *("zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "reference", "engine", "offload"),
         *("pp_schedule", "stages_per_device", "stage_blocks", "optimizer_in_backward", "allocator"),
-        "compile",
+        *("compile", "fused_kernels"),
     },
 }
 LLAMA_8B = ("llama-3.1-8b", "--gpus", "h100-80gb", "--seq-len", "8192", "--global-batch", "8")

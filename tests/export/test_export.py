@@ -71,6 +71,26 @@ def test_compiled_blocks_are_said_where_a_target_has_a_name_for_them():
     assert "compile" not in {each.field for each in (*titan.lost, *accelerate.lost)}
 
 
+def test_ligers_kernels_are_said_where_a_target_has_a_name_for_them():
+    plan = plan_on(1, 2)
+    job = make_job(model=load_model("llama-3.1-8b"), global_batch=8, precision="bf16-mixed")
+    strategy = msgspec.structs.replace(plan.strategy, fused_kernels="liger")
+    plan = msgspec.structs.replace(plan, job=job, strategy=strategy)
+    trainer, trl, accelerate = (
+        TARGETS[to](plan, GIVEN) for to in ("hf-trainer", "trl", "accelerate")
+    )
+    assert "use_liger_kernel: true" in trainer.text
+    assert "use_liger_kernel: true" in trl.text
+    half = msgspec.structs.replace(job, precision="bf16")
+    axolotl = TARGETS["axolotl"](msgspec.structs.replace(plan, job=half), GIVEN)
+    assert "axolotl.integrations.liger.LigerPlugin" in axolotl.text
+    assert "liger_fused_linear_cross_entropy: true" in axolotl.text
+    said = (*trainer.lost, *trl.lost, *axolotl.lost)
+    assert "fused_kernels" not in {each.field for each in said}
+    lost = {each.field: each.why for each in accelerate.lost}
+    assert "liger_kernel.transformers" in lost["fused_kernels"]
+
+
 def test_slurm_is_asked_for_what_the_plan_has():
     lines = TARGETS["slurm"](plan_on(4, 8), GIVEN).text.splitlines()
     assert lines[0] == "#!/bin/bash"

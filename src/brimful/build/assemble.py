@@ -12,6 +12,7 @@ from brimful.build.early_update import EarlyUpdate
 from brimful.build.exactness import check_built
 from brimful.build.fp8_layers import use_fp8
 from brimful.build.keep_fp32 import check_kept
+from brimful.build.liger import check_installed, fuse_kernels
 from brimful.build.model import materialize
 from brimful.build.offload import HostOptimizer, Offloaded, mark_away, offload_blocks, offloaded
 from brimful.build.optimizers import build_optimizer, rule_for
@@ -34,7 +35,7 @@ from brimful.build.rounding import prepare_qat
 from brimful.build.router_losses import router_losses
 from brimful.build.tasks import task_of
 from brimful.job import Job
-from brimful.kernel_support import Place, check_attention, check_precision
+from brimful.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.strategy import Strategy, gathers, num_checkpointed
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         place = Place(device.type, _capability(device))
         check_precision(job, place)
         check_attention(job, strategy.attention, place)
+        check_fused(strategy, place)
+        if strategy.fused_kernels == "liger":
+            check_installed()
     emulates = host == device  # memory of the host alone: a CPU, or what stands for one
     if job.task != "module":  # which is made anew on its device
         use_fp8(skeleton, job, emulate=emulates)
@@ -111,6 +115,8 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     model = materialize(skeleton, device=device, job=job)
     if job.task == "module":
         use_fp8(model, job, emulate=emulates)
+    if strategy.fused_kernels == "liger":
+        fuse_kernels(model)
     checkpoint_blocks(model, strategy, num_layers=num_layers)
     if strategy.compile == "blocks":
         compile_blocks(model)

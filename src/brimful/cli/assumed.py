@@ -1,6 +1,7 @@
 """What was chosen for the user, and how long the run is that was asked about, as facts."""
 
 import argparse
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
     from brimful.plan import Estimate
+    from brimful.strategy import Strategy
 
 
 def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
@@ -34,6 +36,15 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
     return (*_kernel_facts(job), *assumed)
+
+
+def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
+    """Say what has to be installed where a plan with fused kernels runs, if it is not here."""
+    from brimful.fused_kernels import PACKAGES
+
+    if strategy.fused_kernels == "none" or all(map(find_spec, PACKAGES)):
+        return ()
+    return (Fact("needs", "liger-kernel and triton where it runs: pip install 'brimful[liger]'"),)
 
 
 def _network_words(args: argparse.Namespace) -> str:

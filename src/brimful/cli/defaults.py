@@ -1,5 +1,6 @@
 """The user's defaults, in one table; every output echoes them."""
 
+from brimful.fused_kernels import FusedKernels
 from brimful.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
 from brimful.pipeline_split import Schedule as PipelineSchedule
@@ -30,6 +31,7 @@ PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
 OFFLOAD = "none"
 COMPILE: Compile = "none"
+FUSED_KERNELS: FusedKernels = "none"
 ALLOCATOR = ""
 MICRO_BATCH = 1
 NUM_STEPS = 100

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference
-from brimful.cli.assumed import assumed_facts, prices_from, run_of
+from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -100,6 +100,7 @@ def _answer(
     below = (
         *traced_facts(asked),
         *assumed_facts(args, asked.job),
+        *fused_facts(asked.strategy),
         *_next(args, summary.verdict, around.fixes),
     )
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))

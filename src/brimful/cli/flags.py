@@ -16,6 +16,7 @@ from brimful.cli.elsewhere import OPTIMIZER_NAMES, TASK_NAMES, TASKS, refuse_els
 from brimful.cli.other_flags import NO_FLAG, taken_for_ours
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
+from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.gpus import check_gpu, count_devices, load_cluster
 from brimful.hardware.links import network_names
@@ -515,11 +516,25 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     )
     compiled = f"{defaults.COMPILE}; blocks: torch.compile of each block; not searched"
     _add_choice(add, "--compile", get_args(Compile), compiled)
+    _add_fused(add, searched=searched)
     add(
         "--allocator",
         metavar="SETTINGS",
         help="of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True; "
         + default("PyTorch's own"),
+    )
+
+
+def _add_fused(add: Callable[..., Any], *, searched: bool) -> None:
+    tried = "searched for without it, where Liger is installed"
+    usually = tried if searched else f"default {defaults.FUSED_KERNELS}"
+    allowed = get_args(FusedKernels)
+    add(
+        "--fused-kernels",
+        metavar="NAME",
+        type=choice("fused-kernels", allowed),
+        help=f"{' or '.join(allowed)}; {usually}; liger: norms, activations, rotary positions and "
+        "loss by Liger",
     )
 
 
@@ -641,7 +656,7 @@ _STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
     "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule", "stages_per_device",
     "stage_blocks", "accumulate", "reference", "engine", "offload", "optimizer_in_backward",
-    "compile", "allocator",
+    "compile", "fused_kernels", "allocator",
 )  # fmt: skip
 TRAINING = (*_JOB, *_STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
@@ -939,6 +954,7 @@ def _strategy(
         offload=_or(args.offload, defaults.OFFLOAD),
         optimizer_in_backward=bool(args.optimizer_in_backward),
         compile=_or(args.compile, defaults.COMPILE),
+        fused_kernels=_or(args.fused_kernels, defaults.FUSED_KERNELS),
         allocator=_or(args.allocator, defaults.ALLOCATOR),
         **degrees,
     )

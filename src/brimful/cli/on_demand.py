@@ -132,7 +132,8 @@ def _trace(
         from brimful.simulate.on_demand import trace_needs
 
         trace_needs(
-            traced_job(job, strategy), strategy.attention, kernels_of(cluster.device), missing,
+            traced_job(job, strategy), strategy.attention,
+            kernels_of(cluster.device, strategy.fused_kernels), missing,
             watch=lambda state: progress.report(_words(state), state.share),
         )  # fmt: skip
 
@@ -148,7 +149,8 @@ def traced_facts(asked: "Asked") -> tuple[Fact, ...]:
     job, cluster, strategy = asked
     if missing_formula(job, strategy, cluster.device):
         return ()
-    traced, kernels = traced_job(job, strategy), kernels_of(cluster.device)
+    traced = traced_job(job, strategy)
+    kernels = kernels_of(cluster.device, strategy.fused_kernels)
     program = chosen_program(
         traced, strategy.attention, kernels, "full",
         gathers=gathers(strategy), tp=strategy.tp, ep=strategy.ep,

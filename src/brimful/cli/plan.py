@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from brimful.cli import defaults, flags, output_paths
-from brimful.cli.assumed import assumed_facts, run_of
+from brimful.cli.assumed import assumed_facts, fused_facts, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
     DOES_NOT_FIT,
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         facts = (*_traced_facts(found), *assumed_facts(args, found.plan.job))
-        show_facts(*facts, *_next(args, found, word))
+        show_facts(*facts, *fused_facts(found.plan.strategy), *_next(args, found, word))
         _show_more(args, found, why)
     if args.page is not None:
         write_page(args, _answer(args, found, proof, word))
@@ -170,6 +170,7 @@ def _answer(
             *_proven(found, proof),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
+            *fused_facts(found.plan.strategy),
             *_next(args, found, word),
         ),
         (plan_tables(found.plan, found.record),),

@@ -3,13 +3,15 @@
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from brimful.cli import defaults, flags, usual
-from brimful.errors import UnknownMemoryError, UnsupportedError
+from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.terminal import say
 
 if TYPE_CHECKING:
@@ -77,7 +79,64 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
 
 
 def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
-    """Resolve the flags and search: by formulas, or by simulating where there are none.
+    """Resolve the flags and search; where fused kernels may run, with them and without.
+
+    What is chosen is fixed in the flags, so that whoever asks on asks of the same.
+
+    Args:
+        args: The flags.
+        budget: Of a search that simulates.
+    """
+    if args.fused_kernels is not None or not _may_fuse(args):
+        return _searched(args, budget)
+    fused = argparse.Namespace(**{**vars(args), "fused_kernels": "liger"})
+    if not _is_predicted(fused):
+        return _searched(args, budget)
+    plain = _searched(args, budget)
+    found = min(plain, _searched(fused, budget), key=partial(_badness, objective=args.objective))
+    args.fused_kernels = found.plan.strategy.fused_kernels
+    return found
+
+
+def _may_fuse(args: argparse.Namespace) -> bool:
+    """Whether Liger's kernels are here, and run what is asked: a plan promises that it runs."""
+    from brimful.fused_kernels import PACKAGES
+    from brimful.kernel_support import why_not_fused
+    from brimful.search.space import plainest_strategy
+
+    if not all(map(find_spec, PACKAGES)):
+        return False
+    job, cluster, _ = _plainest(args)
+    pins, *also = pins_from(args)
+    attention = usual.attention_from(args, job, cluster.device)
+    if also or why_not_fused(usual.place_of(cluster.device)):
+        return False
+    try:
+        fused = pins._replace(fused_kernels="liger")
+        plainest_strategy(job, fused, attention, cluster.num_devices)
+    except (InputError, UnsupportedError):
+        return False
+    return True
+
+
+def _is_predicted(args: argparse.Namespace) -> bool:
+    """Whether what the flags ask for can be traced; else a search would simulate it all twice."""
+    from brimful.cost.formula import is_traceable
+
+    job, cluster, strategy = _plainest(args)
+    return is_traceable(job, strategy, cluster.device)
+
+
+def _badness(found: "Solution", objective: str) -> tuple[bool, float]:
+    """Order plans: those that fit first, then what is to be least."""
+    best = found.record.rows[0]
+    if not best.fits or objective == "memory" or best.step_s is None:
+        return not best.fits, best.peak_bytes
+    return False, best.step_s * (found.plan.cluster.num_devices if objective == "cost" else 1)
+
+
+def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
+    """Search: by formulas, or by simulating where there are none.
 
     Where nothing was traced yet, blocks that recompute nothing are traced first, and no others
     where the fastest of these fits: to recompute takes longer.

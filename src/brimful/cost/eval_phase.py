@@ -63,7 +63,7 @@ def _judged(job: Job, strategy: Strategy, device: Device) -> tuple[int, str] | N
     family = family_of(job, strategy)._replace(body="plain", num_blocks=0, recompute="full")
     attention, gathers, tp, ep = strategy.attention, family.gathers, family.tp, family.ep
     program = chosen_program(
-        job, attention, kernels_of(device), "full",
+        job, attention, kernels_of(device, family.fused), "full",
         gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family),
     )  # fmt: skip
     key = f"{program.key}{EVALUATED}"

@@ -19,6 +19,7 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
+from brimful.fused_kernels import FusedKernels, chunk_tokens, fused_head
 from brimful.job import Job
 from brimful.offload import NOTHING, Away
 from brimful.strategy import (
@@ -52,6 +53,7 @@ class Family(NamedTuple):
         tp: Devices that share every matrix.
         ep: Devices that part the experts of a block among them.
         away: What is in host memory between its uses.
+        fused: Whose kernels run beside products and attention.
     """
 
     micro_batch: int
@@ -67,6 +69,7 @@ class Family(NamedTuple):
     tp: int = 1
     ep: int = 1
     away: Away = NOTHING
+    fused: FusedKernels = "none"
 
     @property
     def is_spread(self) -> bool:
@@ -103,6 +106,7 @@ def family_of(job: Job, strategy: Strategy) -> Family:
         tp=strategy.tp,
         ep=strategy.ep,
         away=what_is_away(job, strategy),
+        fused=strategy.fused_kernels,
     )
 
 
@@ -147,6 +151,19 @@ def family_tokens(job: Job, family: Family) -> int:
     return family.micro_batch * job.rows_per_sample * job.seq_len
 
 
+def chunk_of(job: Job, tokens: int, *, loss_chunks: int, fused: FusedKernels) -> int:
+    """Return the tokens of a chunk of the loss; the last may have fewer.
+
+    Args:
+        job: What is trained.
+        tokens: Of a micro-batch.
+        loss_chunks: Pieces that the strategy asks for.
+        fused: Whose kernels run: Liger's loss cuts tokens by a rule of its own.
+    """
+    head = fused_head(job, fused)
+    return -(-tokens // loss_chunks) if head is None else chunk_tokens(tokens, head)
+
+
 def runs_one(job: Job, family: Family) -> bool:
     """Whether a micro-batch is one sequence."""
     return family.micro_batch * job.rows_per_sample == 1
@@ -157,7 +174,9 @@ def family_dimensions(job: Job, family: Family) -> Dimensions:
     return dimensions(
         job,
         micro_batch=family.micro_batch * job.rows_per_sample,
-        chunk_tokens=-(-family_tokens(job, family) // family.loss_chunks),
+        chunk_tokens=chunk_of(
+            job, family_tokens(job, family), loss_chunks=family.loss_chunks, fused=family.fused
+        ),
         tp=family.tp,
         ep=family.ep,
     )

@@ -118,7 +118,7 @@ def profiles_for(
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     sending = sending_of(job, family)
     program = chosen_program(
-        job, attention, kernels_of(device), recompute,
+        job, attention, kernels_of(device, family.fused), recompute,
         gathers=gathers, tp=tp, ep=ep, is_one=runs_one(job, family), sending=sending,
     )  # fmt: skip
     profile = load_profile(program.key)

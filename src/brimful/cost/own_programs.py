@@ -8,7 +8,7 @@ hashes whatever else decides an operation or a size.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from brimful.cost.family import family_of
+from brimful.cost.family import chunk_of, family_of
 from brimful.cost.profiles import (
     NUM_CHUNKS,
     OWN,
@@ -84,7 +84,8 @@ def needs_of(job: Job, strategy: Strategy) -> list[Need]:
     """List what one strategy needs; FLOPs are told from those that are computed again."""
     family = family_of(job, strategy)
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
-    num_chunks = traced_chunks(-(-tokens // -(-tokens // strategy.loss_chunks)))
+    chunk = chunk_of(job, tokens, loss_chunks=strategy.loss_chunks, fused=strategy.fused_kernels)
+    num_chunks = traced_chunks(-(-tokens // chunk))
     sending = sending_of(job, family)
     own = Need(family.gathers, family.recompute, family.body, num_chunks, sending, family.ep)
     return sorted({own, own._replace(recompute="full", body="plain", sending=NONE_SENDS)})

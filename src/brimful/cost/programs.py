@@ -7,6 +7,7 @@ one profile (``profiles.py``).
 
 from typing import Literal, NamedTuple
 
+from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import AMPERE, Device
 from brimful.job import ALL_LINEAR, FP8, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.architecture import ONE_KERNEL_GELU
@@ -18,10 +19,22 @@ from brimful.strategy import Attention, Recompute
 
 IMPLEMENTATION = "hf"
 """Whose code was traced: ``transformers`` modules under ``build/``."""
-Kernels = Literal["cpu", "cuda", "cuda7"]
-"""``cuda7``: what cards before Ampere, of capability 7 or less, run where it is not as ``cuda``.
-They have no flash attention; ``sdpa`` is written out for grouped heads and for bf16, and runs the
-memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
+Kernels = Literal[
+    "cpu", "cuda", "cuda7",
+    "liger80", "liger86", "liger89", "liger90", "liger100", "liger120",
+]  # fmt: skip
+"""``liger90``: CUDA's of capability 9.0 with Liger's beside them, which make a buffer for each of
+a card's multiprocessors. ``cuda7``: what cards before Ampere, of capability 7 or less, run where it
+is not as ``cuda``. They have no flash attention; ``sdpa`` is written out for grouped heads and for
+bf16, and runs the memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
+
+SHIPPED_KERNELS: tuple[Kernels, ...] = ("cpu", "cuda", "cuda7")
+"""Whose kernels shipped profiles are of."""
+WITH_LIGER: dict[float, Kernels] = {
+    8.0: "liger80", 8.6: "liger86", 8.9: "liger89", 9.0: "liger90", 10.0: "liger100",
+    12.0: "liger120",
+}  # fmt: skip
+"""By compute capability; of others a strategy with Liger's kernels is simulated."""
 
 TRACED_AS: dict[Precision, Precision] = {
     "fp32": "fp32",
@@ -180,12 +193,24 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     )
 
 
-def kernels_of(device: Device) -> Kernels:
-    """Name whose kernels a device runs."""
+def kernels_of(device: Device, fused: FusedKernels = "none") -> Kernels:
+    """Name whose kernels a device runs.
+
+    Args:
+        device: On what.
+        fused: Whose kernels run beside products and attention.
+    """
+    if fused == "liger" and device.capability in WITH_LIGER:
+        return WITH_LIGER[device.capability]
     if device.kernels == "cpu":
         return "cpu"
     is_old = 0 < device.capability < AMPERE  # 0: of another maker
     return "cuda7" if is_old else "cuda"
+
+
+def capability_of(kernels: Kernels) -> float | None:
+    """Return the compute capability whose kernels a program with Liger's runs; else None."""
+    return next((each for each, name in WITH_LIGER.items() if name == kernels), None)
 
 
 def attending(precision: Precision, attention: Attention, kernels: Kernels) -> Kernels:

@@ -36,11 +36,13 @@ class RowSums(NamedTuple):
         dims: Sizes of dimensions.
         vectors: Elements of parameters of one dimension.
         chip: That it runs on; None: nothing is known of it.
+        partial: Bytes of what Liger's norms add up by themselves, a row for each multiprocessor.
     """
 
     dims: Dimensions
     vectors: frozenset[int]
     chip: Multiprocessors | None
+    partial: frozenset[int] = frozenset()
 
     def beside(self, events: Sequence[Event]) -> list[int]:
         """Return what comes and goes behind each event of a backward, in bytes: 0 for most."""
@@ -50,7 +52,7 @@ class RowSums(NamedTuple):
             if len(event.terms) != 1 or not event.num_bytes:
                 continue
             ((factors, _),) = event.terms
-            if _OF_TOKENS & set(factors):
+            if _OF_TOKENS & set(factors) or event.num_bytes in self.partial:
                 newest = event
                 continue
             element = self._element(event)
@@ -104,10 +106,14 @@ def row_sums(job: Job, family: Family, device: Device) -> RowSums:
         device: On what.
     """
     shapes = trained_shapes(job, family.tp)
+    vectors = frozenset(prod(shape) for shape in shapes if len(shape) == 1)
+    chip = chips().get(version_of(device.capability))
+    rows = chip.num_multiprocessors if chip is not None and family.fused == "liger" else 0
     return RowSums(
         dims=family_dimensions(job, family),
-        vectors=frozenset(prod(shape) for shape in shapes if len(shape) == 1),
-        chip=chips().get(version_of(device.capability)),
+        vectors=vectors,
+        chip=chip,
+        partial=frozenset(rows * FP32_BYTES * columns for columns in vectors) - {0},
     )
 
 

@@ -29,8 +29,15 @@ _SAID = (
     "model", "task", "method", "adapter", "precision", "seq_len", "packing", "attention",
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "optimizer", "schedule", "warmup_steps", "zero", "dp_shard",
-    "dp_replicate", "activation_checkpointing", "engine",
+    "dp_replicate", "activation_checkpointing", "engine", "fused_kernels",
 )  # fmt: skip
+_LIGER = {
+    "plugins": ["axolotl.integrations.liger.LigerPlugin"],
+    "liger_rope": True,
+    "liger_rms_norm": True,
+    "liger_glu_activation": True,
+    "liger_fused_linear_cross_entropy": True,
+}
 _TASKS = {"causal-lm": "completion", "chat": "chat_template"}
 """Of a data set."""
 
@@ -69,6 +76,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         **({kind: True} if kind in {"bf16", "fp16"} and not is_half else {}),
         "tf32": job.precision == "tf32",
         "seed": job.seed,
+        **(_LIGER if strategy.fused_kernels == "liger" else {}),
         **_memory(plan),
     }
 

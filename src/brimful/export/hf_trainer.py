@@ -27,6 +27,7 @@ _SAID = (
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "precision", "optimizer", "schedule", "warmup_steps",
     "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "accumulate",
+    "fused_kernels",
 )  # fmt: skip
 
 
@@ -69,6 +70,8 @@ def config(plan: Plan, given: Given, *, to: str = TO, bases: Container[str] = ()
     }
     if job.precision == "tf32":
         content["tf32"] = True
+    if strategy.fused_kernels == "liger":
+        content["use_liger_kernel"] = True
     return content | _memory(plan)
 
 

@@ -64,6 +64,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "offload": ("none",),
     "optimizer_in_backward": (False,),
     "compile": ("none",),
+    "fused_kernels": ("none",),
     "allocator": ("",),
 }
 """Values that ask for nothing."""
@@ -86,6 +87,7 @@ _WHY = {
     "loss_chunks": "logits and loss are computed whole",
     "optimizer_in_backward": "updates come after the backward pass",
     "compile": "the program calls block.compile() on each block, before FSDP wraps it",
+    "fused_kernels": "the program applies them, by liger_kernel.transformers",
     "keep_fp32": "all modules are held alike",
     "activation_checkpointing": "the program switches it on",
     "ep": "experts are not parted",

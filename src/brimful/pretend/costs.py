@@ -41,7 +41,8 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
     if func is _GROUPED:
         return _grouped_flops(args[0].shape, args[1].shape), 0, ()
     if func.overloadpacket in flop_registry:
-        flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
+        told = [x for x in args if not isinstance(x, torch.dtype)]  # the result's, of addmm
+        flops = flop_registry[func.overloadpacket](*told, **kwargs, out_val=out)
         return int(flops), 0, ()
     moved = pytree.tree_leaves((args, kwargs, out))
     return 0, 0, tuple(_bytes(x) for x in moved if isinstance(x, torch.Tensor))

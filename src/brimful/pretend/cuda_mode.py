@@ -12,8 +12,10 @@ the main process; a thread of the program's own sees none of this.
 
 import contextlib
 import functools
+import importlib.util
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +24,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import cuda_calls, cuda_names, eight_bit, triton_kernels
+from brimful.pretend import (
+    cuda_calls,
+    cuda_names,
+    device,
+    eight_bit,
+    kernels,
+    triton_decorators,
+    triton_kernels,
+)
 from brimful.pretend.absent import looking_for
 from brimful.pretend.compiled import Compiler
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
@@ -81,6 +91,20 @@ class _Below(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to my
             _State.inside = before
 
 
+def _as_ours(original: Any) -> Any:
+    """Return a function that knows the device by its own name, wherever it is called from."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before, _State.inside = _State.inside, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _State.inside = before
+
+    return call
+
+
 def _as_program(mode: _SaysCuda, original: Any) -> Any:
     """Return a function that is a program again, though PyTorch may call it from inside."""
 
@@ -98,11 +122,11 @@ def _as_program(mode: _SaysCuda, original: Any) -> Any:
     return call
 
 
-def _hooks_init(mode: _SaysCuda, original: Any) -> Any:
-    """Return ``saved_tensors_hooks.__init__``, whose hooks are a program's."""
+def _hooks_init(original: Any, whose: Callable[[Any], Any]) -> Any:
+    """Return ``saved_tensors_hooks.__init__``, whose hooks are a program's, or ours."""
 
     def init(self: Any, pack_hook: Any, unpack_hook: Any) -> None:
-        original(self, _as_program(mode, pack_hook), _as_program(mode, unpack_hook))
+        original(self, whose(pack_hook), whose(unpack_hook))
 
     return init
 
@@ -125,11 +149,10 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
     # What the engine calls in turn (hooks, recomputed checkpoints) is a program's.
     yield autograd, "_engine_run_backward", _as_program(mode, engine)
     hooks = autograd.graph.saved_tensors_hooks
-    yield hooks, "__init__", _hooks_init(mode, hooks.__init__)
+    yield hooks, "__init__", _hooks_init(hooks.__init__, functools.partial(_as_program, mode))
     # What is made by default, such as FSDP2's mesh, is made of the device that the program knows.
     yield torch._C, "_get_accelerator", _accelerator(torch._C._get_accelerator)  # noqa: SLF001
-    yield FakeTensor, "device", _device_of_fake(FakeTensor.device)
-    yield FakeTensor, "is_cuda", property(lambda x: x.fake_device.type in {NAME, CUDA})
+    yield from _seen_as_cuda()
 
 
 @contextlib.contextmanager
@@ -178,6 +201,58 @@ def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
     compiler.originals = _originals(names)
     with replaced((*names, *compiler.replacements())), compiler.open():
         yield
+
+
+@contextlib.contextmanager
+def launching(
+    libraries: Iterable[str], on_launch: Callable[[str, Mapping[str, Any]], None]
+) -> Iterator[None]:
+    """Let functions of libraries run that launch Triton's kernels, inside of a program of ours.
+
+    The program calls the pretend GPU by its own name; these functions ask for ``cuda``, as which it
+    is known to them alone. Without Triton's wheel its stand-in takes their decorators.
+
+    Args:
+        libraries: Modules whose autograd functions launch kernels.
+        on_launch: Called with every kernel's name and its arguments by name.
+    """
+    known, noted = KnownValues(), OtherKernels(on_launch)
+    mode = _SaysCuda(known)
+    translated = dict.fromkeys(libraries, functools.partial(_translated_functions, mode))
+    is_there = importlib.util.find_spec(triton_decorators.PACKAGE) is not None
+    absent = () if is_there else (triton_decorators.PACKAGE,)
+    changes = triton_kernels.changes(noted, known) if is_there else {}
+    chip = kernels.imitated().chip
+    card = replace(device.card(), multi_processor_count=chip.num_multiprocessors)
+    hooks = autograd.graph.saved_tensors_hooks
+    # What such a function asks for may be recomputed first: the program, which knows the device.
+    ours = ((hooks, "__init__", _hooks_init(hooks.__init__, _as_ours)), *_seen_as_cuda())
+    before, _State.inside = _State.inside, True
+    try:
+        with (
+            device.pretending(card),
+            replaced((*cuda_names.replacements(), *cuda_calls.replacements(), *ours)),
+            when_imported({**changes, **translated}),
+            looking_for(noted, stand_ins(absent, noted, known)),
+        ):
+            yield
+    finally:
+        _State.inside = before
+
+
+def _translated_functions(mode: _SaysCuda, library: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the two halves of every autograd function that a module defines, as a program."""
+    for function in vars(library).values():
+        is_one = isinstance(function, type) and issubclass(function, autograd.Function)
+        if is_one and function.__module__ == library.__name__:
+            for half in ("forward", "backward"):
+                yield function, half, staticmethod(_as_program(mode, getattr(function, half)))
+
+
+def _seen_as_cuda() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what of a fake tensor says where it is."""
+    yield FakeTensor, "device", _device_of_fake(FakeTensor.device)
+    yield FakeTensor, "is_cuda", property(lambda x: x.fake_device.type in {NAME, CUDA})
 
 
 def _originals(names: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:

@@ -161,7 +161,7 @@ def _function(kernels: OtherKernels, known: KnownValues) -> Any:
         @staticmethod
         def forward(ctx: Any, how: How, *given: torch.Tensor) -> Any:
             q, k, v = map(_padded, _apart(given, how.parts))
-            kernels.launch("flash_attn_2_cuda.fwd", (), known)
+            kernels.launch("flash_attn_2_cuda.fwd", {}, known)
             out, lse, scores, state = _forward(q, k, v, how)
             ctx.how = how
             ctx.save_for_backward(q, k, v, out, lse, *how.offsets, state)
@@ -172,7 +172,7 @@ def _function(kernels: OtherKernels, known: KnownValues) -> Any:
         def backward(ctx: Any, dout: torch.Tensor, *_: Any) -> Any:
             q, k, v, out, *_rest = ctx.saved_tensors
             gradients, apart = _gradients(q, k, v, ctx.how)
-            kernels.launch("flash_attn_2_cuda.bwd", (), known)
+            kernels.launch("flash_attn_2_cuda.bwd", {}, known)
             _backward(_padded(dout), (q, k, v, out), apart, ctx.how)
             return None, *(x[..., : dout.shape[-1]] for x in gradients)
 

@@ -4,7 +4,7 @@ A kernel that was written in Triton takes no memory: the program hands it tensor
 that nothing is known any more of what a launch may have written into.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,21 +22,28 @@ class OtherKernels:
         stood_in: Packages that were stood in for, with what they were stood in by.
     """
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, on_launch: Callable[[str, Mapping[str, Any]], None] | None = None) -> None:
+        """Begin with none.
+
+        Args:
+            on_launch: Called with every kernel's name and its arguments by name; None: nobody.
+        """
+        self._on_launch = on_launch
         self.launched: dict[str, int] = {}
         self.absent: dict[str, dict[str, str]] = {}
         self.stood_in: dict[str, str] = {}
 
-    def launch(self, name: str, arguments: Iterable[Any], known: KnownValues) -> None:
+    def launch(self, name: str, arguments: Mapping[str, Any], known: KnownValues) -> None:
         """Note a launch.
 
         Args:
             name: The kernel's.
-            arguments: All that it was given; it may have written into each tensor of them.
+            arguments: All that it was given, by name; it may have written into each tensor of them.
             known: What is known of values.
         """
         self.launched[name] = self.launched.get(name, 0) + 1
-        for argument in arguments:
+        if self._on_launch is not None:
+            self._on_launch(name, arguments)
+        for argument in arguments.values():
             if isinstance(argument, torch.Tensor):
                 known.forget(argument)

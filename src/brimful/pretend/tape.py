@@ -9,7 +9,7 @@ one tensor of it (a rewrite, a workspace) is told by tables of operations.
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ from brimful.pretend import (
 from brimful.pretend.device import NAME
 from brimful.pretend.fake_mode import Call
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
+from brimful.pretend.kernel_traffic import moved_by
 from brimful.pretend.owners import Owners, as_program
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
@@ -378,6 +379,16 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
             self._builder(outputs[0].device).cost(func, *call.work(out))
+
+    def launched(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Count what a kernel that is not PyTorch's moves: see ``moved_by``.
+
+        Args:
+            name: The kernel's.
+            arguments: What it was given, by name.
+        """
+        if self._count_costs and not self._num_pauses:
+            self._first.cost(name, 0, 0, moved_by(name, arguments))
 
     def _see(self, tensor: Any, op: Any, args: Any, index: int | None = None) -> None:
         if not isinstance(tensor, FakeTensor):

@@ -41,7 +41,7 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
         def run(self, *args: Any, warmup: bool = False, **kwargs: Any) -> None:
             kwargs.pop("grid", None)
             if not warmup:
-                kernels.launch(self.__name__, (*args, *kwargs.values()), known)
+                kernels.launch(self.__name__, self.named(args, kwargs), known)
 
     def jit(function: Any = None, **_how: Any) -> Any:
         return Kernel if function is None else Kernel(function)

@@ -53,7 +53,8 @@ def _run(kernels: OtherKernels, known: KnownValues) -> Any:
             return
         for hook in kernel.pre_run_hooks:
             hook(*args, **kwargs)
-        kernels.launch(kernel.__name__, (*args, *kwargs.values()), known)
+        named = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+        kernels.launch(kernel.__name__, named, known)
 
     return run
 

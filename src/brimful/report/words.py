@@ -291,6 +291,8 @@ def _other_words(strategy: Strategy) -> list[str]:
         words.append("updated inside the backward pass")
     if strategy.compile == "blocks":
         words.append("each block compiled")
+    if strategy.fused_kernels == "liger":
+        words.append("Liger's fused kernels")
     if strategy.allocator:
         words.append(f"allocator {strategy.allocator}")
     return words

@@ -68,6 +68,7 @@ def _values(job: Job, strategy: Strategy) -> Iterator[tuple[str, Any]]:
     yield from (("attention", name) for name in ("eager", "sdpa"))
     yield from (("activation_checkpointing", name) for name in ("none", "selective", "full"))
     yield "loss_chunks", 1
+    yield from (("fused_kernels", name) for name in ("none", "liger"))
     yield "offload", NO_OFFLOAD
     yield from (("micro_batch", n) for n in _neighbours(job, strategy))
     if strategy.dp_shard > 1:

@@ -16,7 +16,7 @@ from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Estimate
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
-from brimful.search.space import CHUNKED
+from brimful.search.space import cuts_loss
 from brimful.strategy import Strategy, Zero, default_accumulate, spell_checkpointing
 
 CHUNKS = (4, 16)
@@ -118,7 +118,7 @@ def _changed(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
 
 def _chunked(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
     """Yield the loss in more chunks, and in one where it is in several."""
-    if job.task not in CHUNKED:
+    if not cuts_loss(job, strategy.fused_kernels):
         return
     if strategy.loss_chunks > 1:
         yield "loss in one piece", msgspec.structs.replace(strategy, loss_chunks=1)

@@ -17,7 +17,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.offload import Away, away_of, spell_offload
 from brimful.search.solve import solve
-from brimful.search.space import CHUNKED, Pins
+from brimful.search.space import Pins, cuts_loss
 from brimful.search.table import Objective
 from brimful.strategy import (
     Recompute,
@@ -115,6 +115,7 @@ def _pins(job: Job, failed: Strategy) -> Pins:
         pp_schedule=row[0],
         stages_per_device=row[1],
         reference=failed.reference,
+        fused_kernels=failed.fused_kernels,
         allocator=failed.allocator,
     )
 
@@ -152,7 +153,7 @@ def _sharded(_job: Job, strategy: Strategy) -> Iterator[Strategy]:
 def _chunked(job: Job, strategy: Strategy) -> Iterator[Strategy]:
     """Cut the loss, so that logits never exist whole."""
     for chunks in CHUNKS:
-        if job.task in CHUNKED and chunks > strategy.loss_chunks:
+        if cuts_loss(job, strategy.fused_kernels) and chunks > strategy.loss_chunks:
             yield _with(strategy, loss_chunks=chunks)
 
 

@@ -17,7 +17,7 @@ from brimful.plan import Estimate
 from brimful.search.beside import Fix, held_fix
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
-from brimful.search.space import CHUNKED
+from brimful.search.space import cuts_loss
 from brimful.search.ways_out import Find, Tried
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.units import GIB
@@ -122,10 +122,11 @@ def ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]
         loss_chunks=1,
         attention=strategy.attention,
         reference=strategy.reference,
+        fused_kernels=strategy.fused_kernels,
     )
     for spread in _spread(plain, num):
         for recomputed in ("none", "selective", half, "full"):
-            for chunks in CHUNKS if job.task in CHUNKED else CHUNKS[:1]:
+            for chunks in CHUNKS if cuts_loss(job, strategy.fused_kernels) else CHUNKS[:1]:
                 yield msgspec.structs.replace(
                     spread, activation_checkpointing=recomputed, loss_chunks=chunks
                 )

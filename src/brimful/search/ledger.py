@@ -237,6 +237,7 @@ def _chains(start: Point, end: Point) -> list[list[Move]]:
         [_move(end, "attention", "planner", ("attention",))],
         [_move(end, "checkpointing", "planner", ("activation_checkpointing",))],
         [_move(end, "loss chunks", "planner", ("loss_chunks",))],
+        [_move(end, "fused kernels", "planner", ("fused_kernels",))],
         [_move(end, "reference", "planner", ("reference",))],
         [_move(end, "offload", "planner", ("offload",))],
         list(_many_devices(end.strategy)),

@@ -15,7 +15,7 @@ from brimful.job import Job
 from brimful.plan import Estimate
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
-from brimful.search.space import CHUNKED
+from brimful.search.space import cuts_loss
 from brimful.strategy import Strategy, data_parallel
 
 STEP_TOKENS = 256
@@ -52,7 +52,9 @@ def leanest(job: Job, strategy: Strategy) -> Strategy:
         strategy,
         micro_batch=1,
         activation_checkpointing="full",
-        loss_chunks=max(CHUNKS, strategy.loss_chunks) if job.task in CHUNKED else 1,
+        loss_chunks=(
+            max(CHUNKS, strategy.loss_chunks) if cuts_loss(job, strategy.fused_kernels) else 1
+        ),
     )
 
 

@@ -28,6 +28,7 @@ from brimful.search.rows import Bar, Found, Rows, place_of
 from brimful.search.space import (
     Pins,
     asks_for_row,
+    fused_of,
     grids,
     has_rows_foreseen,
     may_be_row,
@@ -145,7 +146,9 @@ class Space:
         """Return the strategy of a row."""
         reference = self.pins.reference or "none"
         found = strategy_at(self.job, self.table, row, self.attention, reference)
-        return msgspec.structs.replace(found, allocator=self.pins.allocator or "")
+        return msgspec.structs.replace(
+            found, fused_kernels=fused_of(self.pins), allocator=self.pins.allocator or ""
+        )
 
 
 class Solution(NamedTuple):

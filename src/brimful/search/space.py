@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.family import Family, body_of
+from brimful.cost.family import Family, body_of, chunk_of
 from brimful.cost.formula import missing_parted
 from brimful.cost.own_programs import (
     Need,
@@ -18,10 +18,11 @@ from brimful.cost.own_programs import (
     traced_program,
 )
 from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profile, variant_key
-from brimful.cost.programs import kernels_of
+from brimful.cost.programs import Kernels, kernels_of
 from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.exact import exactness
+from brimful.fused_kernels import FusedKernels, fused_head
 from brimful.hardware.cluster import Cluster, Device
 from brimful.job import Job, Task
 from brimful.kernel_support import first_that_runs
@@ -74,6 +75,8 @@ class Pins(NamedTuple):
         offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
         compile: What ``torch.compile`` compiles; not searched, None is ``none``.
+        fused_kernels: Whose kernels run beside products and attention; None: searched where they
+            are installed.
         allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
     """
 
@@ -93,6 +96,7 @@ class Pins(NamedTuple):
     offload: str | None = None
     optimizer_in_backward: bool | None = None
     compile: Compile | None = None
+    fused_kernels: FusedKernels | None = None
     allocator: str | None = None
 
 
@@ -104,7 +108,8 @@ def asks_for_row(pins: Pins) -> bool:
 def may_be_row(pins: Pins) -> bool:
     """Whether pipelines have what the user fixed, and a formula."""
     beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
-    is_alone = pins.pp is None and (pins.ep or 1) == 1 and (pins.compile or "none") == "none"
+    is_eager = (pins.compile or "none", fused_of(pins)) == ("none", "none")
+    is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_eager
     return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))
 
 
@@ -171,7 +176,8 @@ def expert_degrees(job: Job, pins: Pins, attention: Attention, cluster: Cluster)
         for n in range(2, within + 1)
         if within % n == 0 and _is_possible(job, pins, 3, 1, num, 1, n)
     ]
-    if parted and not is_foreseen(job, attention, kernels_of(cluster.device), ep=parted[-1]):
+    kernels = kernels_of(cluster.device, fused_of(pins))
+    if parted and not is_foreseen(job, attention, kernels, ep=parted[-1]):
         parted = parted[-1:]
     return (1, *parted)
 
@@ -224,15 +230,16 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
     """
     degrees = tensor_degrees(job, pins, cluster)
     possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
-    for spreads, recompute in product(_spreads(job, pins, attention, cluster, degrees), RECOMPUTES):
+    kernels = kernels_of(cluster.device, fused_of(pins))
+    ways = product(_spreads(job, pins, attention, cluster, degrees), recomputes_of(pins))
+    for spreads, recompute in ways:
         traced = [
-            spread for spread in spreads
-            if _is_traced(job, spread, attention, cluster.device, recompute)
-        ]  # fmt: skip
-        one_apart = any(_tells_one(job, s, attention, cluster.device, recompute) for s in traced)
-        told = _variants(job, traced, attention, cluster.device, recompute)
+            spread for spread in spreads if _is_traced(job, spread, attention, kernels, recompute)
+        ]
+        one_apart = any(_tells_one(job, s, attention, kernels, recompute) for s in traced)
+        told = _variants(job, traced, attention, kernels, recompute)
         for alike in _alike(job, pins, traced, one_apart=one_apart):
-            num_chunks = _real_chunks(job, *alike[0][1][0])
+            num_chunks = _real_chunks(job, pins, *alike[0][1][0])
             for body, num_blocks in _bodies(job, pins, recompute):
                 if variant_key(body, num_chunks=num_chunks) not in told:
                     continue
@@ -253,7 +260,7 @@ def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
                    spread.num_groups, _told_shards(spread), spread.accumulate, reference,
-                   spread.tp, spread.ep, away)
+                   spread.tp, spread.ep, away, fused_of(pins))
             for micro_batch, chunks in batches
         )
         for spread, batches in alike
@@ -301,12 +308,36 @@ def needs(job: Job, every: Sequence[Pins], attention: Attention, cluster: Cluste
         for ep in expert_degrees(job, pins, attention, cluster)
         for gathers in _gatherings(pins, cluster.num_devices)
         if gathers or ep == 1
-        for recompute in RECOMPUTES
+        for recompute in recomputes_of(pins)
         for body in _bodies_needed(job, pins, recompute)
-        for chunks in ((1,) if _chunks(job, pins) == (1,) else CHUNKS)
+        for chunks in _chunks_needed(job, pins, cluster.num_devices)
     }
     counted = {need._replace(recompute="full", body="plain") for need in found}
     return sorted(found | counted)
+
+
+def fused_of(pins: Pins) -> FusedKernels:
+    """Return whose kernels run beside products and attention in what is searched."""
+    return pins.fused_kernels or "none"
+
+
+def cuts_loss(job: Job, fused: FusedKernels) -> bool:
+    """Whether a loss may be cut into as many chunks as one likes: Liger's chooses by itself."""
+    return job.task in CHUNKED and fused == "none"
+
+
+def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:
+    """List how blocks may be recomputed: what selective checkpoints keep Liger's kernels change."""
+    return RECOMPUTES if fused_of(pins) == "none" else RECOMPUTES[:1]
+
+
+def _chunks_needed(job: Job, pins: Pins, num_devices: int) -> Iterator[int]:
+    """Yield the numbers of chunks of the loss that a search asks for."""
+    if fused_head(job, fused_of(pins)) is None:
+        yield from (1,) if _chunks(job, pins) == (1,) else CHUNKS
+        return
+    sizes = micro_batches(job, pins) if num_devices == 1 else micro_batches(job, Pins())
+    yield from {_real_chunks(job, pins, size, 1) for size in sizes}
 
 
 def _bodies_needed(job: Job, pins: Pins, recompute: Recompute) -> set[Body]:
@@ -324,9 +355,9 @@ def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:
 
 
 def _is_traced(
-    job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
+    job: Job, spread: Spread, attention: Attention, kernels: Kernels, recompute: Recompute
 ) -> bool:
-    gathers, kernels, ep = spread.zero in {2, 3}, kernels_of(device), spread.ep
+    gathers, ep = spread.zero in {2, 3}, spread.ep
     traced = traced_program(
         job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=ep
     )
@@ -334,33 +365,36 @@ def _is_traced(
 
 
 def _variants(
-    job: Job, spreads: Sequence[Spread], attention: Attention, device: Device, recompute: Recompute
+    job: Job,
+    spreads: Sequence[Spread],
+    attention: Attention,
+    kernels: Kernels,
+    recompute: Recompute,
 ) -> frozenset[str]:
     """Return what was traced of the programs that some spreads run: all, where it shipped."""
     found = []
     for spread in spreads:
         gathers = spread.zero in {2, 3}
         program = chosen_program(
-            job, attention, kernels_of(device), recompute,
-            gathers=gathers, tp=spread.tp, ep=spread.ep,
-        )  # fmt: skip
+            job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=spread.ep
+        )
         found.append(frozenset(load_profile(program.key).variants))
     return frozenset.intersection(*found) if found else frozenset()
 
 
-def _real_chunks(job: Job, micro_batch: int, chunks: int) -> int:
-    """Return in how many chunks a loss really runs: ``Tensor.chunk`` rounds their size up."""
+def _real_chunks(job: Job, pins: Pins, micro_batch: int, chunks: int) -> int:
+    """Return in how many chunks a loss really runs: their size is rounded up."""
     tokens = micro_batch * job.rows_per_sample * job.seq_len
-    return -(-tokens // -(-tokens // chunks))
+    return -(-tokens // chunk_of(job, tokens, loss_chunks=chunks, fused=fused_of(pins)))
 
 
 def _tells_one(
-    job: Job, spread: Spread, attention: Attention, device: Device, recompute: Recompute
+    job: Job, spread: Spread, attention: Attention, kernels: Kernels, recompute: Recompute
 ) -> bool:
     """Whether one sequence at a time has events of its own."""
     gathers = spread.zero in {2, 3}
     program = chosen_program(
-        job, attention, kernels_of(device), recompute,
+        job, attention, kernels, recompute,
         gathers=gathers, tp=spread.tp, ep=spread.ep, is_one=True,
     )  # fmt: skip
     return program.is_one and differs_for_one(load_profile(program._replace(is_one=False).key))
@@ -392,7 +426,7 @@ def _alike(
             is_left = pins.accumulate is None and spread.num_groups > 1
             if is_left and spread.accumulate == "hold" and share == micro_batch:
                 continue
-            real = _real_chunks(job, micro_batch, chunks)
+            real = _real_chunks(job, pins, micro_batch, chunks)
             num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
             is_one = one_apart and micro_batch * job.rows_per_sample == 1
             same = alike.setdefault((num_alike, min(real, NUM_CHUNKS), is_one), {})
@@ -464,7 +498,8 @@ def _is_possible(  # noqa: PLR0913, PLR0917 - the degrees
     job: Job, pins: Pins, zero: Zero, replicas: int, shards: int, tp: int, ep: int
 ) -> bool:
     """Whether this version runs a job so spread."""
-    plain, offload = pinned_strategy(Pins(), "sdpa"), pins.offload or NO_OFFLOAD
+    own = Pins(fused_kernels=pins.fused_kernels)
+    plain, offload = pinned_strategy(own, "sdpa"), pins.offload or NO_OFFLOAD
     spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp, "ep": ep}
     try:
         check_spread(job, msgspec.structs.replace(plain, **spread))
@@ -493,6 +528,7 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         offload=pins.offload or NO_OFFLOAD,
         optimizer_in_backward=bool(pins.optimizer_in_backward),
         compile=pins.compile or "none",
+        fused_kernels=pins.fused_kernels or "none",
         allocator=pins.allocator or "",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
@@ -570,7 +606,7 @@ def micro_batches(job: Job, pins: Pins, num_devices: int = 1) -> list[int]:
 def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)
-    return CHUNKS if job.task in CHUNKED else CHUNKS[:1]
+    return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]
 
 
 def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDArray[np.int64]]]:

@@ -39,6 +39,7 @@ def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
         _offloaded(job, strategy),
         "optimizer step inside the backward pass" if strategy.optimizer_in_backward else "",
         "compiled blocks" if strategy.compile == "blocks" else "",
+        "Liger kernels" if strategy.fused_kernels == "liger" else "",
         allocator_words(strategy),
     ]
     return tuple(word for word in words if word)

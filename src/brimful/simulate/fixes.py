@@ -13,7 +13,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
 from brimful.job import Job
 from brimful.rungs import Reserved
-from brimful.search.space import CHUNKED
+from brimful.search.space import cuts_loss
 from brimful.search.ways_out import cards_for, with_gpu
 from brimful.simulate.run import simulate
 from brimful.strategy import Strategy, check_strategy
@@ -47,7 +47,7 @@ def simulated_fix(job: Job, cluster: Cluster, strategy: Strategy) -> SimulatedFi
         strategy,
         micro_batch=1,
         activation_checkpointing="full" if job.model.num_layers else "none",
-        loss_chunks=CHUNKS if job.task in CHUNKED else 1,
+        loss_chunks=CHUNKS if cuts_loss(job, strategy.fused_kernels) else 1,
     )
     reserved = _reserved(job, cluster, lean)
     if reserved is None:

@@ -19,7 +19,8 @@ from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.job import Job
 from brimful.models.traced import keep_built
-from brimful.simulate.own_profile import Formulas, OwnProgram, with_variants
+from brimful.simulate.own_profile import Formulas, with_variants
+from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
 from brimful.strategy import Attention
 from brimful.traced_files import keep_traced, read_traced

@@ -24,16 +24,19 @@ class TokenShape(NamedTuple):
         B: Sequences.
         S: Tokens of each.
         num_chunks: Chunks of the loss.
+        chunk: Tokens of each but the last, where they are cut by another rule than as evenly as may
+            be; 0: they are not.
     """
 
     B: int
     S: int
     num_chunks: int = 1
+    chunk: int = 0
 
     @property
     def chunk_tokens(self) -> int:
         """Tokens of a chunk of the loss."""
-        return -(-self.B * self.S // self.num_chunks)
+        return self.chunk or -(-self.B * self.S // self.num_chunks)
 
     @property
     def last_tokens(self) -> int:

@@ -8,7 +8,7 @@ the other, so that formulas need no letters but those of a batch.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -18,13 +18,13 @@ import torch
 
 from brimful.build import phases
 from brimful.build.batch import Batch
+from brimful.build.liger import FusedLoss
 from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.cost.own_programs import ROUNDED_TOKENS, traced_adapters, traced_task
+from brimful.cost.own_programs import traced_adapters, traced_task
 from brimful.cost.profiles import (
-    NUM_CHUNKS,
     OF_ONE,
     PROFILE_SCHEMA,
     Body,
@@ -33,33 +33,37 @@ from brimful.cost.profiles import (
     Variant,
     variant_key,
 )
-from brimful.cost.programs import HALF, Adapted, Program
-from brimful.cost.sending import LEAST_SENT_TOKENS, NONE_SENDS, Sending, shown_sending
+from brimful.cost.programs import HALF, Adapted, Program, capability_of
+from brimful.cost.sending import shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
+from brimful.fused_kernels import (
+    Head,
+    budget_for,
+)
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
 from brimful.offload import NOTHING, spell_offload
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
-from brimful.pretend.tape import Tape, go_on
+from brimful.pretend.tape import Tape
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_fit import Formulas as SizeFormulas
 from brimful.simulate.own_fit import OwnFit, TokenShape
+from brimful.simulate.own_shapes import (
+    ONE_ALONE,
+    SEVERAL,
+    OwnProgram,
+    in_chunks,
+    shapes_of,
+    single_of,
+)
 from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, is_of_these_libraries, source_hash
 
-_SEVERAL, _ONE = (5, 6, 4), (1, 1, 1)
-"""Sequences of three shapes: several, and one, which may be another program. What the first body of
-a job tells holds for later ones at the first two, which tell a product that it has not."""
-_LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
-"""Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
-the first shape, by which members of a group are compared, and not at the others, where a fifth is
-told from a chunk."""
-_ROUNDINGS = (ROUNDED_TOKENS, 128, 32, 8, 1)
 _MOST_ONCE = 0.02
 """Share of the operations of a micro-batch that may run for the first of all alone."""
 _REASON_LENGTH = 160
@@ -69,28 +73,6 @@ Formulas = dict[int, SizeFormulas]
 """By sequences of the first shape: of a job's sizes, what they are at all shapes."""
 Wanted = Mapping[Body, frozenset[int]]
 """What of a program is asked for: numbers of chunks of the loss, by body."""
-
-
-class OwnProgram(NamedTuple):
-    """A program to trace.
-
-    Attributes:
-        program: Its name.
-        job: That runs it.
-        built: What its model is.
-        gathers: Whether parameters are gathered before they compute.
-        ep: Devices that part the experts of a block among them.
-        sending: Which blocks send to the host what they keep.
-        on_op: Called before every operation.
-    """
-
-    program: Program
-    job: Job
-    built: BuiltModel
-    gathers: bool
-    ep: int = 1
-    sending: Sending = NONE_SENDS
-    on_op: Callable[[], None] = go_on
 
 
 def with_variants(
@@ -153,7 +135,7 @@ def with_variants(
 def _tell(formulas: Formulas, known: Profile, own: OwnProgram) -> None:
     """Add the formulas of a profile, but for those of a chunk, which may be the last."""
     terms = [kind.terms for kind in known.kinds if kind.terms and _is_whole(kind.terms)]
-    for sequences in (_SEVERAL, _ONE):
+    for sequences in (SEVERAL, ONE_ALONE):
         with contextlib.suppress(UnsupportedError):  # too few tokens for some of one sequence
             shapes = shapes_of(own, sequences)
             told = formulas.setdefault(shapes[0].B, {})
@@ -231,14 +213,14 @@ def _variants(
     own = traced.own
     several = shapes_of(own)
     if fits_one is None:
-        single = _single(own)._replace(num_chunks=chunks[0])
+        single = in_chunks(single_of(own), chunks[0])
         (variants,), trial = _at_shapes(traced, chunks, [several], [single])
         fits_one = trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single)
         of_one = {} if fits_one else _of_one(traced, chunks, single, trial)
     elif fits_one:
         (variants,), of_one = _at_shapes(traced, chunks, [several], [])[0], {}
     else:
-        (variants, of_one), _ = _at_shapes(traced, chunks, [several, shapes_of(own, _ONE)], [])
+        (variants, of_one), _ = _at_shapes(traced, chunks, [several, shapes_of(own, ONE_ALONE)], [])
     return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
 
 
@@ -253,7 +235,7 @@ def _of_one(
         single: One sequence, as it ran.
         trial: In which it did.
     """
-    losses = _losses(shapes_of(traced.own, _ONE), chunks)
+    losses = _losses(shapes_of(traced.own, ONE_ALONE), chunks)
     if losses == [[single]]:
         return trial.variants(losses)
     return _tried(traced, [losses], [])[0][0]
@@ -292,7 +274,7 @@ def _tried(
 
 def _losses(shapes: Sequence[TokenShape], chunks: Sequence[int]) -> list[list[TokenShape]]:
     """List the cases of each number of chunks."""
-    return [[shape._replace(num_chunks=n) for shape in shapes] for n in chunks]
+    return [[in_chunks(shape, n) for shape in shapes] for n in chunks]
 
 
 class _Trial:
@@ -325,7 +307,7 @@ class _Trial:
             found[variant_key(self._traced.body, num_chunks=cases[0].num_chunks)] = Variant(
                 first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
             )
-        if len(losses[0]) == len(_SEVERAL):
+        if len(losses[0]) == len(SEVERAL):
             told |= first.known
         return found
 
@@ -344,41 +326,6 @@ class _Trial:
                 if sizes != changes(self._kept, piece):
                     return False
         return True
-
-
-def shapes_of(own: OwnProgram, sequences: Sequence[int] = _SEVERAL) -> list[TokenShape]:
-    """Return the shapes to trace: on the same side of windows as the job's own sequences.
-
-    What kernels round tokens up to leaves of them what it leaves of the job's own.
-
-    Raises:
-        UnsupportedError: No three lengths are so.
-    """
-    seq_len, windows = own.job.seq_len, own.built.windows
-    if own.built.loops:
-        return [TokenShape(num, seq_len) for num in dict.fromkeys(sequences)]
-    least = max((window for window in windows if window < seq_len), default=0)
-    if own.sending != NONE_SENDS:
-        least = max(least, -(-LEAST_SENT_TOKENS // min(sequences)) - 1)
-    most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
-    for unit in _ROUNDINGS:
-        start = least // unit * unit + seq_len % unit
-        every = [start + length * unit for length in _LENGTHS]
-        fitting = [length for length in every if least < length <= most]
-        firsts = [n for n in fitting if sequences[0] * n % NUM_CHUNKS == 0]
-        others = [n for n in fitting if n % NUM_CHUNKS and n not in firsts[:1]]
-        if firsts and len(others) > 1:
-            lengths = (firsts[0], *others[:2])
-            return [TokenShape(num, n) for num, n in zip(sequences, lengths, strict=True)]
-    raise UnsupportedError(f"{own.job.model.name} has too few tokens to be profiled")
-
-
-def _single(own: OwnProgram) -> TokenShape:
-    """Return one sequence: the longest of a model in which there are no three lengths for one."""
-    try:
-        return shapes_of(own, _ONE)[0]
-    except UnsupportedError:
-        return TokenShape(1, own.job.model.max_seq_len)
 
 
 def _path_of(built: BuiltModel) -> re.Pattern[str]:
@@ -402,12 +349,13 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         ),
         loss_chunks=1,
         attention=program.attention,
+        fused_kernels=own.fused,
         offload=spell_offload(away, num_layers=len(places)),
     )
     then = partial(run_cases, cases=cases, may_loop=not own.built.loops)
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
-        capability=TURING if program.kernels == "cuda7" else DEFAULT_CAPABILITY,
+        capability=_capability(program),
         count_costs=True, num_steps=0, then=(then,),
         narrowed_from=own.job.precision if own.gathers and own.job.precision in HALF else None,
         arranged=places, parted=own.ep, on_op=own.on_op,
@@ -416,6 +364,11 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         return traced(repeats=not num_sent).recording  # which see no hooks of what is saved
     except UnlikeBlocksError:
         return traced().recording
+
+
+def _capability(program: Program) -> float:
+    is_old = program.kernels == "cuda7"
+    return capability_of(program.kernels) or (TURING if is_old else DEFAULT_CAPABILITY)
 
 
 def run_cases(
@@ -461,6 +414,11 @@ def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
     """Return a program that runs micro-batches of one case."""
     if isinstance(program.loss, TokenLoss):
         program.loss.num_chunks = case.num_chunks
+    if isinstance(program.loss, FusedLoss):
+        head = Head(*program.loss.head.weight.shape)
+        budget = budget_for(case.B * case.S, head, num_chunks=case.num_chunks)
+        assert budget is not None  # ``shapes_of`` chose it
+        program.loss.budget = budget
     job = msgspec.structs.replace(program.job, seq_len=case.S, global_batch=2 * case.B)
     strategy = msgspec.structs.replace(
         program.strategy, micro_batch=case.B, loss_chunks=case.num_chunks
@@ -484,7 +442,7 @@ def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
         precision=recipe_of(own.program),
         packing=own.job.packing,
         seq_len=seq_len,
-        global_batch=2 * max(_SEVERAL),
+        global_batch=2 * max(SEVERAL),
         num_steps=2,
         learning_rate=1e-3,
     )

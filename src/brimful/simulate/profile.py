@@ -26,9 +26,9 @@ from brimful.cost.profiles import (
 )
 from brimful.cost.programs import (
     HALF,
+    SHIPPED_KERNELS,
     TRACED_ATTENTIONS,
     TRACED_PRECISIONS,
-    Kernels,
     Program,
     Tuning,
     is_written_out,
@@ -103,7 +103,7 @@ def shipped_programs() -> tuple[Program, ...]:
     """
     tunings, recomputes = get_args(Tuning), get_args(Recompute)
     every = product(
-        ARCHITECTURES, tunings, TRACED_PRECISIONS, TRACED_ATTENTIONS, get_args(Kernels), recomputes
+        ARCHITECTURES, tunings, TRACED_PRECISIONS, TRACED_ATTENTIONS, SHIPPED_KERNELS, recomputes
     )
     return tuple(program for program in starmap(Program, every) if _is_wanted(program))
 

@@ -1,7 +1,7 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,15 +32,16 @@ from brimful.cost.outside import num_groups
 from brimful.cost.shards import largest_share
 from brimful.cost.stage_site import fullest_ranks
 from brimful.cost.trained import trained_shapes
+from brimful.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job, Precision
-from brimful.kernel_support import Place, check_attention, check_precision
+from brimful.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
-from brimful.pretend.cuda_mode import compiling
+from brimful.pretend.cuda_mode import compiling, launching
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
@@ -256,6 +257,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     place = Place(imitate, capability)
     check_precision(job, place)
     check_attention(job, strategy.attention, place)
+    check_fused(strategy, place)
     check_simulated(strategy)
     device.register()
     start = time.perf_counter()
@@ -316,12 +318,25 @@ def _pretending(
     fake_mode = FakeMode(allow_non_fake_inputs=True)
     compiles = strategy.compile != "none"
     compiler = compiling(type(tape), tape.assumptions) if compiles else nullcontext()
+    fuses = strategy.fused_kernels != "none"
+    fused = launching(LIGER_FUNCTIONS, _launched(tape)) if fuses else nullcontext()
     with (
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
         fake_mode as fake, modules_move(fake), tape,
-        compiler,
+        compiler, fused,
     ):  # fmt: skip
         yield
+
+
+def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:
+    """Tell the tape of kernels beside PyTorch's, and where a chunk of the loss is."""
+
+    def launch(name: str, arguments: Mapping[str, Any]) -> None:
+        tape.launched(name, arguments)
+        if name == LIGER_LOSS:
+            tape.mark()
+
+    return launch
 
 
 @contextmanager

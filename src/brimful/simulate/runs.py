@@ -109,7 +109,8 @@ def _phase_index(recording: Recording, phase: str, which: int) -> int:
 
 def _labels(recording: Recording, start: int, stop: int, blocks: Blocks) -> list[Label]:
     marks = [m for m in recording.marks.tolist() if start <= m < stop]
-    chunk_of = {m: i for i, m in enumerate(marks)} if len(marks) > 1 else {}
+    # Chunks that allocate nothing, as of Liger's loss in one type, are no pieces.
+    chunk_of = {m: i for i, m in enumerate(marks)} if len(set(marks)) > 1 else {}
     labels, now = [], OTHER
     for event in range(start, stop):
         row = int(recording.events[event])

@@ -26,7 +26,7 @@ from brimful.search.budget import Budget
 from brimful.search.explain import record
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
-from brimful.search.space import CHUNKED, Pins, plainest_strategy
+from brimful.search.space import Pins, cuts_loss, fused_of, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
@@ -301,13 +301,16 @@ def _leanest(space: _Space, plainest: Strategy) -> list[Strategy]:
 def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)
-    return CHUNKS if job.task in CHUNKED else CHUNKS[:1]
+    return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]
 
 
 def _kinds(job: Job, pins: Pins) -> tuple[str, ...]:
     if pins.activation_checkpointing is not None:
         return (pins.activation_checkpointing,)
-    return KINDS if job.model.num_layers else KINDS[:1]
+    if not job.model.num_layers:
+        return KINDS[:1]
+    may_keep = fused_of(pins) == "none"  # what selective checkpoints keep is written over else
+    return tuple(kind for kind in KINDS if may_keep or kind != "selective")
 
 
 def _fits_at(cut: Strategy, kind: str, attempts: _Attempts) -> Callable[[int], bool]:

@@ -32,7 +32,8 @@ _LOG = logging.getLogger("brimful.watch")
 _TOLD = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "optim",
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
-    "gradient_checkpointing", "torch_compile", "max_steps", "num_train_epochs", "seed",
+    "gradient_checkpointing", "torch_compile", "use_liger_kernel", "max_steps",
+    "num_train_epochs", "seed",
 )  # fmt: skip
 """Arguments that decide memory, time or the mathematics."""
 

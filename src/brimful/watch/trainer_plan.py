@@ -11,6 +11,7 @@ import torch
 
 from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
+from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job, LossScale, Precision
 from brimful.models.config import read_config
@@ -117,7 +118,17 @@ def _strategy(trainer: Any) -> Strategy:
         activation_checkpointing="full" if checkpoints else "none",
         loss_chunks=1,
         attention=_known(_ATTENTION, str(kernel), "attention"),
+        fused_kernels=_fused(args),
     )
+
+
+def _fused(args: Any) -> FusedKernels:
+    """Return whose kernels run: Liger's, all that it applies by itself, or PyTorch's."""
+    if not getattr(args, "use_liger_kernel", False):
+        return "none"
+    if config := getattr(args, "liger_kernel_config", None):
+        raise _Unlike(f"liger_kernel_config={config} chooses among Liger's kernels")
+    return "liger"
 
 
 def _dropout(config: Any) -> str:

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM
 from brimful.build.attention import model_inputs
 from brimful.build.batch import Batch
 from brimful.build.blocks import body_of
+from brimful.build.liger import FusedLoss, fuses_loss
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
 from brimful.build.parallel.stages import StagePart
@@ -21,9 +22,12 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     return skeleton_of(AutoModelForCausalLM, job, strategy)
 
 
-def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss:
-    """Make the loss over the model's own head, whole or in chunks."""
-    return TokenLoss(model.get_output_embeddings(), num_chunks=strategy.loss_chunks)
+def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss | FusedLoss:
+    """Make the loss over the model's own head: whole, in chunks, or fused with the head."""
+    head = model.get_output_embeddings()
+    if strategy.fused_kernels == "liger" and fuses_loss(head):
+        return FusedLoss(head)
+    return TokenLoss(head, num_chunks=strategy.loss_chunks)
 
 
 def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
