@@ -30,6 +30,7 @@ from brimful.pretend.workspace_call import ceil_div, round_up
 
 VERSION = "2.8.3"
 PACKAGE = "flash_attn"
+EXTENSION = "flash_attn_2_cuda"
 WORDS = f"flash-attn {VERSION}, by what its kernels allocate (csrc/flash_attn/flash_api.cpp)"
 _MULTIPLE = 8
 """Of the head dimension that kernels take; others are padded."""
@@ -74,7 +75,8 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
     return pad(x, [0, extra]) if extra else x
 
 
-def _dense(x: torch.Tensor) -> torch.Tensor:
+def dense(x: torch.Tensor) -> torch.Tensor:
+    """Return it, or a copy where its last dimension is not dense."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -99,9 +101,9 @@ def _fp32(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: How) -> tuple[Any, ...]:
+def kernel_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: How) -> tuple[Any, ...]:
     """Return output, logsumexp, weights and the state of random numbers; ``mha_fwd``."""
-    q, k, v = map(_dense, (q, k, v))
+    q, k, v = map(dense, (q, k, v))
     out = torch.empty_like(q)
     heads = q.shape[-2]
     lse = _fp32(q, heads, q.shape[0]) if how.offsets else _fp32(q, q.shape[0], heads, q.shape[1])
@@ -116,14 +118,14 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: How) -> tup
     return out, lse, scores, torch.empty(2, dtype=torch.int64, device=q.device)
 
 
-def _backward(
+def kernel_backward(
     dout: torch.Tensor,
     saved: tuple[torch.Tensor, ...],
     gradients: tuple[torch.Tensor, ...],
     how: How,
 ) -> None:
     """Allocate what ``mha_bwd`` and ``mha_varlen_bwd`` do, and add up grouped heads."""
-    dout, q, k, v, out = map(_dense, (dout, *saved))
+    dout, q, k, v, out = map(dense, (dout, *saved))
     heads, head_dim = q.shape[-2:]
     batch = how.num_sequences if how.offsets else q.shape[0]
     shape: tuple[int, ...]
@@ -162,7 +164,7 @@ def _function(kernels: OtherKernels, known: KnownValues) -> Any:
         def forward(ctx: Any, how: How, *given: torch.Tensor) -> Any:
             q, k, v = map(_padded, _apart(given, how.parts))
             kernels.launch("flash_attn_2_cuda.fwd", (), known)
-            out, lse, scores, state = _forward(q, k, v, how)
+            out, lse, scores, state = kernel_forward(q, k, v, how)
             ctx.how = how
             ctx.save_for_backward(q, k, v, out, lse, *how.offsets, state)
             shown = out[..., : given[0].shape[-1]]
@@ -173,10 +175,16 @@ def _function(kernels: OtherKernels, known: KnownValues) -> Any:
             q, k, v, out, *_rest = ctx.saved_tensors
             gradients, apart = _gradients(q, k, v, ctx.how)
             kernels.launch("flash_attn_2_cuda.bwd", (), known)
-            _backward(_padded(dout), (q, k, v, out), apart, ctx.how)
+            kernel_backward(_padded(dout), (q, k, v, out), apart, ctx.how)
             return None, *(x[..., : dout.shape[-1]] for x in gradients)
 
     return FlashAttention
+
+
+def _not_alone(*_args: Any, **_kwargs: Any) -> Any:
+    raise UnsupportedError(
+        f"{EXTENSION} is called past its package, which is not simulated; call flash_attn"
+    )
 
 
 def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
@@ -186,11 +194,15 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
         kernels: Where launches are noted.
         known: What is known of values.
     """
-    functions = _functions(_function(kernels, known))
+    from brimful.pretend import flash_attn_parts
+
+    parts = flash_attn_parts.functions(kernels, known)
+    functions = {**_functions(_function(kernels, known)), **parts}
     named: dict[str, dict[str, Any]] = {
         PACKAGE: functions,
         f"{PACKAGE}.flash_attn_interface": functions,
         f"{PACKAGE}.bert_padding": _PADDING,
+        EXTENSION: {"varlen_bwd": _not_alone},
     }
 
     def fill(module: ModuleType) -> None:

@@ -64,10 +64,24 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             return None
         return twin
 
+    def choose(self, chosen: torch.Tensor, count: int) -> None:
+        """Take it that choices, which nobody knows, are spread evenly, one after the other.
+
+        Args:
+            chosen: Which columns each row chooses, by a mask.
+            count: How many a row chooses.
+        """
+        if isinstance(chosen, FakeTensor) and _may_be_known(chosen):
+            rows, columns = chosen.numel() // chosen.shape[-1], chosen.shape[-1]
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                mask = torch.zeros((rows, columns), dtype=torch.bool)
+                mask.scatter_(1, _spread(rows, count, columns), value=True)
+                setattr(chosen, TWIN, mask.view(chosen.shape))
+
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         changes = func._schema.is_mutable  # noqa: SLF001
         outputs = out if isinstance(out, (tuple, list)) else (out,)
-        if not changes and not all(map(_may_be_known, outputs)):
+        if not changes and func is not _aten.topk.default and not all(map(_may_be_known, outputs)):
             return
         if func in _FILLS:
             # What they are made like gives them a shape and no value.
@@ -76,6 +90,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twins is None:
             if changes:
                 self._spoil(func, args, kwargs)
+            elif func is _aten.topk.default:
+                self._choose_places(args, out)
             return
         try:
             results = _really(func, *twins)
@@ -88,6 +104,17 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         for fake, twin in zip(outputs, results, strict=True):
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
+
+    def _choose_places(self, args: Any, out: Any) -> None:
+        """The same of ``topk`` along rows: which columns it finds, of scores that are not known."""
+        scores, (_, places) = args[0], out
+        along = args[2] if len(args) > 2 else -1  # noqa: PLR2004 - its place
+        is_last = along in {-1, scores.dim() - 1} and scores.dim() > 1
+        if is_last and _may_be_known(places) and scores.shape[-1]:
+            rows = places.numel() // max(places.shape[-1], 1)
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                found = _spread(rows, places.shape[-1], scores.shape[-1])
+                setattr(places, TWIN, found.view(places.shape))
 
     def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments with twins for tensors and the host for devices, or None."""
@@ -146,6 +173,11 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         fake = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=device)
         setattr(fake, TWIN, out)
         return fake
+
+
+def _spread(rows: int, count: int, columns: int) -> torch.Tensor:
+    """Return columns that rows choose, each as often as any other as far as that goes."""
+    return (torch.arange(rows * count) % columns).view(rows, count)
 
 
 def _really(func: Any, args: Any, kwargs: Any) -> Any:

@@ -8,9 +8,11 @@ from brimful.pretend.absent import KERNELS, WITH_TORCH, StandIn
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.report_values import BesideTorch, Launched, Missed
+from brimful.pretend.transformer_engine import extension
 
 STAND_INS: dict[str, Callable[[OtherKernels, KnownValues], StandIn]] = {
     "flash-attn": flash_attn_2.stand_in,
+    "transformer-engine": extension.stand_in,
     "triton": triton_decorators.stand_in,
 }
 """By the name under which a package is installed."""
