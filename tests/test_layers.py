@@ -51,6 +51,7 @@ LAYERS = (
     ("loop_phases",),
     ("pretend", "build"),
     ("simulate",),
+    ("programs",),
     ("doctor",),
     ("train",),
     ("measure",),

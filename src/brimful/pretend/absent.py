@@ -21,6 +21,7 @@ from brimful.pretend.when_imported import Changes
 
 KERNELS = {
     "apex": "apex",
+    "fused_weight_gradient_mlp_cuda": "apex",
     "causal_conv1d": "causal-conv1d",
     "cutlass": "nvidia-cutlass-dsl",
     "cut_cross_entropy": "cut-cross-entropy",

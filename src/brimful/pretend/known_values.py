@@ -17,7 +17,7 @@ import torch._subclasses
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import real_values
+from brimful.pretend import known_collectives, real_values
 
 MOST_ELEMENTS = 2**20
 """Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
@@ -26,10 +26,22 @@ TWIN = "_brimful_twin"
 REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
 """What undoes that libraries find no fake tensor where values are known: a name and its value."""
 _aten = torch.ops.aten
+_COLLECTIVES = "c10d"
 _HOST = torch.device("cpu")
 _FILLS = frozenset({
     _aten.ones_like.default, _aten.zeros_like.default, _aten.full_like.default,
 })  # fmt: skip
+
+_CONSTANTS: dict[Any, int | None] = {
+    _aten.zeros.default: 0,
+    _aten.zeros_like.default: 0,
+    _aten.new_zeros.default: 0,
+    _aten.ones.default: 1,
+    _aten.ones_like.default: 1,
+    _aten.full.default: None,
+    _aten.full_like.default: None,
+}
+"""Operations that make tensors of one number, with it; None: it is their second argument."""
 
 
 class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
@@ -45,6 +57,11 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         kwargs = kwargs or {}
         if func is _aten.index.Tensor:
             args = self._positions(*args)
+        elif func is _aten.masked_select.default and self.value(args[1]) is not None:
+            # CUDA's kernel is that of an index, too.
+            tensor, mask = torch.broadcast_tensors(*args)
+            if self.value(mask) is not None:
+                func, args = _aten.index.Tensor, self._positions(tensor, [mask])
         try:
             out = func(*args, **kwargs)
         except real_values.UNKNOWN:
@@ -52,7 +69,14 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             if twins is None:
                 raise
             return self._as_fake(_really(func, *twins), _device_of(args))
-        self._follow(func, args, kwargs, out)
+        if func.namespace == _COLLECTIVES:
+            self._exchange(func, args)
+        elif func is _aten.topk.default and self.value(args[0]) is None:
+            self._choose_places(args, out)
+        else:
+            if func in _CONSTANTS:
+                self._fill(func, args, out)
+            self._follow(func, args, kwargs, out)
         return out
 
     def value(self, tensor: Any) -> torch.Tensor | None:
@@ -78,10 +102,37 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
                 mask.scatter_(1, _spread(rows, count, columns), value=True)
                 setattr(chosen, TWIN, mask.view(chosen.shape))
 
+    def _fill(self, func: Any, args: Any, out: Any) -> None:
+        """Know floats that are all alike, until something is written into them: a mask of zeros.
+
+        One number stands for them, and no host memory is taken.
+        """
+        is_new = isinstance(out, FakeTensor) and out.is_floating_point() and out.dim() > 0
+        if is_new and out.numel() <= MOST_ELEMENTS:
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                number = args[1] if _CONSTANTS[func] is None else _CONSTANTS[func]
+                one = torch.tensor(number, dtype=out.dtype, device=_HOST)
+                setattr(out, TWIN, one.expand(out.shape))
+
+    def _exchange(self, func: Any, args: Any) -> None:
+        """Follow a collective, whose schema does not say that it writes into its first argument."""
+        twins = self._twins(args, {})
+        if twins is not None and known_collectives.exchange(func, twins[0]):
+            self._keep(args[0], twins[0][0])
+        else:
+            self._forget_all(args[0])
+
+    def _forget_all(self, x: Any) -> None:
+        if isinstance(x, (list, tuple)):
+            for each in x:
+                self._forget_all(each)
+        else:
+            self.forget(x)
+
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         changes = func._schema.is_mutable  # noqa: SLF001
         outputs = out if isinstance(out, (tuple, list)) else (out,)
-        if not changes and func is not _aten.topk.default and not all(map(_may_be_known, outputs)):
+        if not changes and not all(map(_may_be_known, outputs)):
             return
         if func in _FILLS:
             # What they are made like gives them a shape and no value.
@@ -90,8 +141,6 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twins is None:
             if changes:
                 self._spoil(func, args, kwargs)
-            elif func is _aten.topk.default:
-                self._choose_places(args, out)
             return
         try:
             results = _really(func, *twins)
@@ -104,6 +153,14 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         for fake, twin in zip(outputs, results, strict=True):
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
+
+    def _keep(self, x: Any, twin: Any) -> None:
+        """Give fake tensors the values that were written into their twins."""
+        if isinstance(x, FakeTensor):
+            setattr(x, TWIN, twin)
+        elif isinstance(x, (list, tuple)):
+            for each, other in zip(x, twin, strict=True):
+                self._keep(each, other)
 
     def _choose_places(self, args: Any, out: Any) -> None:
         """The same of ``topk`` along rows: which columns it finds, of scores that are not known."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from brimful.errors import UnsupportedError
-from brimful.pretend import flash_attn_2, triton_decorators
+from brimful.pretend import apex_norms, flash_attn_2, triton_decorators
 from brimful.pretend.absent import KERNELS, WITH_TORCH, StandIn
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
@@ -11,6 +11,7 @@ from brimful.pretend.report_values import BesideTorch, Launched, Missed
 from brimful.pretend.transformer_engine import extension
 
 STAND_INS: dict[str, Callable[[OtherKernels, KnownValues], StandIn]] = {
+    "apex": apex_norms.stand_in,
     "flash-attn": flash_attn_2.stand_in,
     "transformer-engine": extension.stand_in,
     "triton": triton_decorators.stand_in,

@@ -1,10 +1,14 @@
 """The module ``transformer_engine_torch``: what is in it, and how Transformer Engine loads it."""
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.errors import UnsupportedError
 from brimful.pretend.absent import StandIn
@@ -18,6 +22,7 @@ WORDS = (
     f"its Python, with Transformer Engine {VERSION}'s extension by what its functions allocate "
     "(transformer_engine/pytorch/csrc)"
 )
+_CHOICE = "transformer_engine.pytorch.attention.dot_product_attention.utils"
 _PLUGIN = "grouped_mlp_experimental"
 
 
@@ -55,7 +60,7 @@ def stand_in(noted: OtherKernels, known: KnownValues) -> StandIn:
         fill=fill,
         is_module=lambda name: name == PACKAGE,
         environment={"NVTE_PROJECT_BUILDING": "1"},
-        changes={"transformer_engine.common": _loads_no_library},
+        changes={"transformer_engine.common": _loads_no_library, _CHOICE: _plain_tensors},
     )
 
 
@@ -72,6 +77,22 @@ def _loads_no_library(common: Any) -> Iterator[tuple[Any, str, Any]]:
         __import__(PACKAGE)
 
     yield common, "load_framework_extension", load
+
+
+def _plain_tensors(utils: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what lets fused attention take pretend tensors: it asks for ``torch.Tensor`` itself.
+
+    Args:
+        utils: The module in which the kernel of attention is chosen.
+    """
+    choose = utils.get_attention_backend
+
+    def choose_for_plain(attention_params: Any) -> Any:
+        if issubclass(attention_params.qkv_type, FakeTensor):
+            attention_params = dataclasses.replace(attention_params, qkv_type=torch.Tensor)
+        return choose(attention_params)
+
+    yield utils, "get_attention_backend", choose_for_plain
 
 
 def _not_read(name: str) -> Any:

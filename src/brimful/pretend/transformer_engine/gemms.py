@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from brimful.pretend.transformer_engine.quantizing import made, torch_type
+from brimful.pretend.transformer_engine.quantizing import made, shape_of, torch_type
 
 _STREAMS = 4
 """``nvte_get_num_compute_streams``: on which a group's products run, with a workspace each."""
@@ -40,7 +40,8 @@ def _gemm(  # noqa: PLR0913, PLR0917 - the signature is the extension's
     **_how: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """``generic_gemm``: output, gradient of the bias, what went into the activation, one more."""
-    shape = _output_shape(a.size(), transposed_a, b.size(), transposed_b)
+    given = shape_of(b)
+    shape = _output_shape(shape_of(a), transposed_a, given, transposed_b)
     wanted = torch_type(dtype) if dtype is not None else a.dtype
     if out is None:
         out = made(quantizer, shape, wanted)
@@ -49,7 +50,7 @@ def _gemm(  # noqa: PLR0913, PLR0917 - the signature is the extension's
         plain = torch.empty(shape, dtype=wanted, device="cuda")
     bias_gradient = None
     if bias is not None and grad:
-        bias_gradient = torch.empty(b.size()[-1], dtype=out.dtype, device="cuda")
+        bias_gradient = torch.empty(given[-1], dtype=out.dtype, device="cuda")
     if gelu and not grad:
         is_quantised = not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor)
         kind = torch_type(bias_type) if is_quantised else out.dtype
@@ -72,7 +73,7 @@ def _grouped(  # noqa: PLR0913, PLR0917 - the signature is the extension's
     """``te_general_grouped_gemm``: Python hands over outputs and gradients of biases."""
     if out is None:
         for x, y in zip(a, b, strict=True):
-            shape = _output_shape(x.size(), transposed_a, y.size(), transposed_b)
+            shape = _output_shape(shape_of(x), transposed_a, shape_of(y), transposed_b)
             torch.empty(shape, dtype=torch_type(dtype), device="cuda")
     return bias
 

@@ -60,6 +60,15 @@ def made(
     return _KINDS[kind](quantizer, tuple(shape), dtype, where)
 
 
+def shape_of(x: Any) -> tuple[int, ...]:
+    """Return the shape that a tensor stands for, also where only its FP8 transpose is there."""
+    transpose = getattr(x, "_transpose", None)
+    if transpose is not None and x._data is None:  # noqa: SLF001 - the extension's
+        shape = tuple(transpose.shape)
+        return (*shape[1:], shape[0])
+    return tuple(x.size())
+
+
 def _bytes(where: torch.device, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.uint8, device=where)
 
@@ -181,14 +190,14 @@ def _quantize(tensor: Any, quantizer: Any, output: Any = None, noop: Any = None)
         _complete(output, quantizer)
         return output
     source = tensor.contiguous() if isinstance(tensor, torch.Tensor) else tensor
-    return made(quantizer, source.shape, source.dtype)
+    return made(quantizer, shape_of(source), source.dtype)
 
 
 def _complete(output: Any, quantizer: Any) -> None:
     """``convert_and_update_tensor``: what a quantiser asks for now and the tensor lacks is made."""
     if not hasattr(output, "_transpose"):
         return
-    shape = tuple(output.size())
+    shape = shape_of(output)
     if quantizer.columnwise_usage and not any_layout():
         if output._transpose is None:  # noqa: SLF001 - the extension's
             output._transpose = _bytes(torch.device("cuda"), *(shape[-1:] + shape[:-1]))  # noqa: SLF001
@@ -198,7 +207,7 @@ def _complete(output: Any, quantizer: Any) -> None:
 
 
 def _dequantize(tensor: Any, dtype: Any) -> torch.Tensor:
-    return torch.empty(list(tensor.size()), dtype=torch_type(dtype), device="cuda")
+    return torch.empty(shape_of(tensor), dtype=torch_type(dtype), device="cuda")
 
 
 def _split(
