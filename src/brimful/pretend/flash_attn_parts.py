@@ -1,7 +1,8 @@
 """Forward and backward of flash-attn alone, for libraries that have an autograd of their own.
 
 Followed: flash-attn 2.8.3, ``flash_attn/flash_attn_interface.py`` (``_flash_attn_forward`` and the
-like), what its kernels allocate as in ``flash_attn_2``.
+like), what its kernels allocate as in
+``flash_attn_kernels``.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from brimful.pretend.flash_attn_2 import How, dense, kernel_backward, kernel_forward
+from brimful.pretend.flash_attn_kernels import How, dense, kernel_backward, kernel_forward
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 

@@ -59,18 +59,20 @@ def _all_to_all_whole(
     return True
 
 
-def _as_here(*_args: Any) -> bool:
-    """What is broadcast is what is here, and so is the mean of what all have.
+def _broadcast(_tensors: Any, group: Any, root: int, *_rest: Any) -> bool:
+    """What another process has and this one not is not known."""
+    return bool(_group(group).rank() == root)
 
-    Which reduction it is a mode is not told. A sum is then what one process has.
-    """
+
+def _reduced(*_args: Any) -> bool:
+    """Equal values reduce to what they are; which reduction it is, and so a sum, is not told."""
     return True
 
 
 _KNOWN: dict[str, Callable[..., bool]] = {
-    "allreduce_": _as_here,
+    "allreduce_": _reduced,
     "allgather_": _all_gather,
     "_allgather_base_": _all_gather_whole,
     "alltoall_base_": _all_to_all_whole,
-    "broadcast_": _as_here,
+    "broadcast_": _broadcast,
 }

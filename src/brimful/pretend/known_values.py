@@ -23,6 +23,8 @@ MOST_ELEMENTS = 2**20
 """Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
 TWIN = "_brimful_twin"
 """The attribute of a fake tensor that holds its known values."""
+_ALIKE = "_brimful_alike"
+"""The attribute of a fake tensor of floats that are all one known number."""
 REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
 """What undoes that libraries find no fake tensor where values are known: a name and its value."""
 _aten = torch.ops.aten
@@ -58,10 +60,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if func is _aten.index.Tensor:
             args = self._positions(*args)
         elif func is _aten.masked_select.default and self.value(args[1]) is not None:
-            # CUDA's kernel is that of an index, too.
-            tensor, mask = torch.broadcast_tensors(*args)
-            if self.value(mask) is not None:
-                func, args = _aten.index.Tensor, self._positions(tensor, [mask])
+            func, args = _aten.index.Tensor, self._selected(*args)
         try:
             out = func(*args, **kwargs)
         except real_values.UNKNOWN:
@@ -112,7 +111,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             with torch._C._DisableTorchDispatch():  # noqa: SLF001
                 number = args[1] if _CONSTANTS[func] is None else _CONSTANTS[func]
                 one = torch.tensor(number, dtype=out.dtype, device=_HOST)
-                setattr(out, TWIN, one.expand(out.shape))
+                setattr(out, _ALIKE, one.expand(out.shape))
 
     def _exchange(self, func: Any, args: Any) -> None:
         """Follow a collective, whose schema does not say that it writes into its first argument."""
@@ -184,6 +183,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if isinstance(x, torch.Tensor):
             value = self.value(x)
             if value is None:
+                value = getattr(x, _ALIKE, None)
+            if value is None or value.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
                 raise LookupError
             return value
         if isinstance(x, (list, tuple)):
@@ -201,7 +202,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
 
     def forget(self, tensor: Any) -> None:
         """Know nothing any more of a tensor, nor of others that share its memory."""
-        twin = getattr(tensor, TWIN, None)
+        twin = getattr(tensor, TWIN, getattr(tensor, _ALIKE, None))
         if twin is not None:
             storage = twin.untyped_storage()
             key = storage._cdata  # noqa: SLF001
@@ -220,6 +221,13 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
                 places = value.nonzero(as_tuple=True)
             found.extend(self._as_fake(place, index.device) for place in places)
         return tensor, found
+
+    def _selected(self, tensor: Any, mask: Any) -> tuple[Any, Any]:
+        """Return what ``masked_select`` indexes, as CUDA's kernel does it."""
+        shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            places = self.value(mask).expand(shape).nonzero(as_tuple=True)  # type: ignore[union-attr]
+        return tensor.expand(shape), [self._as_fake(place, mask.device) for place in places]
 
     def _as_fake(self, out: Any, device: Any) -> Any:
         """Return a fake tensor for each known one."""

@@ -187,7 +187,7 @@ def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
     return (
         Rank(0, f"stage 1 of {stages}, with the embedding"),
         *second,
-        Rank(size - 1, f"stage {stages} of {stages}, with the loss"),
+        Rank(step * (stages - 1), f"stage {stages} of {stages}, with the loss"),
     )
 
 

@@ -26,7 +26,7 @@ def is_program(text: str) -> bool:
 
 
 def read_program(text: str, world_size: int | None) -> Program:
-    """Read a command line, or a YAML of arguments.
+    """Read a command line, or a YAML of arguments, alone or behind the script.
 
     Args:
         text: What was typed.
@@ -36,7 +36,7 @@ def read_program(text: str, world_size: int | None) -> Program:
         InputError: It cannot be read, or names no program that is known.
         FileFormatError: The YAML has no arguments.
     """
-    command = _of_yaml(Path(text)) if Path(text).suffix in _YAML else _of_line(text)
+    command = _of_yaml(Path(text)) if _is_yaml(text) else _of_line(text)
     read = PROGRAMS.get(Path(command.script).name)
     if read is None:
         known = ", ".join(sorted(PROGRAMS))
@@ -45,6 +45,11 @@ def read_program(text: str, world_size: int | None) -> Program:
             f"other script runs by brimful pretend -- {command.script}"
         )
     return read(command, world_size)
+
+
+def _is_yaml(text: str) -> bool:
+    is_one = len(text.split()) == 1 or Path(text).is_file()
+    return is_one and Path(text).suffix in _YAML
 
 
 def _of_line(text: str) -> Command:
@@ -62,6 +67,9 @@ def _of_line(text: str) -> Command:
     program, num = launched(words)
     if not program:
         raise InputError(f"--from {text!r} names no script; give one")
+    if len(program) == 2 and Path(program[1]).suffix in _YAML:  # noqa: PLR2004 - and its arguments
+        read = _of_yaml(Path(program[1]))
+        return Command(program[0], read.arguments, {**read.environment, **variables}, num)
     return Command(program[0], tuple(program[1:]), variables, num)
 
 
@@ -78,7 +86,10 @@ def _of_yaml(path: Path) -> Command:
     variables = content.get(_VARIABLES) or {}
     plain = {str(k): str(v) for k, v in variables.items() if "$" not in str(v)}
     arguments = [word for flag, value in flags.items() for word in _words(str(flag), value)]
-    return Command(megatron.SCRIPT, tuple(arguments), plain, None)
+    # A YAML of a checkout of the program's own belongs to the script at its top.
+    above = (folder / megatron.SCRIPT for folder in path.resolve().parents)
+    script = next((str(each) for each in above if each.is_file()), megatron.SCRIPT)
+    return Command(script, tuple(arguments), plain, None)
 
 
 def _words(flag: str, value: Any) -> list[str]:
