@@ -1,8 +1,9 @@
 """Megatron-LM's ``pretrain_gpt.py``: what of its command line is changed, and which ranks are run.
 
 What needs files (data, tokenizers, checkpoints, logs) is replaced by Megatron's own mock data and a
-tokenizer that is a number; schedules of learning rates end with the steps that are run. Everything
-else is left to Megatron's parser, in the version that is installed.
+tokenizer that is a number; schedules of learning rates end with the steps that are run; times, which
+are none here, are logged without choosing among them. Everything else is left to Megatron's parser,
+in the version that is installed.
 
 Source: Megatron-LM 0.20 (``megatron/training/arguments.py``, ``megatron/core/parallel_state.py``).
 """
@@ -41,7 +42,8 @@ _FILES = frozenset({
     "--pretrained-checkpoint", "--tensorboard-dir", "--exit-on-missing-checkpoint", "--finetune",
     "--use-checkpoint-args", "--auto-detect-ckpt-format", "--use-persistent-ckpt-worker",
     "--no-use-tokenizer-model-from-checkpoint-args", "--memory-snapshot-path",
-    "--record-memory-history", "--profile", "--vocab-size", "--mock-data", "--no-mmap-bin-files",
+    "--record-memory-history", "--profile", "--timing-log-option", "--vocab-size",
+    "--mock-data", "--no-mmap-bin-files",
 })  # fmt: skip
 """Flags of files, and of what is done with them."""
 _SCHEDULE = frozenset({
@@ -104,7 +106,7 @@ def program(command: Command, world_size: int | None) -> Program:
     changed = (
         "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(vocab),
         "--train-iters", str(_STEPS), "--eval-iters", "0", "--eval-interval", "1000",
-        "--lr-decay-style", "constant",
+        "--lr-decay-style", "constant", "--timing-log-option", "all",
     )  # fmt: skip
     kept = tuple(word for flag, given in flags.values if _stays(flag) for word in (flag, *given))
     return Program(

@@ -48,8 +48,8 @@ def read_program(text: str, world_size: int | None) -> Program:
 
 
 def _is_yaml(text: str) -> bool:
-    is_one = len(text.split()) == 1 or Path(text).is_file()
-    return is_one and Path(text).suffix in _YAML
+    # A path of a YAML may have spaces; a script before it makes a command line of it.
+    return Path(text).suffix in _YAML and not is_program(text)
 
 
 def _of_line(text: str) -> Command:
