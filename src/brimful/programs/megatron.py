@@ -1,9 +1,9 @@
 """Megatron-LM's ``pretrain_gpt.py``: what of its command line is changed, and which ranks are run.
 
 What needs files (data, tokenizers, checkpoints, logs) is replaced by Megatron's own mock data and a
-tokenizer that is a number; schedules of learning rates end with the steps that are run; times, which
-are none here, are logged without choosing among them. Everything else is left to Megatron's parser,
-in the version that is installed.
+tokenizer that is a number; schedules of learning rates end with the steps that are run; times, of
+which there are none, are logged without choosing among them. Everything else is left to Megatron's
+parser, in the version that is installed.
 
 Source: Megatron-LM 0.20 (``megatron/training/arguments.py``, ``megatron/core/parallel_state.py``).
 """
