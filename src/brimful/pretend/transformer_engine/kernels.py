@@ -184,6 +184,11 @@ def _offsets(first: torch.Tensor, _width: int) -> torch.Tensor:
     return torch.empty(first.numel() + 1, dtype=torch.int64, device=first.device)
 
 
+def _swapped(x: torch.Tensor, *, out: Any = None) -> Any:
+    """``swap_first_dims``."""
+    return _new(x, x.shape[1], x.shape[0], *x.shape[2:]) if out is None else out
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "layernorm_fwd": _layernorm,
     "layernorm_bwd": _layernorm_backward,
@@ -206,6 +211,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fused_multi_row_padding": _nothing,
     "fused_multi_row_unpadding": _nothing,
     "splits_to_offsets": _offsets,
+    "swap_first_dims": _swapped,
     "multi_tensor_l2norm": _l2norm,
     "multi_tensor_unscale_l2norm": _unscaled_l2norm,
     **{
