@@ -36,6 +36,8 @@ def run():
         lambda: torch.ones(2).cuda(0, non_blocking=True),
         lambda: torch.ones(2).to("cuda", torch.float16),
         lambda: torch.ones(2).pin_memory().to(device="cuda", non_blocking=True),
+        lambda: torch.tensor([1, 2], device="cpu", pin_memory=True).cuda(non_blocking=True),
+        lambda: torch.empty(2, pin_memory=True).cuda(),
         lambda: torch.ones(2).to(torch.ones(1, device="cuda")),
         lambda: torch.tensor([1, 2], device="cuda"),
         lambda: torch.as_tensor([1, 2], device="cuda"),

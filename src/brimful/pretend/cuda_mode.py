@@ -62,6 +62,7 @@ class _SaysCuda(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped to
             args = tuple(map(inward, args))
             if kwargs:
                 kwargs = {name: inward(x) for name, x in kwargs.items()}
+                kwargs.pop("pin_memory", None)  # of a host that has none to pin
                 generator = kwargs.get("generator")
                 if type(generator) is Generator and generator.is_of_gpu:
                     kwargs["generator"] = None
