@@ -346,3 +346,12 @@ def test_everything_is_put_back():
     assert not changed
     with pytest.raises((AssertionError, RuntimeError)):
         torch.zeros(1, device="cuda")
+
+
+@pytest.mark.usefixtures("run")
+def test_parameters_keep_what_a_program_wrote_on_them():
+    layer = nn.Linear(2, 2)
+    layer.weight.belongs_to = "experts"
+    layer.cuda().half()
+    assert layer.weight.belongs_to == "experts"
+    assert layer.weight.dtype == torch.float16
