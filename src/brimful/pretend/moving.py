@@ -59,7 +59,7 @@ def modules_move(mode: FakeTensorMode) -> Iterator[None]:
             constant = getattr(tensor, "constant", None)
             if constant is not None:  # as of torch.tensor(2.66); by its storage its like are known
                 converter.invalidate_constant_aliases(constant)
-        # A real parameter stays the same tensor as its module is moved, with a program's attributes.
+        # A real parameter stays the same tensor as its module moves, with a program's attributes.
         own = {name: x for name, x in vars(one).items() if name not in vars(other)}
         own.pop(TWIN, None)
         original(one, other)
